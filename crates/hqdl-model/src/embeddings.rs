@@ -45,6 +45,7 @@ impl EmbeddingsEndpoint {
             max_output: 0,
             input_tokens: tokens,
             with_keys: None,
+            single: false,
         }
     }
 

@@ -532,7 +532,7 @@ impl Context {
             return estimate.count(&prompt.system) + estimate.count(&prompt.user) + images;
         }
         let tokenizer = self.tokenizer();
-        let texts = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
+        let texts = frame.tokens_around(prompt, tokenizer) + tokenizer.count(&prompt.user);
         tokenizer.of_prompt_at_most(texts + images)
     }
 

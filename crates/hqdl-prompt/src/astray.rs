@@ -21,9 +21,20 @@ impl Prompt {
     /// Whether an answer has begun a row of this prompt, by its number.
     #[must_use]
     pub fn is_begun(&self, answer: &str) -> bool {
-        let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
+        if self.single {
+            return answer_part(answer).is_some_and(|answer| answer.contains("\"answer\""));
+        }
+        let rows = self.rows();
         let answer = answer_part(answer).unwrap_or_default();
         numbers(&answer).any(|number| (1..=rows).contains(&number))
+    }
+
+    /// The number of rows that this prompt asks about.
+    fn rows(&self) -> usize {
+        if self.single {
+            return 1;
+        }
+        self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1)
     }
 
     /// How an answer to this prompt has gone astray, if it has.
@@ -36,7 +47,7 @@ impl Prompt {
         }
         // Drafts within reasoning may number their rows in any way.
         let answer = answer_part(answer)?;
-        let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
+        let rows = self.rows();
         (strangers(&answer, rows) > rows + STRANGERS)
             .then_some("its rows are none of the request's")
     }

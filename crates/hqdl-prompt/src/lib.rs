@@ -63,6 +63,7 @@ mod astray;
 pub mod completion;
 mod csv;
 mod fields;
+pub mod forms;
 mod found;
 mod json;
 mod label;
@@ -124,6 +125,8 @@ pub struct PromptFrame {
     short: EchoForm,
     /// Those for answers that repeat whole keys, where the spec wants these.
     full: Option<EchoForm>,
+    /// The form of a question about one row, where it has one of its own.
+    single: Option<forms::SingleForm>,
     /// Whether they are to repeat even those that could be confused.
     always: bool,
     header: String,
@@ -166,6 +169,8 @@ pub struct Prompt {
     /// The hash of the same request made for whole keys, as all were before there
     /// were labels, for a model that finds its answers by it.
     pub with_keys: Option<String>,
+    /// Whether it asks about one row, for one answer without a label.
+    pub single: bool,
     /// The images that it shows, `[image 1]` first.
     pub images: Vec<ShownImage>,
 }
@@ -213,6 +218,7 @@ impl PromptFrame {
         };
         Self {
             format,
+            single: forms::SingleForm::new(expansion, &asked, format),
             columns: asked.iter().map(|c| c.name.clone()).collect(),
             short: form(Echo::Short),
             always: false,
@@ -228,6 +234,27 @@ impl PromptFrame {
     pub fn with_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
         Self { always: true, ..Self::new(&expansion, columns, format) }
+    }
+
+    /// The same frame, which asks about a single row as about the rows of a table.
+    #[must_use]
+    pub fn only_tables(self) -> Self {
+        Self { single: None, ..self }
+    }
+
+    /// Whether a prompt about so many rows asks for one answer without a label.
+    #[must_use]
+    pub fn is_single(&self, rows: usize) -> bool {
+        rows == 1 && self.single.is_some()
+    }
+
+    /// The tokens of a prompt beside its user message.
+    #[must_use]
+    pub fn tokens_around(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+        match &self.single {
+            Some(single) if prompt.single => single.tokens(prompt, tokenizer),
+            _ => self.tokens(tokenizer),
+        }
     }
 
     /// What most prompts of this frame say.
@@ -292,6 +319,9 @@ impl PromptFrame {
     #[must_use]
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
         let rows: Vec<&Row> = rows.into_iter().collect();
+        if let (Some(single), [row]) = (&self.single, rows.as_slice()) {
+            return single.prompt(row, self.planned_output([*row]));
+        }
         let form = match (self.echo(&rows), &self.full) {
             (Echo::Full, Some(full)) => full,
             _ => &self.short,
@@ -310,6 +340,7 @@ impl PromptFrame {
             max_output: planned_output,
             input_tokens: 0,
             with_keys: None,
+            single: false,
             images: Vec::new(),
         }
     }

@@ -3,8 +3,8 @@
 
 use serde_json::Value as Json;
 
-use super::label;
 use super::write::{answer, answer_row};
+use super::{forms, label};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
 
@@ -22,7 +22,9 @@ pub struct Question {
     /// The rows asked about.
     pub rows: Vec<AskedRow>,
     /// The tags of their labels by key, where they have labels.
-    tags: Vec<(Vec<Json>, String)>,
+    pub(super) tags: Vec<(Vec<Json>, String)>,
+    /// Whether it asks for one answer without a label.
+    pub(super) single: bool,
 }
 
 /// A column of a prompt.
@@ -55,6 +57,9 @@ impl Question {
     /// Reads a prompt; `None` when the messages are not a prompt of ours.
     #[must_use]
     pub fn read(system: &str, user: &str) -> Option<Self> {
+        if let Some(question) = forms::read_back(system, user) {
+            return Some(question);
+        }
         let mut section = "";
         let mut lists: Vec<(String, Vec<String>)> = Vec::new();
         let mut table = Json::Null;
@@ -109,13 +114,17 @@ impl Question {
             rows.push(AskedRow { number, key: cells, context });
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
-        Some(Self { table: text(&table["table"]), key, format, columns, rows, tags })
+        let single = false;
+        Some(Self { table: text(&table["table"]), key, format, columns, rows, tags, single })
     }
 
     /// The answer to this question as a well-behaved model writes it: `cell`
     /// gives the JSON of each cell, null where it does not know.
     #[must_use]
     pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
+        if let ([row], [column], true) = (&*self.rows, &*self.columns, self.single) {
+            return forms::write_answer(&cell(row, column));
+        }
         let rows: Vec<String> = self
             .rows
             .iter()

@@ -12,6 +12,32 @@ const SCHEMA_CHARS: usize = 15_000;
 /// The JSON schema that an endpoint can hold its answer to. Value lists are
 /// enums as far as `OpenAI`'s limits for strict schemas allow.
 pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Json {
+    let cells = cells(asked);
+    let keys = expansion.key.names().len();
+    let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {keys} key values of the row") });
+    let (properties, required) = match echo {
+        Echo::Short => {
+            (json!({ "row": { "type": "string" }, "cells": cells }), json!(["row", "cells"]))
+        }
+        Echo::Full => (
+            json!({ "row": { "type": "integer" }, "key": key, "cells": cells }),
+            json!(["row", "key", "cells"]),
+        ),
+    };
+    let row = json!({
+        "type": "object", "properties": properties, "required": required,
+        "additionalProperties": false,
+    });
+    json!({
+        "type": "object",
+        "properties": { "rows": { "type": "array", "items": row } },
+        "required": ["rows"],
+        "additionalProperties": false,
+    })
+}
+
+/// Returns the schema of an object with a member for every column.
+pub(super) fn cells(asked: &[&Column]) -> Json {
     let mut values_left = SCHEMA_VALUES;
     let mut chars_left = SCHEMA_CHARS;
     let mut properties = serde_json::Map::new();
@@ -34,28 +60,7 @@ pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Js
         properties.insert(column.name.clone(), cell);
     }
     let required: Vec<&String> = properties.keys().collect();
-    let cells = json!({
-        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
-    });
-    let keys = expansion.key.names().len();
-    let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {keys} key values of the row") });
-    let (properties, required) = match echo {
-        Echo::Short => {
-            (json!({ "row": { "type": "string" }, "cells": cells }), json!(["row", "cells"]))
-        }
-        Echo::Full => (
-            json!({ "row": { "type": "integer" }, "key": key, "cells": cells }),
-            json!(["row", "key", "cells"]),
-        ),
-    };
-    let row = json!({
-        "type": "object", "properties": properties, "required": required,
-        "additionalProperties": false,
-    });
     json!({
-        "type": "object",
-        "properties": { "rows": { "type": "array", "items": row } },
-        "required": ["rows"],
-        "additionalProperties": false,
+        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
     })
 }

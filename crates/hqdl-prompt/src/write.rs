@@ -193,7 +193,7 @@ pub(super) fn system(
 }
 
 /// What a column is: its description, else the question it answers.
-fn about(column: &Column) -> Option<&str> {
+pub(super) fn about(column: &Column) -> Option<&str> {
     let described = Some(column.about.trim()).filter(|a| !a.is_empty());
     described.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
 }

@@ -296,8 +296,23 @@ pub struct Expansion {
     pub shots: Vec<Shot>,
     /// How many rows that people have overridden serve as examples, too.
     pub override_shots: u32,
+    /// What its prompts ask about; no part of any fingerprint.
+    #[serde(skip)]
+    pub task: Task,
     /// The columns asked for.
     pub columns: Vec<Column>,
+}
+
+/// What the prompts of an expansion ask about. It decides their form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Task {
+    /// Columns of a table.
+    #[default]
+    Columns,
+    /// One question about a value.
+    Value,
+    /// One question about a text, answered from the text alone.
+    Text,
 }
 
 impl Column {
@@ -320,6 +335,7 @@ impl Column {
             keeps_items: false,
             pattern: None,
             example: None,
+            origin: None,
             bindings: Vec::new(),
             classify: false,
             fingerprint: meaning.fingerprint(),
@@ -348,6 +364,7 @@ impl Expansion {
             echo: Echo::default(),
             shots: Vec::new(),
             override_shots: 0,
+            task: Task::Columns,
             columns: Vec::new(),
         }
     }
@@ -433,6 +450,10 @@ pub struct Column {
     /// A value of the kind that is expected, shown to the model; no part of what
     /// it means.
     pub example: Option<String>,
+    /// The base column of the value that a query asks about (`city.name`), shown to the
+    /// model; no part of what it means.
+    #[serde(skip)]
+    pub origin: Option<String>,
     /// The questions it answers.
     pub bindings: Vec<Binding>,
     /// Whether words outside its list mean the values that mean the same.

@@ -75,7 +75,11 @@ impl Context {
         let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || {
-            Arc::new(PromptFrame::new(&self.expansion.asked_by(key), columns, self.choice.format))
+            let expansion = self.expansion.asked_by(key);
+            let frame = PromptFrame::new(&expansion, columns, self.choice.format);
+            // Recordings are found by the rows of a table.
+            let recorded = self.endpoint().finds_by_prompt();
+            Arc::new(if recorded { frame.only_tables() } else { frame })
         };
         Arc::clone(frames.entry(of).or_insert_with(make))
     }

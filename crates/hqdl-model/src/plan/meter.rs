@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::{ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, RequestShape, RowBatch};
-use hqdl_prompt::PromptFrame;
+use hqdl_prompt::{Line, PromptFrame};
 use hqdl_spec::{Column, Expansion, Format};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
@@ -99,17 +99,24 @@ impl<'e> Meter<'e> {
             (frame.tokens(tokenizer), frame)
         });
         let around = frame.planned_output([]);
-        let user = tokenizer.count(&frame.prompt([]).user);
-        let shared = *frame_tokens + user;
-        let frame_tokens = *frame_tokens + ENVELOPE;
-        self.repeated += if known { frame_tokens } else { 0 };
-        let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);
-        self.requests += 1;
-        self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
         let shown: Vec<Cow<'_, Row>> =
             cut.gaps.iter().map(|gap| expansion.shown(&gap.row)).collect();
         let rows: Vec<&Row> = shown.iter().map(AsRef::as_ref).collect();
-        for ((row, line), gap) in rows.iter().zip(frame.lines(&rows)).zip(&cut.gaps) {
+        let (frame_tokens, header, lines) = if frame.is_single(rows.len()) {
+            let prompt = frame.prompt(rows.iter().copied());
+            let around = frame.tokens_around(&prompt, tokenizer);
+            (around, 0, vec![Line { asked: prompt.user, echoed: String::new() }])
+        } else {
+            let header = tokenizer.count(&frame.prompt([]).user);
+            (*frame_tokens, header, frame.lines(&rows))
+        };
+        let shared = frame_tokens + header;
+        let frame_tokens = frame_tokens + ENVELOPE;
+        self.repeated += if known { frame_tokens } else { 0 };
+        let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);
+        self.requests += 1;
+        self.input += frame_tokens + if header > 0 { tokenizer.count("## Rows\n") + 8 } else { 0 };
+        for ((row, line), gap) in rows.iter().zip(lines).zip(&cut.gaps) {
             let images = expansion.images_of(&gap.row).len() as u64 * self.image;
             let tokens = self.tokenizer.count(&line.asked) + 1 + images;
             self.input += tokens;

@@ -14,4 +14,5 @@
 
 mod answers;
 mod drafts;
+mod forms;
 mod readings;

@@ -72,6 +72,7 @@ impl Check<'_> {
             self.error(&place, "`classify` without `values`", label, "add `values`");
         }
         Column {
+            origin: None,
             classify: c.classify,
             name: c.name.clone(),
             kind: c.kind,

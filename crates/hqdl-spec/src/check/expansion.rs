@@ -137,6 +137,7 @@ impl Check<'_> {
         let shots = self.shots(&at("shots"), e, &columns);
         let override_shots = self.override_shots(&at("shots"), e);
         Expansion {
+            task: crate::Task::Columns,
             name: e.name.clone(),
             about: e.about.clone(),
             model: None,

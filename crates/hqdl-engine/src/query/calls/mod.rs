@@ -14,6 +14,7 @@ use crate::query::binder::Binder;
 use crate::query::calls::binding::{bound, learned};
 use crate::query::calls::views::Stored;
 use crate::query::choosing::{Choosing, options};
+use crate::query::documents;
 use crate::query::reading::{
     column, filled, is_list, is_untold, kind, quantity, regex, said_quantity, together,
 };
@@ -22,7 +23,7 @@ use crate::query::targets::Target;
 use crate::query::{QueryError, Request};
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::{Column, Expansion, Images, Spec, Type};
+use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
 use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::CallSite;
@@ -260,10 +261,15 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.substring && !call.image).then_some(0);
+        column.origin = usage.keys.iter().find_map(|key| {
+            let origin = key.origin.as_ref().filter(|_| usage.keys.len() == 1)?;
+            Some(format!("{}.{}", origin.table, origin.column))
+        });
         let untold = is_untold(call, usage, &column);
         let target = self.target(self.models[n].clone(), "values", names, Vec::new());
         if call.image {
             let expansion = &mut self.expansions[target].expansion;
+            expansion.task = Task::Columns;
             expansion.images = vec![IMAGE.to_owned()];
             expansion.image_files = images.clone();
         }
@@ -372,7 +378,12 @@ impl Calls {
         {
             return at;
         }
-        let expansion = Expansion { model, context, ..Expansion::ad_hoc(name, key) };
+        let task = match name {
+            "values" => Task::Value,
+            documents::NAME => Task::Text,
+            _ => Task::Columns,
+        };
+        let expansion = Expansion { model, context, task, ..Expansion::ad_hoc(name, key) };
         self.expansions.push(AdHoc { in_spec: None, expansion });
         self.expansions.len() - 1
     }
@@ -385,6 +396,8 @@ impl Calls {
                 // Calls that want other patterns share the answer, which is read for each.
                 let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
                 same.into_iter().for_each(|column| column.pattern = None);
+                let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);
+                other.into_iter().for_each(|column| column.origin = None);
                 *known.get()
             }
             Entry::Vacant(new) => {

@@ -1,0 +1,252 @@
+//! Prompts that ask one question about one value or one text. Their answer is
+//! `{"answer": …}`: a single row needs no label.
+//!
+//! The question ends the user message. Values are JSON on one line, or fenced by more
+//! backticks than they contain, so that nothing in a value can end it early.
+
+mod text;
+mod value;
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Map, Value as Json, json};
+
+use super::align::RequestKeys;
+use super::completion::{self, Finish, RowOutcome};
+use super::reasoning::answer_part;
+use super::{AskedColumn, Prompt, Question, schema};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
+use hqdl_values::Row;
+use hqdl_values::tokens::Tokenizer;
+
+/// The name of the only member of an answer.
+const ANSWER: &str = "answer";
+
+/// The form of prompts about one row.
+#[derive(Debug, Clone)]
+pub(super) struct SingleForm {
+    task: Task,
+    /// Names of the key columns.
+    key: Vec<String>,
+    /// Base column of the value.
+    origin: Option<String>,
+    question: String,
+    schema: Arc<Json>,
+    schema_text: String,
+    /// For values on one line; for texts and long values.
+    short: Instructions,
+    long: Instructions,
+}
+
+/// A system message, and its tokens once they are counted.
+#[derive(Debug, Clone)]
+struct Instructions {
+    system: Arc<str>,
+    tokens: OnceLock<u64>,
+}
+
+impl SingleForm {
+    /// Returns the form for the columns asked for; `None` if they need a table.
+    pub(super) fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
+        let [column] = asked else { return None };
+        let is_plain = expansion.task != Task::Columns
+            && format == Format::Json
+            && expansion.echo == Echo::Short
+            && expansion.shots.is_empty()
+            && !expansion.has_images();
+        if !is_plain {
+            return None;
+        }
+        let (short, long) = match expansion.task {
+            Task::Text => (&text::INTRO, &text::INTRO),
+            _ => (&value::INTRO, &value::LONG_INTRO),
+        };
+        let named = Column { name: ANSWER.to_owned(), ..(*column).clone() };
+        let schema = schema::cells(&[&named]);
+        let instructions =
+            |intro| Instructions { system: system(intro, column).into(), tokens: OnceLock::new() };
+        Some(Self {
+            task: expansion.task,
+            key: expansion.key.names().to_vec(),
+            origin: column.origin.as_deref().map(on_one_line),
+            question: super::write::about(column).unwrap_or_default().to_owned(),
+            schema_text: schema.to_string(),
+            schema: Arc::new(schema),
+            short: instructions(short),
+            long: instructions(long),
+        })
+    }
+
+    /// Returns the tokens of the system message and the schema.
+    pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+        let is_short = Arc::ptr_eq(&prompt.system, &self.short.system);
+        let instructions = if is_short { &self.short } else { &self.long };
+        *instructions.tokens.get_or_init(|| {
+            tokenizer.count(&instructions.system) + tokenizer.count(&self.schema_text)
+        })
+    }
+
+    /// Returns the prompt that asks about `row`.
+    pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
+        let (instructions, mut user) = match self.task {
+            Task::Text => (&self.long, text::write(row)),
+            _ if value::is_long(row) => {
+                (&self.long, value::write_long(row, self.origin.as_deref()))
+            }
+            _ => (&self.short, value::write(row, &self.key, self.origin.as_deref())),
+        };
+        user.push_str("\nQuestion: ");
+        user.push_str(&self.question);
+        Prompt {
+            system: Arc::clone(&instructions.system),
+            user,
+            schema: Some(Arc::clone(&self.schema)),
+            planned_output,
+            max_output: planned_output,
+            input_tokens: 0,
+            with_keys: None,
+            single: true,
+            images: Vec::new(),
+        }
+    }
+}
+
+/// What a form says before it says how to answer.
+struct Intro {
+    task: &'static str,
+    /// When the answer is null.
+    unknown: &'static str,
+}
+
+/// Types in the order in which they are tried when a prompt is read back.
+const KINDS: [Type; 6] =
+    [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
+
+/// Returns the filled example of an answer.
+fn example(kind: Type, many: bool, options: bool) -> String {
+    let one = match kind {
+        Type::Boolean => json!(true),
+        Type::Integer => json!(12),
+        Type::Real => json!(1.5),
+        Type::Date => json!("2024-05-31"),
+        Type::Url => json!("https://example.com/page"),
+        Type::Text if options => json!("one of the options"),
+        Type::Text => json!("a few words"),
+    };
+    match kind {
+        _ if many => format!("{{\"{ANSWER}\": [{one}, …]}}, {{\"{ANSWER}\": []}} if there is none"),
+        Type::Boolean => format!("{{\"{ANSWER}\": true}} or {{\"{ANSWER}\": false}}"),
+        _ => format!("{{\"{ANSWER}\": {one}}}"),
+    }
+}
+
+/// Returns the system message of a form.
+fn system(intro: &Intro, column: &Column) -> String {
+    let Intro { task, unknown } = intro;
+    let example = example(column.kind, column.many.is_some(), column.values.is_some());
+    let mut system =
+        format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
+    if let Some(list) = &column.values {
+        let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
+        system.push_str(&format!(
+            "\nCopy the answer from the options.{open}\nOptions: {}",
+            json!(list.values)
+        ));
+    }
+    if let Some(example) = &column.example {
+        system.push_str(&format!("\nAn answer looks like {}.", json!(example)));
+    }
+    if let Some(pattern) = &column.pattern {
+        system.push_str(&format!("\nAn answer matches the regular expression {}.", json!(pattern)));
+    }
+    system
+}
+
+/// Returns a text without line breaks and other control characters.
+fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Returns a text between fences that it does not contain.
+fn fenced(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}\n{text}\n{fence}")
+}
+
+/// Reads a fenced text: the text, and what follows its fence.
+fn read_fenced(fenced: &str) -> Option<(&str, &str)> {
+    let (fence, rest) = fenced.split_once('\n')?;
+    let is_fence = fence.len() > 2 && fence.bytes().all(|b| b == b'`');
+    let end = rest.find(&format!("\n{fence}")).filter(|_| is_fence)?;
+    Some((&rest[..end], &rest[end + 1 + fence.len()..]))
+}
+
+/// Reads the answer to a prompt about one row.
+#[must_use]
+pub fn read(
+    content: &str,
+    finish: Finish,
+    keys: &RequestKeys,
+    key_names: &[String],
+    checkers: &[&Checker],
+) -> Vec<RowOutcome> {
+    if let ([checker], Some(value)) = (checkers, answer_value(content)) {
+        let answer = checker.in_row(checker.json(&value), |part| keys.part(0, part));
+        return vec![RowOutcome::Read(vec![answer])];
+    }
+    // The model wrote something else around its answer, or a row of a table.
+    completion::read(content, finish, keys, key_names, &[ANSWER.to_owned()], checkers)
+}
+
+/// Returns the value of a completion that is one answer and nothing else.
+fn answer_value(content: &str) -> Option<Json> {
+    let answer = answer_part(content)?;
+    let mut object: Map<String, Json> = serde_json::from_str(answer.trim()).ok()?;
+    object.remove(ANSWER).filter(|_| object.is_empty())
+}
+
+/// Returns an answer as a model should write it.
+pub(super) fn write_answer(cell: &Json) -> String {
+    json!({ ANSWER: cell }).to_string()
+}
+
+/// Reads a prompt about one row back; `None` if it is a prompt about a table.
+pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+    let forms = [&text::INTRO, &value::LONG_INTRO, &value::INTRO];
+    let at = forms.iter().position(|intro| system.starts_with(intro.task))?;
+    let (table, key, row, rest) = match at {
+        0 => text::read(user)?,
+        1 => value::read_long(user)?,
+        _ => value::read(user)?,
+    };
+    let about = rest.strip_prefix("\nQuestion: ")?;
+    let mut lines = system.lines();
+    let first = lines.next()?.split_once(" Answer with JSON: ")?.1;
+    let shapes = KINDS.iter().flat_map(|kind| {
+        [(false, false), (false, true), (true, false), (true, true)]
+            .map(|(many, options)| (*kind, many, options))
+    });
+    let of = |(kind, many, options): &(Type, bool, bool)| {
+        first.starts_with(&(example(*kind, *many, *options) + ", or "))
+    };
+    let (kind, many, _) = shapes.into_iter().find(of)?;
+    let options = lines.find_map(|line| line.strip_prefix("Options: "));
+    let column = AskedColumn {
+        name: ANSWER.to_owned(),
+        kind: kind.name().to_owned(),
+        about: about.to_owned(),
+        many,
+        values: options.and_then(|options| serde_json::from_str(options).ok()),
+    };
+    Some(Question {
+        table: table.to_owned(),
+        key,
+        format: Format::Json,
+        columns: vec![column],
+        rows: vec![row],
+        tags: Vec::new(),
+        single: true,
+    })
+}
