@@ -46,6 +46,7 @@ impl EmbeddingsEndpoint {
             input_tokens: tokens,
             with_keys: None,
             single: false,
+            temperature: None,
         }
     }
 

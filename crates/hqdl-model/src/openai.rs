@@ -419,6 +419,10 @@ impl Model for Endpoint {
             let error = match self.chat(prompt, form).await {
                 Ok(mut reply) => {
                     self.untried.store(false, Ordering::Relaxed);
+                    if self.temperature.is_none() && form.temperature && reply.has_reasoning() {
+                        // Models that reason answer worse when they always take the likeliest word.
+                        self.change(form, form.without_temperature());
+                    }
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
                     return Ok(reply);
                 }

@@ -66,6 +66,12 @@ impl Reply {
         }
     }
 
+    /// Returns whether the model reasoned before it answered, as far as its reply shows it.
+    #[must_use]
+    pub fn has_reasoning(&self) -> bool {
+        !self.beside.is_empty() || self.content.trim_start().starts_with("<think>")
+    }
+
     fn has_words(&self) -> bool {
         !(self.content.is_empty() && self.beside.is_empty())
     }

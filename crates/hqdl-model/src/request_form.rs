@@ -31,7 +31,8 @@ pub(super) struct RequestForm {
     /// The name of the cap on the answer's tokens, and whether it is the last that
     /// is tried; `None` when neither is taken.
     cap: Option<(&'static str, bool)>,
-    temperature: bool,
+    /// Whether the endpoint takes a temperature.
+    pub(super) temperature: bool,
     schema: bool,
     /// Whether answers are streamed.
     pub(super) stream: bool,
@@ -53,6 +54,11 @@ impl RequestForm {
     /// The same of a model that takes no images.
     pub(super) fn blind(self) -> Self {
         Self { images: false, ..self }
+    }
+
+    /// Returns the form that leaves the temperature to the endpoint.
+    pub(super) fn without_temperature(self) -> Self {
+        Self { temperature: false, ..self }
     }
 
     /// As it is remembered.
@@ -86,7 +92,7 @@ impl RequestForm {
         if let Some((cap, _)) = self.cap {
             body[cap] = prompt.max_output.into();
         }
-        if let Some(temperature) = temperature.filter(|_| self.temperature) {
+        if let Some(temperature) = temperature.or(prompt.temperature).filter(|_| self.temperature) {
             body["temperature"] = temperature.into();
         }
         if let Some(schema) = prompt.schema.as_ref().filter(|_| self.schema) {
@@ -131,8 +137,8 @@ impl RequestForm {
                 return Some((Self { cap: next, ..self }, told));
             }
             if self.temperature && refuses && names("temperature") {
-                let form = Self { temperature: false, ..self };
-                return without("the endpoint does not take this `temperature`", form);
+                let told = "the endpoint does not take this `temperature`";
+                return without(told, self.without_temperature());
             }
         }
         if let (400..=499 | 501, true) = (status, self.stream) {

@@ -171,6 +171,8 @@ pub struct Prompt {
     pub with_keys: Option<String>,
     /// Whether it asks about one row, for one answer without a label.
     pub single: bool,
+    /// Sampling temperature of its form, where the settings name none.
+    pub temperature: Option<f64>,
     /// The images that it shows, `[image 1]` first.
     pub images: Vec<ShownImage>,
 }
@@ -341,6 +343,7 @@ impl PromptFrame {
             input_tokens: 0,
             with_keys: None,
             single: false,
+            temperature: None,
             images: Vec::new(),
         }
     }

@@ -151,7 +151,9 @@ pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     for request in requests {
         for column in &request.question.columns {
             for row in &request.question.rows {
-                let question = format!("{} {} {:?}", column.about, column.kind, column.values);
+                let table = &request.question.table;
+                let question =
+                    format!("{table} {} {} {:?}", column.about, column.kind, column.values);
                 let pair = (question, Json::from(row.key.as_slice()).to_string());
                 *pairs.entry(pair).or_insert(0) += 1;
             }

@@ -38,6 +38,8 @@ fn prompt() -> Prompt {
         max_output: 10,
         input_tokens: 10,
         with_keys: None,
+        single: false,
+        temperature: None,
         images: Vec::new(),
     }
 }

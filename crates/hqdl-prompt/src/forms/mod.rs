@@ -1,8 +1,8 @@
 //! Prompts that ask one question about one value or one text. Their answer is
 //! `{"answer": …}`: a single row needs no label.
 //!
-//! The question ends the user message. Values are JSON on one line, or fenced by more
-//! backticks than they contain, so that nothing in a value can end it early.
+//! The question ends the user message. Values are JSON on one line, so that nothing in a
+//! value can end it early.
 
 mod text;
 mod value;
@@ -18,7 +18,9 @@ use super::{AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
+use hqdl_values::key::quote;
 use hqdl_values::tokens::Tokenizer;
+use hqdl_values::value::Value;
 
 /// The name of the only member of an answer.
 const ANSWER: &str = "answer";
@@ -34,9 +36,10 @@ pub(super) struct SingleForm {
     question: String,
     schema: Arc<Json>,
     schema_text: String,
-    /// For values on one line; for texts and long values.
-    short: Instructions,
-    long: Instructions,
+    /// Instructions about values.
+    value: Instructions,
+    /// Instructions about texts.
+    text: Instructions,
 }
 
 /// A system message, and its tokens once they are counted.
@@ -58,10 +61,6 @@ impl SingleForm {
         if !is_plain {
             return None;
         }
-        let (short, long) = match expansion.task {
-            Task::Text => (&text::INTRO, &text::INTRO),
-            _ => (&value::INTRO, &value::LONG_INTRO),
-        };
         let named = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let schema = schema::cells(&[&named]);
         let instructions =
@@ -73,15 +72,15 @@ impl SingleForm {
             question: super::write::about(column).unwrap_or_default().to_owned(),
             schema_text: schema.to_string(),
             schema: Arc::new(schema),
-            short: instructions(short),
-            long: instructions(long),
+            value: instructions(&value::INTRO),
+            text: instructions(&text::INTRO),
         })
     }
 
     /// Returns the tokens of the system message and the schema.
     pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
-        let is_short = Arc::ptr_eq(&prompt.system, &self.short.system);
-        let instructions = if is_short { &self.short } else { &self.long };
+        let is_value = Arc::ptr_eq(&prompt.system, &self.value.system);
+        let instructions = if is_value { &self.value } else { &self.text };
         *instructions.tokens.get_or_init(|| {
             tokenizer.count(&instructions.system) + tokenizer.count(&self.schema_text)
         })
@@ -89,12 +88,11 @@ impl SingleForm {
 
     /// Returns the prompt that asks about `row`.
     pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
+        let origin = self.origin.as_deref();
         let (instructions, mut user) = match self.task {
-            Task::Text => (&self.long, text::write(row)),
-            _ if value::is_long(row) => {
-                (&self.long, value::write_long(row, self.origin.as_deref()))
-            }
-            _ => (&self.short, value::write(row, &self.key, self.origin.as_deref())),
+            Task::Text => (&self.text, text::write(&row.context, origin)),
+            _ if text::is_text(row) => (&self.text, text::write(&row.key, origin)),
+            _ => (&self.value, value::write(row, &self.key, origin)),
         };
         user.push_str("\nQuestion: ");
         user.push_str(&self.question);
@@ -107,6 +105,7 @@ impl SingleForm {
             input_tokens: 0,
             with_keys: None,
             single: true,
+            temperature: Some(0.0),
             images: Vec::new(),
         }
     }
@@ -132,7 +131,7 @@ fn example(kind: Type, many: bool, options: bool) -> String {
         Type::Date => json!("2024-05-31"),
         Type::Url => json!("https://example.com/page"),
         Type::Text if options => json!("one of the options"),
-        Type::Text => json!("a few words"),
+        Type::Text => json!("your answer"),
     };
     match kind {
         _ if many => format!("{{\"{ANSWER}\": [{one}, …]}}, {{\"{ANSWER}\": []}} if there is none"),
@@ -168,19 +167,18 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns a text between fences that it does not contain.
-fn fenced(text: &str) -> String {
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
-    let fence = "`".repeat(longest.max(2) + 1);
-    format!("{fence}\n{text}\n{fence}")
+/// Writes a value as JSON on one line.
+fn write_value(value: &Value) -> String {
+    match value {
+        Value::Text(text) => quote(text),
+        other => other.to_json().to_string(),
+    }
 }
 
-/// Reads a fenced text: the text, and what follows its fence.
-fn read_fenced(fenced: &str) -> Option<(&str, &str)> {
-    let (fence, rest) = fenced.split_once('\n')?;
-    let is_fence = fence.len() > 2 && fence.bytes().all(|b| b == b'`');
-    let end = rest.find(&format!("\n{fence}")).filter(|_| is_fence)?;
-    Some((&rest[..end], &rest[end + 1 + fence.len()..]))
+/// Reads a line of JSON: its value, and what follows the line.
+fn read_quoted(line: &str) -> Option<(Json, &str)> {
+    let (value, rest) = line.split_once('\n')?;
+    Some((serde_json::from_str(value).ok()?, rest))
 }
 
 /// Reads the answer to a prompt about one row.
@@ -214,12 +212,12 @@ pub(super) fn write_answer(cell: &Json) -> String {
 
 /// Reads a prompt about one row back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let forms = [&text::INTRO, &value::LONG_INTRO, &value::INTRO];
-    let at = forms.iter().position(|intro| system.starts_with(intro.task))?;
-    let (table, key, row, rest) = match at {
-        0 => text::read(user)?,
-        1 => value::read_long(user)?,
-        _ => value::read(user)?,
+    let (table, key, row, rest) = if system.starts_with(text::INTRO.task) {
+        text::read(user)?
+    } else if system.starts_with(value::INTRO.task) {
+        value::read(user)?
+    } else {
+        return None;
     };
     let about = rest.strip_prefix("\nQuestion: ")?;
     let mut lines = system.lines();

@@ -75,7 +75,7 @@ fn a_text_is_shown_once_and_its_question_comes_last() {
         "Answer the question about the text. Use only the text. Answer with JSON: \
          {\"answer\": true} or {\"answer\": false}, or {\"answer\": null} if the text does not say."
     );
-    assert_eq!(prompt.user, "Text:\n```\nGood soup.\n```\n\nQuestion: Is it {a}\nlarge?");
+    assert_eq!(prompt.user, "Text:\n\"Good soup.\"\n\nQuestion: Is it {a}\nlarge?");
 }
 
 #[test]
@@ -104,7 +104,11 @@ fn no_value_changes_the_question() {
                     let asked = column(kind, options, many);
                     let value = prompt(&of_value(asked.clone()), &row(text, &[]));
                     let document = prompt(&of_text(asked), &row("key", &[text]));
-                    for (prompt, context) in [(value, vec![]), (document, vec![json!(text)])] {
+                    let contexts = [(value, vec![]), (document, vec![json!(text)])];
+                    for (prompt, mut context) in contexts {
+                        if prompt.user.starts_with("Text") {
+                            context = vec![json!(text)];
+                        }
                         let read = Question::read(&prompt.system, &prompt.user).unwrap();
                         assert_eq!(read.rows.len(), 1);
                         assert_eq!(read.rows[0].key, [json!(text)]);

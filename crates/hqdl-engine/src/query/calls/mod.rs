@@ -261,10 +261,7 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.substring && !call.image).then_some(0);
-        column.origin = usage.keys.iter().find_map(|key| {
-            let origin = key.origin.as_ref().filter(|_| usage.keys.len() == 1)?;
-            Some(format!("{}.{}", origin.table, origin.column))
-        });
+        column.origin = usage.base_column();
         let untold = is_untold(call, usage, &column);
         let target = self.target(self.models[n].clone(), "values", names, Vec::new());
         if call.image {

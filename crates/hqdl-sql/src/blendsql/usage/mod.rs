@@ -136,6 +136,15 @@ pub struct CallUsage {
     pub tables: Vec<String>,
 }
 
+impl CallUsage {
+    /// Returns `table.column` for a call about one value that is a column of the database.
+    #[must_use]
+    pub fn base_column(&self) -> Option<String> {
+        let [Key { origin: Some(origin), .. }] = self.keys.as_slice() else { return None };
+        Some(format!("{}.{}", origin.table, origin.column))
+    }
+}
+
 /// The column that options are taken from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionsColumn {
