@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
 use hqdl_testkit::project::{Ended, Project};
 
 const SPEC: &str = r#"
@@ -282,4 +282,29 @@ fn what_is_wrong_with_an_ingredient_is_told() {
         let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
+}
+
+/// Answers of one word should not change from run to run.
+#[test]
+fn a_question_about_one_value_is_asked_at_temperature_0_if_the_endpoint_takes_one() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    let asked = |question: &str| {
+        let before = endpoint.count();
+        let sql = format!("SELECT {{{{LLMMap('{question}', name)}}}} FROM t");
+        let flags = ["--rows-per-request", "1", "--concurrency", "1"];
+        let query = ["query", "--spec", "specs/x.toml", "--json"];
+        project.hqdl(&[&query[..], &flags, &[sql.as_str()]].concat()).exits(0);
+        let sent = &endpoint.requests()[before..];
+        sent.iter().map(|r| r.body.get("temperature").cloned()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked("Ripe?"), vec![Some(json!(0.0)); 3]);
+    // The spec's temperature wins.
+    let spec = project.spec_text();
+    project.spec(&spec.replacen("[model]", "[model]\ntemperature = 0.7", 1));
+    assert_eq!(asked("Red?"), vec![Some(json!(0.7)); 3]);
+    project.spec(&spec);
+    endpoint.fault(Fault::Refuses(&["temperature"]), Times::Always);
+    assert_eq!(asked("Large?"), [Some(json!(0.0)), None, None, None]);
+    assert_eq!(asked("Sweet?"), [None, None, None]);
 }
