@@ -51,7 +51,7 @@ impl Model for Instant {
             Some(values) => values[row.number % values.len()].as_str().into(),
             None => (row.number * 7).into(),
         });
-        let tokens = Some(Tokens { input: 100, cached_input: 0, output: 100 });
+        let tokens = Some(Tokens { input: 100, output: 100, ..Tokens::default() });
         Box::pin(std::future::ready(Ok(Reply { content, tokens, ..Reply::default() })))
     }
 }

@@ -141,9 +141,9 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
             BUDGET,
         ),
-        Stopped::Endpoint(ModelError::Beyond { .. }) => (
+        Stopped::Endpoint(ModelError::Usage(_)) => (
             why.to_string(),
-            "everything answered is kept, and billed as the endpoint says; see its own account of the usage before you go on".to_owned(),
+            "everything answered is kept and counts as spent, at the higher figure that is possible; check the endpoint's own account of the usage before you continue".to_owned(),
             REFUSED,
         ),
         Stopped::Endpoint(_) | Stopped::Gone(_) => {

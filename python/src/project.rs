@@ -177,12 +177,8 @@ fn overrides(
             "rows_per_request" => all.rows_per_request = said.extract()?,
             "price" => {
                 let price: Option<(f64, f64)> = said.extract()?;
-                all.price = price.map(|(input, output)| PriceTable {
-                    input,
-                    output,
-                    cached_input: None,
-                    batch: None,
-                });
+                all.price = price
+                    .map(|(input, output)| PriceTable { input, output, ..PriceTable::default() });
             }
             "provider" => {
                 let name = said.extract::<Option<String>>()?;

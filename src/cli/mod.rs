@@ -180,7 +180,7 @@ fn price(text: &str) -> Result<PriceTable, String> {
         let usd: f64 = text.trim().parse().map_err(|_| wrong())?;
         if usd.is_finite() && usd >= 0.0 { Ok(usd) } else { Err(wrong()) }
     };
-    Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
+    Ok(PriceTable { input: usd(input)?, output: usd(output)?, ..PriceTable::default() })
 }
 
 /// Parses a budget in USD.

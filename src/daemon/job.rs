@@ -272,7 +272,7 @@ fn after(report: &Report) -> After {
         (
             Some(
                 Stopped::Endpoint(
-                    ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Beyond { .. },
+                    ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Usage(_),
                 )
                 | Stopped::Bug(_),
             ),

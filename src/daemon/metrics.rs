@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cell::State;
 use crate::generate::{Event, Listener};
-use crate::model::{Admitting, Model, ModelError, ReplyFuture, openai};
+use crate::model::{Admitting, Model, ModelError, ReplyFuture, UsageGate, openai};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -147,7 +147,7 @@ impl Model for Metered {
                     ModelError::Refused { .. }
                     | ModelError::Filtered(_)
                     | ModelError::Budget(_)
-                    | ModelError::Beyond { .. },
+                    | ModelError::Usage(_),
                 ) => 1,
                 Err(
                     ModelError::Passing { .. }
@@ -184,6 +184,14 @@ impl Model for Metered {
 
     fn bills(&self) -> bool {
         self.model.bills()
+    }
+
+    fn usage_gate(&self) -> Option<&UsageGate> {
+        self.model.usage_gate()
+    }
+
+    fn note_usage(&self, is_plausible: bool) {
+        self.model.note_usage(is_plausible);
     }
 
     fn finds_by_prompt(&self) -> bool {

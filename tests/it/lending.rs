@@ -250,26 +250,29 @@ fn reservations(project: &Project) -> Vec<(bool, bool)> {
 #[test]
 fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
     let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::First(3));
     let project = heroes(&endpoint, "csv");
     let lent = Lent::new(&project);
+    // The first request of all goes alone.
+    project.materialize(&["--limit", "1"]).exits(0);
+    let asked = endpoint.count();
+    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::First(3));
     let killed = project.start(&["materialize", "specs/x.toml", "--concurrency", "3"]);
-    endpoint.wait_for(3);
+    endpoint.wait_for(asked + 3);
     assert_eq!(reservations(&project), [(true, false); 3]);
     let waiting = project.start(&["materialize", "specs/x.toml", "--json"]);
     let runs = || project.rows_of("cache/journal.sqlite", "SELECT id FROM run").len();
-    while runs() < 2 {
+    while runs() < 3 {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(endpoint.count(), 3, "the other waits");
+    assert_eq!(endpoint.count(), asked + 3, "the other waits");
     killed.signal("KILL");
     killed.wait();
     let ended = waiting.wait().exits(0);
     check_complete(&project);
     lent.wait_for_all();
     assert_eq!(reservations(&project), [(false, false); 3]);
-    assert_eq!(endpoint.count(), 6, "{ended:?}");
+    assert_eq!(endpoint.count(), asked + 6, "{ended:?}");
     // The next run that begins says so, and goes on with nothing of theirs.
     project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
     let said = project.materialize(&[]).exits(0).stdout;
@@ -449,6 +452,9 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
     assert_eq!(reservations(&project), []);
 }
 
+/// The number of the protocol that the owner of a cache speaks.
+const PROTOCOL: u32 = 3;
+
 #[test]
 fn strangers_at_the_socket_harm_nobody() {
     let endpoint = honest();
@@ -460,16 +466,16 @@ fn strangers_at_the_socket_harm_nobody() {
     assert_eq!(mode(&project.path("cache")) & 0o007, 0);
     let version = |n: u32| [&b"hqdl"[..], &n.to_le_bytes()].concat();
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    let hello = [version(2), frame(&[0])].concat();
-    let works = [version(2), frame(&[1, 1, b'x'])].concat();
+    let hello = [version(PROTOCOL), frame(&[0])].concat();
+    let works = [version(PROTOCOL), frame(&[1, 1, b'x'])].concat();
     let garbage: Vec<u8> = (0..4096).map(|_| fastrand::u8(..)).collect();
     let sent = [
         vec![],
         garbage.clone(),
         version(7),
-        version(2),
-        [version(2), vec![200, 0]].concat(),
-        [version(2), frame(&garbage)].concat(),
+        version(PROTOCOL),
+        [version(PROTOCOL), vec![200, 0]].concat(),
+        [version(PROTOCOL), frame(&garbage)].concat(),
         hello.clone(),
         works.clone(),
         [works.clone(), garbage.clone()].concat(),
@@ -503,7 +509,7 @@ fn strangers_at_the_socket_harm_nobody() {
     stranger.write_all(&version(7)).unwrap();
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
-    assert_eq!(said, version(2), "it says its own version and no more");
+    assert_eq!(said, version(PROTOCOL), "it says its own version and no more");
     drop((open, deaf));
     lent.wait_for_all();
 }

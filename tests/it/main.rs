@@ -81,3 +81,4 @@ mod tidy;
 mod truth;
 mod tutorial;
 mod unify;
+mod usage;

@@ -171,7 +171,8 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
             assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
             assert_eq!(endpoint.count(), 1);
             assert_eq!(check(&project), states([("ok", 8)]));
-            assert!(ended.done()["cost_usd"].as_f64().unwrap() >= 0.2, "{ended:?}");
+            // What cannot be true is in no total.
+            assert!(ended.done()["cost_usd"].as_f64().unwrap() < 0.01, "{ended:?}");
             project.materialize(&[]).exits(0);
         } else {
             // Nothing is paid for: it is told, once.
@@ -189,7 +190,7 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
 fn usage_is_read_or_replaced_and_never_nothing() {
     let all = (any_json(), 1u64..5000, 1u64..5000);
     let run = random(2000).run(&all, |(shape, input, output)| {
-        let counted = Tokens { input, cached_input: 0, output };
+        let counted = Tokens { input, output, ..Tokens::default() };
         for usage in [
             shape.clone(),
             json!({ "prompt_tokens": shape }),
@@ -469,6 +470,8 @@ fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
             let reply: &'static str = reply.to_string().leak();
             endpoint.fault(Fault::Body("application/json", reply), Times::Always);
             let project = heroes(&endpoint, "csv");
+            // Where it costs something, a report so far below what was written ends the run.
+            project.spec(&project.spec_text().replace("price = { input = 1.0, output = 2.0 }", ""));
             project.materialize(&["--where", "name < 'C'", "--concurrency", "1"]).exits(1);
             assert!(!check(&project).contains_key("ok"));
             asked.lock().unwrap().insert(name, endpoint.count());

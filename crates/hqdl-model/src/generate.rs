@@ -45,8 +45,8 @@ pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
 use crate::plan::RowBatch;
 use crate::{
-    self as model, Ledger, Model, ModelChoice, ModelError, Reply, RequestError, RetryingRequest,
-    Tokens,
+    ImplausibleUsage, Ledger, Model, ModelChoice, ModelError, PlausibleTokens, Reply, RequestError,
+    RetryingRequest, Tokens,
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 use hqdl_prompt::{Prompt, PromptFrame};
@@ -296,6 +296,7 @@ async fn ask(
         budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
         price: context.choice.price.as_ref(),
         count: &|reply: &Reply| context.count(&frame, &prompt, reply),
+        plausible: &|reply: &Reply| context.plausible_tokens(&prompt, reply),
         holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
         on_wire: false.into(),
         most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
@@ -322,8 +323,8 @@ async fn ask(
         Err(RequestError::Model(error)) => return context.failed(todo, record, error, since).await,
     };
     context.run.liveness.answered();
-    let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-    let worst = Spent::of(most, context.choice.price.as_ref());
+    let price = context.choice.price.as_ref();
+    let worst = Spent::worst(prompt.input_tokens, prompt.max_output, price);
     let asked = ArrivedReply {
         cut,
         frame: &frame,
@@ -411,14 +412,35 @@ impl Context {
         if reply.truncated && !reply.cut_off {
             output = output.max(prompt.max_output);
         }
-        Tokens { input: self.input_tokens(frame, prompt, true), cached_input: 0, output }
+        Tokens { input: self.input_tokens(frame, prompt, true), output, ..Tokens::default() }
+    }
+
+    /// Returns the tokens that a reply can plausibly have taken. The least is half of what is counted
+    /// here, or a quarter where the tokenizer is estimated.
+    pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
+        let most =
+            Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
+        let bills = self.endpoint().bills() && self.choice.price.is_some_and(|p| p.bills());
+        if !bills || reply.cut_off {
+            return PlausibleTokens { most, ..PlausibleTokens::default() };
+        }
+        let tokenizer = if self.run.counts { self.tokenizer() } else { Tokenizer::Estimate };
+        // What an image takes is known as a maximum only.
+        let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
+        let text = prompt.input_tokens.saturating_sub(tokenizer.of_prompt_at_most(images));
+        let least = Tokens {
+            input: tokenizer.least_report(text),
+            output: tokenizer.least_report(tokenizer.count(&reply.content)),
+            ..Tokens::default()
+        };
+        PlausibleTokens { least, most, is_counted: self.run.counts }
     }
 
     /// Reads a reply that comes with its tokens, keeps what it brings, and
     /// returns what to ask again.
     ///
     /// # Errors
-    /// [`Stopped`]; [`ModelError::Beyond`] when it cost more than was reserved, and
+    /// [`Stopped`]; [`ModelError::Usage`] when the reported usage cannot be true, and
     /// all is kept.
     pub(crate) async fn take_in(
         &self,
@@ -428,6 +450,7 @@ impl Context {
     ) -> Result<Vec<(RowBatch, u32)>, Stopped> {
         let ArrivedReply { cut, frame, prompt, attempt, note, worst, answers } = asked;
         let tokens = reply.tokens.unwrap_or_default();
+        let implausible = reply.implausible;
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
         record.output_tokens = tokens.output;
@@ -457,7 +480,7 @@ impl Context {
         };
         self.share(cut, &tallies, tokens, cost);
         (self.run.events.listener)(&Event::Kept { cells: tally, usage });
-        self.beyond(tokens, worst, frame, prompt)?;
+        self.check_usage(implausible.unwrap_or(tokens), tokens, worst, frame, prompt)?;
         if held_back {
             return Ok(smaller(again, cut, attempt));
         }
@@ -494,31 +517,34 @@ impl Context {
         }
     }
 
-    /// Stops the run when a request cost more than was reserved for it; where
-    /// nothing costs anything, it is told, once.
-    fn beyond(
+    /// Stops the run if the usage that the endpoint reports cannot be true; where nothing costs
+    /// anything, that is noted, once.
+    fn check_usage(
         &self,
-        tokens: Tokens,
+        said: Tokens,
+        settled: Tokens,
         mut worst: Spent,
         frame: &PromptFrame,
         prompt: &Prompt,
     ) -> Result<(), Stopped> {
         let price = self.choice.price.as_ref();
-        if !self.endpoint().bills() || model::beyond(tokens, worst, price).is_none() {
+        if !self.endpoint().bills() {
+            return Ok(());
+        }
+        if ImplausibleUsage::of(said, settled, worst, price).is_none() {
             return Ok(());
         }
         if !self.run.counts {
             // Its input was an estimate.
             let input = self.input_tokens(frame, prompt, true);
-            let most = Tokens { input, cached_input: 0, output: prompt.max_output };
-            worst = Spent::of(most, price);
+            worst = Spent::worst(input, prompt.max_output, price);
         }
-        let Some(beyond) = model::beyond(tokens, worst, price) else { return Ok(()) };
+        let Some(error) = ImplausibleUsage::of(said, settled, worst, price) else { return Ok(()) };
         if self.choice.price.is_some() || self.run.budget.is_capped() {
-            return Err(beyond.into());
+            return Err(error.into());
         }
         if !self.told.swap(true, Ordering::Relaxed) {
-            (self.run.events.listener)(&Event::Warning(beyond.to_string()));
+            (self.run.events.listener)(&Event::Warning(error.to_string()));
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod request_form;
 mod setup;
 mod stream;
 mod tls;
+mod usage_check;
 mod wire;
 
 use std::future::Future;
@@ -34,6 +35,7 @@ pub use self::choice::{ModelChoice, choose};
 use self::generate::{HeldSlot, Slots};
 pub use self::reply::{Reply, SaidTokens};
 pub use self::setup::SetupError;
+pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
 pub use hqdl_facts::limits;
 use hqdl_facts::limits::{LONGEST_WAIT, PerMinute};
 use hqdl_facts::{Admitted, Facts, FactsError, Noted, ReservationId, RunId};
@@ -95,14 +97,9 @@ pub enum ModelError {
     /// billed, and fewer rows may be answered.
     #[error("{0}")]
     Unfinished(String),
-    /// The endpoint bills more than a request can cost.
-    #[error("the endpoint bills {} for a request of {} at the most", words(used), words(worst))]
-    Beyond {
-        /// What it bills.
-        used: Spent,
-        /// What was reserved for it.
-        worst: Spent,
-    },
+    /// The endpoint reports a usage that cannot be true.
+    #[error(transparent)]
+    Usage(#[from] ImplausibleUsage),
     /// The model takes no images, and was to be shown one.
     #[error("{model} takes no images: {message}")]
     NoImages {
@@ -114,19 +111,6 @@ pub enum ModelError {
     /// This request cannot be answered, others may.
     #[error("{0}")]
     NoAnswer(String),
-}
-
-/// What is wrong when a request cost more than was reserved for it.
-#[must_use]
-pub fn beyond(tokens: Tokens, worst: Spent, price: Option<&PriceTable>) -> Option<ModelError> {
-    let used = Spent::of(tokens, price);
-    let fits = used.tokens <= worst.tokens && used.usd <= worst.usd * (1.0 + 1e-9);
-    (!fits && worst.tokens > 0).then_some(ModelError::Beyond { used, worst })
-}
-
-fn words(spent: &Spent) -> String {
-    let usd = if spent.usd > 0.0 { format!(" (${:.4})", spent.usd) } else { String::new() };
-    format!("{} tokens{usd}", spent.tokens)
 }
 
 /// A reply to come.
@@ -180,6 +164,15 @@ pub trait Model: Send + Sync {
     fn bills(&self) -> bool {
         false
     }
+
+    /// Holds back requests until the endpoint has reported plausible usage; `None` where usage is
+    /// not reported.
+    fn usage_gate(&self) -> Option<&UsageGate> {
+        None
+    }
+
+    /// Notes whether the usage that the endpoint reported was plausible.
+    fn note_usage(&self, _is_plausible: bool) {}
 
     /// What was learnt of it since this was last asked, for the user to know.
     fn remarks(&self) -> Vec<String> {
@@ -344,6 +337,8 @@ pub struct RetryingRequest<'a> {
     pub price: Option<&'a PriceTable>,
     /// Counts the tokens of a reply whose endpoint does not say.
     pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
+    /// The tokens that a reply can plausibly have taken.
+    pub plausible: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
     /// Whether the request is with the endpoint now; starts as false.
     pub on_wire: AtomicBool,
     /// How often it may be tried in all.
@@ -404,9 +399,15 @@ impl RetryingRequest<'_> {
     /// What went wrong.
     pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
-        let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
+        let worst = Spent::worst(input, output, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
+        // Whoever waits here has reserved nothing yet.
+        let gate = self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::bills));
+        let turn = match gate {
+            Some(gate) => gate.enter().await,
+            None => None,
+        };
         let reservation = self.budget.reserve(worst).await?;
         let (admitted, note, slot) = self.prepare(worst).await?;
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
@@ -433,13 +434,17 @@ impl RetryingRequest<'_> {
                 Ok((reply, None))
             }
             Ok(mut reply) => {
-                let tokens = reply.settle(self.count);
+                let tokens = reply.settle(self.count, self.plausible);
+                if gate.is_some() {
+                    self.check_report(&reply, tokens, worst);
+                }
                 let spent = Spent::of(tokens, self.price);
                 debug!(
                     attempt,
                     ?took,
                     input = tokens.input,
                     cached_input = tokens.cached_input,
+                    cache_write = tokens.cache_write,
                     output = tokens.output,
                     usd = spent.usd,
                     "answered"
@@ -467,7 +472,20 @@ impl RetryingRequest<'_> {
             }
         };
         self.on_wire.store(false, Ordering::Relaxed);
+        drop(turn);
         settled
+    }
+
+    /// Notes whether the reported usage is plausible. If not, nothing more is sent: the run stops
+    /// once the answer is kept.
+    fn check_report(&self, reply: &Reply, tokens: Tokens, worst: Spent) {
+        let is_above = (self.plausible)(reply).is_counted
+            && ImplausibleUsage::above(tokens, worst, self.price).is_some();
+        let is_plausible = reply.implausible.is_none() && !is_above;
+        self.model.note_usage(is_plausible);
+        if let Some(slots) = self.slots.filter(|_| !is_plausible) {
+            slots.close();
+        }
     }
 
     /// Makes the request ready to leave: it has its turn and its slot, and is noted. What

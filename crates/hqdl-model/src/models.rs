@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::usage_check::UsageGate;
 use super::{Admitting, Model, ModelError, ReplyFuture, SetupError, openai};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
@@ -75,6 +76,14 @@ impl Model for Models {
 
     fn bills(&self) -> bool {
         self.first.bills()
+    }
+
+    fn usage_gate(&self) -> Option<&UsageGate> {
+        self.first.usage_gate()
+    }
+
+    fn note_usage(&self, is_plausible: bool) {
+        self.first.note_usage(is_plausible);
     }
 
     fn remarks(&self) -> Vec<String> {

@@ -21,6 +21,7 @@ use tracing::debug;
 use super::limits::{Need, PerMinute, retry_after};
 use super::providers::{self, Habits};
 use super::request_form::RequestForm;
+use super::usage_check::UsageGate;
 use super::wire::{WireFailure, error_of_chat, failed};
 use super::{
     Admitting, Model, ModelError, Reply, ReplyFuture, SetupError, images, reply, stream, tls,
@@ -51,8 +52,9 @@ pub struct Endpoint {
     parameters: ModelParameters,
     /// What requests hold, by what the endpoint has refused so far.
     form: Mutex<RequestForm>,
-    /// Where that is remembered, and the hash it is found by.
-    memory: Option<(Facts, String)>,
+    memory: Option<EndpointMemory>,
+    /// Holds back requests until the endpoint has reported plausible usage.
+    usage_gate: UsageGate,
     /// Whether the form is one that was remembered, and has not served yet.
     untried: AtomicBool,
     /// What was learnt of the endpoint and not told yet.
@@ -60,6 +62,15 @@ pub struct Endpoint {
     /// Whether it has ever answered.
     reached: AtomicBool,
     key: EndpointKey,
+}
+
+/// What is remembered of an endpoint for a day.
+struct EndpointMemory {
+    facts: Facts,
+    /// Hash that the form of requests is found by.
+    form: String,
+    /// Hash that the proof of plausible usage is found by.
+    usage: String,
 }
 
 impl Endpoint {
@@ -108,7 +119,12 @@ impl Endpoint {
             self.form = form.into();
             self.untried = true.into();
         }
-        self.memory = Some((facts.clone(), place));
+        let usage =
+            tagged_text("hqdl plausible usage v1", &[self.base.clone(), self.model.clone()]);
+        if facts.history().request_form(&usage)?.is_some() {
+            self.usage_gate = UsageGate::proven();
+        }
+        self.memory = Some(EndpointMemory { facts: facts.clone(), form: place, usage });
         Ok(())
     }
 
@@ -153,6 +169,7 @@ impl Endpoint {
             parameters: settings.parameters.clone(),
             form: RequestForm::new(habits).into(),
             memory: None,
+            usage_gate: UsageGate::default(),
             untried: false.into(),
             remarks: Mutex::default(),
             reached: false.into(),
@@ -226,9 +243,10 @@ impl Endpoint {
     /// Writes down what requests hold, or that nothing is known of it any more. It
     /// costs the next command one request that is refused when it cannot be written.
     fn keep_in_mind(&self, form: Option<RequestForm>) {
-        let Some((facts, place)) = &self.memory else { return };
+        let Some(memory) = &self.memory else { return };
         let form = form.map(|form| form.to_json().to_string());
-        if let Err(error) = facts.history().note_request_form(place, form.as_deref()) {
+        let history = memory.facts.history();
+        if let Err(error) = history.note_request_form(&memory.form, form.as_deref()) {
             debug!(%error, "what the endpoint refused is not remembered");
         }
     }
@@ -399,6 +417,21 @@ impl Model for Endpoint {
 
     fn bills(&self) -> bool {
         true
+    }
+
+    fn usage_gate(&self) -> Option<&UsageGate> {
+        Some(&self.usage_gate)
+    }
+
+    fn note_usage(&self, is_plausible: bool) {
+        if !self.usage_gate.note(is_plausible) {
+            return;
+        }
+        let Some(memory) = &self.memory else { return };
+        let proof = is_plausible.then_some("{}");
+        if let Err(error) = memory.facts.history().note_request_form(&memory.usage, proof) {
+            debug!(%error, "whether the endpoint's usage is plausible is not remembered");
+        }
     }
 
     fn remarks(&self) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::usage_check::PlausibleTokens;
 use super::{ModelError, wire};
 use hqdl_prompt::completion::Finish;
 use hqdl_values::usage::Tokens;
@@ -35,25 +36,52 @@ pub struct Reply {
     pub said: SaidTokens,
     /// Its tokens; `None` until what the endpoint does not say is counted.
     pub tokens: Option<Tokens>,
+    /// What the endpoint reports, if that cannot be true.
+    pub implausible: Option<Tokens>,
 }
 
 impl Reply {
-    /// The tokens of the reply: as said, and counted where nothing is said.
-    pub fn settle(&mut self, count: impl FnOnce(&Self) -> Tokens) -> Tokens {
-        let tokens = self.tokens.unwrap_or_else(|| {
-            let output_said =
-                self.said.output > Some(0) || self.said.output == Some(0) && !self.has_words();
-            if self.said.input > Some(0) && output_said && !self.cut_off {
-                return self.said.or(Tokens::default());
-            }
+    /// Sets and returns the tokens of the reply: those reported, or counted where nothing is
+    /// reported. A report that cannot be true is kept in `implausible`; in its place goes what was
+    /// counted, or the most that the request can take.
+    pub fn settle(
+        &mut self,
+        count: impl Fn(&Self) -> Tokens,
+        plausible: impl FnOnce(&Self) -> PlausibleTokens,
+    ) -> Tokens {
+        if let Some(tokens) = self.tokens {
+            return tokens;
+        }
+        let reported = self.reported(&count);
+        let plausible = plausible(self);
+        let tokens = if plausible.is_far_below(reported) {
+            self.implausible = Some(reported);
+            plausible.most
+        } else if plausible.is_above(reported) {
+            self.implausible = Some(reported);
             let counted = count(self);
-            let tokens = self.said.or(counted);
-            // What was said before the cut is not said of all that came.
-            let least = if self.cut_off { counted.output } else { 0 };
-            Tokens { output: tokens.output.max(least), ..tokens }
-        });
+            let (input, output) =
+                (counted.input.max(reported.input), counted.output.max(reported.output));
+            Tokens { input, output, ..reported }
+        } else {
+            reported
+        };
         self.tokens = Some(tokens);
         tokens
+    }
+
+    /// Returns the tokens that the endpoint reports, with what is counted where it reports none.
+    fn reported(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
+        let output_said =
+            self.said.output > Some(0) || self.said.output == Some(0) && !self.has_words();
+        if self.said.input > Some(0) && output_said && !self.cut_off {
+            return self.said.or(Tokens::default());
+        }
+        let counted = count(self);
+        let tokens = self.said.or(counted);
+        // What was said before the cut is not said of all that came.
+        let least = if self.cut_off { counted.output } else { 0 };
+        Tokens { output: tokens.output.max(least), ..tokens }
     }
 
     /// Returns how the completion ended.
@@ -83,8 +111,10 @@ impl Reply {
 pub struct SaidTokens {
     /// Input tokens.
     pub input: Option<u64>,
-    /// Those of them that were cached.
+    /// Those of them that were read from the prompt cache.
     pub cached_input: Option<u64>,
+    /// Those of them that were written to the prompt cache.
+    pub cache_write: Option<u64>,
     /// Output tokens.
     pub output: Option<u64>,
     /// All of them.
@@ -92,19 +122,38 @@ pub struct SaidTokens {
 }
 
 impl SaidTokens {
-    /// Reads `usage`, whatever its shape.
+    /// Reads `usage` in the forms of `OpenAI`, Anthropic, Gemini, `DeepSeek` and the proxies in
+    /// front of them.
     #[must_use]
     pub fn read(usage: &Json) -> Self {
-        let number = |names: [&str; 2]| names.iter().find_map(|n| tokens(usage.pointer(n)?));
-        Self {
-            input: number(["/prompt_tokens", "/input_tokens"]),
-            cached_input: number([
-                "/prompt_tokens_details/cached_tokens",
-                "/input_tokens_details/cached_tokens",
-            ]),
-            output: number(["/completion_tokens", "/output_tokens"]),
-            total: number(["/total_tokens", "/total_tokens"]),
-        }
+        let number = |names: &[&str]| names.iter().find_map(|n| tokens(usage.pointer(n)?));
+        let input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]);
+        let cached_input = number(&[
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/cache_read_input_tokens",
+            "/prompt_cache_hit_tokens",
+            "/cachedContentTokenCount",
+        ]);
+        let cache_write = number(&[
+            "/prompt_tokens_details/cache_write_tokens",
+            "/input_tokens_details/cache_write_tokens",
+            "/prompt_tokens_details/cache_creation_tokens",
+            "/cache_write_tokens",
+            "/cache_creation_input_tokens",
+        ]);
+        // Anthropic counts neither in `input_tokens`.
+        let beside = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
+        let is_anthropic = usage.get("prompt_tokens").is_none()
+            && ["cache_read_input_tokens", "cache_creation_input_tokens"]
+                .iter()
+                .any(|name| usage.get(name).is_some());
+        let input = input.map(|n| if is_anthropic || beside > n { n + beside } else { n });
+        let thoughts = number(&["/thoughtsTokenCount"]).unwrap_or(0);
+        let output = number(&["/completion_tokens", "/output_tokens"])
+            .or_else(|| Some(number(&["/candidatesTokenCount"])? + thoughts));
+        let total = number(&["/total_tokens", "/totalTokenCount"]);
+        Self { input, cached_input, cache_write, output, total }
     }
 
     /// The tokens of the request, with what was counted for what is not said. No
@@ -114,9 +163,11 @@ impl SaidTokens {
     pub fn or(self, counted: Tokens) -> Tokens {
         let input = self.input.filter(|n| *n > 0).unwrap_or(counted.input);
         let output = self.output.filter(|n| *n > 0).unwrap_or(counted.output);
+        let cached_input = self.cached_input.unwrap_or(0).min(input);
         Tokens {
             input,
-            cached_input: self.cached_input.unwrap_or(0).min(input),
+            cached_input,
+            cache_write: self.cache_write.unwrap_or(0).min(input - cached_input),
             output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
         }
     }

@@ -186,18 +186,28 @@ impl Draft {
             check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
         }
         if let Some(price) = &model.price {
-            let all = [
-                ("input", price.input),
-                ("output", price.output),
-                ("cached_input", price.cached_input.unwrap_or(0.0)),
-                ("batch", price.batch.unwrap_or(0.0)),
+            let mut all = vec![
+                (vec!["input"], Some(price.input)),
+                (vec!["output"], Some(price.output)),
+                (vec!["cached_input"], price.cached_input),
+                (vec!["cache_write"], price.cache_write),
+                (vec!["batch"], price.batch),
             ];
-            for (field, usd) in all {
-                if !(usd >= 0.0 && usd.is_finite()) {
-                    let place = join(&at("price"), &[field.into()]);
+            if let Some(above) = &price.above {
+                all.extend([
+                    (vec!["above", "input"], Some(above.input)),
+                    (vec!["above", "output"], Some(above.output)),
+                    (vec!["above", "cached_input"], above.cached_input),
+                    (vec!["above", "cache_write"], above.cache_write),
+                ]);
+            }
+            for (fields, usd) in all {
+                if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {
+                    let steps: Vec<Step> = fields.iter().map(|field| (*field).into()).collect();
+                    let place = join(&at("price"), &steps);
                     check.error(
                         &place,
-                        &format!("`{field}` is no price"),
+                        &format!("`{}` is no price", fields.join(".")),
                         "expected USD per million tokens, 0 or more",
                         "",
                     );

@@ -9,28 +9,118 @@ use serde::{Deserialize, Serialize};
 pub struct PriceTable {
     /// Input tokens.
     pub input: f64,
-    /// Input tokens that the endpoint had cached; `input` when left out.
+    /// Input tokens read from the endpoint's prompt cache; `input` when left out.
     pub cached_input: Option<f64>,
+    /// Input tokens written to the endpoint's prompt cache; 1.25 times `input` when left out.
+    /// Example: `1.25`.
+    pub cache_write: Option<f64>,
     /// Output tokens.
     pub output: f64,
     /// The part of these prices that a request of a batch is billed; 0.5 when
     /// left out, as `OpenAI` does.
     pub batch: Option<f64>,
+    /// Prices of a request with a long prompt.
+    pub above: Option<LongPromptPrice>,
+}
+
+/// Price in USD per million tokens of a request whose prompt is longer than a limit:
+/// `above = { input_tokens = 272_000, input = 5.0, output = 22.5 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct LongPromptPrice {
+    /// Input tokens above which these prices apply to the whole request.
+    pub input_tokens: u64,
+    /// Input tokens.
+    pub input: f64,
+    /// Input tokens read from the endpoint's prompt cache; `input` when left out.
+    pub cached_input: Option<f64>,
+    /// Input tokens written to the endpoint's prompt cache; 1.25 times `input` when left out.
+    pub cache_write: Option<f64>,
+    /// Output tokens.
+    pub output: f64,
+}
+
+/// The rates of one request, in USD per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenRates {
+    /// Input tokens.
+    pub input: f64,
+    /// Input tokens read from the prompt cache.
+    pub cached_input: f64,
+    /// Input tokens written to the prompt cache.
+    pub cache_write: f64,
+    /// Output tokens.
+    pub output: f64,
 }
 
 impl PriceTable {
-    /// The prices of a request that goes through the Batch API.
+    /// Returns the prices of a request that goes through the Batch API.
     #[must_use]
     pub fn batched(&self) -> Self {
         let part = self.batch.unwrap_or(BATCH_PART);
         Self {
             input: self.input * part,
             cached_input: self.cached_input.map(|c| c * part),
+            cache_write: self.cache_write.map(|c| c * part),
             output: self.output * part,
             batch: Some(1.0),
+            above: self.above.map(|above| LongPromptPrice {
+                input: above.input * part,
+                cached_input: above.cached_input.map(|c| c * part),
+                cache_write: above.cache_write.map(|c| c * part),
+                output: above.output * part,
+                ..above
+            }),
         }
     }
+
+    /// Returns whether requests cost anything: the price of a local model is 0.
+    #[must_use]
+    pub fn bills(&self) -> bool {
+        let rates = self.highest_rates(u64::MAX);
+        rates.input > 0.0 || rates.output > 0.0
+    }
+
+    /// Returns the rates of a request with so many input tokens.
+    #[must_use]
+    pub fn rates(&self, input_tokens: u64) -> TokenRates {
+        match self.above.filter(|above| input_tokens > above.input_tokens) {
+            Some(above) => rates(above.input, above.cached_input, above.cache_write, above.output),
+            None => rates(self.input, self.cached_input, self.cache_write, self.output),
+        }
+    }
+
+    /// Returns the highest rates that can apply to a request with at most so many input
+    /// tokens, each kind of input at the dearest.
+    #[must_use]
+    pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
+        let (long, short) = (self.rates(input_tokens), self.rates(0));
+        let input = [long, short]
+            .into_iter()
+            .flat_map(|r| [r.input, r.cached_input, r.cache_write])
+            .fold(0.0, f64::max);
+        let output = long.output.max(short.output);
+        TokenRates { input, cached_input: input, cache_write: input, output }
+    }
 }
+
+fn rates(
+    input: f64,
+    cached_input: Option<f64>,
+    cache_write: Option<f64>,
+    output: f64,
+) -> TokenRates {
+    TokenRates {
+        input,
+        cached_input: cached_input.unwrap_or(input),
+        cache_write: cache_write.unwrap_or(input * CACHE_WRITE),
+        output,
+    }
+}
+
+/// Price of a cache write relative to that of other input, where no price is given: what
+/// `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
+const CACHE_WRITE: f64 = 1.25;
 
 /// See [`PriceTable::batch`].
 const BATCH_PART: f64 = 0.5;

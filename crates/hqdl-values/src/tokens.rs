@@ -125,6 +125,13 @@ impl Tokenizer {
         if self.is_exact() { counted } else { counted / 2 }
     }
 
+    /// The least that an endpoint can plausibly report for so many tokens: half, or a quarter where
+    /// the tokenizer is only estimated.
+    #[must_use]
+    pub fn least_report(&self, counted: u64) -> u64 {
+        counted / if self.is_exact() { 2 } else { 4 }
+    }
+
     /// The number of tokens of a text.
     #[must_use]
     pub fn count(&self, text: &str) -> u64 {

@@ -12,6 +12,8 @@ pub struct Tokens {
     pub input: u64,
     /// Those of them that the endpoint had cached.
     pub cached_input: u64,
+    /// Those of them that the endpoint wrote to its prompt cache.
+    pub cache_write: u64,
     /// Output tokens.
     pub output: u64,
 }
@@ -20,10 +22,13 @@ impl Tokens {
     /// What they cost, in USD.
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
+        let rates = price.rates(self.input);
         let cached = self.cached_input.min(self.input);
-        ((self.input - cached) as f64 * price.input
-            + cached as f64 * price.cached_input.unwrap_or(price.input)
-            + self.output as f64 * price.output)
+        let written = self.cache_write.min(self.input - cached);
+        ((self.input - cached - written) as f64 * rates.input
+            + cached as f64 * rates.cached_input
+            + written as f64 * rates.cache_write
+            + self.output as f64 * rates.output)
             / 1e6
     }
 }
@@ -38,6 +43,17 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// Returns the most that a request with so many tokens can cost: every kind of token at
+    /// the highest rate that can apply to it.
+    #[must_use]
+    pub fn worst(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
+        let usd = price.map_or(0.0, |price| {
+            let rates = price.highest_rates(input);
+            (input as f64 * rates.input + output as f64 * rates.output) / 1e6
+        });
+        Self { usd, tokens: input + output }
+    }
+
     /// What tokens amount to at a price.
     #[must_use]
     pub fn of(tokens: Tokens, price: Option<&PriceTable>) -> Self {

@@ -7,7 +7,7 @@ use super::Request;
 use super::ask::likeness::{by_words, cut};
 use crate::retrieval::vectors::{Digest, Vectors, digest};
 use hqdl_values::tokens::Tokenizer;
-use hqdl_values::usage::{Spent, Tokens, Usage};
+use hqdl_values::usage::{Spent, Usage};
 
 /// Texts that would be compared.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Compared {
         let requests = requests.sum::<u64>();
         let tokens: u64 = lacking.values().map(|text| tokenizer.count(text).max(1)).sum();
         let input = tokenizer.at_most(tokens + 8 * requests) + requests;
-        let spent = Spent::of(Tokens { input, ..Tokens::default() }, settings.model.price.as_ref());
+        let spent = Spent::worst(input, 0, settings.model.price.as_ref());
         Usage { requests, input_tokens: input, cost_usd: spent.usd, ..Usage::default() }
     }
 

@@ -299,7 +299,7 @@ impl UnansweredSink for Rest<'_, '_> {
                 | ModelError::Budget(_)
                 | ModelError::NoConnection { .. }
                 | ModelError::NoImages { .. }
-                | ModelError::Beyond { .. }),
+                | ModelError::Usage(_)),
                 _,
             ) => {
                 self.refused.get_or_insert(error);

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::form::{Readers, cut};
-use crate::Tokens;
 use crate::budget::{Caps, Reached};
 use crate::generate::{Context, Stopped};
 use crate::openai::Endpoint;
@@ -168,7 +167,7 @@ fn worst_case(context: &Context, request: &BatchedRequest, rows: usize) -> (Prom
     let mut cut = cut(request);
     cut.gaps.truncate(rows);
     let (_, prompt) = context.prompt(&cut);
-    let tokens = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-    let worst = Spent::of(tokens, context.choice.price.as_ref());
+    let price = context.choice.price.as_ref();
+    let worst = Spent::worst(prompt.input_tokens, prompt.max_output, price);
     (prompt, worst)
 }

@@ -143,7 +143,7 @@ impl Readers<'_> {
         beyond: &mut Option<Stopped>,
     ) -> Result<(), Stopped> {
         match tasks.join_next().await {
-            Some(Ok(Err(why @ Stopped::Endpoint(ModelError::Beyond { .. })))) => {
+            Some(Ok(Err(why @ Stopped::Endpoint(ModelError::Usage(_))))) => {
                 beyond.get_or_insert(why);
                 Ok(())
             }
@@ -178,7 +178,10 @@ impl Readers<'_> {
                 record.asked_at = request.sent_at;
             }
             let (frame, prompt) = context.prompt(&cut);
-            reply.settle(|reply| context.count(&frame, &prompt, reply));
+            reply.settle(
+                |reply| context.count(&frame, &prompt, reply),
+                |reply| context.plausible_tokens(&prompt, reply),
+            );
             let asked = ArrivedReply {
                 cut: &cut,
                 frame: &frame,

@@ -42,7 +42,7 @@ impl Context {
             ModelError::Refused { .. }
             | ModelError::NoImages { .. }
             | ModelError::Budget(_)
-            | ModelError::Beyond { .. } => {
+            | ModelError::Usage(_) => {
                 return Err(error.into());
             }
             ModelError::Filtered(_) => {

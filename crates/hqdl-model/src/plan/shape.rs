@@ -141,12 +141,15 @@ impl ExpansionPlan {
         let output = self.output_tokens;
         let cached = price.cached_input.unwrap_or(price.input);
         let all = self.input_tokens as f64 * price.input;
+        let highest = price.highest_rates(self.input_tokens + self.maybe_input);
         // At best every repeated beginning comes out of the endpoint's cache.
         let best = all - self.repeated_tokens as f64 * (price.input - cached);
         Range3::new(
             (best + output.low * price.output) / 1e6,
             (all + output.likely * price.output) / 1e6,
-            (all + self.maybe_input as f64 * price.input + output.most * price.output) / 1e6,
+            ((self.input_tokens + self.maybe_input) as f64 * highest.input
+                + output.most * highest.output)
+                / 1e6,
         )
     }
 }

@@ -69,11 +69,11 @@ pub fn embeddings(
             max_output_tokens: 0,
             parameters: ModelParameters::new(),
             parameters_identity: false,
+            // Endpoints of embeddings have no prompt cache.
             price: table.price.map(|input| PriceTable {
                 input,
-                cached_input: None,
-                output: 0.0,
-                batch: None,
+                cache_write: Some(input),
+                ..PriceTable::default()
             }),
             recordings: Vec::new(),
             reuse: Reuse::SameModel,

@@ -15,7 +15,10 @@ use crate::retrieval::words::Words;
 use hqdl_facts::{CommitUnit, Completion, ReservationId};
 use hqdl_model::embeddings::EmbeddingsEndpoint;
 use hqdl_model::generate::{ModelRun, Stopped};
-use hqdl_model::{Ledger, ModelError, Reply, RequestError, RetryingRequest, Tokens};
+use hqdl_model::{
+    ImplausibleUsage, Ledger, ModelError, PlausibleTokens, Reply, RequestError, RetryingRequest,
+    Tokens,
+};
 use hqdl_spec::PriceTable;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Spent;
@@ -188,7 +191,12 @@ impl Asker<'_> {
                 self.request.facts.keep(batch).await.map_err(failed)?;
                 let usage = &self.run.events.usage;
                 usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
-                beyond = beyond.or(hqdl_model::beyond(tokens, sent.worst, price));
+                beyond = beyond.or(ImplausibleUsage::of(
+                    reply.implausible.unwrap_or(tokens),
+                    tokens,
+                    sent.worst,
+                    price,
+                ));
                 let found = EmbeddingsEndpoint::vectors(&reply)
                     .ok_or_else(|| NoEmbeddings::Instead("a reply holds no vectors".to_owned()))?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
@@ -252,13 +260,20 @@ impl Sending {
         let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
         let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
         let prompt = EmbeddingsEndpoint::prompt(&texts, most);
-        let count = |_: &Reply| Tokens { input: most, cached_input: 0, output: 0 };
+        let count = |_: &Reply| Tokens { input: most, ..Tokens::default() };
+        let tokenizer = Tokenizer::of(self.model.name());
+        let bills = self.price.is_some_and(|price| price.bills());
+        let least = if bills { tokenizer.least_report(tokens) } else { 0 };
+        let of_input = |input| Tokens { input, ..Tokens::default() };
+        let (least, most_input) = (of_input(least), of_input(most));
+        let plausible = |_: &Reply| PlausibleTokens { least, most: most_input, is_counted: true };
         let errand = RetryingRequest {
             model: &*self.model,
             prompt: &prompt,
             budget: &self.run.budget,
             price: self.price.as_ref(),
             count: &count,
+            plausible: &plausible,
             holds: &|_: &Reply| true,
             on_wire: AtomicBool::new(false),
             most_tries: 1,
@@ -276,7 +291,7 @@ impl Sending {
             reply = errand.once().await;
         }
         let seconds = began.elapsed().as_secs_f64();
-        let worst = Tokens { input: most, ..Tokens::default() };
-        Sent { batch, worst: Spent::of(worst, self.price.as_ref()), reply, seconds }
+        let worst = Spent::worst(most, 0, self.price.as_ref());
+        Sent { batch, worst, reply, seconds }
     }
 }

@@ -1,0 +1,130 @@
+//! What an endpoint reports of its usage, and what hqdl bills for it.
+
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Project, heroes, honest};
+
+const PRICE: &str = "price = { input = 1.0, output = 2.0 }";
+
+/// The heroes at a price, one row a request, with `limits`.
+fn priced(endpoint: &Endpoint, price: &str, limits: &str) -> Project {
+    let project = heroes(endpoint, "json");
+    let text = project.spec_text().replace("rows_per_request = 4", "rows_per_request = 1");
+    assert!(text.contains(PRICE) && text.contains("concurrency = 4"));
+    project.spec(
+        &text
+            .replace(PRICE, price)
+            .replace("concurrency = 4", &format!("concurrency = 4\n{limits}")),
+    );
+    project
+}
+
+/// What hqdl says that a run cost.
+fn cost(project: &Project, code: i32) -> f64 {
+    project.materialize(&[]).exits(code).done()["cost_usd"].as_f64().unwrap()
+}
+
+/// What an endpoint bills that writes every prompt to its cache, at these USD per million tokens.
+fn billed(endpoint: &Endpoint, write: f64, output: f64) -> f64 {
+    let (input, out) = endpoint.billed();
+    (input as f64 * write + out as f64 * output) / 1e6
+}
+
+/// The forms in which endpoints report that they wrote a prompt to their cache.
+fn cache_writes() -> Vec<Json> {
+    vec![
+        json!({ "prompt_tokens": "in", "completion_tokens": "out",
+                "prompt_tokens_details": { "cached_tokens": 0, "cache_write_tokens": "in" } }),
+        json!({ "input_tokens": "in", "output_tokens": "out",
+                "input_tokens_details": { "cache_write_tokens": "in" } }),
+        json!({ "input_tokens": 0, "cache_creation_input_tokens": "in",
+                "cache_read_input_tokens": 0, "output_tokens": "out" }),
+    ]
+}
+
+#[test]
+fn cache_writes_are_billed_and_never_exceed_a_budget() {
+    for (n, shape) in cache_writes().into_iter().enumerate() {
+        for (price, write) in
+            [(PRICE, 1.25), ("price = { input = 1.0, output = 2.0, cache_write = 2.0 }", 2.0)]
+        {
+            let endpoint = honest();
+            endpoint.fault(Fault::Usage(shape.clone()), Times::Always);
+            let project = priced(&endpoint, price, "");
+            let (said, true_cost) = (cost(&project, 0), billed(&endpoint, write, 2.0));
+            assert!((said - true_cost).abs() < 1e-6, "{n}: {said} is said of {true_cost}");
+            // The same under a budget that does not cover it.
+            let endpoint = honest();
+            endpoint.fault(Fault::Usage(shape.clone()), Times::Always);
+            let budget = true_cost * 0.6;
+            let project = priced(&endpoint, price, &format!("budget_usd = {budget}"));
+            let said = cost(&project, 3);
+            assert!(billed(&endpoint, write, 2.0) <= budget, "{n}: the budget is exceeded");
+            assert!(said <= budget && said > 0.0, "{n}: {said} of {budget}");
+        }
+    }
+}
+
+#[test]
+fn a_long_prompt_is_billed_at_its_own_price() {
+    let endpoint = honest();
+    let price = "price = { input = 1.0, output = 2.0, above = { input_tokens = 10, input = 3.0, output = 8.0 } }";
+    let project = priced(&endpoint, price, "");
+    let said = cost(&project, 0);
+    assert!((said - billed(&endpoint, 3.0, 8.0)).abs() < 1e-6, "{said}");
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], 0);
+}
+
+#[test]
+fn usage_below_what_is_counted_stops_the_run_after_one_request() {
+    let endpoint = honest();
+    let shape = json!({ "prompt_tokens": 1, "completion_tokens": 1 });
+    endpoint.fault(Fault::Usage(shape), Times::Always);
+    let project = priced(&endpoint, PRICE, "budget_usd = 0.01");
+    for run in 1..=2 {
+        let ended = project.materialize(&[]).exits(4);
+        assert!(ended.stderr.contains("reports 1 in and 1 out"), "{}", ended.stderr);
+        assert_eq!(endpoint.count(), run, "the first request goes alone");
+        // What was answered is kept, and billed as it was counted.
+        let said = ended.done()["cost_usd"].as_f64().unwrap();
+        let (input, output) = endpoint.billed();
+        let least = (input + 2 * output) as f64 / run as f64 / 2.0 / 1e6;
+        assert!(said >= least, "{said} of at least {least}");
+    }
+    // A model that costs nothing may report what it likes.
+    let project = priced(&endpoint, "price = { input = 0.0, output = 0.0 }", "");
+    cost(&project, 0);
+}
+
+#[test]
+fn usage_above_what_is_possible_costs_one_request_and_stays_out_of_the_totals() {
+    for (tokens, most) in [(2_000, 0.01), (1_000_000_000_000_000_u64, 0.01)] {
+        let endpoint = honest();
+        let shape = json!({ "prompt_tokens": "in", "completion_tokens": tokens });
+        endpoint.fault(Fault::Usage(shape), Times::Always);
+        let project = priced(&endpoint, PRICE, "budget_usd = 0.5");
+        let ended = project.materialize(&[]).exits(4);
+        assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
+        assert_eq!(endpoint.count(), 1, "the first request goes alone");
+        let said = ended.done()["cost_usd"].as_f64().unwrap();
+        assert!(said > 0.0 && said < most, "{tokens}: {said}");
+    }
+}
+
+#[test]
+fn an_endpoint_is_proven_by_one_plausible_report_for_the_next_run_too() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(std::time::Duration::from_millis(300)), Times::Always);
+    let project = priced(&endpoint, PRICE, "");
+    project.materialize(&["--limit", "1"]).exits(0);
+    assert_eq!(endpoint.most_in_flight(), 1);
+    cost(&project, 0);
+    assert!(endpoint.most_in_flight() > 1, "the others go together");
+    let second = honest();
+    second.fault(Fault::Latency(std::time::Duration::from_millis(300)), Times::Always);
+    let project = priced(&second, PRICE, "");
+    project.materialize(&["--limit", "3"]).exits(0);
+    assert!(second.most_in_flight() <= 2, "one alone, then two");
+}
