@@ -246,3 +246,71 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
         "cp Cargo.lock python/ && cargo metadata --manifest-path python/Cargo.toml: {other:?}"
     );
 }
+
+/// Places where a text is searched for fixed words although no syntax tree is at hand: the
+/// file, the search, and why it decides nothing about a query.
+const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
+    ("query/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
+    ("query/arguments.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
+    ("query/reading.rs", "find(\"{}\")", "the slots of a question"),
+    ("query/macros.rs", "contains(\"{}\")", "the slots of a question"),
+    ("engine/mod.rs", "starts_with(\"Expression tree is too large\")", "a message of SQLite"),
+    ("query/statement.rs", "contains(\"JSON\")", "a message of SQLite"),
+    ("query/statement.rs", "contains(\"integer overflow\")", "a message of SQLite"),
+    ("query/statement.rs", "starts_with(\"json\")", "the name of a function"),
+    ("query/statement.rs", "starts_with(\"suql_\")", "the name of a function"),
+    ("blendsql/argument.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
+    ("blendsql/truth.rs", "starts_with(\"suql_\")", "the name of a function"),
+    ("blendsql/rewrite.rs", "contains(\"::\")", "either way of writing the name means the same"),
+    ("blendsql/function.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
+    (
+        "blendsql/function.rs",
+        "contains(\"answer\")",
+        "what has none has no call; the scanner decides",
+    ),
+    (
+        "blendsql/function.rs",
+        "contains(\"summary\")",
+        "what has none has no call; the scanner decides",
+    ),
+    ("blendsql/spelling.rs", "contains(\"\\\\'\")", "tried again only after the scanner failed"),
+    ("blendsql/spelling.rs", "find(\"{{\")", "tried again only after the scanner failed"),
+    ("blendsql/spelling.rs", "find(\"}}\")", "tried again only after the scanner failed"),
+    ("blendsql/error.rs", "starts_with(\"there is no ingredient\")", "a message of our own"),
+    ("blendsql/scan/call.rs", "starts_with(\"==\")", "the characters after a token"),
+    ("parse/mod.rs", "find(\"_hq\")", "placeholders in a message of the parser"),
+    ("parse/walk.rs", "contains(\"\\\"\\\"\")", "the quotes of a name"),
+    ("suql/function.rs", "starts_with(", "the name of a function, or the slots of a template"),
+    ("suql/parser.rs", "contains(\"{{\")", "what has none has no call; the scanner decides"),
+    ("suql/query.rs", "ends_with(\".value\")", "the name that an element of an array is given"),
+];
+
+/// What a query means and costs is decided by its syntax tree and by the columns that it
+/// uses, never by words in its text: a question can contain any word.
+#[test]
+fn no_decision_rests_on_words_in_a_query() {
+    let search =
+        regex::Regex::new(r#"\.(?:contains|starts_with|ends_with|r?find)\(\s*&?""#).unwrap();
+    let mut unused: Vec<&(&str, &str, &str)> = TEXT_SEARCHES.iter().collect();
+    let mut found = Vec::new();
+    for folder in ["crates/hqdl-sql/src", "crates/hqdl-engine/src/query"] {
+        for file in sources(&root().join(folder)) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for (n, line) in code.lines().enumerate() {
+                if line.trim_start().starts_with("//") || !search.is_match(line) {
+                    continue;
+                }
+                let known = |(at, what, _): &(&str, &str, &str)| {
+                    file.to_str().unwrap().ends_with(at) && line.contains(what)
+                };
+                if !TEXT_SEARCHES.iter().any(known) {
+                    found.push(format!("{}:{}: {}", file.display(), n + 1, line.trim()));
+                }
+                unused.retain(|place| !known(place));
+            }
+        }
+    }
+    assert!(found.is_empty(), "ask the syntax tree instead:\n{}", found.join("\n"));
+    assert!(unused.is_empty(), "no longer there: {unused:?}");
+}

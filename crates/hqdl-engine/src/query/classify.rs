@@ -90,13 +90,10 @@ impl ComparedColumn {
                 };
                 (of, vec![word], *sign == "<>", false)
             }
-            ExprKind::In { operand, list, query: None } => {
+            ExprKind::In { negated, operand, list, query: None, .. } => {
                 let words: Option<Vec<String>> = list.iter().map(word).collect();
-                let of = origin(operand)?;
-                let first = list.first()?.span.start;
-                let negated =
-                    words_of(&text[bare(operand).span.end..first]).contains(&"NOT".into());
-                (of, words?, negated, false)
+                list.first()?;
+                (origin(operand)?, words?, *negated, false)
             }
             ExprKind::Function { name, args, filter: None, window: false }
                 if name == "suql_any" =>
@@ -160,11 +157,6 @@ fn literal(text: &str) -> Option<String> {
     let token = lexer::next(text, 0, Brackets::Name).ok()??;
     (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
         .then(|| token.content(text))
-}
-
-/// The bare words of a text, upper case.
-fn words_of(text: &str) -> Vec<String> {
-    text.split(|c: char| !c.is_alphanumeric()).map(str::to_uppercase).collect()
 }
 
 /// Where lists of values come from.

@@ -280,7 +280,7 @@ impl Sink for Reader<'_> {
             self.take(values, rank, candidate);
         }
         self.read += 1;
-        if self.enough() { Err(std::io::Error::other(ENOUGH)) } else { Ok(()) }
+        if self.enough() { Err(std::io::Error::other(EnoughRows)) } else { Ok(()) }
     }
 
     fn finish(&mut self) -> std::io::Result<()> {
@@ -288,5 +288,12 @@ impl Sink for Reader<'_> {
     }
 }
 
-/// What a reader says that needs no more rows.
-pub const ENOUGH: &str = "enough rows";
+/// The error by which a [`Reader`] ends a statement: it needs no more rows.
+#[derive(Debug, thiserror::Error)]
+#[error("enough rows")]
+struct EnoughRows;
+
+/// Returns whether a [`Reader`] ended the statement because it needs no more rows.
+pub(super) fn is_enough(error: &std::io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<EnoughRows>()).is_some()
+}

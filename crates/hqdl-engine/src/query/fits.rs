@@ -4,7 +4,7 @@
 use super::reading::{is_list, kind};
 use hqdl_spec::{Column, SLOTS, Type};
 use hqdl_sql::blendsql::parse::parse;
-use hqdl_sql::blendsql::tree::{Body, ExprKind};
+use hqdl_sql::blendsql::tree::{Body, ExprKind, ExprOperator};
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, ReturnType, Subject, yes_no};
 use hqdl_values::value::Value;
@@ -53,10 +53,11 @@ pub(super) fn is_truth(sql: &str) -> bool {
         | ExprKind::Compare(..)
         | ExprKind::In { .. }
         | ExprKind::Exists(_) => true,
-        // LIKE, BETWEEN, IS NULL: no other operation has these words.
-        ExprKind::Other(_) => {
-            let words = sql.to_lowercase();
-            [" like ", " glob ", " between ", "null"].iter().any(|w| words.contains(w))
+        ExprKind::Operation(operator, _) => {
+            matches!(
+                operator,
+                ExprOperator::NullTest | ExprOperator::Between | ExprOperator::Match(_)
+            )
         }
         _ => false,
     }

@@ -69,6 +69,7 @@ pub mod statement;
 mod stored_values;
 mod targets;
 mod touched;
+mod validation;
 
 use std::path::Path;
 use std::sync::Arc;

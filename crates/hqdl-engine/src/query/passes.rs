@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::ask::likeness::by_words;
 use super::engine::Engine;
-use super::first_rows::{ENOUGH, Reader, Told};
+use super::first_rows::{Reader, Told, is_enough};
 use super::kept::Kept;
 use super::learning::Learning;
 use super::live::{Known, lock};
@@ -52,7 +52,7 @@ impl Engine<'_, '_> {
             let full = match ended {
                 // What the rows before demand is asked for first.
                 Err(QueryError::Sql(_)) if lock(&self.live).pass.full => true,
-                Err(QueryError::Output(e)) if reader.is_some() && e.to_string() == ENOUGH => false,
+                Err(QueryError::Output(e)) if reader.is_some() && is_enough(&e) => false,
                 // What is wrong with the query is told where it is run as a whole.
                 Err(QueryError::Sql(_)) if alone.is_some() => {
                     alone = None;

@@ -89,9 +89,8 @@ impl Plain<'_> {
             guard.stream(&mut statement, self.sql, sink).map_err(|error| match error {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
                     let parsed = parse(self.sql, Vec::new()).ok();
-                    let place = |parsed: Parsed| {
-                        statement::failing(&parsed.query, self.sql, &problem.message)
-                    };
+                    let place =
+                        |parsed: Parsed| statement::failing(&parsed.query, &problem.message);
                     problem.span = parsed.and_then(place);
                     QueryError::Sql(problem)
                 }

@@ -9,9 +9,10 @@ use rusqlite::{Connection, OpenFlags};
 use super::QueryError;
 use super::guard::Guard;
 use hqdl_database::publish::affinity;
-use hqdl_sql::blendsql::parse::parse;
-use hqdl_sql::blendsql::scope::{Affinity, Schema};
-use hqdl_sql::blendsql::tree::{Body, FromItem, FromSource};
+use hqdl_sql::blendsql::has_random;
+use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
+use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query};
+use hqdl_sql::blendsql::view::ViewDefinition;
 use hqdl_sql::suql::TableColumns;
 
 /// What says the columns of a table or view, in order; `None` where there is none of this
@@ -51,10 +52,10 @@ fn columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
-    /// Whether texts may be ordered otherwise than by their bytes.
-    pub collates: bool,
-    /// Whether a view draws something by lot.
-    pub draws: bool,
+    /// Columns, in lower case, whose collation may make different texts equal.
+    collations: HashSet<(String, String)>,
+    /// Views that may draw something by lot.
+    draws: HashSet<String>,
     /// Those that join tables, or may.
     joins: HashSet<String>,
     /// Views that may have a LIMIT.
@@ -72,6 +73,7 @@ impl KnownSchema {
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();
         let mut affinities = HashMap::new();
+        let mut collations = HashSet::new();
         let mut names = connection
             .prepare("SELECT name, schema FROM pragma_table_list ORDER BY name")
             .map_err(failed)?;
@@ -84,7 +86,7 @@ impl KnownSchema {
             .map_err(failed)?;
         for (name, schema) in names {
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            let found = columns.query_map((&name, schema), read).map_err(failed)?;
+            let found = columns.query_map((&name, &schema), read).map_err(failed)?;
             // A view whose tables are gone has none, and is no trouble of other tables.
             let Ok(found) = found.collect::<Result<Vec<(String, Option<String>)>, _>>() else {
                 continue;
@@ -99,26 +101,12 @@ impl KnownSchema {
                     _ => Affinity::Blob,
                 };
                 affinities.insert((table.clone(), column.to_lowercase()), affinity);
+                if !is_binary(connection, (&schema, &name, &column)) {
+                    collations.insert((table.clone(), column.to_lowercase()));
+                }
                 tables.entry(table.clone()).or_default().push(column);
             }
         }
-        let collates = connection
-            .query_row(
-                // Texts in UTF-16 are ordered by other bytes than ours.
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%') \
-                 OR (SELECT encoding <> 'UTF-8' FROM pragma_encoding)",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(failed)?;
-        let draws = connection
-            .query_row(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema \
-                 WHERE type = 'view' AND lower(sql) LIKE '%random%')",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(failed)?;
         let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
         let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
         let functions = [
@@ -127,61 +115,113 @@ impl KnownSchema {
             ("generate_series", vec!["value".to_owned()]),
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        let joins = joins(guard).map_err(failed)?;
-        let limits = limits(guard).map_err(failed)?;
-        Ok(Self { tables, affinities, collates, draws, joins, limits, functions })
+        let (joins, limits, draws) = Default::default();
+        let mut known = Self { tables, affinities, collations, draws, joins, limits, functions };
+        known.read_views(&view_definitions(connection).map_err(failed)?);
+        Ok(known)
+    }
+
+    /// Notes what views do that tables do not.
+    fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
+        let holds = |of: &dyn Fn(&Query) -> bool| transitive(views, of);
+        self.limits = holds(&has_limit);
+        self.draws = holds(&has_random);
+        let is_view = |table: &str| views.iter().any(|(view, _)| view.eq_ignore_ascii_case(table));
+        let joined = |view: &&(String, Option<ViewDefinition>)| {
+            !view.1.as_ref().is_some_and(|view| reads_one_table(&view.query, &is_view))
+        };
+        self.joins = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
+        // Each round tells at least the views that read only tables and views told before.
+        for _ in views {
+            let before = self.collations.len();
+            for (name, view) in views {
+                let Some(view) = view else { continue };
+                let resolver = Resolver { schema: self, called: &[] };
+                let fields = resolver.outputs(&view.query, &Scope::within(None));
+                let columns = self.tables.get(name).map_or(&[][..], Vec::as_slice);
+                let fields = fields.filter(|fields| fields.len() == columns.len());
+                let plain: Vec<(String, String)> = (columns.iter().zip(fields.iter().flatten()))
+                    .filter(|(_, field)| !field.collates)
+                    .map(|(column, _)| (name.clone(), column.to_lowercase()))
+                    .collect();
+                self.collations.retain(|column| !plain.contains(column));
+            }
+            if self.collations.len() == before {
+                return;
+            }
+        }
     }
 }
 
-/// Views that may have a LIMIT, or read one that has.
-fn limits(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
-    let views = "SELECT lower(name), lower(sql) FROM sqlite_schema WHERE type = 'view'";
-    let mut views = guard.connection().prepare(views)?;
-    let views: Vec<(String, String)> =
-        views.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+/// Returns whether a column of a table compares texts by their bytes. `SQLite` does not say so
+/// of a view's column.
+fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
+    let metadata = connection.column_metadata(Some(schema), table, column);
+    let collation = metadata.ok().and_then(|(_, collation, ..)| collation);
+    collation.is_some_and(|name| name.to_bytes().eq_ignore_ascii_case(b"binary"))
+}
+
+/// The views of a database by their names in lower case, with their definitions where these
+/// can be parsed.
+fn view_definitions(
+    connection: &Connection,
+) -> rusqlite::Result<Vec<(String, Option<ViewDefinition>)>> {
+    let mut views = connection.prepare(
+        "SELECT lower(name), sql FROM sqlite_schema WHERE type = 'view' \
+         UNION ALL SELECT lower(name), sql FROM sqlite_temp_schema WHERE type = 'view'",
+    )?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let sql: Option<String> = row.get(1)?;
+        Ok((row.get(0)?, sql.as_deref().and_then(ViewDefinition::parse)))
+    };
+    views.query_map([], read)?.collect()
+}
+
+/// Returns the views of which something holds, or that read one of which it does; of a view
+/// whose definition cannot be parsed it may.
+fn transitive(
+    views: &[(String, Option<ViewDefinition>)],
+    holds: &dyn Fn(&Query) -> bool,
+) -> HashSet<String> {
     let mut found: HashSet<String> = HashSet::new();
     loop {
-        let reads =
-            |sql: &str| sql.contains("limit") || found.iter().any(|name| sql.contains(name));
-        let more: Vec<&String> = views
-            .iter()
-            .filter(|(name, sql)| !found.contains(name) && reads(sql))
-            .map(|(name, _)| name)
-            .collect();
+        let reads = |query: &Query| {
+            let mut reads = false;
+            query.each_table(&mut |table| reads |= found.contains(&table.to_lowercase()));
+            reads
+        };
+        let is_new = |view: &&(String, Option<ViewDefinition>)| {
+            let holds = |view: &ViewDefinition| holds(&view.query) || reads(&view.query);
+            !found.contains(&view.0) && view.1.as_ref().is_none_or(holds)
+        };
+        let more: Vec<String> = views.iter().filter(is_new).map(|(name, _)| name.clone()).collect();
         if more.is_empty() {
-            return Ok(found);
+            return found;
         }
-        found.extend(more.into_iter().cloned());
+        found.extend(more);
     }
 }
 
-/// Views that are not one table for certain.
-fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
-    let views = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'";
-    let mut views = guard.connection().prepare(views)?;
-    let views: Vec<(String, Option<String>)> =
-        views.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
-    let names: HashSet<String> = views.iter().map(|(name, _)| name.to_lowercase()).collect();
-    let one_table = |sql: &str| {
-        let at = sql.to_ascii_lowercase().find("select")?;
-        let query = parse(sql.get(at..)?, Vec::new()).ok()?.query;
-        if sql.to_ascii_lowercase().contains("exists") {
-            return None;
-        }
-        let Body::Core(core) = query.body else { return None };
-        if core.computes_of_no_row() {
-            return None;
-        }
-        match core.from.as_slice() {
-            [] => Some(()),
-            [FromItem { source: FromSource::Table { name, .. }, .. }] => {
-                (!names.contains(&name.to_lowercase())).then_some(())
-            }
-            _ => None,
-        }
-    };
-    let joined = views.iter().filter(|(_, sql)| sql.as_deref().and_then(one_table).is_none());
-    Ok(joined.map(|(name, _)| name.to_lowercase()).collect())
+/// Returns whether a query or one in it has a LIMIT.
+fn has_limit(query: &Query) -> bool {
+    let mut found = false;
+    query.each_query(&mut |q| found |= q.limit.is_some());
+    found
+}
+
+/// Returns whether a view's query is one table for certain.
+fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
+    let mut exists = false;
+    query.each(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
+    let Body::Core(core) = &query.body else { return false };
+    if exists || !query.with.is_empty() || core.computes_of_no_row() {
+        return false;
+    }
+    match core.from.as_slice() {
+        [] => true,
+        [FromItem { source: FromSource::Table { name, .. }, .. }] => !is_view(name),
+        _ => false,
+    }
 }
 
 impl Schema for KnownSchema {
@@ -196,6 +236,14 @@ impl Schema for KnownSchema {
 
     fn limits(&self, table: &str) -> bool {
         self.limits.contains(&table.to_lowercase())
+    }
+
+    fn draws(&self, table: &str) -> bool {
+        self.draws.contains(&table.to_lowercase())
+    }
+
+    fn collates(&self, table: &str, column: &str) -> bool {
+        self.collations.contains(&(table.to_lowercase(), column.to_lowercase()))
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::QueryError;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
-use hqdl_sql::blendsql::tree::{ExprKind, Query};
+use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
 /// Words that begin a statement which is not for reading.
 const OTHERS: [&str; 20] = [
@@ -159,7 +159,7 @@ impl Iterator for QueryTokens<'_> {
 
 /// Where a query fails while it runs: `SQLite` says what is wrong, and not where, so
 /// that is told only when there is one place that can fail so.
-pub(super) fn failing(query: &Query, sql: &str, message: &str) -> Option<Range<usize>> {
+pub(super) fn failing(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let of_suql = [" is no ", " is neither ", "division by zero", "out of range"];
     let suql = of_suql.iter().any(|said| message.contains(said));
@@ -169,12 +169,7 @@ pub(super) fn failing(query: &Query, sql: &str, message: &str) -> Option<Range<u
             ExprKind::Function { name, .. } if json => name.starts_with("json"),
             ExprKind::Function { name, .. } if suql => name.starts_with("suql_"),
             ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),
-            ExprKind::Other(parts) if json => match parts.as_slice() {
-                [left, right] => sql
-                    .get(left.span.end..right.span.start)
-                    .is_some_and(|between| between.contains("->")),
-                _ => false,
-            },
+            ExprKind::Operation(ExprOperator::Infix("->" | "->>"), _) => json,
             _ => false,
         };
         if can && !places.contains(&e.span) {

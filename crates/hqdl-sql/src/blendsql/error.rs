@@ -20,6 +20,8 @@ pub struct SqlError {
     pub label: String,
     /// What to do about it.
     pub help: Option<String>,
+    /// Whether the help is the question whether another name was meant.
+    pub suggests: bool,
 }
 
 impl SqlError {
@@ -28,11 +30,16 @@ impl SqlError {
         message: impl Into<String>,
         label: impl Into<String>,
     ) -> Self {
-        Self { message: message.into(), span, label: label.into(), help: None }
+        Self { message: message.into(), span, label: label.into(), help: None, suggests: false }
     }
 
     pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// Suggests the name that was perhaps meant.
+    pub(crate) fn suggest(self, name: &str) -> Self {
+        Self { suggests: true, ..self.help(format!("did you mean `{name}`?")) }
     }
 
     /// The names there are, where one is not known.

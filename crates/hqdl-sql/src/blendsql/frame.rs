@@ -1,7 +1,7 @@
 //! What a part of a query sees of the rest, when its possible rows are found.
 
-use super::scope::Scope;
-use super::tree::{Expr, Query};
+use super::scope::{Schema, Scope};
+use super::tree::{Expr, ExprKind, Query};
 
 /// What a part of a query sees.
 pub(super) struct Frame<'p> {
@@ -58,6 +58,25 @@ impl<'p> Frame<'p> {
 
 pub(super) fn is_random(name: &str) -> bool {
     matches!(name, "random" | "randomblob")
+}
+
+/// Returns whether a query draws something by lot, anew each time that it runs, or reads a view
+/// that does.
+#[must_use]
+pub fn draws(query: &Query, schema: &dyn Schema) -> bool {
+    let mut found = has_random(query);
+    query.each_table(&mut |name| found |= schema.draws(name));
+    found
+}
+
+/// Returns whether a query has a function that draws by lot.
+#[must_use]
+pub fn has_random(query: &Query) -> bool {
+    let mut found = false;
+    query.each(&mut |e| {
+        found |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+    });
+    found
 }
 
 /// Whether a query reads a table of this name.

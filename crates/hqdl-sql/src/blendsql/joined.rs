@@ -73,7 +73,7 @@ impl Possible<'_> {
                     if !args.iter().all(|a| self.certain(a, &open.frame, false)) {
                         return None;
                     }
-                    let field = |name| Field { name, origin: None, live: false };
+                    let field = |name| Field { name, origin: None, live: false, collates: true };
                     let columns = self.rewriter.schema.columns(name);
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }

@@ -48,12 +48,14 @@ pub mod tree;
 mod terms;
 mod truth;
 pub mod usage;
+pub mod view;
 mod written;
 pub mod yes_no;
 
 use std::ops::Range;
 
 pub use error::SqlError;
+pub use frame::{draws, has_random};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, Subject, Which};
 pub use lexer::orders_outermost;

@@ -98,8 +98,8 @@ impl FromReader<'_> {
             self.named_columns(level);
         }
         let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
-        // The tables that joins before it have added to a FROM.
-        let mut added: Vec<(usize, FromItemText)> = Vec::new();
+        // The tables that joins before it have added to the FROM of a SELECT.
+        let mut added: Vec<((usize, usize), FromItemText)> = Vec::new();
         for (call, (level, at)) in found.zip(places) {
             self.call(call, level, at, &mut added);
             let queries = call.values.iter().filter_map(|v| match v {
@@ -127,7 +127,7 @@ impl FromReader<'_> {
         call: &Call,
         level: usize,
         at: usize,
-        added: &mut Vec<(usize, FromItemText)>,
+        added: &mut Vec<((usize, usize), FromItemText)>,
     ) {
         if call.ingredient.subject() == Subject::Document {
             return;
@@ -286,13 +286,14 @@ impl FromReader<'_> {
         call: &Call,
         level: usize,
         at: usize,
-        added: &mut Vec<(usize, FromItemText)>,
+        added: &mut Vec<((usize, usize), FromItemText)>,
     ) {
         let tokens = &self.levels[level].tokens;
-        let read = items(self.sql, &tokens[self.levels[level].select(at).start..at]);
+        let select = self.levels[level].select(at).start;
+        let read = items(self.sql, &tokens[select..at]);
         let joined: Vec<String> = call.values.iter().filter_map(|v| self.table_of(v)).collect();
         let is_read = |table: &str| {
-            let added = added.iter().filter(|(l, _)| *l == level).map(|(_, item)| item);
+            let added = added.iter().filter(|(of, _)| *of == (level, select)).map(|(_, item)| item);
             read.iter().chain(added).any(|i| {
                 i.name().eq_ignore_ascii_case(table) || i.table.eq_ignore_ascii_case(table)
             })
@@ -300,7 +301,7 @@ impl FromReader<'_> {
         if let Some(table) = joined.iter().rev().find(|t| !is_read(t)) {
             let on = format!("{} ON ", name(table));
             self.edits.push((call.span.start..call.span.start, on));
-            added.push((level, FromItemText { table: table.clone(), alias: None }));
+            added.push(((level, select), FromItemText { table: table.clone(), alias: None }));
             return;
         }
         // What stands before JOIN back to the join before.

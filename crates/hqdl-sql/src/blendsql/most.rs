@@ -18,7 +18,9 @@ use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
 use super::rules::conditions_last::{fence, fence_of};
 use super::scope::{Field, Schema, Scope, Table};
 use super::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
-use super::tree::{Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span};
+use super::tree::{
+    Body, Core, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, Span,
+};
 use super::truth::leaves;
 use hqdl_values::sql;
 
@@ -191,12 +193,11 @@ impl Probing<'_, '_> {
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, frame, lone, give),
-            Body::Compound(left, right) => {
+            Body::Compound(operator, left, right) => {
                 // Which rows LIMIT leaves may be another thing once answers are there.
                 self.once &= query.limit.is_none();
                 // EXCEPT and INTERSECT may end before the right side where the left has no rows.
-                let all = self.rows.operator(left, right).starts_with("UNION");
-                self.once &= all || !left.has_call();
+                self.once &= operator.is_union() || !left.has_call();
                 for side in [left, right] {
                     if let Some(text) = self.query(side, frame) {
                         give(self, text);
@@ -475,13 +476,10 @@ impl Probing<'_, '_> {
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
                 // SQLite compares rows, lists and both ends of a range as far as it must.
-                ExprKind::Other(parts) => {
-                    let text = &self.rows.sql[e.span.clone()];
-                    let in_part =
-                        text.starts_with('(') || text.to_ascii_uppercase().contains("BETWEEN");
-                    of_rows |= in_part && parts.iter().skip(1).any(live);
+                ExprKind::Operation(ExprOperator::Row | ExprOperator::Between, parts)
+                | ExprKind::In { list: parts, .. } => {
+                    of_rows |= parts.iter().skip(1).any(live);
                 }
-                ExprKind::In { list, .. } => of_rows |= list.iter().skip(1).any(live),
                 ExprKind::Case { .. } | ExprKind::And(_) | ExprKind::Or(_) => {
                     of_rows |= e.inside().0.into_iter().filter(|part| live(part)).count() > 1;
                 }

@@ -122,7 +122,7 @@ fn of_body<'q>(query: &'q Query, cores: &mut Vec<&'q Core>) {
             cores.push(core);
             core.from.iter().for_each(|item| item.each_query(&mut |q| of_body(q, cores)));
         }
-        Body::Compound(left, right) => {
+        Body::Compound(_, left, right) => {
             of_body(left, cores);
             of_body(right, cores);
         }

@@ -15,7 +15,7 @@ use super::frame::{Frame, is_random, joins_by_name, reads};
 use super::rewrite::{CallSite, Rewriter};
 use super::scope::{Field, Resolver, bare, renamed};
 use super::terms::{Clause, term_expr};
-use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
+use super::tree::{Body, CompoundOperator, Core, Cte, Expr, ExprKind, Query};
 use super::truth::may_fail;
 use hqdl_values::sql;
 
@@ -53,7 +53,9 @@ impl Possible<'_> {
         let frame = self.ctes(query, around);
         let rows = match &query.body {
             Body::Core(core) => self.core(query, core, &frame),
-            Body::Compound(left, right) => self.compound(query, left, right, &frame),
+            Body::Compound(operator, left, right) => {
+                self.compound(query, *operator, (left, right), &frame)
+            }
             Body::Values(exprs, width) => self.values(query, exprs, *width, &frame),
         };
         PossibleRows { text: format!("{}{}", frame.with(), rows.text), ..rows }
@@ -96,7 +98,7 @@ impl Possible<'_> {
     /// The columns of a common table expression that reads itself.
     fn fields_of(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
         let first = match &cte.query.body {
-            Body::Compound(left, _) => left,
+            Body::Compound(_, left, _) => left,
             _ => &cte.query,
         };
         self.resolver().outputs(first, &frame.scope)
@@ -224,7 +226,7 @@ impl Possible<'_> {
             }
             _ if !self.certain(expr, frame, false) => "1".to_owned(),
             // What may fail is evaluated where nothing before it settles the row.
-            _ if may_fail(expr, self.sql) && expr.span.start > first => "1".to_owned(),
+            _ if may_fail(expr) && expr.span.start > first => "1".to_owned(),
             _ if wanted => format!("({})", self.text(expr, frame)),
             _ => format!("(NOT ({}))", self.text(expr, frame)),
         }
@@ -238,8 +240,9 @@ impl Possible<'_> {
     }
 
     fn core(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> PossibleRows {
-        let named =
-            || Resolver::columns(core, &self.resolver().core(core, &frame.scope), &mut |_| true);
+        let named = || {
+            self.resolver().columns(core, &self.resolver().core(core, &frame.scope), &mut |_| true)
+        };
         let Some(open) = self.open(core, frame) else { return Self::nothing(named()) };
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.certain(e, &open.frame, false);
@@ -249,7 +252,7 @@ impl Possible<'_> {
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.certain(e, &open.frame, of_rows);
-        let fields = Resolver::columns(core, &open.frame.scope, &mut |e| !certain(e));
+        let fields = self.resolver().columns(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
             return Self::nothing(fields);
@@ -295,23 +298,17 @@ impl Possible<'_> {
         PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
-    /// What stands between the sides of a compound.
-    pub fn operator(&self, left: &Query, right: &Query) -> String {
-        self.sql[left.span.end..right.span.start].trim().to_ascii_uppercase()
-    }
-
     fn compound(
         &self,
         query: &Query,
-        left: &Query,
-        right: &Query,
+        operator: CompoundOperator,
+        (left, right): (&Query, &Query),
         frame: &Frame<'_>,
     ) -> PossibleRows {
         let (a, b) = (self.rows(left, frame), self.rows(right, frame));
         let live =
             |rows: &PossibleRows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
         let exact = a.exact && b.exact && !live(&a) && !live(&b);
-        let operator = self.operator(left, right);
         let takes_away = b.exact && !live(&a) && !live(&b);
         let fields = match (a.fields, b.fields) {
             (Some(a), Some(b)) => Some(
@@ -321,12 +318,12 @@ impl Possible<'_> {
             ),
             _ => None,
         };
-        if !takes_away && !operator.starts_with("UNION") {
+        if !takes_away && !operator.is_union() {
             return PossibleRows { text: a.text, fields, exact: false };
         }
         // A side that may be more than one SELECT is one.
         let side = |text: String| format!("SELECT * FROM ({text})");
-        let text = format!("{} {operator} {}", side(a.text), side(b.text));
+        let text = format!("{} {} {}", side(a.text), operator.as_sql(), side(b.text));
         PossibleRows {
             text,
             fields,

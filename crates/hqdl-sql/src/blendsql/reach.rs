@@ -21,7 +21,7 @@ impl Probing<'_, '_> {
             ExprKind::And(parts) => self.guarded(parts, "IS NOT FALSE", at),
             ExprKind::Or(parts) => self.guarded(parts, "IS NOT TRUE", at),
             ExprKind::Exists(query) | ExprKind::Scalar(query) => self.subquery(expr, query, at),
-            ExprKind::In { operand, list, query } => {
+            ExprKind::In { operand, list, query, .. } => {
                 let mut parts: Vec<String> = std::iter::once(operand.as_ref())
                     .chain(list)
                     .filter_map(|e| self.reach(e, at))
@@ -119,8 +119,7 @@ impl Probing<'_, '_> {
         let first = parts.iter().find(|p| !self.rows.certain(p, at.frame, at.of_rows));
         let first = first.map_or(0, |p| p.span.start);
         let guard = |p: &&Expr| {
-            self.rows.certain(p, at.frame, at.of_rows)
-                && !(may_fail(p, self.rows.sql) && p.span.start > first)
+            self.rows.certain(p, at.frame, at.of_rows) && !(may_fail(p) && p.span.start > first)
         };
         let guards: Vec<String> = (parts.iter().filter(guard))
             .map(|p| format!("(({}) {open})", self.rows.text(p, at.frame)))

@@ -20,6 +20,7 @@
 use std::collections::HashMap;
 
 use super::emit;
+use super::frame::draws;
 use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::{FirstRows, InnerRows, QueryPlan};
@@ -137,14 +138,10 @@ pub struct Rewriter<'q> {
     pub schema: &'q dyn Schema,
     /// What is known of conditions.
     pub costs: &'q Costs,
-    /// Whether an order by text is `SQLite`'s plain one everywhere.
-    pub plain_order: bool,
     /// Whether rows that any few do of come in an order of ours.
     pub retrieves: bool,
     /// Whether the rule [`FirstRows`] is tried.
     pub firsts: bool,
-    /// Whether something is drawn by lot: anew each time that it is evaluated.
-    pub draws: bool,
     /// SELECTs within whose first rows are known, by where they begin.
     pub settled: &'q [usize],
     /// The one of [`Rewritten::inner`] that is written, alone, and not the query.
@@ -183,6 +180,8 @@ pub(super) struct Declared {
     pub(super) joins: bool,
     /// It has a LIMIT, or reads what has one.
     pub(super) limits: bool,
+    /// It draws something by lot, or reads what does.
+    pub(super) draws: bool,
 }
 
 /// What a query stands in.
@@ -211,10 +210,8 @@ impl<'q> Rewriter<'q> {
             sites,
             schema,
             costs,
-            plain_order: true,
             retrieves: true,
             firsts: false,
-            draws: false,
             settled: &[],
             alone: None,
             aliases: Vec::new(),
@@ -239,7 +236,7 @@ impl<'q> Rewriter<'q> {
         let query = &parsed.query;
         self.questions = parsed.calls.iter().map(|c| c.question.clone()).collect();
         self.whole = query.span.clone();
-        self.recursing = parsed.recursing(self.sql);
+        self.recursing = parsed.recursing();
         if let (Body::Core(core), false) = (&query.body, parsed.lone) {
             self.root = core.span.start;
         }
@@ -334,15 +331,19 @@ impl<'q> Rewriter<'q> {
         for cte in &query.with {
             // One that reads itself stands where it is, as it is.
             let name = cte.name.clone();
-            self.ctes.push(Declared { name, joins: false, limits: false });
+            self.ctes.push(Declared { name, joins: false, limits: false, draws: false });
             let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
-            let (joins, limits) = (self.joins(&cte.query), self.is_limited(&cte.query));
-            self.ctes.push(Declared { name: cte.name.clone(), joins, limits });
+            self.ctes.push(Declared {
+                name: cte.name.clone(),
+                joins: self.joins(&cte.query),
+                limits: self.is_limited(&cte.query),
+                draws: self.draws(&cte.query),
+            });
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &scope, role, &mut parts),
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 for side in [left, right] {
                     let text = self.query(side, &scope, Role::Rows);
                     parts.push((side.span.clone(), text));
@@ -381,6 +382,17 @@ impl<'q> Rewriter<'q> {
             self.written_alone = Some((text.clone(), alone));
         }
         text
+    }
+
+    /// Returns whether a query draws something by lot, anew each time that it runs: it has a
+    /// function that does, or reads a view or a common table expression that does.
+    pub(super) fn draws(&self, query: &Query) -> bool {
+        let mut found = draws(query, self.schema);
+        query.each_table(&mut |name| {
+            let declared = self.ctes.iter().rev().find(|c| c.name.eq_ignore_ascii_case(name));
+            found |= declared.is_some_and(|c| c.draws);
+        });
+        found
     }
 
     /// Calls in a query, and in the common table expressions that it reads by name.

@@ -1,7 +1,7 @@
 //! Which column a name means: scopes as `SQLite` resolves them, with the way of
 //! each column back to the table it comes from.
 
-use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, Query};
+use super::tree::{Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query};
 
 /// What is known of a database's tables.
 pub trait Schema {
@@ -15,6 +15,16 @@ pub trait Schema {
 
     /// Whether it is a view that may have a LIMIT.
     fn limits(&self, _table: &str) -> bool {
+        false
+    }
+
+    /// Returns whether it is a view that draws something by lot, anew each time it is read.
+    fn draws(&self, _table: &str) -> bool {
+        false
+    }
+
+    /// Returns whether a column has a collation by which different texts are equal.
+    fn collates(&self, _table: &str, _column: &str) -> bool {
         false
     }
 
@@ -48,6 +58,8 @@ pub struct Field {
     pub origin: Option<ColumnOrigin>,
     /// Whether its values come from a call.
     pub live: bool,
+    /// Whether its collation makes different texts equal.
+    pub collates: bool,
 }
 
 /// A column of the database.
@@ -71,6 +83,11 @@ pub struct Table {
 impl Table {
     fn field(&self, column: &str) -> Option<&Field> {
         self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(column))
+    }
+
+    /// Returns whether a column of it collates.
+    pub(super) fn collates(&self) -> bool {
+        self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.collates))
     }
 
     /// A column of it that hangs on no answer, written in full.
@@ -133,6 +150,22 @@ impl<'p> Scope<'p> {
             scope = here.parent;
         }
         None
+    }
+
+    /// Returns whether a column that a name may mean collates; USING and NATURAL give one name
+    /// to several columns.
+    fn collates(&self, table: Option<&str>, column: &str) -> bool {
+        std::iter::successors(Some(self), |scope| scope.parent).any(|here| {
+            let mut named = here.tables.iter().filter(|t| {
+                table.is_none_or(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
+            });
+            named.any(|t| match &t.fields {
+                Some(fields) => {
+                    fields.iter().any(|f| f.collates && f.name.eq_ignore_ascii_case(column))
+                }
+                None => true,
+            })
+        })
     }
 
     /// The depth of the scope whose rows a name must be of, though no table lists
@@ -207,7 +240,7 @@ impl Resolver<'_> {
         if cte.recursive {
             // It may read itself; the first arm says what its columns are.
             let first = match &cte.query.body {
-                Body::Compound(left, _) => self.outputs(left, scope),
+                Body::Compound(_, left, _) => self.outputs(left, scope),
                 _ => None,
             };
             inner.ctes.push((cte.name.clone(), first.map(|f| renamed(f, &cte.columns))));
@@ -234,7 +267,8 @@ impl Resolver<'_> {
                 }
             }
             FromSource::Function { name, .. } => self.schema.columns(name).map(|columns| {
-                columns.into_iter().map(|name| Field { name, origin: None, live: false }).collect()
+                let field = |name| Field { name, origin: None, live: false, collates: false };
+                columns.into_iter().map(field).collect()
             }),
             FromSource::Query(query) => self.outputs(query, parent),
             FromSource::Join(items) => {
@@ -260,7 +294,12 @@ impl Resolver<'_> {
         Some(
             columns
                 .into_iter()
-                .map(|name| Field { origin: Some(origin(&name)), name, live: false })
+                .map(|name| Field {
+                    collates: self.schema.collates(table, &name),
+                    origin: Some(origin(&name)),
+                    name,
+                    live: false,
+                })
                 .collect(),
         )
     }
@@ -272,22 +311,26 @@ impl Resolver<'_> {
         match &query.body {
             Body::Core(core) => {
                 let inner = self.core(core, &scope);
-                Self::columns(core, &inner, &mut |expr| self.is_live(expr, &inner))
+                self.columns(core, &inner, &mut |expr| self.is_live(expr, &inner))
             }
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 // A row may come from either side, so no column repeats one of the database.
                 let fields = self.outputs(left, &scope)?;
                 let other = self.outputs(right, &scope).unwrap_or_default();
                 let live = |n: usize| other.get(n).is_some_and(|f| f.live);
-                let both = fields.into_iter().enumerate();
-                Some(
-                    both.map(|(n, f)| Field { origin: None, live: f.live || live(n), ..f })
-                        .collect(),
-                )
+                let collates = |n: usize| other.get(n).is_none_or(|f| f.collates);
+                let both = fields.into_iter().enumerate().map(|(n, f)| Field {
+                    origin: None,
+                    live: f.live || live(n),
+                    collates: f.collates || collates(n),
+                    ..f
+                });
+                Some(both.collect())
             }
             Body::Values(exprs, width) => {
                 let live = exprs.iter().any(|e| self.is_live(e, &scope));
-                let field = |n| Field { name: format!("column{n}"), origin: None, live };
+                let collates = exprs.iter().any(|e| self.collates(e, &scope));
+                let field = |n| Field { name: format!("column{n}"), origin: None, live, collates };
                 Some((1..=*width).map(field).collect())
             }
         }
@@ -308,6 +351,22 @@ impl Resolver<'_> {
         found || !self.called.is_empty() && self.reads_called(expr)
     }
 
+    /// Returns whether two different texts that an expression gives may be equal: it has a
+    /// COLLATE other than BINARY, or a column that collates.
+    pub(super) fn collates(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        self.each_in(expr, scope, false, &mut |e, at, _| match &e.kind {
+            ExprKind::Operation(ExprOperator::Collate(collation), _) => {
+                found |= !collation.eq_ignore_ascii_case("binary");
+            }
+            ExprKind::Column { table, column } => {
+                found |= at.collates(table.as_deref(), column);
+            }
+            _ => {}
+        });
+        found
+    }
+
     /// Whether a subquery of an expression reads rows that come from calls, by name.
     fn reads_called(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.inside();
@@ -324,6 +383,7 @@ impl Resolver<'_> {
     /// The columns that a SELECT yields in its scope; `live` tells of an expression
     /// whether its value comes from a call.
     pub(super) fn columns(
+        &self,
         core: &Core,
         scope: &Scope<'_>,
         live: &mut dyn FnMut(&Expr) -> bool,
@@ -367,7 +427,8 @@ impl Resolver<'_> {
             // As SQLite calls it.
             let written = || column.written.clone();
             let name = column.alias.clone().or(own).unwrap_or_else(written);
-            fields.push(Field { name, origin, live });
+            let collates = self.collates(expr, scope);
+            fields.push(Field { name, origin, live, collates });
         }
         Some(fields)
     }
@@ -403,7 +464,7 @@ impl Resolver<'_> {
                 let conditions = core.filter.iter().chain(&core.having);
                 conditions.for_each(|e| self.each_in(e, &inner, true, see));
             }
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 self.each(left, &scope, see);
                 self.each(right, &scope, see);
             }

@@ -78,7 +78,7 @@ impl Rewriter<'_> {
         let mut combined = None;
         let mut guards: Vec<Expr> = Vec::new();
         // A plain condition that may fail stays behind the calls it stands behind.
-        let held = held_back(&mut plain, &where_calls, self.sql);
+        let held = held_back(&mut plain, &where_calls);
         let mut text =
             if calls.is_empty() { "1".to_owned() } else { truth::all(self, &calls, &scope) };
         for held in &held {

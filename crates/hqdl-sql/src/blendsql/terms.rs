@@ -6,9 +6,8 @@
 //! inside an operator or a function, `likely()` included, is an ordinary name: a column
 //! of the FROM clause comes first. `likely(2)` is a constant.
 
-use super::lexer::{self, Brackets};
 use super::scope::bare;
-use super::tree::{Core, Expr, ExprKind};
+use super::tree::{Core, Expr, ExprKind, ExprOperator};
 
 /// The clause that a term belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub(super) enum ResolvedTerm {
 
 /// Returns what a term of a SELECT's clause means.
 pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) -> ResolvedTerm {
-    let term = without_collation(term, sql);
+    let term = without_collation(term);
     if let ExprKind::Column { table: None, column } = &term.kind
         && clause == Clause::Order
     {
@@ -78,39 +77,21 @@ pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
                 None => digits.parse().ok(),
             }
         }
-        ExprKind::Other(parts) => match parts.as_slice() {
-            [part] if text.starts_with('+') && ends_with(expr, part) => read_integer(part, sql),
-            [part] if text.starts_with('-') && ends_with(expr, part) => {
-                read_integer(part, sql)?.checked_neg()
-            }
-            _ => None,
-        },
+        ExprKind::Operation(ExprOperator::Prefix("+"), parts) => read_integer(parts.first()?, sql),
+        ExprKind::Operation(ExprOperator::Prefix("-"), parts) => {
+            read_integer(parts.first()?, sql)?.checked_neg()
+        }
         _ => None,
     }
 }
 
 /// Removes parentheses and COLLATE from the outside of an expression.
-fn without_collation<'e>(expr: &'e Expr, sql: &str) -> &'e Expr {
+fn without_collation(expr: &Expr) -> &Expr {
     let expr = bare(expr);
     match &expr.kind {
-        ExprKind::Other(parts) => match parts.as_slice() {
-            [part] if has_collation(expr, part, sql) => without_collation(part, sql),
-            _ => expr,
-        },
+        ExprKind::Operation(ExprOperator::Collate(_), parts) => {
+            parts.first().map_or(expr, without_collation)
+        }
         _ => expr,
     }
-}
-
-/// Whether an expression of one part is that part with COLLATE.
-fn has_collation(expr: &Expr, part: &Expr, sql: &str) -> bool {
-    part.span.start == expr.span.start
-        && lexer::next(sql, part.span.end, Brackets::Name)
-            .ok()
-            .flatten()
-            .is_some_and(|token| token.text(sql).eq_ignore_ascii_case("collate"))
-}
-
-/// Whether a part ends where the whole expression does.
-fn ends_with(expr: &Expr, part: &Expr) -> bool {
-    part.span.end == expr.span.end
 }

@@ -42,10 +42,42 @@ pub struct Cte {
 pub enum Body {
     /// SELECT … FROM … WHERE …
     Core(Box<Core>),
-    /// Two queries and UNION, INTERSECT or EXCEPT between.
-    Compound(Box<Query>, Box<Query>),
+    /// Two queries and the operator between them.
+    Compound(CompoundOperator, Box<Query>, Box<Query>),
     /// Rows of expressions, one after another, and how many make a row.
     Values(Vec<Expr>, usize),
+}
+
+/// The operator between two queries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompoundOperator {
+    /// UNION
+    Union,
+    /// UNION ALL
+    UnionAll,
+    /// INTERSECT
+    Intersect,
+    /// EXCEPT
+    Except,
+}
+
+impl CompoundOperator {
+    /// Returns the operator as SQL.
+    #[must_use]
+    pub fn as_sql(self) -> &'static str {
+        match self {
+            Self::Union => "UNION",
+            Self::UnionAll => "UNION ALL",
+            Self::Intersect => "INTERSECT",
+            Self::Except => "EXCEPT",
+        }
+    }
+
+    /// Returns whether the result has the rows of both sides.
+    #[must_use]
+    pub fn is_union(self) -> bool {
+        matches!(self, Self::Union | Self::UnionAll)
+    }
 }
 
 /// One SELECT.
@@ -207,21 +239,60 @@ pub enum ExprKind {
     Scalar(Box<Query>),
     /// `x IN (…)`, maybe with NOT: the operand, a list or a query.
     In {
+        /// Whether it is NOT IN.
+        negated: bool,
         /// What is looked for.
         operand: Box<Expr>,
         /// The list it is looked for in.
         list: Vec<Expr>,
         /// The query it is looked for in.
         query: Option<Box<Query>>,
+        /// Whether the list is one call without parentheses: its answer is the list.
+        is_answer: bool,
     },
     /// A literal.
     Literal,
-    /// A comparison of two sides: `=`, `==`, `<>`, `<`, …, or IS.
+    /// A comparison of two sides: `=`, `<>`, `<`, `<=`, `>`, `>=`, `IS` or `IS NOT`.
+    /// `IS DISTINCT FROM` is `IS NOT`.
     Compare(&'static str, Box<Expr>, Box<Expr>),
     /// CAST, and the type's name.
     Cast(Box<Expr>, String),
-    /// Anything else, with what is inside.
-    Other(Vec<Expr>),
+    /// An operation on its parts.
+    Operation(ExprOperator, Vec<Expr>),
+}
+
+/// What an [`ExprKind::Operation`] does with its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExprOperator {
+    /// A sign before its operand: `+`, `-` or `~`.
+    Prefix(&'static str),
+    /// An operator between two operands: `+`, `||`, `->`, `<<`, ….
+    Infix(&'static str),
+    /// COLLATE with the collation's name.
+    Collate(String),
+    /// `IS NULL` or `IS NOT NULL`, in any spelling.
+    NullTest,
+    /// BETWEEN, maybe with NOT: the value and both ends.
+    Between,
+    /// LIKE, GLOB, MATCH or REGEXP, maybe with NOT: the value, the pattern and its ESCAPE.
+    Match(MatchOperator),
+    /// A row value.
+    Row,
+    /// A parameter, RAISE or a function that `SQLite` rarely has.
+    Unknown,
+}
+
+/// How a value is compared with a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MatchOperator {
+    /// LIKE
+    Like,
+    /// GLOB
+    Glob,
+    /// MATCH
+    Match,
+    /// REGEXP
+    Regexp,
 }
 
 impl Query {
@@ -263,7 +334,7 @@ impl Expr {
     #[must_use]
     pub fn inside(&self) -> (Vec<&Expr>, Option<&Query>) {
         match &self.kind {
-            ExprKind::And(all) | ExprKind::Or(all) | ExprKind::Other(all) => {
+            ExprKind::And(all) | ExprKind::Or(all) | ExprKind::Operation(_, all) => {
                 (all.iter().collect(), None)
             }
             ExprKind::Call(_, args) => (args.iter().collect(), None),
@@ -279,7 +350,7 @@ impl Expr {
                 (args.iter().chain(filter.iter().map(AsRef::as_ref)).collect(), None)
             }
             ExprKind::Exists(query) | ExprKind::Scalar(query) => (Vec::new(), Some(query)),
-            ExprKind::In { operand, list, query } => {
+            ExprKind::In { operand, list, query, .. } => {
                 let mut all = vec![operand.as_ref()];
                 all.extend(list);
                 (all, query.as_deref())
@@ -342,7 +413,7 @@ impl Query {
         }
         match &self.body {
             Body::Core(core) => core.from.iter().for_each(|i| i.each_cte(see)),
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 left.each_cte(see);
                 right.each_cte(see);
             }
@@ -360,9 +431,35 @@ impl Query {
         self.with.iter().for_each(|c| c.query.each(see));
         match &self.body {
             Body::Core(core) => core.from.iter().for_each(|i| i.each(see)),
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 left.each_below(see);
                 right.each_below(see);
+            }
+            Body::Values(..) => {}
+        }
+    }
+
+    /// Shows itself and every query in it to `see`.
+    pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
+        self.each_own_query(see);
+        self.each(&mut |e| {
+            if let Some(inner) = e.inside().1 {
+                inner.each_own_query(see);
+            }
+        });
+    }
+
+    /// Shows itself and the queries that its WITH and FROM clauses read.
+    fn each_own_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
+        see(self);
+        self.with.iter().for_each(|cte| cte.query.each_own_query(see));
+        match &self.body {
+            Body::Core(core) => {
+                core.from.iter().for_each(|i| i.each_query(&mut |q| q.each_own_query(see)));
+            }
+            Body::Compound(_, left, right) => {
+                left.each_own_query(see);
+                right.each_own_query(see);
             }
             Body::Values(..) => {}
         }
@@ -392,7 +489,7 @@ impl Query {
         self.with.iter().for_each(|cte| cte.query.each_own_item(see));
         match &self.body {
             Body::Core(core) => core.from.iter().for_each(|i| i.each_own_item(see)),
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 left.each_own_item(see);
                 right.each_own_item(see);
             }
@@ -412,7 +509,7 @@ impl Query {
                 core.having.iter().for_each(|e| e.each(see));
                 core.windows.iter().for_each(|e| e.each(see));
             }
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 left.each(see);
                 right.each(see);
             }

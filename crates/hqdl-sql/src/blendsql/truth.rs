@@ -9,7 +9,7 @@
 use super::emit;
 use super::rewrite::{Leaf, Rewriter, own_calls};
 use super::scope::{Scope, bare};
-use super::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query};
+use super::tree::{Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, MatchOperator, Query};
 
 /// Bytes of a condition that is written twice: to be looked up, and to be asked.
 const LONG: usize = 20_000;
@@ -243,7 +243,7 @@ const SAFE: [&str; 31] = [
 ];
 
 /// Whether evaluating an expression may end in an error.
-pub(super) fn may_fail(expr: &Expr, sql: &str) -> bool {
+pub(super) fn may_fail(expr: &Expr) -> bool {
     let mut found = false;
     expr.each(&mut |e| match &e.kind {
         // SUQL's fail at what is none of theirs; `PostgreSQL`, whose they are, promises no
@@ -251,11 +251,16 @@ pub(super) fn may_fail(expr: &Expr, sql: &str) -> bool {
         ExprKind::Function { name, .. } => {
             found |= !SAFE.contains(&name.as_str()) && !name.starts_with("suql_");
         }
-        ExprKind::Other(_) => {
-            let text = &sql[e.span.clone()];
-            let upper = text.to_ascii_uppercase();
-            found |= text.contains("->")
-                || ["MATCH", "REGEXP", "RAISE"].iter().any(|w| upper.contains(w));
+        ExprKind::Operation(operator, parts) => {
+            found |= match operator {
+                ExprOperator::Infix(sign) => matches!(*sign, "->" | "->>"),
+                ExprOperator::Match(of) => {
+                    matches!(of, MatchOperator::Match | MatchOperator::Regexp)
+                }
+                // A parameter has no parts.
+                ExprOperator::Unknown => !parts.is_empty(),
+                _ => false,
+            };
         }
         _ => {}
     });

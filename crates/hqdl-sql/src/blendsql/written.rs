@@ -11,7 +11,7 @@ impl Rewriter<'_> {
     /// The result column of a compound that has the text of an expression.
     pub(super) fn column_of(&self, expr: &Expr, query: &Query) -> Option<usize> {
         match &query.body {
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 self.column_of(expr, left).or_else(|| self.column_of(expr, right))
             }
             Body::Core(core) => core.columns.iter().position(|c| {
@@ -66,7 +66,7 @@ impl Rewriter<'_> {
                 self.run_of(expr, text, scope)
             }
             ExprKind::Scalar(query) => self.subquery(expr, query, scope, Role::Rows),
-            ExprKind::In { operand, list, query } => {
+            ExprKind::In { operand, list, query, .. } => {
                 let mut parts = Vec::new();
                 for part in std::iter::once(operand.as_ref()).chain(list) {
                     self.value_part(part, scope, &mut parts);

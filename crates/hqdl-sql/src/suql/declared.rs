@@ -2,6 +2,7 @@
 //! `PostgreSQL` a text beside a date is a date, and beside what is true or false it says
 //! one of these. `SQLite` compares what is stored, so each is read as what the other is.
 
+use super::cast::CastTarget;
 use super::functions::{number_of, truth_of};
 use super::literal::{TYPES, literal};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, SuqlSelect, TypedColumns, joined};
@@ -26,14 +27,8 @@ pub(super) fn declared(written: &str) -> ExprShape {
             _ => ExprShape::Number,
         };
     }
-    let found = TYPES.iter().find(|(names, ..)| names.contains(&name));
-    found.map_or(ExprShape::Plain, |(.., shape)| shape.clone())
-}
-
-/// What a cast by these words gives.
-pub(super) fn cast_shape(words: &str) -> ExprShape {
-    let found = TYPES.iter().find(|(_, cast, _)| *cast == words);
-    found.map_or(ExprShape::Plain, |(.., shape)| shape.clone())
+    let found = TYPES.iter().find(|(names, _)| names.contains(&name));
+    found.map_or(ExprShape::Plain, |(_, target)| target.shape())
 }
 
 impl ExprShape {
@@ -94,7 +89,8 @@ impl Parser<'_> {
                 }
                 ExprShape::Date if shape == ExprShape::Timestamp => {
                     let text = vec![piece.text.clone()];
-                    *piece = Piece::filled("suql_timestamp({})", text, piece.span.clone());
+                    *piece =
+                        Piece::filled(CastTarget::Timestamp.template(), text, piece.span.clone());
                 }
                 _ => {}
             }
@@ -159,33 +155,33 @@ impl Parser<'_> {
             let text = text.clone();
             return Self::read_as(piece, &text, &other.shape);
         }
-        let words = match (&piece.shape, &other.shape) {
+        let target = match (&piece.shape, &other.shape) {
             // Two columns are compared as they are stored, by an index where there is one.
             (ExprShape::Boolean, ExprShape::Boolean | ExprShape::Literal(_))
                 if piece.is_column() && !other.is_column() =>
             {
-                "suql_truth({})"
+                CastTarget::Boolean
             }
             (ExprShape::Date, ExprShape::Date | ExprShape::Literal(_))
                 if piece.is_column() && !other.is_column() =>
             {
-                "suql_date({})"
+                CastTarget::Date
             }
             (ExprShape::Timestamp, ExprShape::Timestamp | ExprShape::Literal(_))
                 if piece.is_column() && !other.is_column() =>
             {
-                "suql_timestamp({})"
+                CastTarget::Timestamp
             }
-            (ExprShape::Timestamp, ExprShape::Date) if piece.is_column() => "suql_timestamp({})",
+            (ExprShape::Timestamp, ExprShape::Date) if piece.is_column() => CastTarget::Timestamp,
             (ExprShape::Date | ExprShape::Text | ExprShape::Plain, ExprShape::Timestamp)
                 if !other.is_column() || piece.shape == ExprShape::Date =>
             {
-                "suql_timestamp({})"
+                CastTarget::Timestamp
             }
             _ => return Ok(piece),
         };
         let span = piece.span.clone();
-        Ok(Piece { shape: piece.shape, ..Piece::filled(words, vec![piece.text], span) })
+        Ok(Piece { shape: piece.shape, ..Piece::filled(target.template(), vec![piece.text], span) })
     }
 
     /// A text that is written out, read as what stands beside it is.
@@ -194,7 +190,7 @@ impl Parser<'_> {
     /// For a text that cannot be read so.
     pub fn read_as(piece: Piece, text: &str, as_what: &ExprShape) -> Result<Piece, SqlError> {
         let span = piece.span.clone();
-        let words = match as_what {
+        let target = match as_what {
             ExprShape::Boolean => return Self::truth(text, span, BESIDE),
             ExprShape::Array => return Ok(Self::as_array(piece)),
             number if number.is_number() => {
@@ -205,12 +201,12 @@ impl Parser<'_> {
                 let part = Part::New(format!("({})", text.trim()), span.clone());
                 return Ok(Piece { shape: as_what.clone(), ..Piece::new(vec![part], span) });
             }
-            ExprShape::Date => "suql_date({})",
-            ExprShape::Timestamp => "suql_timestamp({})",
-            ExprShape::Time => "suql_time({})",
+            ExprShape::Date => CastTarget::Date,
+            ExprShape::Timestamp => CastTarget::Timestamp,
+            ExprShape::Time => CastTarget::Time,
             _ => return Ok(piece),
         };
-        Ok(literal(words, text, &span)?.unwrap_or(piece))
+        Ok(literal(target, text, &span)?.unwrap_or(piece))
     }
 
     /// What a condition is: a column that is declared as true or false is read as that.
@@ -219,7 +215,7 @@ impl Parser<'_> {
             return piece;
         }
         let span = piece.span.clone();
-        Piece::filled("suql_truth({})", vec![piece.text], span).boolean()
+        Piece::filled(CastTarget::Boolean.template(), vec![piece.text], span).boolean()
     }
 
     /// A text that says true or false, as that.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::declared::cast_shape;
+use super::cast::CastTarget;
 use super::parser::{ExprShape, Parser, Piece, joined, spliced, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -374,19 +374,19 @@ impl Parser<'_> {
             "DATE" | "TIME" | "TIMESTAMP" | "TIMESTAMPTZ" if text_next => {
                 self.at += 1;
                 let text = self.primary()?;
-                let words = match word.as_str() {
-                    "DATE" => "suql_date({})",
-                    "TIME" => "suql_time({})",
-                    _ => "suql_timestamp({})",
+                let target = match word.as_str() {
+                    "DATE" => CastTarget::Date,
+                    "TIME" => CastTarget::Time,
+                    _ => CastTarget::Timestamp,
                 };
                 let span = token.start..text.span.end;
                 if let ExprShape::Literal(said) = &text.shape
-                    && let Some(piece) = super::literal::literal(words, said, &text.span)?
+                    && let Some(piece) = super::literal::literal(target, said, &text.span)?
                 {
                     return Ok(Some(Piece { span, ..piece }));
                 }
-                let shape = cast_shape(words);
-                Ok(Some(Piece { shape, ..Piece::filled(words, vec![text.text], span) }))
+                let shape = target.shape();
+                Ok(Some(Piece { shape, ..Piece::filled(target.template(), vec![text.text], span) }))
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);

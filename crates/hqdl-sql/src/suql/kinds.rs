@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::declared::cast_shape;
+use super::cast::CastTarget;
 use super::expr::OTHER;
 use super::functions::number_of;
 use super::literal::{KNOWN_TYPES, TYPES, in_range, literal, no_type, slip};
@@ -34,18 +34,6 @@ const OTHERS: [&str; 18] = [
     "XML",
 ];
 
-/// What a call is asked for when it is cast: the engine reads the type.
-const CALLS: [(&str, &str); 8] = [
-    ("CAST(suql_integer({}, 16) AS INTEGER)", "CAST({} AS INTEGER)"),
-    ("CAST(suql_integer({}, 32) AS INTEGER)", "CAST({} AS INTEGER)"),
-    ("CAST(suql_integer({}, 64) AS INTEGER)", "CAST({} AS INTEGER)"),
-    ("CAST(suql_number({}) AS REAL)", "CAST({} AS REAL)"),
-    ("CAST(suql_number({}) AS NUMERIC)", "CAST({} AS NUMERIC)"),
-    ("suql_truth({})", "CAST({} AS BOOLEAN)"),
-    ("suql_date({})", "date({})"),
-    ("suql_timestamp({})", "datetime({})"),
-];
-
 /// Units of a span of time, as `PostgreSQL` and as `SQLite` calls them, and how
 /// many of the latter one is.
 const UNITS: [(&str, &str, f64); 10] = [
@@ -63,7 +51,7 @@ const UNITS: [(&str, &str, f64); 10] = [
 
 /// A type as it was written.
 struct WrittenType {
-    words: &'static str,
+    target: CastTarget,
     /// Its name, where it is none of `PostgreSQL`'s own that are known here: an
     /// ENUM, perhaps.
     named: Option<Token>,
@@ -140,29 +128,25 @@ impl Parser<'_> {
         }
         if let ExprShape::Literal(text) = &of.shape
             && kind.length.is_none()
-            && let Some(piece) = literal(kind.words, text, &of.span)?
+            && let Some(piece) = literal(kind.target, text, &of.span)?
         {
             return Ok(Piece { span, ..piece });
         }
         let written = self.sql.get(of.span.clone()).unwrap_or_default();
         if let Some(number) = number_of(written) {
-            in_range(kind.words, &number, written, &of.span)?;
+            in_range(kind.target, &number, written, &of.span)?;
         }
-        let of_call = of.shape == ExprShape::Call;
-        let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {
-            Some((_, words)) => words,
-            None => kind.words,
+        let words = match (kind.target, &of.shape) {
+            (target, ExprShape::Call) => target.call_template(),
+            // PostgreSQL writes the words.
+            (CastTarget::Text, ExprShape::Boolean) => "suql_said({})",
+            (target, _) => target.template(),
         };
-        // PostgreSQL says the words.
-        let words = match (kind.words, &of.shape) {
-            ("CAST({} AS TEXT)", ExprShape::Boolean) => "suql_said({})",
-            _ => words,
-        };
-        if kind.words.contains("suql_integer") {
+        if matches!(kind.target, CastTarget::Integer(_)) {
             of.as_even();
         }
-        let shape = cast_shape(kind.words);
-        let level = if words == "{}" { of.level } else { PRIMARY };
+        let shape = kind.target.shape();
+        let level = if kind.target == CastTarget::AsItIs { of.level } else { PRIMARY };
         let words = match (kind.scale, kind.length) {
             (Some(scale), _) => format!("suql_round({words}, {scale})"),
             (None, Some(length)) => format!("substr({words}, 1, {length})"),
@@ -175,14 +159,14 @@ impl Parser<'_> {
         let token = self.take()?;
         let name = token.content(self.sql).to_ascii_uppercase();
         let interval = name == "INTERVAL";
-        let found = TYPES.iter().find(|(names, ..)| names.contains(&name.as_str()));
-        let words = match found {
-            Some((_, words, _)) => *words,
+        let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
+        let target = match found {
+            Some((_, target)) => *target,
             None if OTHERS.contains(&name.as_str()) => {
                 let help = format!("{KNOWN_TYPES} are known");
                 return Err(unsaid(token.span(), &format!("the type `{name}`"), &help));
             }
-            None => "{}",
+            None => CastTarget::AsItIs,
         };
         let named = (found.is_none() && !interval).then_some(token);
         let number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
@@ -216,7 +200,7 @@ impl Parser<'_> {
             self.expect(b']')?;
             array = true;
         }
-        Ok(WrittenType { words, named, array, interval, scale, length })
+        Ok(WrittenType { target, named, array, interval, scale, length })
     }
 
     /// `INTERVAL '…'`, its text just taken.

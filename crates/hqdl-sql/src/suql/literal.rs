@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::cast::{CastTarget, IntegerWidth};
 use super::day;
 use super::functions::{integer_of, number_of, time_of};
 use super::parser::{ExprShape, Parser, Piece};
@@ -10,34 +11,24 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 use rusqlite::types::Value as Sql;
 
-/// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
-/// what is cast; and what that is.
-pub(super) static TYPES: [(&[&str], &str, ExprShape); 13] = [
+/// Names of types in `PostgreSQL`, and what they are.
+pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
     (
         &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
-        "CAST({} AS TEXT)",
-        ExprShape::Text,
+        CastTarget::Text,
     ),
-    (&["INT2", "SMALLINT"], "CAST(suql_integer({}, 16) AS INTEGER)", ExprShape::Number),
-    (&["INT", "INTEGER", "INT4"], "CAST(suql_integer({}, 32) AS INTEGER)", ExprShape::Number),
-    (&["INT8", "BIGINT"], "CAST(suql_integer({}, 64) AS INTEGER)", ExprShape::Number),
-    (
-        &["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"],
-        "CAST(suql_number({}) AS REAL)",
-        ExprShape::Float,
-    ),
-    (
-        &["NUMERIC", "DECIMAL", "MONEY", "NUMBER"],
-        "CAST(suql_number({}) AS NUMERIC)",
-        ExprShape::Numeric,
-    ),
-    (&["BOOL", "BOOLEAN"], "suql_truth({})", ExprShape::Boolean),
-    (&["DATE"], "suql_date({})", ExprShape::Date),
-    (&["TIMESTAMP", "TIMESTAMPTZ"], "suql_timestamp({})", ExprShape::Timestamp),
-    (&["TIME", "TIMETZ"], "suql_time({})", ExprShape::Time),
-    (&["JSON", "JSONB"], "{}", ExprShape::Plain),
-    (&["ENUM"], "{}", ExprShape::Plain),
-    (&["FREE_TEXT"], "CAST({} AS TEXT)", ExprShape::Text),
+    (&["INT2", "SMALLINT"], CastTarget::Integer(IntegerWidth::Small)),
+    (&["INT", "INTEGER", "INT4"], CastTarget::Integer(IntegerWidth::Normal)),
+    (&["INT8", "BIGINT"], CastTarget::Integer(IntegerWidth::Big)),
+    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], CastTarget::Real),
+    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], CastTarget::Numeric),
+    (&["BOOL", "BOOLEAN"], CastTarget::Boolean),
+    (&["DATE"], CastTarget::Date),
+    (&["TIMESTAMP", "TIMESTAMPTZ"], CastTarget::Timestamp),
+    (&["TIME", "TIMETZ"], CastTarget::Time),
+    (&["JSON", "JSONB"], CastTarget::AsItIs),
+    (&["ENUM"], CastTarget::AsItIs),
+    (&["FREE_TEXT"], CastTarget::Text),
 ];
 
 /// The types that are told where one is not known.
@@ -48,7 +39,7 @@ pub(super) const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, bool
 pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
     let error = SqlError::new(span, format!("the type `{name}` is not known"), "here");
     match slip(name) {
-        Some(meant) => error.help(format!("did you mean `{}`?", meant.to_lowercase())),
+        Some(meant) => error.suggest(&meant.to_lowercase()),
         None => error.help(format!(
             "{KNOWN_TYPES} are; a value of an ENUM is compared: price = 'cheap'::{name}"
         )),
@@ -67,13 +58,13 @@ pub(super) fn slip(name: &str) -> Option<&'static str> {
 
 /// A number that is cast to a type of integers, which must hold it.
 pub(super) fn in_range(
-    words: &str,
+    target: CastTarget,
     number: &Sql,
     text: &str,
     span: &Range<usize>,
 ) -> Result<Option<Piece>, SqlError> {
-    let bits = [16, 32, 64].into_iter().find(|bits| words.contains(&format!(", {bits})")));
-    if bits.is_none_or(|bits| integer_of(number, bits).is_some()) {
+    let CastTarget::Integer(width) = target else { return Ok(None) };
+    if integer_of(number, width.bits()).is_some() {
         return Ok(None);
     }
     let message = format!("{text} is out of the range of this type");
@@ -84,7 +75,7 @@ pub(super) fn in_range(
 /// A text that is cast, where it can be read as what it is cast to; `None` where the
 /// cast is `SQLite`'s own.
 pub(super) fn literal(
-    words: &str,
+    target: CastTarget,
     text: &str,
     span: &Range<usize>,
 ) -> Result<Option<Piece>, SqlError> {
@@ -95,18 +86,18 @@ pub(super) fn literal(
     let word = text.trim().to_ascii_lowercase();
     let made =
         |words: &str| Piece::new(vec![Part::New(words.to_owned(), span.clone())], span.clone());
-    match words {
-        "suql_truth({})" => Parser::truth(text, span.clone(), "cast here").map(Some),
-        _ if words.contains("suql_number") => match number_of(text) {
+    match target {
+        CastTarget::Boolean => Parser::truth(text, span.clone(), "cast here").map(Some),
+        CastTarget::Real | CastTarget::Numeric => match number_of(text) {
             Some(_) => Ok(None),
             None => wrong("number", ""),
         },
-        _ if words.contains("suql_integer") => match number_of(text) {
-            Some(number) => in_range(words, &number, text, span),
+        CastTarget::Integer(_) => match number_of(text) {
+            Some(number) => in_range(target, &number, text, span),
             None => wrong("number", ""),
         },
-        "suql_date({})" | "suql_timestamp({})" => {
-            let (name, shape, help) = if words == "suql_date({})" {
+        CastTarget::Date | CastTarget::Timestamp => {
+            let (name, shape, help) = if target == CastTarget::Date {
                 ("date", ExprShape::Date, "write it as in '2024-01-31'")
             } else {
                 ("datetime", ExprShape::Timestamp, "write it as in '2024-01-31 15:00:00'")
@@ -126,10 +117,10 @@ pub(super) fn literal(
             };
             Ok(Some(Piece { shape, ..made(&written) }))
         }
-        "suql_time({})" => match time_of(text) {
+        CastTarget::Time => match time_of(text) {
             Some(time) => Ok(Some(Piece { shape: ExprShape::Time, ..made(&format!("'{time}'")) })),
             None => wrong("time of a day", "write it as in '15:00:00'"),
         },
-        _ => Ok(None),
+        CastTarget::Text | CastTarget::AsItIs => Ok(None),
     }
 }

@@ -23,6 +23,7 @@
 //! `NULLS FIRST` or `NULLS LAST`.
 
 mod array;
+mod cast;
 mod count;
 mod day;
 mod declared;

@@ -812,7 +812,13 @@ error: `LLMQA` has no question
     assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
 
     // An error of another text is shown somewhere, without a panic.
-    let error = SqlError { message: "m".into(), span: 2..99, label: "l".into(), help: None };
+    let error = SqlError {
+        message: "m".into(),
+        span: 2..99,
+        label: "l".into(),
+        help: None,
+        suggests: false,
+    };
     assert!(error.render("ü", false).contains("error: m"));
     assert!(error.render("", false).contains("error: m"));
 }

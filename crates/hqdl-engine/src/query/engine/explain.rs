@@ -7,12 +7,13 @@ use std::time::Instant;
 use crate::query::binder::WOULD_ASK;
 use crate::query::embedded::Compared;
 use crate::query::engine::Engine;
-use crate::query::first_rows::{ENOUGH, Reader, Told};
+use crate::query::first_rows::{Reader, Told, is_enough};
 use crate::query::learning::Learning;
 use crate::query::live::lock;
 use crate::query::smoothie::{Meta, Pass, Unbounded};
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request};
+use hqdl_sql::blendsql::draws;
 use hqdl_sql::blendsql::most::{Most, Together, most};
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::Rewritten;
@@ -99,7 +100,7 @@ impl Engine<'_, '_> {
         rewritten: &Rewritten,
         most: &Most,
     ) -> Result<Option<Vec<Demand>>, QueryError> {
-        let random = self.spelled.text.to_ascii_lowercase().contains("random");
+        let random = draws(&self.parsed.query, &self.schema);
         let Some(rule) = &rewritten.first else { return Ok(None) };
         let (waits, hidden) =
             (rule.conditions > 0 || most.together == Together::No, rule.unheard || random);
@@ -109,7 +110,7 @@ impl Engine<'_, '_> {
         self.survey(rewritten);
         let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
-            Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
+            Err(QueryError::Output(e)) if is_enough(&e) => {}
             ended => ended?,
         }
         if lock(&self.live).pass.pended > 0 {

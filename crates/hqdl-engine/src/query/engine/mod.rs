@@ -25,6 +25,7 @@ use crate::query::live::{Live, Shared, lock};
 use crate::query::schema::KnownSchema;
 use crate::query::smoothie::{Meta, Pass, Route, RouteKind, Sink};
 use crate::query::targets::Demand;
+use crate::query::validation::{outer, validate};
 use crate::query::{QueryError, Request, params, statement};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
@@ -41,9 +42,9 @@ use hqdl_values::usage::Usage;
 impl From<SqlError> for QueryError {
     fn from(error: SqlError) -> Self {
         let known = error.known();
-        let asks = error.help.as_ref().is_some_and(|h| h.ends_with('?'));
+        let suggests = error.suggests;
         let help: Vec<String> = error.help.into_iter().chain(known).collect();
-        let help = help.join(if asks { " " } else { "; " });
+        let help = help.join(if suggests { " " } else { "; " });
         Self::sql(error.message, Some(error.span), error.label, help)
     }
 }
@@ -89,9 +90,6 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) calls: Calls,
     pub(in crate::query) live: Shared,
     pub(in crate::query) costs: Costs,
-    plain_order: bool,
-    /// Whether something is drawn by lot: anew each time that it is evaluated.
-    draws: bool,
     /// SELECTs within whose first rows are known.
     pub(in crate::query) settled: Vec<usize>,
     /// Whether rows that any few do of come in an order of ours.
@@ -139,7 +137,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let schema = KnownSchema::read(&guard)?;
         let server = guard.database().url().is_some();
         if !server {
-            check(&text, &parsed, &guard)?;
+            validate(&text, &parsed, &guard)?;
         }
         let usages = usage::of_calls(&text, &parsed, &schema);
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
@@ -175,13 +173,10 @@ impl<'r, 'a> Engine<'r, 'a> {
         let contexts = Contexts::new(request);
         let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
         live.known.overrides = overrides;
-        live.statement.recursing = parsed.recursing(&text);
+        live.statement.recursing = parsed.recursing();
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;
-        let lower = text.to_lowercase();
-        let plain_order = !lower.contains("collate") && !schema.collates;
-        let draws = lower.contains("random") || schema.draws;
         Ok(Self {
             request,
             asking,
@@ -192,8 +187,6 @@ impl<'r, 'a> Engine<'r, 'a> {
             calls,
             live,
             costs: Costs::default(),
-            plain_order,
-            draws,
             settled: Vec::new(),
             retrieves: true,
             direct,
@@ -220,11 +213,9 @@ impl<'r, 'a> Engine<'r, 'a> {
     fn rewriter(&self, firsts: bool) -> Rewriter<'_> {
         let mut rewriter =
             Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
-        rewriter.plain_order = self.plain_order;
         rewriter.retrieves = self.retrieves;
         rewriter.firsts = firsts;
         rewriter.settled = &self.settled;
-        rewriter.draws = self.draws;
         rewriter
     }
 
@@ -354,8 +345,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     ) -> Result<(), QueryError> {
         match self.guard.stream(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
-                let (query, text) = (&self.parsed.query, &self.spelled.text);
-                problem.span = statement::failing(query, text, &problem.message)
+                problem.span = statement::failing(&self.parsed.query, &problem.message)
                     .map(|span| self.spelled.place(&span));
                 Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
             }
@@ -533,52 +523,6 @@ fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     };
     let message = format!("`{name}` is none of the models that may be asked");
     Err(QueryError::sql(message, Some(span.clone()), label, help))
-}
-
-/// The most columns that a result may have; one with more is an error of `SQLite`.
-const MOST_COLUMNS: u32 = 2_001;
-
-/// Prepares the query with NULLs in the place of its calls: what is wrong with
-/// the rest is told with its place.
-fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
-    if parsed.lone {
-        return Ok(());
-    }
-    let mut bare = String::with_capacity(text.len());
-    let mut at = 0;
-    for call in outer(parsed) {
-        bare.push_str(&text[at..call.span.start]);
-        let before = text[..call.span.start].trim_end();
-        let in_set = before.to_ascii_lowercase().ends_with(" in");
-        let null = if call.row {
-            format!("({})", vec!["NULL"; call.width().clamp(1, MOST_COLUMNS) as usize].join(", "))
-        } else if in_set {
-            "(NULL)".to_owned()
-        } else {
-            "NULL".to_owned()
-        };
-        bare.push_str(&null);
-        bare.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
-        at = call.span.end;
-    }
-    bare.push_str(&text[at..]);
-    match guard.connection().prepare(&bare) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(guard.error(&error, &bare)),
-    }
-}
-
-/// The calls that stand in no other.
-fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
-    let mut all: Vec<&blendsql::Call> = parsed.calls.iter().collect();
-    all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
-    let mut outer: Vec<blendsql::Call> = Vec::new();
-    for call in all {
-        if outer.last().is_none_or(|before| before.span.end <= call.span.start) {
-            outer.push(call.clone());
-        }
-    }
-    outer
 }
 
 /// Gives result columns the names that the query gave them.

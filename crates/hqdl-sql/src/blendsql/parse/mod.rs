@@ -15,6 +15,7 @@ use syntaqlite_syntax::source::{StmtLen, StmtOffset};
 use syntaqlite_syntax::typed::GrammarNodeType;
 use syntaqlite_syntax::{ParseOutcome, Parser, ParserConfig};
 
+use crate::blendsql::frame::reads;
 use crate::blendsql::parse::walk::Walk;
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError, mask};
@@ -32,11 +33,10 @@ pub struct Parsed {
 impl Parsed {
     /// Whether each call stands in a common table expression that reads itself.
     #[must_use]
-    pub fn recursing(&self, sql: &str) -> Vec<bool> {
+    pub fn recursing(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();
         self.query.each_cte(&mut |cte| {
-            let text = sql.get(cte.query.span.clone()).unwrap_or_default().to_lowercase();
-            if cte.recursive && text.contains(&cte.name.to_lowercase()) {
+            if cte.recursive && reads(&cte.query, &cte.name) {
                 spans.push(cte.query.span.clone());
             }
         });
@@ -128,6 +128,7 @@ impl Builder<'_> {
                     span: base..base + masked.len(),
                     label: "this is none".to_owned(),
                     help: Some("`hqdl query` reads, it never writes".to_owned()),
+                    suggests: false,
                 })?;
                 Walk { tree: &tree, base, text: masked, holes, builder: self, depth: Cell::new(0) }
                     .query(&select)?
@@ -140,6 +141,7 @@ impl Builder<'_> {
                     span: at.min(self.sql.len())..(at + length).min(self.sql.len()),
                     label: "here".to_owned(),
                     help: None,
+                    suggests: false,
                 });
             }
             ParseOutcome::Done => {
@@ -148,6 +150,7 @@ impl Builder<'_> {
                     span: base..base + masked.len(),
                     label: String::new(),
                     help: Some("give a SELECT".to_owned()),
+                    suggests: false,
                 });
             }
         };
@@ -158,6 +161,7 @@ impl Builder<'_> {
                 span: at.min(self.sql.len())..(base + masked.len()).min(self.sql.len()),
                 label: "the second begins here".to_owned(),
                 help: Some("run them one by one".to_owned()),
+                suggests: false,
             });
         }
         Ok(query)
@@ -225,6 +229,7 @@ fn no_value(span: &Span) -> SqlError {
         span: span.clone(),
         label: "an expression is expected".to_owned(),
         help: Some("such as a column, `t.c`".to_owned()),
+        suggests: false,
     }
 }
 

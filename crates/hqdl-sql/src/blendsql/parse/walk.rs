@@ -10,8 +10,8 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Token};
 use crate::blendsql::parse::Builder;
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query,
-    ResultColumn, Span,
+    Body, CompoundOperator, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm,
+    Query, ResultColumn, Span,
 };
 
 /// One parse tree on its way into ours.
@@ -153,7 +153,13 @@ impl<'t> Walk<'t, '_> {
                 if let Some(at) = tail.map(|e| e.span.start).min() {
                     right.span.end = self.before_clause(right.span.start, at);
                 }
-                let body = Body::Compound(Box::new(left), Box::new(right));
+                let operator = match compound.op() {
+                    sq::CompoundOp::Union => CompoundOperator::Union,
+                    sq::CompoundOp::UnionAll => CompoundOperator::UnionAll,
+                    sq::CompoundOp::Intersect => CompoundOperator::Intersect,
+                    sq::CompoundOp::Except => CompoundOperator::Except,
+                };
+                let body = Body::Compound(operator, Box::new(left), Box::new(right));
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset })
             }
             sq::Select::ValuesClause(values) => {
@@ -467,5 +473,6 @@ pub(in crate::blendsql) fn broken(span: &Span) -> SqlError {
         span: span.clone(),
         label: "here".to_owned(),
         help: None,
+        suggests: false,
     }
 }

@@ -6,7 +6,7 @@ use syntaqlite_syntax::typed::GrammarNodeType;
 
 use crate::blendsql::SqlError;
 use crate::blendsql::parse::walk::{Walk, broken, unquoted};
-use crate::blendsql::tree::{Expr, ExprKind, Span};
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, Span};
 
 /// Expressions.
 impl<'t> Walk<'t, '_> {
@@ -34,7 +34,9 @@ impl<'t> Walk<'t, '_> {
                     })),
                     op => match compared(op) {
                         Some(sign) => ExprKind::Compare(sign, left, right),
-                        None => ExprKind::Other(vec![*left, *right]),
+                        None => {
+                            ExprKind::Operation(ExprOperator::Infix(infix(op)), vec![*left, *right])
+                        }
                     },
                 }
             }
@@ -47,7 +49,11 @@ impl<'t> Walk<'t, '_> {
                     sq::IsOp::IsNull | sq::IsOp::NotNull | sq::IsOp::NotNullSpaced
                 ) =>
             {
-                ExprKind::Compare("IS", some(is.left())?, some(is.right())?)
+                let sign = match is.op() {
+                    sq::IsOp::IsNot | sq::IsOp::IsDistinct => "IS NOT",
+                    _ => "IS",
+                };
+                ExprKind::Compare(sign, some(is.left())?, some(is.right())?)
             }
             sq::Expr::ParenExpr(paren) => ExprKind::Paren(some(paren.expr())?),
             sq::Expr::CastExpr(cast) => {
@@ -68,13 +74,13 @@ impl<'t> Walk<'t, '_> {
             }
             sq::Expr::FunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
-                window: has_over(self.local(&span)),
+                window: function.over_clause().is_some(),
                 filter: self.filter(function.filter_clause())?,
                 args: self.args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::AggregateFunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
-                window: has_over(self.local(&span)),
+                window: function.over_clause().is_some(),
                 filter: self.filter(function.filter_clause())?,
                 args: self.args(function.node_id().into(), function.filter_clause())?,
             },
@@ -86,34 +92,38 @@ impl<'t> Walk<'t, '_> {
                 Some(select) => ExprKind::Scalar(Box::new(self.query(&select)?)),
                 None => return Err(broken(&span)),
             },
-            sq::Expr::InExpr(within) => {
-                let operand = some(within.operand())?;
-                let (mut list, mut query) = (Vec::new(), None);
-                match within.source() {
-                    Some(sq::InExprSource::ExprList(exprs)) => list = self.list(Some(exprs))?,
-                    Some(sq::InExprSource::SubqueryExpr(sub)) => {
-                        query = sub.select().map(|s| self.query(&s)).transpose()?;
-                    }
-                    Some(source) => {
-                        let id = source.node_id().into();
-                        if let Some(select) = sq::Select::from_result(self.tree, id) {
-                            query = Some(self.query(&select)?);
-                        } else if let sq::InExprSource::TableRef(table) = &source
-                            && let Some(n) = self.placeholder(table.table_name())
-                        {
-                            // `x IN {{…}}` reads as `x IN table`.
-                            list = vec![self.builder.call(n)?];
-                        } else {
-                            list = self.inside(id)?;
-                        }
-                    }
-                    None => {}
-                }
-                ExprKind::In { operand, list, query: query.map(Box::new) }
-            }
-            other => ExprKind::Other(self.inside(other.node_id().into())?),
+            sq::Expr::InExpr(within) => self.within(within, some(within.operand())?)?,
+            other => ExprKind::Operation(operator(other), self.inside(other.node_id().into())?),
         };
         Ok(Expr { span, kind })
+    }
+
+    /// `x IN (…)`, maybe with NOT.
+    fn within(&self, within: &sq::InExpr<'t>, operand: Box<Expr>) -> Result<ExprKind, SqlError> {
+        let (mut list, mut query, mut is_answer) = (Vec::new(), None, false);
+        match within.source() {
+            Some(sq::InExprSource::ExprList(exprs)) => list = self.list(Some(exprs))?,
+            Some(sq::InExprSource::SubqueryExpr(sub)) => {
+                query = sub.select().map(|s| self.query(&s)).transpose()?;
+            }
+            Some(source) => {
+                let id = source.node_id().into();
+                if let Some(select) = sq::Select::from_result(self.tree, id) {
+                    query = Some(self.query(&select)?);
+                } else if let sq::InExprSource::TableRef(table) = &source
+                    && let Some(n) = self.placeholder(table.table_name())
+                {
+                    // `x IN {{…}}` reads as `x IN table`.
+                    list = vec![self.builder.call(n)?];
+                    is_answer = true;
+                } else {
+                    list = self.inside(id)?;
+                }
+            }
+            None => {}
+        }
+        let (negated, query) = (within.negated(), query.map(Box::new));
+        Ok(ExprKind::In { negated, operand, list, query, is_answer })
     }
 
     /// The condition of FILTER, whose node is the whole clause.
@@ -175,12 +185,6 @@ impl<'t> Walk<'t, '_> {
     }
 }
 
-/// Whether the text of a function ends in an OVER clause.
-fn has_over(text: &str) -> bool {
-    let close = text.find(')').map_or("", |at| &text[at..]);
-    close.split(|c: char| !c.is_alphanumeric()).any(|w| w.eq_ignore_ascii_case("over"))
-}
-
 /// Both sides of AND or OR in one list.
 fn chain(
     left: Expr,
@@ -195,6 +199,47 @@ fn chain(
         }
     }
     all
+}
+
+/// Returns what an operation does that is not a binary operator.
+fn operator(expr: &sq::Expr<'_>) -> ExprOperator {
+    match expr {
+        sq::Expr::UnaryExpr(unary) => ExprOperator::Prefix(match unary.op() {
+            sq::UnaryOp::Minus => "-",
+            sq::UnaryOp::BitNot => "~",
+            sq::UnaryOp::Plus | sq::UnaryOp::Not => "+",
+        }),
+        sq::Expr::CollateExpr(collate) => ExprOperator::Collate(unquoted(collate.collation())),
+        sq::Expr::IsExpr(_) => ExprOperator::NullTest,
+        sq::Expr::BetweenExpr(_) => ExprOperator::Between,
+        sq::Expr::LikeExpr(like) => ExprOperator::Match(match like.keyword() {
+            sq::LikeKeyword::Like => MatchOperator::Like,
+            sq::LikeKeyword::Glob => MatchOperator::Glob,
+            sq::LikeKeyword::Match => MatchOperator::Match,
+            sq::LikeKeyword::Regexp => MatchOperator::Regexp,
+        }),
+        sq::Expr::RowValue(_) => ExprOperator::Row,
+        _ => ExprOperator::Unknown,
+    }
+}
+
+/// Returns a binary operator as SQL.
+fn infix(op: sq::BinaryOp) -> &'static str {
+    match op {
+        sq::BinaryOp::Plus => "+",
+        sq::BinaryOp::Minus => "-",
+        sq::BinaryOp::Star => "*",
+        sq::BinaryOp::Slash => "/",
+        sq::BinaryOp::Rem => "%",
+        sq::BinaryOp::BitAnd => "&",
+        sq::BinaryOp::BitOr => "|",
+        sq::BinaryOp::Lshift => "<<",
+        sq::BinaryOp::Rshift => ">>",
+        sq::BinaryOp::Concat => "||",
+        sq::BinaryOp::Ptr => "->",
+        sq::BinaryOp::Ptr2 => "->>",
+        other => compared(other).unwrap_or_default(),
+    }
 }
 
 /// The sign of a comparison.

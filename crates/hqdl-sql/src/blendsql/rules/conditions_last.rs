@@ -45,7 +45,7 @@ impl Rewriter<'_> {
                         || core.computes_of_no_row()
                         || core.from.iter().any(|i| self.reads_join(i)))
             }
-            Body::Compound(left, right) => self.joins(left) || self.joins(right),
+            Body::Compound(_, left, right) => self.joins(left) || self.joins(right),
             Body::Values(..) => false,
         }
     }
@@ -91,7 +91,7 @@ impl Rewriter<'_> {
         query.limit.is_some()
             || match &query.body {
                 Body::Core(core) => core.from.iter().any(|i| self.reads_limit(i)),
-                Body::Compound(left, right) => self.is_limited(left) || self.is_limited(right),
+                Body::Compound(_, left, right) => self.is_limited(left) || self.is_limited(right),
                 Body::Values(..) => false,
             }
     }
@@ -110,7 +110,7 @@ impl Rewriter<'_> {
         }
         let tables = core.from.iter().filter(|i| i.join == JoinKind::Inner);
         let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
-        for condition in plain.iter().filter(|e| !truth::may_fail(e, self.sql)) {
+        for condition in plain.iter().filter(|e| !truth::may_fail(e)) {
             let (mut one, mut fine) = (None, true);
             self.resolver().each_in(condition, scope, true, &mut |e, at, _| match &e.kind {
                 ExprKind::Column { table, column } => match at.find(table.as_deref(), column) {
@@ -188,13 +188,9 @@ pub(in crate::blendsql) fn fence_of(tables: &[Table], scope: &Scope<'_>) -> Vec<
 }
 
 /// Takes those of some plain conditions that may fail and stand behind a call.
-pub(in crate::blendsql) fn held_back(
-    plain: &mut Vec<Expr>,
-    calls: &[Expr],
-    sql: &str,
-) -> Vec<Expr> {
+pub(in crate::blendsql) fn held_back(plain: &mut Vec<Expr>, calls: &[Expr]) -> Vec<Expr> {
     let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
-    let held = |e: &Expr| e.span.start > call && truth::may_fail(e, sql);
+    let held = |e: &Expr| e.span.start > call && truth::may_fail(e);
     let (held, rest) = std::mem::take(plain).into_iter().partition(|e| held(e));
     *plain = rest;
     held

@@ -19,8 +19,7 @@ impl Rewriter<'_> {
         core: &Core,
         scope: &Scope<'_>,
     ) -> bool {
-        // Equal by a collation is not equal to the model.
-        if core.group.is_empty() || !self.plain_order {
+        if core.group.is_empty() {
             return false;
         }
         let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
@@ -29,6 +28,8 @@ impl Rewriter<'_> {
         let grouped: Vec<_> = core
             .group
             .iter()
+            // Equal by a collation is not equal to the model.
+            .filter(|g| !self.resolver().collates(g, scope))
             .filter_map(|g| match &bare(g).kind {
                 ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
                 _ => None,
@@ -47,7 +48,7 @@ impl Rewriter<'_> {
                 all = false;
             }
             // 1 and 1.0 are one group, and two texts.
-            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Other(_) => {
+            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Operation(..) => {
                 all &=
                     e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
             }

@@ -31,7 +31,7 @@ use crate::blendsql::emit;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::{FirstRows, InnerRows};
 use crate::blendsql::rewrite::own_calls;
-use crate::blendsql::scope::{Scope, bare};
+use crate::blendsql::scope::{Scope, Table, bare};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::truth;
@@ -150,9 +150,11 @@ impl Rewriter<'_> {
             matches!(resolve_term(e, Clause::Order, core, self.sql), ResolvedTerm::Result(_))
                 || results().any(|r| self.same(r, e))
         };
+        // A star has the columns of all tables.
+        let collates_a_star = !starred.is_empty() && scope.tables.iter().any(Table::collates);
         if core.distinct
-            && !(self.plain_order
-                && results().all(plain)
+            && !(results().all(|r| plain(r) && !self.resolver().collates(r, scope))
+                && !collates_a_star
                 && query.order.iter().all(|o| of_results(&o.expr)))
         {
             return Err(
@@ -194,7 +196,7 @@ impl Rewriter<'_> {
         if first.grouped {
             return Err("its rows are groups");
         }
-        if self.draws {
+        if self.draws(query) {
             return Err("something is drawn by lot, anew each time");
         }
         let own = (!query.with.is_empty()).then_some(query.span.start);

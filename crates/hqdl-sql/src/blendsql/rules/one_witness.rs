@@ -32,13 +32,7 @@ impl Rewriter<'_> {
         };
         self.note(core, ONE_WITNESS, Ok("some of its rows at a time".to_owned()));
         let unit = self.unit(core.span.start, 0);
-        let settles = match &expr.kind {
-            ExprKind::In { operand, .. } => {
-                let between = &self.sql[operand.span.end..query.span.start];
-                !between.to_ascii_lowercase().contains("not")
-            }
-            _ => true,
-        };
+        let settles = !matches!(expr.kind, ExprKind::In { negated: true, .. });
         let once = !self.is_correlated(query, scope);
         emit::noted_rows(settles, once, unit, &text)
     }

@@ -52,7 +52,7 @@ impl Rewriter<'_> {
         // A plain part that may fail is not put before a call that it stands behind.
         let first = odds.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
         let held: Vec<bool> =
-            (0..parts.len()).map(|n| n > first && self.may_fail(&parts[n])).collect();
+            (0..parts.len()).map(|n| n > first && any_may_fail(&parts[n])).collect();
         let mut order: Vec<usize> = (0..parts.len()).collect();
         // The chance to settle it, for each value asked.
         let worth = |n: usize| {
@@ -65,13 +65,6 @@ impl Rewriter<'_> {
         };
         order.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
         order
-    }
-
-    fn may_fail(&self, node: &Node<'_>) -> bool {
-        match node {
-            Node::Leaf(expr, _) => may_fail(expr, self.sql),
-            Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.may_fail(p)),
-        }
     }
 
     /// Values that a call asks for, for each row: many rows may share one.
@@ -131,5 +124,13 @@ impl Rewriter<'_> {
                 Odds { cost, holds: if all { open } else { 1.0 - open } }
             }
         }
+    }
+}
+
+/// Returns whether evaluating a condition may end in an error.
+fn any_may_fail(node: &Node<'_>) -> bool {
+    match node {
+        Node::Leaf(expr, _) => may_fail(expr),
+        Node::All(parts) | Node::Any(parts) => parts.iter().any(any_may_fail),
     }
 }

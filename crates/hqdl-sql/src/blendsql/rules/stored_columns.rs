@@ -115,7 +115,7 @@ impl<'q> Direct<'q> {
         let order = query.order.iter().map(|o| &o.expr);
         match &query.body {
             Body::Core(core) => self.core(core, order.collect())?,
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 self.query(left)?;
                 self.query(right)?;
                 order.into_iter().try_for_each(|e| self.expr(e, &mut None))?;

@@ -291,7 +291,7 @@ fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlErro
                 "not an argument",
             );
             Err(match nearest(word, has) {
-                Some(near) if found.is_none() => error.help(format!("did you mean `{near}`?")),
+                Some(near) if found.is_none() => error.suggest(near),
                 _ if found.is_none() => {
                     error.help(format!("a comparison as a value needs parentheses: ({word} = …)"))
                 }

@@ -284,7 +284,7 @@ fn ingredient(sql: &str, open: Token, name: Token) -> Result<Which, SqlError> {
     let error =
         SqlError::new(name.span(), format!("there is no ingredient `{word}`"), "not an ingredient");
     Err(match nearest(word, names()) {
-        Some(near) => error.help(format!("did you mean `{near}`?")),
+        Some(near) => error.suggest(near),
         None => error.help(known()),
     })
 }

@@ -224,7 +224,7 @@ impl<'q> Follow<'q> {
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &names),
-            Body::Compound(left, right) => {
+            Body::Compound(_, left, right) => {
                 let first = self.query(left, &names, None);
                 let mut fields = first;
                 let runs = if own.is_some() && self.recursive < TWICE { 2 } else { 1 };

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::blendsql::flow::{Does, Flow, does};
-use crate::blendsql::lexer::{self, Brackets};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, ColumnOrigin, bare};
-use crate::blendsql::tree::{Expr, ExprKind, Query};
+use crate::blendsql::terms::read_integer;
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, Query};
 use crate::blendsql::usage::follow::{Follow, SelectNames};
 use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Key, OptionsColumn, ReachedColumn};
 use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
@@ -71,7 +71,7 @@ impl Follow<'_> {
     fn row(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
         match &bare(expr).kind {
             ExprKind::Scalar(query) => self.values(query, names),
-            ExprKind::Other(parts) if parts.len() > 1 && self.between(expr, 0).starts_with(',') => {
+            ExprKind::Operation(ExprOperator::Row, parts) => {
                 parts.iter().map(|p| self.flow(p, names)).collect()
             }
             _ => vec![self.flow(expr, names)],
@@ -91,33 +91,6 @@ impl Follow<'_> {
         }
     }
 
-    /// What stands after the `n`th part of an operation, before the next.
-    fn between(&self, expr: &Expr, n: usize) -> String {
-        let (parts, _) = bare(expr).inside();
-        let Some(from) = parts.get(n).map(|p| p.span.end) else { return String::new() };
-        let to = parts.get(n + 1).map_or(bare(expr).span.end, |p| p.span.start);
-        self.words(from, to)
-    }
-
-    /// The words of a stretch of the text, without comments.
-    fn words(&self, from: usize, to: usize) -> String {
-        let mut words = String::new();
-        let mut at = from;
-        while let Ok(Some(token)) = lexer::next(self.sql, at, Brackets::Name) {
-            if token.start >= to {
-                break;
-            }
-            words.push_str(&token.text(self.sql).to_ascii_uppercase());
-            words.push(if token.text(self.sql).starts_with(char::is_alphabetic) {
-                ' '
-            } else {
-                '\u{0}'
-            });
-            at = token.end;
-        }
-        words.replace('\u{0}', "").trim().to_owned()
-    }
-
     /// What an expression's value may be.
     pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
@@ -135,9 +108,7 @@ impl Follow<'_> {
             ExprKind::Call(n, args) => self.call(*n, args, names),
             ExprKind::Compare(sign, left, right) => {
                 let (a, b) = (self.row(left, names), self.row(right, names));
-                let written = self.words(left.span.end, right.span.start);
-                let negated = *sign == "IS" && written.contains("NOT") != written.contains("FROM");
-                self.meet_rows(if negated { "<>" } else { sign }, &a, &b);
+                self.meet_rows(sign, &a, &b);
                 Flow::truth()
             }
             ExprKind::Cast(inner, kind) => self.cast(inner, kind, names),
@@ -172,11 +143,12 @@ impl Follow<'_> {
             ExprKind::Scalar(query) => {
                 self.values(query, names).into_iter().next().unwrap_or_default()
             }
-            ExprKind::In { operand, list, query } => {
-                self.within(operand, list, query.as_deref(), names);
+            ExprKind::In { negated, operand, list, query, is_answer } => {
+                let sign = if *negated { "<>" } else { "=" };
+                self.within(operand, sign, (list, *is_answer), query.as_deref(), names);
                 Flow::truth()
             }
-            ExprKind::Other(parts) => self.other(expr, parts, names),
+            ExprKind::Operation(operator, parts) => self.operation(operator, parts, names),
         }
     }
 
@@ -188,8 +160,7 @@ impl Follow<'_> {
         } else if ["true", "false"].iter().any(|w| text.eq_ignore_ascii_case(w)) {
             Flow::truth()
         } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-            let digits = text.replace('_', "");
-            let whole = digits.parse::<i64>().is_ok() || digits.starts_with("0x");
+            let whole = read_integer(expr, self.sql).is_some();
             if whole { Flow::whole() } else { Flow::number() }
         } else if ["current_date", "current_time", "current_timestamp"]
             .iter()
@@ -284,14 +255,12 @@ impl Follow<'_> {
     fn within(
         &mut self,
         operand: &Expr,
-        list: &[Expr],
+        sign: &str,
+        (list, is_answer): (&[Expr], bool),
         query: Option<&Query>,
         names: &SelectNames<'_>,
     ) {
         let left = self.row(operand, names);
-        let first = list.first().map(|e| e.span.start).or(query.map(|q| q.span.start));
-        let written = first.map(|at| self.words(operand.span.end, at)).unwrap_or_default();
-        let sign = if written.starts_with("NOT") { "<>" } else { "=" };
         if let Some(query) = query {
             let right = self.values(query, names);
             self.meet_rows(sign, &left, &right);
@@ -299,9 +268,7 @@ impl Follow<'_> {
         for item in list {
             let right = self.row(item, names);
             if let ExprKind::Call(n, _) = &item.kind {
-                let before = self.sql[..item.span.start].trim_end();
-                let set = !before.ends_with(['(', ',']);
-                self.found.entry(*n).or_default().set = set;
+                self.found.entry(*n).or_default().set = is_answer;
             }
             // The values of a list have no affinity; the operand has its own.
             let right: Vec<Flow> = right.into_iter().map(Flow::plain).collect();
@@ -309,47 +276,42 @@ impl Follow<'_> {
         }
     }
 
-    fn other(&mut self, expr: &Expr, parts: &[Expr], names: &SelectNames<'_>) -> Flow {
-        let first = parts.first().map_or(expr.span.end, |p| p.span.start);
-        let before = self.words(expr.span.start, first);
-        let after = self.between(expr, 0);
+    fn operation(
+        &mut self,
+        operator: &ExprOperator,
+        parts: &[Expr],
+        names: &SelectNames<'_>,
+    ) -> Flow {
         let flows: Vec<Flow> = parts.iter().map(|p| self.flow(p, names)).collect();
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
-        match flows.as_slice() {
-            [one] if after.starts_with("COLLATE") || before == "+" => one.clone(),
-            [one] if before == "-" => {
+        let is_whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
+        match (operator, flows.as_slice()) {
+            (ExprOperator::Collate(_) | ExprOperator::Prefix("+"), [one]) => one.clone(),
+            (ExprOperator::Prefix(sign), [one]) => {
                 self.note(one, &ComparedWith::Number);
-                if one.whole && one.calls.is_empty() { Flow::whole() } else { Flow::number() }
+                let whole = *sign == "~" || one.whole && one.calls.is_empty();
+                if whole { Flow::whole() } else { Flow::number() }
             }
-            [one] if before == "~" => {
-                self.note(one, &ComparedWith::Number);
-                Flow::whole()
-            }
-            // ISNULL, NOT NULL
-            [_] => Flow::truth(),
-            [value, low, high] if after.contains("BETWEEN") => {
+            (ExprOperator::NullTest | ExprOperator::Match(_), _) => Flow::truth(),
+            (ExprOperator::Between, [value, low, high]) => {
                 self.meet(">=", value, low);
                 self.meet("<=", value, high);
                 Flow::truth()
             }
-            [left, right] if matches!(after.as_str(), "+" | "-" | "*" | "/" | "%") => {
-                self.note(left, &ComparedWith::Number);
-                self.note(right, &ComparedWith::Number);
-                let whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
-                let made = if whole(left) && whole(right) { Flow::whole() } else { Flow::number() };
-                let lineage = lineage.and_then(|parts| Lineage::op(&after, parts));
-                Flow { lineage, ..made }
-            }
-            [left, right] if matches!(after.as_str(), "&" | "|" | "<<" | ">>") => {
-                self.note(left, &ComparedWith::Number);
-                self.note(right, &ComparedWith::Number);
-                Flow::whole()
-            }
-            [_, _] if after == "||" => {
+            (ExprOperator::Infix("||"), [_, _]) => {
                 Flow { lineage: lineage.and_then(|p| Lineage::op("||", p)), ..Flow::text() }
             }
-            [_, _] if after.starts_with("->") => Flow::default(),
-            [_, _, ..] if !after.is_empty() && !after.starts_with(',') => Flow::truth(),
+            (ExprOperator::Infix("->" | "->>"), _) => Flow::default(),
+            (ExprOperator::Infix(sign), [left, right]) => {
+                self.note(left, &ComparedWith::Number);
+                self.note(right, &ComparedWith::Number);
+                if matches!(*sign, "&" | "|" | "<<" | ">>") {
+                    return Flow::whole();
+                }
+                let whole = is_whole(left) && is_whole(right);
+                let made = if whole { Flow::whole() } else { Flow::number() };
+                Flow { lineage: lineage.and_then(|parts| Lineage::op(sign, parts)), ..made }
+            }
             _ => Flow::default(),
         }
     }

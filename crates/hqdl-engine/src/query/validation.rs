@@ -1,0 +1,146 @@
+//! Has `SQLite` check a query before anything is asked, with something in the place of its
+//! calls, so that an error names the place in the text as it was written.
+
+use std::ops::Range;
+
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::Null;
+
+use super::QueryError;
+use super::guard::Guard;
+use hqdl_sql::blendsql::parse::Parsed;
+use hqdl_sql::blendsql::tree::ExprKind;
+use hqdl_sql::blendsql::{Argument, Call};
+use hqdl_values::sql;
+
+/// The most columns that a result may have; one with more is an error of `SQLite`.
+const MOST_COLUMNS: u32 = 2_001;
+
+/// A function that stands for a call: `SQLite` knows nothing of its value.
+const OPAQUE: &str = "hqdl_opaque";
+
+/// Checks the query without its calls.
+///
+/// # Errors
+/// [`QueryError::Sql`] with the place.
+pub(super) fn validate(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
+    if parsed.lone {
+        return Ok(());
+    }
+    // An aggregate belongs to the SELECT whose columns it has, those of calls in it, too: a
+    // call stands for a function of its values.
+    let flags = FunctionFlags::SQLITE_UTF8;
+    let connection = guard.connection();
+    connection
+        .create_scalar_function(OPAQUE, -1, flags, |_| Ok(Null))
+        .map_err(|error| guard.error(&error, ""))?;
+    let replacement = Replacement { text, parsed, lists: lists(parsed) };
+    let of_values = replacement.of_values(0..text.len(), &outer(parsed));
+    let prepared = connection.prepare(&of_values).map(drop);
+    connection.remove_function(OPAQUE, -1).map_err(|error| guard.error(&error, ""))?;
+    let Err(error) = prepared else { return Ok(()) };
+    // The guard forgets what it refused here.
+    drop(guard.error(&error, &of_values));
+    // NULLs of the same length keep every place. If only a call's values are wrong, the
+    // statement that has them says so.
+    let nulls = replacement.of_nulls();
+    connection.prepare(&nulls).map(drop).map_err(|error| guard.error(&error, &nulls))
+}
+
+/// Returns whether each call is the list behind an IN.
+fn lists(parsed: &Parsed) -> Vec<bool> {
+    let mut lists = vec![false; parsed.calls.len()];
+    parsed.query.each(&mut |e| {
+        if let ExprKind::In { is_answer: true, list, .. } = &e.kind
+            && let Some(ExprKind::Call(n, _)) = list.first().map(|call| &call.kind)
+            && let Some(is_list) = lists.get_mut(*n)
+        {
+            *is_list = true;
+        }
+    });
+    lists
+}
+
+/// Writes a query with something in the place of its calls.
+struct Replacement<'q> {
+    text: &'q str,
+    parsed: &'q Parsed,
+    lists: Vec<bool>,
+}
+
+impl Replacement<'_> {
+    /// Returns the query with NULLs in the place of its calls, as long as these.
+    fn of_nulls(&self) -> String {
+        let mut nulls = String::with_capacity(self.text.len());
+        let mut at = 0;
+        for call in outer(self.parsed) {
+            nulls.push_str(&self.text[at..call.span.start]);
+            let null = self.in_its_place(&call, "NULL", "NULL");
+            nulls.push_str(&null);
+            nulls.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
+            at = call.span.end;
+        }
+        nulls.push_str(&self.text[at..]);
+        nulls
+    }
+
+    /// Returns a part of the query with a function of its values in the place of each of
+    /// some calls.
+    fn of_values(&self, span: Range<usize>, calls: &[Call]) -> String {
+        let (mut written, mut at) = (String::with_capacity(span.len()), span.start);
+        for call in calls {
+            if call.span.start < at || call.span.end > span.end {
+                continue;
+            }
+            written.push_str(&self.text[at..call.span.start]);
+            let values: Vec<String> = call.values.iter().map(|v| self.value(v, call)).collect();
+            let first = format!("{OPAQUE}({})", values.join(", "));
+            written.push_str(&self.in_its_place(call, &first, "NULL"));
+            at = call.span.end;
+        }
+        written.push_str(&self.text[at..span.end]);
+        written
+    }
+
+    /// Returns an argument of a call as SQL.
+    fn value(&self, value: &Argument, call: &Call) -> String {
+        match value {
+            Argument::Column { table: Some(table), column, .. } => {
+                format!("{}.{}", sql::name(table), sql::name(column))
+            }
+            Argument::Column { table: None, column, .. } => sql::name(column),
+            Argument::Sql(span) => self.of_values(span.clone(), &call.inner),
+            Argument::Query(span) => {
+                format!("EXISTS ({})", self.of_values(span.clone(), &call.inner))
+            }
+        }
+    }
+
+    /// Returns a value as what the call is there: one value, a row of them, or a list.
+    fn in_its_place(&self, call: &Call, value: &str, other: &str) -> String {
+        let number = self.parsed.calls.iter().position(|c| c.span == call.span);
+        if call.row {
+            let width = call.width().clamp(1, MOST_COLUMNS) as usize;
+            let mut values = vec![other; width];
+            values[0] = value;
+            format!("({})", values.join(", "))
+        } else if number.is_some_and(|n| self.lists[n]) {
+            format!("({value})")
+        } else {
+            value.to_owned()
+        }
+    }
+}
+
+/// Returns the calls that are in no other, in the order of the text.
+pub(super) fn outer(parsed: &Parsed) -> Vec<Call> {
+    let mut all: Vec<&Call> = parsed.calls.iter().collect();
+    all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
+    let mut outer: Vec<Call> = Vec::new();
+    for call in all {
+        if outer.last().is_none_or(|before| before.span.end <= call.span.start) {
+            outer.push(call.clone());
+        }
+    }
+    outer
+}

@@ -1,0 +1,61 @@
+//! Reads the definition of a view.
+
+use super::lexer::{self, Brackets};
+use super::parse::parse;
+use super::tree::Query;
+
+/// The query of a view.
+#[derive(Debug, Clone)]
+pub struct ViewDefinition {
+    /// The text that the query's spans refer to.
+    pub sql: String,
+    /// The query.
+    pub query: Query,
+}
+
+impl ViewDefinition {
+    /// Reads a CREATE VIEW statement; `None` if its query cannot be parsed.
+    #[must_use]
+    pub fn parse(create: &str) -> Option<Self> {
+        let (mut at, mut depth) = (0, 0_usize);
+        // The first AS outside of parentheses: an unquoted name cannot be AS.
+        while let Some(token) = lexer::next(create, at, Brackets::Name).ok()? {
+            at = token.end;
+            if token.is(b'(') {
+                depth += 1;
+            } else if token.is(b')') {
+                depth = depth.saturating_sub(1);
+            } else if depth == 0 && token.is_word(create, "as") {
+                let sql = create.get(at..)?.to_owned();
+                let query = parse(&sql, Vec::new()).ok()?.query;
+                return Some(Self { sql, query });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ViewDefinition;
+
+    #[test]
+    fn the_query_of_a_view_is_found_whatever_its_names_are() {
+        let tables = |create: &str| {
+            let view = ViewDefinition::parse(create)?;
+            let mut tables = Vec::new();
+            view.query.each_table(&mut |name| tables.push(name.to_owned()));
+            Some(tables.join(" "))
+        };
+        for create in [
+            "CREATE VIEW selected AS SELECT a FROM t",
+            "CREATE TEMP VIEW IF NOT EXISTS main.\"as select\" (\"as\", b) AS /* as */ SELECT a, b FROM t",
+            "create view [as] as select 'as' as x from t",
+        ] {
+            assert_eq!(tables(create).as_deref(), Some("t"), "{create}");
+        }
+        let with = "CREATE VIEW v AS WITH c AS (SELECT 1 FROM t) SELECT * FROM c";
+        assert_eq!(tables(with).as_deref(), Some("t c"));
+        assert_eq!(tables("CREATE VIEW v AS SELEC"), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! What `PostgreSQL` casts to, and the SQL of `SQLite` that does the same.
+
+use super::parser::ExprShape;
+
+/// A type that something is cast to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CastTarget {
+    /// A text.
+    Text,
+    /// A whole number of so many bits.
+    Integer(IntegerWidth),
+    /// A floating-point number.
+    Real,
+    /// A decimal number.
+    Numeric,
+    /// True or false.
+    Boolean,
+    /// A date.
+    Date,
+    /// A date with the time of day.
+    Timestamp,
+    /// A time of day.
+    Time,
+    /// A type that keeps the value as it is.
+    AsItIs,
+}
+
+/// The bits of a whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IntegerWidth {
+    Small,
+    Normal,
+    Big,
+}
+
+impl IntegerWidth {
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Small => 16,
+            Self::Normal => 32,
+            Self::Big => 64,
+        }
+    }
+}
+
+impl CastTarget {
+    /// Returns the SQL of the cast; `{}` is what is cast.
+    pub fn template(self) -> &'static str {
+        match self {
+            Self::Text => "CAST({} AS TEXT)",
+            Self::Integer(IntegerWidth::Small) => "CAST(suql_integer({}, 16) AS INTEGER)",
+            Self::Integer(IntegerWidth::Normal) => "CAST(suql_integer({}, 32) AS INTEGER)",
+            Self::Integer(IntegerWidth::Big) => "CAST(suql_integer({}, 64) AS INTEGER)",
+            Self::Real => "CAST(suql_number({}) AS REAL)",
+            Self::Numeric => "CAST(suql_number({}) AS NUMERIC)",
+            Self::Boolean => "suql_truth({})",
+            Self::Date => "suql_date({})",
+            Self::Timestamp => "suql_timestamp({})",
+            Self::Time => "suql_time({})",
+            Self::AsItIs => "{}",
+        }
+    }
+
+    /// Returns the SQL of the cast of a call: the engine reads the type from it.
+    pub fn call_template(self) -> &'static str {
+        match self {
+            Self::Integer(_) => "CAST({} AS INTEGER)",
+            Self::Real => "CAST({} AS REAL)",
+            Self::Numeric => "CAST({} AS NUMERIC)",
+            Self::Boolean => "CAST({} AS BOOLEAN)",
+            Self::Date => "date({})",
+            Self::Timestamp => "datetime({})",
+            Self::Text | Self::Time | Self::AsItIs => self.template(),
+        }
+    }
+
+    /// Returns what the cast gives.
+    pub fn shape(self) -> ExprShape {
+        match self {
+            Self::Text => ExprShape::Text,
+            Self::Integer(_) => ExprShape::Number,
+            Self::Real => ExprShape::Float,
+            Self::Numeric => ExprShape::Numeric,
+            Self::Boolean => ExprShape::Boolean,
+            Self::Date => ExprShape::Date,
+            Self::Timestamp => ExprShape::Timestamp,
+            Self::Time => ExprShape::Time,
+            Self::AsItIs => ExprShape::Plain,
+        }
+    }
+}
