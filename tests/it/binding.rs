@@ -156,6 +156,53 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
     );
 }
 
+const VIEWS: &str = "
+CREATE VIEW tracks AS SELECT id AS number, name AS track, location AS town FROM circuits;
+CREATE VIEW parks (town, n) AS SELECT t.town, t.track FROM tracks AS t WHERE t.track LIKE '% Park';
+CREATE VIEW people AS SELECT d.id, forename || ' ' || surname AS person FROM drivers AS d;
+CREATE VIEW held AS SELECT r.year AS y, c.name AS track, c.location AS town
+  FROM races AS r LEFT JOIN circuits AS c ON c.id = r.circuit;
+CREATE VIEW names AS SELECT name AS n FROM circuits UNION ALL SELECT 'x' FROM races;
+CREATE VIEW loud AS SELECT upper(name) AS n, location AS l FROM circuits;
+CREATE VIEW last AS SELECT max(name) AS n, location AS l FROM circuits GROUP BY location;
+";
+
+/// A view is seen through as a subquery is.
+#[test]
+fn a_value_is_followed_through_views() {
+    let endpoint = Endpoint::start(truth);
+    let project = Project::new(&endpoint, &[CIRCUITS, VIEWS].concat(), &[MODEL, SPEC].concat());
+    project.materialize(&[]);
+    let melbourne = json!([["Albert Park", "Australia"], ["Old Park", "New Zealand"]]);
+    for sql in [
+        "SELECT track, {{LLMMap('Which country?', tracks.track)}} FROM tracks \
+         WHERE town = 'Melbourne' ORDER BY number",
+        "SELECT n, {{LLMMap('Which country?', p.n)}} FROM parks AS p ORDER BY n",
+        "SELECT n, {{LLMMap('Which country?', p.town, p.n)}} FROM parks AS p ORDER BY n",
+        "SELECT a.n, {{LLMMap('Which country?', a.n)}} FROM parks AS a JOIN parks AS b ON a.n = b.n \
+         ORDER BY a.n",
+    ] {
+        stored(&project, sql, &melbourne);
+    }
+    stored(
+        &project,
+        "SELECT id FROM people WHERE {{LLMMap('Is the driver British?', people.person)}}",
+        &json!([[1]]),
+    );
+    stored(
+        &project,
+        "SELECT y, {{LLMMap('Which country?', held.track)}} FROM held ORDER BY y, track",
+        &json!([[2008, "Australia"], [2009, "Australia"], [2009, "Italy"]]),
+    );
+    for sql in [
+        "SELECT {{LLMMap('Which country?', names.n)}} FROM names",
+        "SELECT {{LLMMap('Which country?', loud.n)}} FROM loud",
+        "SELECT {{LLMMap('Which country?', last.n)}} FROM last",
+    ] {
+        live(&project, sql);
+    }
+}
+
 /// The value must be the key: one that only determines it is another thing to ask about.
 #[test]
 fn a_value_that_is_not_the_key_is_asked_live() {

@@ -19,7 +19,7 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 36] = [
+pub const QUERIES: [(&str, &str); 42] = [
     // A row settled what others waited for, and a condition that reads both waited on.
     (
         "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \
@@ -276,5 +276,36 @@ pub const QUERIES: [(&str, &str); 36] = [
          AND NOT (r.k COLLATE NOCASE IS NOT NULL) LIMIT 1",
         "SELECT DISTINCT r.v, p.a FROM p LEFT JOIN r ON p.n = r.v AND hq_length(p.id) <> 3 WHERE p.n = 3 AND NOT \
          (r.k COLLATE NOCASE IS NOT NULL) LIMIT 1",
+    ),
+    // An aggregate of columns around a subquery is one of the SELECT around, of all its rows.
+    (
+        "SELECT (SELECT count({{LLMMap('fn:upper', p.a, return_type='str')}}) FROM q AS d WHERE d.m = p.n) FROM p",
+        "SELECT (SELECT count(hq_upper(p.a)) FROM q AS d WHERE d.m = p.n) FROM p",
+    ),
+    (
+        "SELECT (SELECT max({{LLMMap('fn:length', p.a, return_type='int')}}) FILTER (WHERE p.n > 1) FROM q AS d \
+         WHERE d.m = 9 AND d.pid = 2) FROM p",
+        "SELECT (SELECT max(hq_length(p.a)) FILTER (WHERE p.n > 1) FROM q AS d WHERE d.m = 9 AND d.pid = 2) FROM p",
+    ),
+    (
+        "SELECT p.n, (SELECT group_concat({{LLMMap('fn:initial', p.a, return_type='str')}} ORDER BY p.id) FROM q AS d \
+         WHERE d.pid = 77) FROM p GROUP BY p.n",
+        "SELECT p.n, (SELECT group_concat(hq_initial(p.a) ORDER BY p.id) FROM q AS d WHERE d.pid = 77) FROM p GROUP BY p.n",
+    ),
+    (
+        "SELECT p.n FROM p GROUP BY p.n HAVING (SELECT max({{LLMMap('fn:length', p.a, return_type='int')}}) FROM q AS d \
+         WHERE d.pid = p.n) > 2",
+        "SELECT p.n FROM p GROUP BY p.n HAVING (SELECT max(hq_length(p.a)) FROM q AS d WHERE d.pid = p.n) > 2",
+    ),
+    (
+        "SELECT (SELECT (SELECT sum({{LLMMap('fn:length', p.a, return_type='int')}}) FROM r WHERE r.v > 5) FROM q AS d \
+         WHERE d.m = 9) FROM p",
+        "SELECT (SELECT (SELECT sum(hq_length(p.a)) FROM r WHERE r.v > 5) FROM q AS d WHERE d.m = 9) FROM p",
+    ),
+    // An aggregate has the columns of its calls: NULL in the place of a call made this one of
+    // the SELECT around.
+    (
+        "SELECT p.id FROM p WHERE p.id < (SELECT max({{LLMMap('fn:length', u.a, return_type='int')}} + p.id) FROM p AS u) - 4",
+        "SELECT p.id FROM p WHERE p.id < (SELECT max(hq_length(u.a) + p.id) FROM p AS u) - 4",
     ),
 ];

@@ -80,7 +80,7 @@ impl ValueForm {
 }
 
 /// The number that a text is the one spelling of.
-fn number(text: &str) -> Option<Sql> {
+pub(super) fn number(text: &str) -> Option<Sql> {
     if !text.ends_with(|c: char| c.is_ascii_digit()) {
         return None;
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::QueryError;
+use super::asks::number;
 use hqdl_spec::{Column, Type, ValueList};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
@@ -83,7 +84,10 @@ pub(super) fn together(
             usage.said = usage.said.or(said);
         }
     }
-    for usage in all.values_mut() {
+    for (n, usage) in &mut all {
+        // Of one call: where it is compared with a text, it stays one.
+        let texts = usages.get(n).is_some_and(|own| own.compared.iter().any(is_text));
+        usage.ordered &= !texts;
         let said = usage.beside.iter().find_map(|beside| parsed.calls[*beside].return_type);
         usage.beside_said = said;
     }
@@ -140,6 +144,23 @@ pub(super) fn is_untold(call: &Call, usage: &CallUsage, column: &Column) -> bool
         && !is_list(call)
         && call.return_type.or(usage.said).or(usage.beside_said).is_none()
         && !usage.compared.iter().any(is_text)
+}
+
+/// Returns whether a call's texts are read as numbers: it is ordered, nothing says its type, and
+/// all that it chooses from or is compared with reads as a number.
+pub(super) fn is_ordered_number(call: &Call, usage: &CallUsage, column: &Column) -> bool {
+    let is_number = |text: &str| number(text).is_some();
+    let options = column.values.as_ref().map(|list| &list.values);
+    let compared = |compared: &ComparedWith| match compared {
+        ComparedWith::Text(text) => is_number(text),
+        other => !is_text(other),
+    };
+    usage.ordered
+        && column.kind == Type::Text
+        && !is_list(call)
+        && call.return_type.or(usage.said).or(usage.beside_said).is_none()
+        && options.is_none_or(|options| options.iter().all(|text| is_number(text)))
+        && usage.compared.iter().all(compared)
 }
 
 /// Whether a document is asked for yes or no: the question begins like one, or

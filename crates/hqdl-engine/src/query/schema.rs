@@ -11,8 +11,7 @@ use super::guard::Guard;
 use hqdl_database::publish::affinity;
 use hqdl_sql::blendsql::has_random;
 use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
-use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query};
-use hqdl_sql::blendsql::view::ViewDefinition;
+use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
 use hqdl_sql::suql::TableColumns;
 
 /// What says the columns of a table or view, in order; `None` where there is none of this
@@ -61,6 +60,8 @@ pub(super) struct KnownSchema {
     /// Views that may have a LIMIT.
     limits: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
+    /// The views whose definitions can be parsed.
+    views: HashMap<String, ViewDefinition>,
 }
 
 impl KnownSchema {
@@ -116,8 +117,13 @@ impl KnownSchema {
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
         let (joins, limits, draws) = Default::default();
-        let mut known = Self { tables, affinities, collations, draws, joins, limits, functions };
-        known.read_views(&view_definitions(connection).map_err(failed)?);
+        let views = HashMap::new();
+        let mut known =
+            Self { tables, affinities, collations, draws, joins, limits, functions, views };
+        let definitions = view_definitions(connection).map_err(failed)?;
+        known.read_views(&definitions);
+        known.views =
+            definitions.into_iter().filter_map(|(name, view)| Some((name, view?))).collect();
         Ok(known)
     }
 
@@ -221,6 +227,32 @@ fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
         [] => true,
         [FromItem { source: FromSource::Table { name, .. }, .. }] => !is_view(name),
         _ => false,
+    }
+}
+
+/// The same tables, where values are followed through views to the tables that these read.
+pub(super) struct ThroughViews<'s>(pub &'s KnownSchema);
+
+impl Schema for ThroughViews<'_> {
+    fn columns(&self, table: &str) -> Option<Vec<String>> {
+        self.0.columns(table)
+    }
+
+    fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {
+        self.0.affinity(table, column)
+    }
+
+    fn view(&self, table: &str) -> Option<&ViewDefinition> {
+        self.0.views.get(&table.to_lowercase())
+    }
+}
+
+impl KnownSchema {
+    /// Returns whether a query reads a view.
+    pub fn reads_view(&self, query: &Query) -> bool {
+        let mut found = false;
+        query.each_table(&mut |table| found |= self.views.contains_key(&table.to_lowercase()));
+        found
     }
 }
 

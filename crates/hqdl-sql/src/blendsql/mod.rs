@@ -48,7 +48,7 @@ pub mod tree;
 mod terms;
 mod truth;
 pub mod usage;
-pub mod view;
+mod view;
 mod written;
 pub mod yes_no;
 

@@ -321,7 +321,11 @@ impl Probing<'_, '_> {
                 give(self, text);
             }
         }
+        // An aggregate in a subquery may be one of this SELECT, of all its rows.
+        let rewriter = &self.rows.rewriter;
+        let within = rewriter.aggregates_from_within(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
+        let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.reach(e, at)).collect();
         if let Some(text) = sum(parts) {
             if core.from.is_empty() && lone {

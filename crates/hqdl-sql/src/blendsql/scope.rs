@@ -1,7 +1,9 @@
 //! Which column a name means: scopes as `SQLite` resolves them, with the way of
 //! each column back to the table it comes from.
 
-use super::tree::{Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query};
+use super::tree::{
+    Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query, ViewDefinition,
+};
 
 /// What is known of a database's tables.
 pub trait Schema {
@@ -16,6 +18,11 @@ pub trait Schema {
     /// Whether it is a view that may have a LIMIT.
     fn limits(&self, _table: &str) -> bool {
         false
+    }
+
+    /// Returns the definition of a view that values are followed through.
+    fn view(&self, _table: &str) -> Option<&ViewDefinition> {
+        None
     }
 
     /// Returns whether it is a view that draws something by lot, anew each time it is read.

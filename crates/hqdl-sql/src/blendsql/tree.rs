@@ -7,6 +7,15 @@ use std::ops::Range;
 /// Bytes of the query's text.
 pub type Span = Range<usize>;
 
+/// The query of a view.
+#[derive(Debug, Clone)]
+pub struct ViewDefinition {
+    /// The text that the query's spans refer to.
+    pub sql: String,
+    /// The query.
+    pub query: Query,
+}
+
 /// A SELECT with its CTEs, a compound of them, or VALUES.
 #[derive(Debug, Clone)]
 pub struct Query {

@@ -2,16 +2,7 @@
 
 use super::lexer::{self, Brackets};
 use super::parse::parse;
-use super::tree::Query;
-
-/// The query of a view.
-#[derive(Debug, Clone)]
-pub struct ViewDefinition {
-    /// The text that the query's spans refer to.
-    pub sql: String,
-    /// The query.
-    pub query: Query,
-}
+use super::tree::ViewDefinition;
 
 impl ViewDefinition {
     /// Reads a CREATE VIEW statement; `None` if its query cannot be parsed.
@@ -37,7 +28,7 @@ impl ViewDefinition {
 
 #[cfg(test)]
 mod tests {
-    use super::ViewDefinition;
+    use crate::blendsql::tree::ViewDefinition;
 
     #[test]
     fn the_query_of_a_view_is_found_whatever_its_names_are() {

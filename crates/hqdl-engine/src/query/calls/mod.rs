@@ -16,7 +16,8 @@ use crate::query::calls::views::Stored;
 use crate::query::choosing::{Choosing, options};
 use crate::query::documents;
 use crate::query::reading::{
-    column, filled, is_list, is_untold, kind, quantity, regex, said_quantity, together,
+    column, filled, is_list, is_ordered_number, is_untold, kind, quantity, regex, said_quantity,
+    together,
 };
 use crate::query::smoothie::{Route, RouteKind};
 use crate::query::targets::Target;
@@ -102,6 +103,14 @@ pub struct Join {
     pub model: Option<String>,
 }
 
+/// What is known of each call from where it is in the query.
+pub(in crate::query) struct Usages<'u> {
+    /// As the query reads its tables and views.
+    pub plain: &'u HashMap<usize, CallUsage>,
+    /// The same through views, if the query reads one.
+    pub through: Option<&'u HashMap<usize, CallUsage>>,
+}
+
 impl Calls {
     /// Decides what each call asks for.
     ///
@@ -110,7 +119,7 @@ impl Calls {
     pub fn decide(
         sql: &str,
         parsed: &Parsed,
-        usages: &HashMap<usize, CallUsage>,
+        usages: &Usages<'_>,
         spec: &Spec,
         choosing: &mut dyn Choosing,
         binder: &mut Binder<'_, '_>,
@@ -125,7 +134,8 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let (alone, usages) = (usages, &together(parsed, usages));
+        let (alone, through) = (usages.plain, usages.through.map(|u| together(parsed, u)));
+        let usages = &together(parsed, alone);
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = CallUsage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
@@ -140,7 +150,15 @@ impl Calls {
                     let chosen = |choosing: &mut dyn Choosing| {
                         options(sql, parsed, call, usage, choosing, false)
                     };
-                    match bound(spec, call, usage, choosing, &chosen)? {
+                    let mut found = bound(spec, call, usage, choosing, &chosen)?;
+                    // A view's own columns come first: it may be the source of an expansion.
+                    let through = through.as_ref().and_then(|through| through.get(&n));
+                    if let (Some(through), false) = (through, matches!(found, Ok(Some(_))))
+                        && let Ok(Some(bound)) = bound(spec, call, through, choosing, &chosen)?
+                    {
+                        found = Ok(Some(bound));
+                    }
+                    match found {
                         Ok(Some(bound)) => {
                             let expansion = &spec.expansions[bound.expansion];
                             match calls
@@ -262,7 +280,7 @@ impl Calls {
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.substring && !call.image).then_some(0);
         column.origin = usage.base_column();
-        let untold = is_untold(call, usage, &column);
+        let untold = is_untold(call, usage, &column) || is_ordered_number(call, usage, &column);
         let target = self.target(self.models[n].clone(), "values", names, Vec::new());
         if call.image {
             let expansion = &mut self.expansions[target].expansion;
@@ -301,7 +319,7 @@ impl Calls {
         let key = vec!["rows".to_owned()];
         let mut column = column(&question, kind, values, is_list(call), &key);
         column.pattern.clone_from(&call.regex);
-        let untold = is_untold(call, usage, &column);
+        let untold = is_untold(call, usage, &column) || is_ordered_number(call, usage, &column);
         // A question about rows is alone in its expansion: rows differ.
         let asks = (self.models[n].clone(), contexts.clone(), asked(&column));
         let target = match self.questions_at.get(&asks) {

@@ -14,15 +14,15 @@ use rusqlite::types::ValueRef;
 
 use crate::query::ask::Asking;
 use crate::query::binder::Binder;
-use crate::query::calls::Calls;
 use crate::query::calls::views::views;
+use crate::query::calls::{Calls, Usages};
 use crate::query::context::Contexts;
 use crate::query::engine::nested::Nested;
 use crate::query::functions::register;
 use crate::query::guard::Guard;
 use crate::query::kept::Kept;
 use crate::query::live::{Live, Shared, lock};
-use crate::query::schema::KnownSchema;
+use crate::query::schema::{KnownSchema, ThroughViews};
 use crate::query::smoothie::{Meta, Pass, Route, RouteKind, Sink};
 use crate::query::targets::Demand;
 use crate::query::validation::{outer, validate};
@@ -140,6 +140,10 @@ impl<'r, 'a> Engine<'r, 'a> {
             validate(&text, &parsed, &guard)?;
         }
         let usages = usage::of_calls(&text, &parsed, &schema);
+        let through = schema
+            .reads_view(&parsed.query)
+            .then(|| usage::of_calls(&text, &parsed, &ThroughViews(&schema)));
+        let usages = Usages { plain: &usages, through: through.as_ref() };
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         models(&parsed, request.spec)?;
         let mut nested = Nested {

@@ -314,17 +314,28 @@ impl Rewriter<'_> {
         found
     }
 
-    /// Whether an aggregate in a subquery is one of this SELECT: the columns of its
-    /// arguments, ORDER BY and FILTER are all of here.
+    /// Whether an aggregate in a subquery is one of this SELECT.
     pub(in crate::blendsql) fn is_aggregate_from_within(
         &self,
         core: &Core,
         query: &Query,
         scope: &Scope<'_>,
     ) -> bool {
-        let mut found = false;
+        !self.aggregates_from_within(core, query, scope).is_empty()
+    }
+
+    /// Returns the aggregates in subqueries that are aggregates of this SELECT: the columns of
+    /// their arguments, ORDER BY and FILTER are all of here.
+    pub(in crate::blendsql) fn aggregates_from_within(
+        &self,
+        core: &Core,
+        query: &Query,
+        scope: &Scope<'_>,
+    ) -> Vec<Expr> {
+        let mut found = Vec::new();
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
-        for expr in columns.chain(query.order.iter().map(|o| &o.expr)) {
+        let exprs = columns.chain(&core.having).chain(query.order.iter().map(|o| &o.expr));
+        for expr in exprs {
             self.resolver().each_in(expr, scope, false, &mut |e, at, _| {
                 if at.depth <= scope.depth || !is_of_rows(e) {
                     return;
@@ -338,7 +349,9 @@ impl Rewriter<'_> {
                         outer |= depth.is_none_or(|d| d <= scope.depth);
                     }
                 });
-                found |= outer && !own;
+                if outer && !own {
+                    found.push(e.clone());
+                }
             });
         }
         found

@@ -12,7 +12,7 @@ use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{ColumnOrigin, Schema, bare};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query,
+    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ViewDefinition,
 };
 use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Outputs};
 
@@ -260,11 +260,26 @@ impl<'q> Follow<'q> {
 
     fn tail(&mut self, query: &Query, names: &SelectNames<'_>) {
         for term in &query.order {
-            self.flow(&term.expr, names);
+            let mut flow = self.flow(&term.expr, names);
+            if let Body::Core(core) = &query.body
+                && let ResolvedTerm::Result(n) =
+                    resolve_term(&term.expr, Clause::Order, core, self.sql)
+                && let Some(expr) = core.columns.get(n).and_then(|c| c.expr.as_ref())
+            {
+                flow = self.flow(expr, names);
+            }
+            self.note_order(&flow);
         }
         for expr in query.limit.iter().chain(&query.offset) {
             let flow = self.flow(expr, names);
             self.note(&flow, &ComparedWith::Limit);
+        }
+    }
+
+    /// Notes that values are ordered.
+    pub fn note_order(&mut self, flow: &Flow) {
+        for call in &flow.calls {
+            self.found.entry(*call).or_default().ordered = true;
         }
     }
 
@@ -375,7 +390,10 @@ impl<'q> Follow<'q> {
             FromSource::Table { schema, name, .. } => {
                 match around.cte(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone().map(|f| self.again(f)),
-                    None => self.base(name),
+                    None => match self.schema.view(name) {
+                        Some(view) => self.view(name, view),
+                        None => self.base(name),
+                    },
                 }
             }
             FromSource::Function { name, .. } => self.schema.columns(name).map(|columns| {
@@ -421,6 +439,20 @@ impl<'q> Follow<'q> {
             .collect();
         self.joined.extend(joined);
         fields
+    }
+
+    /// The columns of a view, with what its query makes them of.
+    fn view(&mut self, name: &str, view: &'q ViewDefinition) -> Option<Vec<FollowedField>> {
+        let mut within =
+            Self { instances: self.instances, ..Self::new(&view.sql, &[], self.schema) };
+        let fields = within.query(&view.query, &SelectNames::default(), None);
+        let columns = self.schema.columns(name)?;
+        let Some(fields) = fields.filter(|fields| fields.len() == columns.len()) else {
+            return self.base(name);
+        };
+        self.instances = within.instances;
+        self.joined.extend(within.joined);
+        Some(renamed(fields, &columns))
     }
 
     fn base(&mut self, table: &str) -> Option<Vec<FollowedField>> {

@@ -226,6 +226,9 @@ impl Follow<'_> {
                         self.meet("<", &pair[0], &pair[1]);
                     }
                 }
+                if let ([one], false) = (flows.as_slice(), window) {
+                    self.note_order(one);
+                }
                 // What a window is ordered by is no value of it.
                 let many = if window { 1 } else { flows.len() };
                 union(flows.into_iter().take(many).collect())

@@ -110,6 +110,8 @@ pub struct CallUsage {
     pub condition: bool,
     /// What its answer is compared with.
     pub compared: Vec<ComparedWith>,
+    /// It is ordered: a term of ORDER BY, or what `max` or `min` choose from.
+    pub ordered: bool,
     /// Calls that its answer is compared with.
     pub beside: Vec<usize>,
     /// What it is cast to, or a call that asks the same is said to return.
