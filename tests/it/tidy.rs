@@ -249,7 +249,8 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places where a text is searched for fixed words although no syntax tree is at hand: the
 /// file, the search, and why it decides nothing about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 25] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 26] = [
+    ("query/guard.rs", "starts_with(\"near \\\"ILIKE\\\"\")", "a message of SQLite"),
     ("query/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
     ("query/arguments.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
     ("query/reading.rs", "find(\"{}\")", "the slots of a question"),
