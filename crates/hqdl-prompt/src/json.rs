@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::align::{Echoed, Fit, RequestKeys, RowPlace};
 use super::found::{FoundRow, RowWords};
+use super::unambiguous::UnambiguousJson;
 use super::{label, quotes};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
@@ -54,8 +55,9 @@ fn documents(text: &str, columns: &[String]) -> RowObjects {
     let mut tries = 0;
     while let Some(next) = text[at..].find(['{', '[']) {
         at += next;
-        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();
-        if let Some(Ok(json)) = values.next() {
+        let mut values =
+            serde_json::Deserializer::from_str(&text[at..]).into_iter::<UnambiguousJson>();
+        if let Some(Ok(UnambiguousJson(json))) = values.next() {
             at += values.byte_offset();
             rows_of_document(json, columns, &mut rows);
             continue;
@@ -105,8 +107,8 @@ fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Map<String,
     let Some(array) = rows_array(text) else { return };
     let mut rest = array;
     loop {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
-        let Some(Ok(json)) = values.next() else { return };
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<UnambiguousJson>();
+        let Some(Ok(UnambiguousJson(json))) = values.next() else { return };
         let end = values.byte_offset();
         if let Json::Object(object) = json
             && is_row(&object, columns)

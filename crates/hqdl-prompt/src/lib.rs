@@ -74,6 +74,7 @@ mod quotes;
 mod reasoning;
 mod record;
 mod schema;
+mod unambiguous;
 mod write;
 
 use std::sync::{Arc, OnceLock};

@@ -9,11 +9,12 @@ mod value;
 
 use std::sync::{Arc, OnceLock};
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::align::RequestKeys;
 use super::completion::{self, Finish, RowOutcome};
 use super::reasoning::answer_part;
+use super::unambiguous::UnambiguousJson;
 use super::{AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
@@ -201,7 +202,8 @@ pub fn read(
 /// Returns the value of a completion that is one answer and nothing else.
 fn answer_value(content: &str) -> Option<Json> {
     let answer = answer_part(content)?;
-    let mut object: Map<String, Json> = serde_json::from_str(answer.trim()).ok()?;
+    let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
+    let Json::Object(mut object) = json else { return None };
     object.remove(ANSWER).filter(|_| object.is_empty())
 }
 

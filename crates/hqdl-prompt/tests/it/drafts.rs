@@ -177,3 +177,16 @@ fn a_key_that_nobody_asked_for_and_that_says_nothing_is_ignored() {
         assert_eq!(asked.read(&row.to_string()), [json!(["right"])], "{row}");
     }
 }
+
+#[test]
+fn a_member_with_two_values_is_no_answer() {
+    let sound = json_rows().to_string();
+    let value = "\"publisher_name\":\"Marvel Comics\"";
+    assert!(sound.contains(value), "{sound}");
+    let twice = sound.replacen(value, &format!("{value},\"publisher_name\":\"Image Comics\""), 1);
+    assert_eq!(read(&twice)[1..], [bat(), abe()]);
+    assert_ne!(read(&twice)[0], man());
+    // The same value twice is one answer.
+    let same = sound.replacen(value, &format!("{value},{value}"), 1);
+    assert_eq!(read(&same), [man(), bat(), abe()]);
+}
