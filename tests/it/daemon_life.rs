@@ -56,10 +56,13 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
 #[test]
 fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
     let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
     let project = heroes(&endpoint, "csv");
+    // The first request of all goes alone.
+    project.materialize(&["--limit", "1"]).exits(0);
+    let asked = endpoint.count();
+    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
     let daemon = Daemon::start(&project, &["--grace", "1"]);
-    endpoint.wait_for(3);
+    endpoint.wait_for(asked + 3);
     let began = Instant::now();
     daemon.signal("INT");
     assert_eq!(daemon.ends(), 0);

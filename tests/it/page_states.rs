@@ -88,7 +88,7 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
         "complete",
         daemon,
         "/",
-        &["incomplete", "38 of 40 cells have a value", "motto", "test-model"],
+        &["complete", "38 of 40 cells have a value", "motto", "test-model"],
     );
     walk.look("complete spec", daemon, "/specs/x", &["coverage", "eye_color"]);
     walk.look("table", daemon, "/specs/x/tables/llm", &["Zed Zedsson", "unknown"]);
@@ -126,7 +126,7 @@ fn all(walk: &mut Walk) {
         let endpoint = wordy();
         let project = heroes(&endpoint, "json");
         let daemon = Daemon::start(&project, &[]);
-        daemon.rests("incomplete");
+        daemon.rests("complete");
         at_rest(walk, &project, &daemon);
     }
     {

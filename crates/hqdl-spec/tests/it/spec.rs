@@ -118,7 +118,7 @@ const MISTAKES: &[Mistake] = &[
         "key = \"superhero_name\"",
         "`key` is a string",
         "\"superhero_name\"",
-        "",
+        "write `key = [\"superhero_name\"]`",
     ),
     mistake("context = [\"height_cm\"]", "context = [12]", "`context` is an integer", "12", ""),
     mistake("name = \"test\"", "name = true", "`name` is a boolean", "true", ""),
