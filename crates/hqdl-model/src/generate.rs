@@ -49,6 +49,7 @@ use crate::{
     RetryingRequest, Tokens,
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
+pub use hqdl_prompt::ExpansionKeys;
 use hqdl_prompt::{Prompt, PromptFrame};
 use hqdl_spec::{Expansion, Format, parameters_text};
 use hqdl_values::cell::{State, Tally};
@@ -87,6 +88,9 @@ pub struct Context {
     pub told_unfinished: AtomicBool,
     /// Whether cells that batches under way ask for are left to these.
     pub beside_batches: bool,
+    /// All keys of the expansion, where they are known: a request for one row accepts a misspelt
+    /// key that is none of them.
+    pub known_keys: Option<Arc<ExpansionKeys>>,
     /// Loaded when first needed.
     pub tokenizer: OnceLock<Tokenizer>,
 }
@@ -375,6 +379,7 @@ impl Context {
             told: false.into(),
             told_unfinished: false.into(),
             beside_batches: false,
+            known_keys: None,
             tokenizer: OnceLock::new(),
         }
     }

@@ -11,15 +11,18 @@
 //!   tells two rows with these apart no better than it does us;
 //! * a request for one row is answered by one row: there, a part of the key may
 //!   be left out, or filled in where the key has none (`NULL` → "Carl Creel"),
-//!   which is noted. A part that contradicts the key is nobody's.
+//!   which is noted. A part that contradicts the key is nobody's, unless the whole
+//!   key is only misspelt and no other row of the expansion has the echoed one.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use foldhash::HashMap;
 
 use super::label::{self, fold};
 use super::markup::unescaped;
+use super::spelling::{ExpansionKeys, is_misspelling};
 use hqdl_values::value::Value;
 
 /// The rows of a request, as answers are matched with them.
@@ -33,6 +36,8 @@ pub struct RequestKeys {
     /// The rows of which that says too little: their first part is nothing, or may be
     /// split over several fields.
     open: Vec<usize>,
+    /// All keys of the expansion, where the only row's key may be misspelt.
+    known: Option<Arc<ExpansionKeys>>,
 }
 
 /// A row of a request.
@@ -57,6 +62,8 @@ struct KeyPart {
 /// How well an echoed key fits a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
+    /// Letters are wrong; accepted only where one row was asked about.
+    Misspelt,
     /// Parts were left out or filled in; accepted only where one row was asked
     /// about.
     Partly,
@@ -122,7 +129,15 @@ impl RequestKeys {
                 _ => open.push(n),
             }
         }
-        Self { rows, broken, by_first, open }
+        Self { rows, broken, by_first, open, known: None }
+    }
+
+    /// The same keys. If they are one, an answer may misspell it, unless what it says is
+    /// another one of `known`.
+    #[must_use]
+    pub fn among(self, known: Option<Arc<ExpansionKeys>>) -> Self {
+        let known = known.filter(|_| self.rows.len() == 1);
+        Self { known, ..self }
     }
 
     /// The rows that fields may fit, each once: those that [`Self::spelled_fits`] tells of, and
@@ -138,6 +153,9 @@ impl RequestKeys {
     }
 
     fn begun_by(&self, spelled: &[SpelledField<'_>]) -> Vec<usize> {
+        if self.known.is_some() {
+            return vec![0];
+        }
         let Some(first) = spelled.first() else { return self.open.clone() };
         if label::says_none(first.field) {
             return (0..self.rows.len()).collect();
@@ -190,7 +208,7 @@ impl RequestKeys {
             // Of the only row, one part that is right may be enough.
             let partly = self.rows.len() == 1
                 && row.parts.iter().any(|part| !part.folded.is_empty() && holds(part));
-            partly || text.contains(&row.tag) || row.parts.iter().all(holds)
+            partly || self.known.is_some() || text.contains(&row.tag) || row.parts.iter().all(holds)
         })
     }
 
@@ -364,6 +382,27 @@ impl RequestKeys {
 
     /// How well the fields begin with the key of a row, and how many they took.
     fn spelled_fits(
+        &self,
+        row: usize,
+        fields: &[&str],
+        spelled: &[SpelledField<'_>],
+    ) -> Option<(Fit, usize)> {
+        self.unmisspelt_fits(row, fields, spelled).or_else(|| self.misspelt_fits(fields, spelled))
+    }
+
+    /// Whether the fields begin with the only key, misspelt, and how many they took.
+    fn misspelt_fits(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Option<(Fit, usize)> {
+        let known = self.known.as_ref()?;
+        let parts = &self.rows.first()?.parts;
+        let echoed = fields.get(..parts.len())?;
+        let fits = |(part, field): (&KeyPart, &SpelledField<'_>)| {
+            part.is(field).is_some() || (!part.null && is_misspelling(&part.text, field.field))
+        };
+        (parts.iter().zip(spelled).all(fits) && !known.contains(echoed))
+            .then_some((Fit::Misspelt, parts.len()))
+    }
+
+    fn unmisspelt_fits(
         &self,
         row: usize,
         fields: &[&str],

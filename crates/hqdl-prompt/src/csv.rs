@@ -173,7 +173,7 @@ fn whole(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<Fo
         rest = &rest.trim_start()[end..];
         let reading = reading(&fields, keys, checkers, words)?;
         let free = rows.get_mut(reading.place.row).filter(|r| r.is_none())?;
-        if open || !reading.exact || reading.place.fit == Fit::Partly {
+        if open || !reading.exact || reading.place.fit <= Fit::Partly {
             return None;
         }
         *free = Some(reading.found);
@@ -374,7 +374,7 @@ fn reading(
     };
     let good =
         cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
-    let note = (place.fit == Fit::Partly).then(|| {
+    let note = (place.fit <= Fit::Partly).then(|| {
         let start = place.taken.saturating_sub(keys.parts());
         format!(
             "the key was echoed as \"{}\"",

@@ -209,7 +209,7 @@ fn place_row(
     };
     let (place, note) = match (place, &key) {
         (Some(place), key) => {
-            let key = key.as_ref().filter(|_| place.fit == Fit::Partly);
+            let key = key.as_ref().filter(|_| place.fit <= Fit::Partly);
             (place, key.map(|k| format!("the key was echoed as \"{}\"", k.join(", "))))
         }
         // One row was asked about and one came back: it is that one.

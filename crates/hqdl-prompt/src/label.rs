@@ -7,7 +7,8 @@
 //! Tags are letters and digits alone. Nothing in them needs quotes or escapes,
 //! so keys with quotes, line breaks or code fences cannot be confused with the
 //! form of an answer. Where no word tells a row from the others (`Alien` beside
-//! `ALIEN`, NULL beside the empty text), a few digits of its key's hash do.
+//! `ALIEN`, NULL beside the empty text), a few digits of a hash do. It covers all keys of the
+//! request, so that a row of another request's answer does not have the same label.
 
 use std::borrow::Cow;
 
@@ -46,12 +47,15 @@ pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     }
     // No hash may make a tag that is a word of another row.
     let mut taken: Option<HashSet<String>> = None;
+    let mut request: Option<blake3::Hash> = None;
     let tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
         if let Some(own) = telling(words, &rows_with) {
             return own.to_owned();
         }
         let all = || rows_with.keys().map(|word| (*word).to_owned()).collect();
-        hashed(key, words.first().map(|word| word.text), taken.get_or_insert_with(all))
+        let request = *request.get_or_insert_with(|| hash_keys(&keys));
+        let first = words.first().map(|word| word.text);
+        hashed(&request, key, first, taken.get_or_insert_with(all))
     };
     keys.iter().zip(&words).map(tag).collect()
 }
@@ -68,11 +72,23 @@ fn telling<'w>(
     names.or_else(|| alone.iter().min_by_key(|word| word.len())).copied()
 }
 
+/// Returns a hash of the keys of a request.
+fn hash_keys(keys: &[&[Value]]) -> blake3::Hash {
+    let keys: Vec<Vec<Option<_>>> =
+        keys.iter().map(|key| key.iter().map(Value::canonical).collect()).collect();
+    blake3::hash(serde_json::to_string(&keys).unwrap_or_default().as_bytes())
+}
+
 /// A tag that tells a row apart of which no word does.
-fn hashed(key: &[Value], first: Option<&str>, taken: &mut HashSet<String>) -> String {
+fn hashed(
+    request: &blake3::Hash,
+    key: &[Value],
+    first: Option<&str>,
+    taken: &mut HashSet<String>,
+) -> String {
     let parts: Vec<Option<_>> = key.iter().map(Value::canonical).collect();
     let text = serde_json::to_string(&parts).unwrap_or_default();
-    let hash = blake3::hash(text.as_bytes()).to_hex();
+    let hash = blake3::keyed_hash(request.as_bytes(), text.as_bytes()).to_hex();
     let first = first.unwrap_or_default();
     let dash = if first.is_empty() { "" } else { "-" };
     for digits in DIGITS..hash.len() {

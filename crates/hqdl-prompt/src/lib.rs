@@ -74,6 +74,7 @@ mod quotes;
 mod reasoning;
 mod record;
 mod schema;
+mod spelling;
 mod unambiguous;
 mod write;
 
@@ -84,6 +85,7 @@ use serde_json::Value as Json;
 pub use completion::RowOutcome;
 pub use question::{AskedColumn, AskedRow, Question};
 pub use reasoning::answer_part;
+pub use spelling::ExpansionKeys;
 
 use hqdl_spec::{Column, Echo, Expansion, Format, Type};
 use hqdl_values::Row;

@@ -48,7 +48,8 @@ impl Work<'_> {
             (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
             let of = (Arc::new(expansion.clone()), Arc::clone(&self.wanted[n]));
             let context = Context::new(&asking, of.0, of.1, self.choice(expansion));
-            let context = Arc::new(Context { beside_batches: true, ..context });
+            let known_keys = Some(Arc::clone(&survey.expansion_keys));
+            let context = Arc::new(Context { beside_batches: true, known_keys, ..context });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
             let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use super::counts::CellCounts;
 use super::{Halt, MaterializeError, Work};
@@ -11,6 +12,7 @@ use hqdl_database::versions::{PublishedCell, Shown, Sums, Version};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::unify::LONGEST_WORD;
 use hqdl_facts::{FactsError, Found, Reason, Record};
+use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{Batcher, ColumnPlan, ExpansionPlan, Meter, MissingRow, Pace};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
@@ -62,6 +64,8 @@ pub(super) struct Survey<'db> {
     pub(super) overridden: HashSet<Entity>,
     /// Why `--where` does not apply to it, when it does not.
     pub(super) unfit: Option<String>,
+    /// The keys, by what tells a misspelt one from another.
+    pub(super) expansion_keys: Arc<ExpansionKeys>,
     /// Answers outside of lists that no model was asked about.
     pub(super) strangers: Strangers,
 }
@@ -172,6 +176,7 @@ impl<'w> Work<'w> {
         let (mut known, mut asked_keys) = (0, 0);
         let mut overridden = HashSet::new();
         let mut strangers = Strangers::new();
+        let mut expansion_keys = ExpansionKeys::default();
         self.look_for_parcels()?;
         self.each_known(&keys, &mut |key: &KeyRow, found: KnownFacts| {
             let record = found;
@@ -188,6 +193,7 @@ impl<'w> Work<'w> {
                 return Ok(());
             }
             plan.keys += 1;
+            expansion_keys.insert(&key.row.key);
             if self.overrides.any_of(n, &key.entity) {
                 overridden.insert(key.entity.clone());
             }
@@ -273,6 +279,7 @@ impl<'w> Work<'w> {
             open: places,
             differs: None,
             overridden,
+            expansion_keys: Arc::new(expansion_keys),
             strangers,
             unfit: None,
         })

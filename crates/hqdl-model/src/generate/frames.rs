@@ -88,6 +88,7 @@ impl Context {
     pub(super) fn keys(&self, cut: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
         let rows = self.rows(cut);
         let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
+        let keys = keys.among(self.known_keys.clone());
         (keys, self.expansion.key_shown(first_key(cut)))
     }
 

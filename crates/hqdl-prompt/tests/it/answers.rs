@@ -1,9 +1,11 @@
 //! From a completion to answers, through both formats: what models write, what
 //! becomes of each row, and that no row is harmed by another.
 
+use std::sync::Arc;
+
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::Finish;
-use hqdl_prompt::{PromptFrame, Question, RowOutcome, completion};
+use hqdl_prompt::{ExpansionKeys, PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format};
 use hqdl_values::Row;
@@ -52,6 +54,8 @@ name = "note"
 pub struct Asked {
     expansion: Expansion,
     rows: Vec<Vec<Value>>,
+    /// The keys of the expansion, where a misspelt key may be accepted.
+    known: Option<Arc<ExpansionKeys>>,
 }
 
 impl Asked {
@@ -65,7 +69,7 @@ impl Asked {
     }
 
     fn of(expansion: Expansion, rows: Vec<Vec<Value>>) -> Self {
-        Self { expansion, rows }
+        Self { expansion, rows, known: None }
     }
 
     /// Three heroes.
@@ -84,6 +88,16 @@ impl Asked {
         Self::new(HEROES, &[&[Some(name), full]])
     }
 
+    /// The same request, in an expansion that has these keys beside those asked about.
+    fn among(self, others: &[&[&str]]) -> Self {
+        let mut known = ExpansionKeys::default();
+        self.rows.iter().for_each(|key| known.insert(key));
+        for key in others {
+            known.insert(&key.iter().map(|part| Value::from(*part)).collect::<Vec<_>>());
+        }
+        Self { known: Some(Arc::new(known)), ..self }
+    }
+
     fn outcomes(&self, content: &str, truncated: bool) -> Vec<RowOutcome> {
         self.finished(content, if truncated { Finish::Cut } else { Finish::Stop })
     }
@@ -93,6 +107,7 @@ impl Asked {
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
         let keys = RequestKeys::new(self.rows.iter().map(Vec::as_slice));
+        let keys = keys.among(self.known.clone());
         completion::read(content, finish, &keys, self.expansion.key.names(), &columns, &checkers)
     }
 
@@ -907,6 +922,50 @@ fn hqdl_lines_without_a_number_are_read_for_one_row() {
     ] {
         assert_eq!(asked.read(content), [man()], "{content}");
     }
+}
+
+#[test]
+fn rows_of_another_request_are_not_taken_where_no_word_tells_keys_apart() {
+    let keys = |last: &'static str| -> Asked {
+        Asked::new(
+            HEROES,
+            &[&[Some("!"), None], &[Some("?"), None], &[Some("-"), Some("-")], &[Some(last), None]],
+        )
+    };
+    let (one, other) = (keys("Batman"), keys("Robin"));
+    let row = |asked: &Asked, n: usize| format!("{},DC Comics,1939,Stamina", asked.label(n));
+    let answer: Vec<String> = (0..3).map(|n| row(&other, n)).collect();
+    assert_eq!(&one.read(&answer.join("\n"))[..3], &[no_answer(), no_answer(), no_answer()]);
+    let own: Vec<String> = (0..4).map(|n| row(&one, n)).collect();
+    assert!(!one.read(&own.join("\n")).contains(&no_answer()));
+}
+
+#[test]
+fn a_misspelt_key_is_accepted_where_one_row_was_asked_and_no_other_row_has_it() {
+    let one = |others: &[&[&str]]| Asked::one("Charcoal", Some("Charles Burlingame")).among(others);
+    let csv = "1,Charcoal,Charels Burlinghame,Marvel Comics,1965,Stamina";
+    let json = json!({"rows": [{"row": 1, "key": ["Charcoal", "Charels Burlinghame"], "cells": {"publisher_name": "Marvel Comics", "first_year": 1965, "powers": ["Stamina"]}}]}).to_string();
+    let quoted = "'Charcoal','Charels Burlinghame','Marvel Comics','1965','Stamina'";
+    let right = json!(["Marvel Comics", 1965, ["Stamina"]]);
+    for content in [csv, quoted, &json] {
+        let alone = one(&[]);
+        assert_eq!(alone.read(content), std::slice::from_ref(&right), "{content}");
+        assert!(alone.notes(content).contains("\"Charcoal, Charels Burlinghame\""), "{content}");
+        let other = one(&[&["charcoal", "Charels Burlinghame"]]);
+        assert_eq!(other.read(content), [no_answer()], "{content}");
+        let unknown = Asked::one("Charcoal", Some("Charles Burlingame"));
+        assert_eq!(unknown.read(content), [no_answer()], "{content}");
+    }
+    for echoed in ["Charcoal,Charles Burlingame II", "Charcoal,", "Batman,Charels Burlingame"] {
+        let content = format!("1,{echoed},Marvel Comics,1965,Stamina");
+        let notes = one(&[]).read(&content);
+        assert!(notes == [no_answer()] || echoed.ends_with(','), "{content}: {notes:?}");
+    }
+    let several = Asked::new(
+        HEROES,
+        &[&[Some("Charcoal"), Some("Charles Burlingame")], &[Some("Batman"), Some("Bruce Wayne")]],
+    );
+    assert_eq!(several.among(&[]).read(csv)[0], no_answer());
 }
 
 #[test]
