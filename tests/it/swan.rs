@@ -210,7 +210,9 @@ fn eight_recordings_score_what_their_models_knew() {
         ("gpt35_1shot", 7.0, 1_102_738),
         ("gpt35_3shot", 6.0, 1_211_782),
         ("gpt35_5shot", 8.0, 1_293_565),
-        ("gpt4turbo_0shot", 7.0, 1_069_186),
+        // Question 22 was right by luck while the row of The Comedian was missing, whose name
+        // the model misspells (136 more heroes of Marvel, not 137).
+        ("gpt4turbo_0shot", 6.0, 1_069_186),
         ("gpt4turbo_1shot", 7.0, 1_102_738),
         ("gpt4turbo_3shot", 8.0, 1_211_782),
         ("gpt4turbo_5shot", 7.0, 1_293_565),
@@ -258,7 +260,7 @@ fn eight_recordings_score_what_their_models_knew() {
     // Recordings of two models are two lines, whatever the spec calls the model.
     for line in [
         "| hqdl, gpt-4-turbo, recorded: superhero_gpt35 (mode hqdl) | 13.3 | 23.3 | 20.0 |",
-        "| hqdl, gpt-4-turbo, recorded: superhero_gpt4turbo (mode hqdl) | 23.3 | 23.3 |",
+        "| hqdl, gpt-4-turbo, recorded: superhero_gpt4turbo (mode hqdl) | 20.0 | 23.3 |",
     ] {
         assert!(report.contains(line), "{line}\n{report}");
     }
