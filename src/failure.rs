@@ -13,7 +13,7 @@ use crate::overrides::{OverrideEditError, OverridesError};
 use crate::problem::Problems;
 use crate::query::QueryError;
 use crate::session::OverrideError;
-use crate::spec::ReadError;
+use crate::spec::{ReadError, UnpricedModel};
 use crate::suggest::SuggestError;
 
 /// Exit code: some cells could not be answered, or lack a required value.
@@ -182,6 +182,12 @@ impl From<ReadError> for Failure {
 impl From<Problems> for Failure {
     fn from(problems: Problems) -> Self {
         Self::Problems(problems)
+    }
+}
+
+impl From<UnpricedModel> for Failure {
+    fn from(error: UnpricedModel) -> Self {
+        Self::input(error.to_string(), "set `price` in [model], or leave the budget out")
     }
 }
 

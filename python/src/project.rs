@@ -416,7 +416,7 @@ fn map(
 ) -> Result<(arrow_array::ArrayRef, arrow_array::ArrayRef, String), Failed> {
     let opened = settings.facts()?;
     let mut spec = settings.spec.clone();
-    spec.limits.budget_usd = budget.or(spec.limits.budget_usd);
+    spec.set_budget(budget)?;
     spec.expansions.clear();
     let facts = opened.facts.latest();
     let mut request = Request {

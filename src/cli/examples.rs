@@ -22,6 +22,10 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "prices",
+        &["hqdl prices", "hqdl prices gpt-4o-mini", "hqdl prices --format csv > prices.csv"],
+    ),
+    (
         "materialize",
         &[
             "hqdl materialize specs/superhero.toml",

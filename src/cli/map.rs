@@ -177,7 +177,7 @@ impl InputLine<'_> {
         budget: Option<f64>,
     ) -> Result<Json, Failure> {
         let mut spec = self.spec.clone();
-        spec.limits.budget_usd = budget.or(spec.limits.budget_usd);
+        spec.set_budget(budget)?;
         spec.expansions.clear();
         let facts = self.facts.latest();
         let listener: Listener = Arc::new(|_| {});

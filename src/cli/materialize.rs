@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::{Progress, duration};
+use super::progress::{Progress, duration, in_brackets};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
 use crate::format::{count_noun, thousands};
@@ -303,7 +303,7 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     } else {
         "unknown (no `price` in [model])".to_owned()
     };
-    anstream::println!("price      {price}");
+    anstream::println!("price      {price}{}", in_brackets(&report.price_notes));
     if report.in_doubt.requests > 0 {
         let most = if report.priced {
             format!("${:.4}", report.in_doubt.most.usd)

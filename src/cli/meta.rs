@@ -1,6 +1,6 @@
 //! A smoothie's meta as a person reads it: after a query, and before one.
 
-use super::progress::duration;
+use super::progress::{duration, in_brackets};
 use crate::format::thousands;
 use crate::query::Meta;
 use crate::spec::Spec;
@@ -107,7 +107,8 @@ fn used(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
             _ => "unknown (no `price` in [model])".to_owned(),
         }
     };
-    line(out, "price", &price);
+    let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };
+    line(out, "price", &format!("{price}{}", in_brackets(notes)));
 }
 
 fn sql(out: &mut String, meta: &Meta) {

@@ -18,6 +18,7 @@ mod materialize;
 mod meta;
 mod overrides;
 mod plan;
+mod prices;
 mod progress;
 mod query;
 mod rows;
@@ -83,6 +84,8 @@ enum Command {
     Check(check::Options),
     /// Print what `materialize` would ask, with tokens, price and time. Sends no request.
     Plan(plan::Options),
+    /// Print the bundled price book: what the common models cost at their providers.
+    Prices(prices::Options),
     /// Ask the model for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
     /// Read the answers of batches that were run elsewhere, and publish them.
@@ -235,6 +238,7 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Init(options) => init::run(&options, cli.talk),
         Command::Check(options) => check::run(&options, cli.talk),
         Command::Plan(options) => plan::run(&options, cli.talk),
+        Command::Prices(options) => prices::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
         Command::Import(options) => import::run(&options, cli.talk),
         Command::Query(options) => query::run(&options, cli.talk),

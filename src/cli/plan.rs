@@ -153,13 +153,15 @@ fn print(plan: &Plan, batch: bool) {
     );
     if plan.priced {
         anstream::println!(
-            "price     ${:.4} likely, ${:.4} to ${:.4}",
+            "price     ${:.4} likely, ${:.4} to ${:.4}{}",
             plan.cost_usd.likely,
             plan.cost_usd.low,
-            plan.cost_usd.most
+            plan.cost_usd.most,
+            progress::in_brackets(&plan.price_notes)
         );
     } else {
-        anstream::println!("price     unknown: set `price` in [model]");
+        let notes = progress::in_brackets(&plan.price_notes);
+        anstream::println!("price     unknown: set `price` in [model]{notes}");
     }
     if plan.room != BudgetLeft::default() {
         let enough = || "enough, even for the most".to_owned();

@@ -207,6 +207,11 @@ fn used(usage: &Usage) -> String {
     )
 }
 
+/// Returns notes in brackets after a space, or nothing if there are none.
+pub fn in_brackets(notes: &[String]) -> String {
+    if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) }
+}
+
 /// Seconds as a person reads them.
 pub fn duration(seconds: f64) -> String {
     match seconds {

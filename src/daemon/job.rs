@@ -181,9 +181,7 @@ fn make(
     interrupt: &watch::Receiver<bool>,
 ) -> Result<EndedRun, Failure> {
     let mut spec = order.loaded.spec.clone();
-    if order.budget.is_some() {
-        spec.limits.budget_usd = order.budget;
-    }
+    spec.set_budget(order.budget)?;
     let guard = Guard::watch(&spec.database, order.timeout, interrupt.clone())?;
     let model = match (&order.loaded.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),

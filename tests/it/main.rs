@@ -51,6 +51,7 @@ mod on_server;
 mod packing;
 mod parameters;
 mod page_states;
+mod prices;
 mod providers;
 mod published_calls;
 mod publishing;

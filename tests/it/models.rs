@@ -213,7 +213,10 @@ fn names_that_no_model_has_are_told() {
     assert!(ended.stderr.contains("`big` is asked of [model.large]"), "{}", ended.stderr);
     // Flags say who is asked, of all.
     let before = small.count();
-    project.materialize(&["--model", "gpt-4.1-mini"]).exits(0);
+    // The spec's price is that of its own model, and its budget needs one.
+    let ended = project.materialize(&["--model", "gpt-4.1-mini"]).exits(2);
+    assert!(ended.stderr.contains("`budget_usd` cannot be kept"), "{}", ended.stderr);
+    project.materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).exits(0);
     assert_eq!(large.count(), 0);
     assert!(small.requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));
 }

@@ -108,6 +108,7 @@ fn json_is_one_object_with_rows_and_meta() {
         "input_tokens",
         "output_tokens",
         "cost_usd",
+        "price_notes",
         "seconds",
         "routes",
         "sql",
@@ -744,6 +745,7 @@ fn meta_is_the_object_that_was_promised() {
         input_tokens: 100,
         output_tokens: 20,
         cost_usd: 0.25,
+        price_notes: Vec::new(),
         seconds: 1.5,
         routes: vec![Route {
             call: "{{LLMMap('q', t.c)}}".to_owned(),
@@ -760,7 +762,7 @@ fn meta_is_the_object_that_was_promised() {
     let expected = json!({
         "requests": 2, "values_asked": 7, "values_reused": 3, "values_missing": 1, "values_unknown": 1,
         "passes": 2, "demand": [7, 0],
-        "input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25, "seconds": 1.5,
+        "input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25, "price_notes": [], "seconds": 1.5,
         "routes": [{
             "call": "{{LLMMap('q', t.c)}}", "route": "ad-hoc", "expansion": "adhoc_q",
             "column": "q", "why": "no column answers it",

@@ -62,8 +62,10 @@ impl SpecOverrides {
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
             None => {}
         }
-        if let Some(name) = &self.model {
+        if let Some(name) = self.model.as_ref().filter(|name| **name != model.name) {
             model.name.clone_from(name);
+            // The spec's price is that of its own model.
+            model.price = None;
         }
         if self.base_url.is_some() && self.base_url != model.base_url {
             model.base_url.clone_from(&self.base_url);

@@ -459,7 +459,7 @@ impl Context {
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
         record.output_tokens = tokens.output;
-        record.cost_usd = self.choice.price.as_ref().map_or(0.0, |p| tokens.cost(p));
+        record.cost_usd = reply.price(self.choice.price.as_ref()).map_or(0.0, |p| tokens.cost(&p));
         let cost = record.cost_usd;
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);

@@ -438,7 +438,7 @@ impl RetryingRequest<'_> {
                 if gate.is_some() {
                     self.check_report(&reply, tokens, worst);
                 }
-                let spent = Spent::of(tokens, self.price);
+                let spent = Spent::of(tokens, reply.price(self.price).as_ref());
                 debug!(
                     attempt,
                     ?took,

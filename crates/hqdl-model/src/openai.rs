@@ -28,7 +28,7 @@ use super::{
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
-use hqdl_spec::{CHAT, ModelParameters, ModelSettings, OPENAI, parameters_text};
+use hqdl_spec::{CHAT, ModelParameters, ModelSettings, OPENAI, SERVICE_TIER, parameters_text};
 use hqdl_values::key::tagged_text;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -457,6 +457,7 @@ impl Model for Endpoint {
                         self.change(form, form.without_temperature());
                     }
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
+                    reply.check_tier(self.parameters.get(SERVICE_TIER).and_then(Json::as_str));
                     return Ok(reply);
                 }
                 Err(error) => self.explained(self.without_key(error)),

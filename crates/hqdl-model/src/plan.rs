@@ -192,6 +192,10 @@ pub struct Plan {
     pub priced: bool,
     /// Price in USD.
     pub cost_usd: Range3,
+    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    ///
+    /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
+    pub price_notes: Vec<String>,
     /// What the budget has left.
     pub room: BudgetLeft,
     /// Time under the limits, in seconds.
@@ -289,6 +293,7 @@ impl Plan {
         json!({
             "expansions": expansions,
             "budget": self.budget_json(),
+            "price_notes": self.price_notes,
             "totals": {
                 "cells": self.cells(), "requests": self.requests(), "input_tokens": self.input_tokens(),
                 "output_tokens": output.likely.round() as u64,

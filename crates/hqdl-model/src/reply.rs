@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use super::usage_check::PlausibleTokens;
 use super::{ModelError, wire};
 use hqdl_prompt::completion::Finish;
+use hqdl_values::PriceTable;
 use hqdl_values::usage::Tokens;
 
 /// The most tokens that an endpoint is believed to count for one request: sums of
@@ -38,6 +39,22 @@ pub struct Reply {
     pub tokens: Option<Tokens>,
     /// What the endpoint reports, if that cannot be true.
     pub implausible: Option<Tokens>,
+    /// The service tier that the endpoint reports.
+    pub service_tier: Option<String>,
+    /// Whether that is the tier it is billed at.
+    pub billed_tier: BilledTier,
+}
+
+/// The service tier that a reply is billed at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BilledTier {
+    /// The requested one; the standard tier where none was requested.
+    #[default]
+    Requested,
+    /// The standard tier, although another one was requested.
+    Standard,
+    /// The endpoint confirms neither: the higher of the two prices counts.
+    Unknown,
 }
 
 impl Reply {
@@ -82,6 +99,29 @@ impl Reply {
         // What was said before the cut is not said of all that came.
         let least = if self.cut_off { counted.output } else { 0 };
         Tokens { output: tokens.output.max(least), ..tokens }
+    }
+
+    /// Compares the tier that the endpoint reports with the requested one.
+    pub(super) fn check_tier(&mut self, requested: Option<&str>) {
+        self.billed_tier = match (requested, self.service_tier.as_deref()) {
+            (None, _) => BilledTier::Requested,
+            (Some(requested), Some(served)) if requested == served => BilledTier::Requested,
+            (Some(_), Some("default" | "standard")) => BilledTier::Standard,
+            (Some(_), _) => BilledTier::Unknown,
+        };
+    }
+
+    /// Returns the price that the reply is billed at.
+    #[must_use]
+    pub fn price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
+        price.map(|price| PriceTable {
+            service_tier: match self.billed_tier {
+                BilledTier::Requested => price.service_tier,
+                BilledTier::Standard => None,
+                BilledTier::Unknown => price.service_tier.map(|part| part.max(1.0)),
+            },
+            ..*price
+        })
     }
 
     /// Returns how the completion ended.
@@ -215,6 +255,7 @@ pub(super) struct ReplyDraft {
     refusal: String,
     finish: String,
     usage: Json,
+    service_tier: Option<String>,
     /// Whether there was any choice.
     pub(super) begun: bool,
 }
@@ -224,6 +265,10 @@ impl ReplyDraft {
     pub(super) fn take(&mut self, piece: &Json) {
         if let Some(usage) = piece.get("usage").filter(|u| !u.is_null()) {
             self.usage = usage.clone();
+        }
+        let tier = piece.get("service_tier").or_else(|| piece.pointer("/usage/service_tier"));
+        if let Some(tier) = tier.and_then(Json::as_str) {
+            self.service_tier = Some(tier.to_owned());
         }
         let choices = piece.get("choices").and_then(Json::as_array);
         for (n, choice) in choices.into_iter().flatten().enumerate() {
@@ -266,6 +311,7 @@ impl ReplyDraft {
             is_unfinished: self.finish.is_empty(),
             refused: !refusal.is_empty() || self.finish == "content_filter",
             said: SaidTokens::read(&self.usage),
+            service_tier: self.service_tier.clone(),
             ..Reply::default()
         }
     }

@@ -86,6 +86,8 @@ pub struct Draft {
     pub(super) bare: bool,
     /// Whether it may lack expansions all the same: a query needs none.
     for_queries: bool,
+    /// Whether no model has a price.
+    pub(super) ignores_prices: bool,
 }
 
 impl Draft {
@@ -123,6 +125,7 @@ impl Draft {
                 one_model: false,
                 bare: false,
                 for_queries: false,
+                ignores_prices: false,
             }),
             // Not reached while the schema is made from the types; if it were,
             // the shape's own problems are the best that can be said.
@@ -159,6 +162,7 @@ impl Draft {
             one_model: false,
             bare: true,
             for_queries: false,
+            ignores_prices: false,
         }
     }
 
@@ -186,6 +190,11 @@ impl Draft {
     /// Asks all cells of the model in `[model]`, whatever the spec says.
     pub fn ask_one_model(&mut self) {
         self.one_model = true;
+    }
+
+    /// Leaves all prices out, those of the price book, too: nobody bills the answers.
+    pub fn ignore_prices(&mut self) {
+        self.ignores_prices = true;
     }
 
     /// The database this draft is to be checked against.
@@ -438,12 +447,12 @@ impl Draft {
                     "",
                 );
             } else if usd.is_some()
-                && let Some(model) = self.unpriced()
+                && let Some((model, why)) = self.unpriced()
             {
                 check.error(
                     &at(field),
                     &format!("`{field}` cannot be kept: the model{model} has no price"),
-                    "",
+                    &why,
                     "set `price` in [model], or --price IN,OUT (0 for a model of your own), or cap tokens with `budget_tokens`",
                 );
             }

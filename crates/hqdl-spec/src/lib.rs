@@ -16,6 +16,7 @@ mod literal;
 mod models;
 pub mod overrides;
 mod parameters;
+mod price_book;
 mod part;
 mod secret;
 pub mod shape;
@@ -37,6 +38,7 @@ pub use images::Images;
 pub use literal::Literal;
 pub use models::{CHAT, OPENAI};
 pub use parameters::{ModelParameters, SERVICE_TIER, parameters_text};
+pub use price_book::{BookEntry, PriceBook};
 pub use unified::Unified;
 
 use hqdl_values::cell::CellValue;
@@ -117,6 +119,45 @@ impl Spec {
         self.all_models().all(|model| model.price.is_some())
     }
 
+    /// Sets the budget of a run, instead of the spec's, if there is one.
+    ///
+    /// # Errors
+    /// [`UnpricedModel`] when no budget can be kept.
+    pub fn set_budget(&mut self, usd: Option<f64>) -> Result<(), UnpricedModel> {
+        if usd.is_none() {
+            return Ok(());
+        }
+        for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
+            let field = parameters::billed_beside_tokens(&model.parameters);
+            let why = match (&model.price_origin, field) {
+                (PriceOrigin::Unknown(why), _) => why.clone(),
+                (_, Some(field)) => format!("`{field}` is billed in another way than by tokens"),
+                (_, None) => continue,
+            };
+            return Err(UnpricedModel { name: model.name.clone(), why });
+        }
+        self.limits.budget_usd = usd;
+        Ok(())
+    }
+
+    /// Returns where the prices are from, for each model whose price is not in the spec:
+    /// `gpt-4o-mini: book of 2026-11-24`.
+    #[must_use]
+    pub fn price_notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
+            let note = match &model.price_origin {
+                PriceOrigin::Spec => continue,
+                PriceOrigin::Book(date) => format!("{}: book of {date}", model.name),
+                PriceOrigin::Unknown(why) => format!("{}: unknown, {why}", model.name),
+            };
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
+    }
+
     /// All models that a cell may be asked of.
     pub fn all_models(&self) -> impl Iterator<Item = &ModelSettings> {
         std::iter::once(&self.model).chain(self.models.values())
@@ -180,6 +221,8 @@ pub struct ModelSettings {
     pub parameters_identity: bool,
     /// Price per million tokens.
     pub price: Option<PriceTable>,
+    /// Where the price is from.
+    pub price_origin: PriceOrigin,
     /// Recorded completions.
     pub recordings: Vec<PathBuf>,
     /// Whose facts may be reused.
@@ -189,6 +232,25 @@ pub struct ModelSettings {
     /// What a model writes for what it does not know; `None` is
     /// [`checker::UNKNOWN`].
     pub unknown: Option<Vec<String>>,
+}
+
+/// A model of unknown price, under which no budget can be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a budget cannot be kept: the price of {name} is not known ({why})")]
+pub struct UnpricedModel {
+    name: String,
+    why: String,
+}
+
+/// Where a model's price is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PriceOrigin {
+    /// The spec, or the flag `--price`.
+    Spec,
+    /// The bundled price book, with its date.
+    Book(String),
+    /// The price is not known, with the reason.
+    Unknown(String),
 }
 
 impl ModelSettings {

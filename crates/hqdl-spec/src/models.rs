@@ -7,9 +7,11 @@ use super::ModelSettings;
 use super::check::{Check, join};
 use super::draft::Draft;
 use super::file::{ModelTable, OtherModelTable, Provider, Reuse};
-use super::parameters::{ModelParameters, billed_beside_tokens};
+use super::parameters::{ModelParameters, SERVICE_TIER, billed_beside_tokens};
+use super::price_book::PriceBook;
 use super::secret::is_variable;
 use super::shape::Step;
+use super::{PriceOrigin, PriceTable};
 
 /// The most tokens of an answer when the spec does not say: what every model
 /// in use allows.
@@ -118,15 +120,56 @@ impl Draft {
         table.others.iter().map(&mut settings).collect()
     }
 
-    /// A model that has no price and would be paid, in words.
-    pub(super) fn unpriced(&self) -> Option<String> {
+    /// Returns a model that bills its answers and has no price, with the reason.
+    pub(super) fn unpriced(&self) -> Option<(String, String)> {
         let main = &self.file.model;
-        let free = |m: &ModelTable| m.price.is_some() || m.provider == Provider::Replay;
-        if !free(main) {
-            return Some(String::new());
+        let others = main.others.iter().filter(|_| !self.one_model);
+        let others = others.map(|(name, other)| (Some(name.as_str()), main.other(other)));
+        std::iter::once((None, main.clone())).chain(others).find_map(|(name, model)| {
+            match self.price(&model) {
+                (_, PriceOrigin::Unknown(why)) if model.provider != Provider::Replay => {
+                    Some((in_words(name), why))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// Returns the price of a model: the spec's, else that of the price book for its endpoint.
+    /// With a service tier whose part of the price is not known, the price is not known.
+    fn price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
+        let unknown = |why: &str| (None, PriceOrigin::Unknown(why.to_owned()));
+        if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
+            return unknown("no `price` in [model]");
         }
-        let mut others = main.others.iter().filter(|_| !self.one_model);
-        others.find(|(_, other)| !free(&main.other(other))).map(|(name, _)| in_words(Some(name)))
+        let url = model.base_url.as_deref().unwrap_or(OPENAI);
+        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+        let book = PriceBook::bundled();
+        let entry = book.find(url, &model.name, &today);
+        let (mut price, origin) = match (model.price, &entry) {
+            (Some(price), _) => (price, PriceOrigin::Spec),
+            (None, Ok(entry)) => (entry.price, PriceOrigin::Book(book.date.clone())),
+            (None, Err(why)) => return unknown(why),
+        };
+        let factor = price.service_tier.take();
+        if let Some(tier) = model.parameters.get(SERVICE_TIER) {
+            let of_book = |tier| entry.as_ref().ok()?.service_tier(tier);
+            price.service_tier = match (tier.as_str(), factor) {
+                (Some("default"), _) => None,
+                (_, Some(factor)) => Some(factor),
+                (tier, None) => match tier.and_then(of_book) {
+                    Some(factor) => Some(factor),
+                    None => {
+                        let set = "set `service_tier` in `price`";
+                        return unknown(&format!(
+                            "no price of service_tier {} ({set})",
+                            model.parameters[SERVICE_TIER]
+                        ));
+                    }
+                },
+            };
+        }
+        (Some(price), origin)
     }
 
     /// Refuses parameters that bill something which the price of their model does not cover:
@@ -192,6 +235,8 @@ impl Draft {
                 (vec!["cached_input"], price.cached_input),
                 (vec!["cache_write"], price.cache_write),
                 (vec!["batch"], price.batch),
+                (vec!["batch_cached_input"], price.batch_cached_input),
+                (vec!["service_tier"], price.service_tier),
             ];
             if let Some(above) = &price.above {
                 all.extend([
@@ -241,6 +286,7 @@ impl Draft {
                 },
             );
         }
+        let (price, price_origin) = self.price(model);
         // Recordings answer as they were asked.
         let replayed = model.provider == Provider::Replay;
         ModelSettings {
@@ -252,7 +298,8 @@ impl Draft {
             max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
             parameters: if replayed { ModelParameters::new() } else { parameters },
             parameters_identity: model.parameters_identity,
-            price: model.price,
+            price,
+            price_origin,
             recordings,
             reuse: model.reuse,
             echo: model.echo.unwrap_or_default(),

@@ -47,10 +47,10 @@ fn reserved(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
-/// Parameters that bill something which a price per token does not cover.
-const BILLED_BESIDE: [&str; 3] = ["web_search_options", "plugins", SERVICE_TIER];
+/// Parameters that bill something other than tokens.
+const BILLED_BESIDE: [&str; 2] = ["web_search_options", "plugins"];
 
-/// Returns the first parameter that a price per token does not cover.
+/// Returns the first parameter that bills something other than tokens.
 pub(super) fn billed_beside_tokens(parameters: &ModelParameters) -> Option<&'static str> {
     BILLED_BESIDE.into_iter().find(|name| parameters.contains_key(*name))
 }

@@ -19,8 +19,14 @@ pub struct PriceTable {
     /// The part of these prices that a request of a batch is billed; 0.5 when
     /// left out, as `OpenAI` does.
     pub batch: Option<f64>,
+    /// Input tokens that a request of a batch reads from the prompt cache; `cached_input` times
+    /// `batch` when left out.
+    pub batch_cached_input: Option<f64>,
     /// Prices of a request with a long prompt.
     pub above: Option<LongPromptPrice>,
+    /// The part of these prices that the `service_tier` of `parameters` bills, such as 0.5 for
+    /// `flex`. Without that parameter it is ignored.
+    pub service_tier: Option<f64>,
 }
 
 /// Price in USD per million tokens of a request whose prompt is longer than a limit:
@@ -60,17 +66,24 @@ impl PriceTable {
         let part = self.batch.unwrap_or(BATCH_PART);
         Self {
             input: self.input * part,
-            cached_input: self.cached_input.map(|c| c * part),
+            cached_input: self.batch_cached_input.or(self.cached_input.map(|c| c * part)),
             cache_write: self.cache_write.map(|c| c * part),
             output: self.output * part,
             batch: Some(1.0),
+            batch_cached_input: None,
             above: self.above.map(|above| LongPromptPrice {
                 input: above.input * part,
-                cached_input: above.cached_input.map(|c| c * part),
+                // One price of cached input is known, that of short prompts.
+                cached_input: match self.batch_cached_input {
+                    Some(_) => None,
+                    None => above.cached_input.map(|c| c * part),
+                },
                 cache_write: above.cache_write.map(|c| c * part),
                 output: above.output * part,
                 ..above
             }),
+            // A batch is a tier of its own.
+            service_tier: None,
         }
     }
 
@@ -84,23 +97,37 @@ impl PriceTable {
     /// Returns the rates of a request with so many input tokens.
     #[must_use]
     pub fn rates(&self, input_tokens: u64) -> TokenRates {
-        match self.above.filter(|above| input_tokens > above.input_tokens) {
+        let rates = match self.above.filter(|above| input_tokens > above.input_tokens) {
             Some(above) => rates(above.input, above.cached_input, above.cache_write, above.output),
             None => rates(self.input, self.cached_input, self.cache_write, self.output),
-        }
+        };
+        rates.times(self.service_tier.unwrap_or(1.0))
     }
 
     /// Returns the highest rates that can apply to a request with at most so many input
     /// tokens, each kind of input at the dearest.
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
-        let (long, short) = (self.rates(input_tokens), self.rates(0));
+        // An endpoint may serve, and bill, another tier than the one that was requested.
+        let standard = Self { service_tier: self.service_tier.map(|part| part.max(1.0)), ..*self };
+        let (long, short) = (standard.rates(input_tokens), standard.rates(0));
         let input = [long, short]
             .into_iter()
             .flat_map(|r| [r.input, r.cached_input, r.cache_write])
             .fold(0.0, f64::max);
         let output = long.output.max(short.output);
         TokenRates { input, cached_input: input, cache_write: input, output }
+    }
+}
+
+impl TokenRates {
+    fn times(self, part: f64) -> Self {
+        Self {
+            input: self.input * part,
+            cached_input: self.cached_input * part,
+            cache_write: self.cache_write * part,
+            output: self.output * part,
+        }
     }
 }
 

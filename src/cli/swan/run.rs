@@ -221,11 +221,8 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
     if let Some(db) = &options.flags.db {
         draft.set_database(db.clone());
     }
-    let model = &mut draft.file.model;
-    let other = options.flags.model.as_ref().is_some_and(|name| *name != model.name);
-    // Of a model other than the spec's the price is unknown, unless --price says it.
-    if other || options.true_values.is_some() {
-        model.price = None;
+    if options.true_values.is_some() {
+        draft.ignore_prices();
     }
     Ok(draft)
 }

@@ -136,7 +136,7 @@ fn planned(
     database: &Database,
 ) -> Result<Json, Failure> {
     let mut spec = loaded.spec.clone();
-    spec.limits.budget_usd = wanted.budget.or(spec.limits.budget_usd);
+    spec.set_budget(wanted.budget)?;
     let model = match &loaded.model {
         Ok(model) => Arc::clone(model),
         Err(_) => model::for_planning(&spec)?,

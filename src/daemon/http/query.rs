@@ -279,7 +279,7 @@ fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
         if bare {
             spec.expansions.clear();
         }
-        spec.limits.budget_usd = asked.budget.or(spec.limits.budget_usd);
+        spec.set_budget(asked.budget).map_err(Failure::from)?;
         other = Some(spec);
     }
     let target = match (&asked.db, &loaded.spec.output) {

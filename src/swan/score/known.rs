@@ -49,7 +49,7 @@ pub(in crate::swan) fn faults(
     };
     let mut draft =
         Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
-    draft.file.model.price = None;
+    draft.ignore_prices();
     let overrides = SpecOverrides {
         database: Some(gold.database().to_owned()),
         output: Some(scratch.0.join("expanded.sqlite")),

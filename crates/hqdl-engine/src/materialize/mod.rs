@@ -241,7 +241,11 @@ impl<'w> Work<'w> {
     /// # Errors
     /// [`MaterializeError`] when keys or facts cannot be read.
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
-        let mut plan = Plan { counted: self.counts_exactly(), ..Plan::default() };
+        let mut plan = Plan {
+            counted: self.counts_exactly(),
+            price_notes: self.spec.price_notes(),
+            ..Plan::default()
+        };
         let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {

@@ -34,6 +34,8 @@ pub struct Report {
     pub in_doubt: Doubt,
     /// Whether there is a price.
     pub priced: bool,
+    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    pub price_notes: Vec<String>,
     /// The published tables and views.
     pub target: PathBuf,
     /// Whether anything had to be published.
@@ -94,7 +96,7 @@ impl Report {
                 e.columns.iter().map(|c| column(&c.name)).collect()
             })
             .collect();
-        Self { columns, ..Self::default() }
+        Self { columns, price_notes: spec.price_notes(), ..Self::default() }
     }
 
     /// Counts how the cells of an expansion are shown.
@@ -161,6 +163,7 @@ impl Report {
             "input_tokens": self.usage.input_tokens,
             "output_tokens": self.usage.output_tokens,
             "cost_usd": self.usage.cost_usd,
+            "price_notes": self.price_notes,
             "in_doubt": {
                 "requests": self.in_doubt.requests, "tokens": self.in_doubt.most.tokens,
                 "cost_usd": self.in_doubt.most.usd,

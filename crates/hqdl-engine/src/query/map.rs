@@ -61,7 +61,11 @@ pub fn map(
     let count = answers.len();
     let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
-    let mut meta = Meta { values_reused: (count - missing.len()) as u64, ..Meta::default() };
+    let mut meta = Meta {
+        values_reused: (count - missing.len()) as u64,
+        price_notes: request.spec.price_notes(),
+        ..Meta::default()
+    };
     if !missing.is_empty() {
         let asking = Asking::of(request);
         let ended = asking.asker().and_then(|asker| {

@@ -86,6 +86,10 @@ pub struct Meta {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
+    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    ///
+    /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
+    pub price_notes: Vec<String>,
     /// Seconds in all.
     pub seconds: f64,
     /// The calls' routes, in the order of the query.
@@ -128,6 +132,7 @@ impl Meta {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "cost_usd": self.cost_usd,
+            "price_notes": self.price_notes,
             "seconds": self.seconds,
             "routes": self.routes.iter().map(Route::to_json).collect::<Vec<_>>(),
             "sql": self.sql,

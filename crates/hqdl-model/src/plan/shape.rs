@@ -139,14 +139,14 @@ impl ExpansionPlan {
     pub(super) fn cost_usd(&self) -> Range3 {
         let Some(price) = &self.price else { return Range3::default() };
         let output = self.output_tokens;
-        let cached = price.cached_input.unwrap_or(price.input);
-        let all = self.input_tokens as f64 * price.input;
+        let rates = price.rates(0);
+        let all = self.input_tokens as f64 * rates.input;
         let highest = price.highest_rates(self.input_tokens + self.maybe_input);
         // At best every repeated beginning comes out of the endpoint's cache.
-        let best = all - self.repeated_tokens as f64 * (price.input - cached);
+        let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Range3::new(
-            (best + output.low * price.output) / 1e6,
-            (all + output.likely * price.output) / 1e6,
+            (best + output.low * rates.output) / 1e6,
+            (all + output.likely * rates.output) / 1e6,
             ((self.input_tokens + self.maybe_input) as f64 * highest.input
                 + output.most * highest.output)
                 / 1e6,

@@ -55,6 +55,7 @@ fn settings(base_url: String) -> ModelSettings {
         parameters_identity: false,
         max_output_tokens: 100,
         price: None,
+        price_origin: hqdl_spec::PriceOrigin::Spec,
         recordings: Vec::new(),
         reuse: Reuse::default(),
         echo: Echo::default(),

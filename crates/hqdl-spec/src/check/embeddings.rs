@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
 use super::super::secret::is_variable;
 use super::super::shape::Step;
-use super::super::{Embeddings, ModelParameters, ModelSettings, PriceTable};
+use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
 use super::Check;
 
 /// Seconds that a request may take, unless the spec says otherwise.
@@ -75,6 +75,7 @@ pub fn embeddings(
                 cache_write: Some(input),
                 ..PriceTable::default()
             }),
+            price_origin: PriceOrigin::Spec,
             recordings: Vec::new(),
             reuse: Reuse::SameModel,
             echo: Echo::default(),

@@ -14,4 +14,5 @@
 
 mod checker;
 mod keys;
+mod price_book;
 mod spec;

@@ -64,11 +64,12 @@ fn go_form(spec: &SpecStatus) -> Markup {
     html! {
         @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
             @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
-        @if let Some(totals) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| &p["totals"]) {
+        @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
                 strong { (usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
                 (usd(totals["cost_usd"]["most"].as_f64().unwrap_or(0.0))) " at most."
+                @for note in notes.as_array().into_iter().flatten().filter_map(|n| n.as_str()) { " (" (note) ")" }
             }
         }
         @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {

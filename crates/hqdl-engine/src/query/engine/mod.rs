@@ -497,6 +497,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             input_tokens: usage.input_tokens + inner(|m| m.input_tokens),
             output_tokens: usage.output_tokens + inner(|m| m.output_tokens),
             cost_usd: usage.cost_usd + self.inner.iter().map(|m| m.cost_usd).sum::<f64>(),
+            price_notes: self.request.spec.price_notes(),
             seconds: began.elapsed().as_secs_f64(),
             routes,
             notes,

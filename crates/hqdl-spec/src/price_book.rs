@@ -1,0 +1,241 @@
+//! The bundled price book: what the common models cost at their providers' own endpoints.
+//!
+//! The figures are in `prices.csv`, which `scripts/prices/update.py` writes. A spec's `price`
+//! always wins. The host of the endpoint decides the provider; for any other host (a proxy, a
+//! server on this machine) the book has no price.
+
+use std::sync::LazyLock;
+
+use hqdl_values::{LongPromptPrice, PriceTable};
+use serde::Deserialize;
+
+/// Providers by the hosts of their endpoints.
+const HOSTS: [(&str, &str); 10] = [
+    ("api.openai.com", "openai"),
+    ("api.anthropic.com", "anthropic"),
+    ("generativelanguage.googleapis.com", "google"),
+    ("api.deepseek.com", "deepseek"),
+    ("api.mistral.ai", "mistral"),
+    ("api.groq.com", "groq"),
+    ("api.x.ai", "x-ai"),
+    ("api.together.xyz", "together"),
+    ("api.together.ai", "together"),
+    ("api.cerebras.ai", "cerebras"),
+];
+
+/// What else than its name and `/` may precede a provider's models.
+const PREFIXES: [(&str, &str); 4] =
+    [("models/", "google"), ("gemini/", "google"), ("xai/", "x-ai"), ("together_ai/", "together")];
+
+static BOOK: LazyLock<PriceBook> =
+    LazyLock::new(|| PriceBook::parse(include_str!("prices.csv")).unwrap_or_default());
+
+/// Prices of models, as of a day.
+#[derive(Debug, Default)]
+pub struct PriceBook {
+    /// The day the book was written, such as `2026-11-24`.
+    pub date: String,
+    /// Its entries. A model has several if the provider has announced a change of its price.
+    pub entries: Vec<BookEntry>,
+}
+
+/// The price of a model at a provider.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BookEntry {
+    /// The provider.
+    pub provider: String,
+    /// The model's name.
+    pub model: String,
+    /// Other names the provider gives it: its snapshots.
+    pub names: Vec<String>,
+    /// The form of the date that its snapshots end in, where the provider documents one.
+    pub snapshots: Option<SnapshotDate>,
+    /// The first day of the price; empty for the one that applied when the book was written.
+    pub from: String,
+    /// The price. A provider that lists no price of cached input, cache writes or batches bills
+    /// them like other tokens.
+    pub price: PriceTable,
+    /// Parts of the price that the provider's service tiers bill.
+    pub service_tiers: Vec<(String, f64)>,
+    /// The page of the provider that lists the price.
+    pub source: String,
+}
+
+/// The form of a snapshot's date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum SnapshotDate {
+    /// `-2026-11-24`
+    #[serde(rename = "-YYYY-MM-DD")]
+    Dashed,
+    /// `-20261124`
+    #[serde(rename = "-YYYYMMDD")]
+    Compact,
+}
+
+impl SnapshotDate {
+    /// Whether a text is a date in this form.
+    fn matches(self, text: &str) -> bool {
+        let form: &[u8] = match self {
+            Self::Dashed => b"-0000-00-00",
+            Self::Compact => b"-00000000",
+        };
+        text.len() == form.len()
+            && text.bytes().zip(form).all(|(byte, of)| match of {
+                b'-' => byte == b'-',
+                _ => byte.is_ascii_digit(),
+            })
+    }
+}
+
+/// A line of the file.
+#[derive(Deserialize)]
+struct BookLine {
+    provider: String,
+    model: String,
+    names: String,
+    dated: Option<SnapshotDate>,
+    from: String,
+    input: f64,
+    cached_input: f64,
+    cache_write: f64,
+    output: f64,
+    batch: Option<f64>,
+    batch_cached_input: Option<f64>,
+    above_tokens: Option<u64>,
+    above_input: Option<f64>,
+    above_cached_input: Option<f64>,
+    above_cache_write: Option<f64>,
+    above_output: Option<f64>,
+    tiers: String,
+    source: String,
+}
+
+impl BookLine {
+    fn entry(self) -> Option<BookEntry> {
+        let above = match self.above_tokens {
+            None => None,
+            Some(input_tokens) => Some(LongPromptPrice {
+                input_tokens,
+                input: self.above_input?,
+                cached_input: Some(self.above_cached_input?),
+                cache_write: Some(self.above_cache_write?),
+                output: self.above_output?,
+            }),
+        };
+        let tier = |word: &str| {
+            let (name, factor) = word.split_once('=')?;
+            Some((name.to_owned(), factor.parse().ok()?))
+        };
+        Some(BookEntry {
+            provider: self.provider,
+            model: self.model,
+            names: self.names.split_whitespace().map(str::to_owned).collect(),
+            snapshots: self.dated,
+            from: self.from,
+            price: PriceTable {
+                input: self.input,
+                cached_input: Some(self.cached_input),
+                cache_write: Some(self.cache_write),
+                output: self.output,
+                batch: Some(self.batch.unwrap_or(1.0)),
+                batch_cached_input: self.batch_cached_input,
+                above,
+                service_tier: None,
+            },
+            service_tiers: self.tiers.split_whitespace().map(tier).collect::<Option<_>>()?,
+            source: self.source,
+        })
+    }
+}
+
+impl BookEntry {
+    /// Whether this is the price of a model of its provider: its name, one of its snapshots, or
+    /// one of these after the provider's name.
+    #[must_use]
+    pub fn has_name(&self, name: &str) -> bool {
+        let own = self.provider.as_str();
+        let named = |name: &str| {
+            name == self.model
+                || self.names.iter().any(|n| n == name)
+                || self.snapshots.is_some_and(|form| {
+                    let date = |of: &str| name.strip_prefix(of).is_some_and(|d| form.matches(d));
+                    date(&self.model) || self.names.iter().any(|n| date(n))
+                })
+        };
+        let after = |prefix: &str| name.strip_prefix(prefix).is_some_and(named);
+        named(name)
+            || after(&format!("{own}/"))
+            || PREFIXES.iter().any(|(prefix, of)| *of == own && after(prefix))
+    }
+
+    /// Returns the part of the price that a service tier bills; `None` if it is not known.
+    #[must_use]
+    pub fn service_tier(&self, name: &str) -> Option<f64> {
+        self.service_tiers.iter().find(|(tier, _)| tier == name).map(|(_, factor)| *factor)
+    }
+}
+
+impl PriceBook {
+    /// Returns the book of this version of hqdl.
+    #[must_use]
+    pub fn bundled() -> &'static Self {
+        &BOOK
+    }
+
+    /// Parses a book.
+    ///
+    /// # Errors
+    /// The line that is not an entry.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let date = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let date = date.filter(|date| date.parse::<jiff::civil::Date>().is_ok());
+        let date = date.ok_or("the first line is not a date")?.to_owned();
+        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+        let entries = reader
+            .deserialize::<BookLine>()
+            .map(|line| {
+                let line = line.map_err(|e| e.to_string())?;
+                let name = format!("{}/{} has no price", line.provider, line.model);
+                line.entry().ok_or(name)
+            })
+            .collect::<Result<_, String>>()?;
+        Ok(Self { date, entries })
+    }
+
+    /// Returns the prices of the models with a name, one for each provider that has one, as of a
+    /// day such as `2026-11-24`.
+    #[must_use]
+    pub fn named(&self, name: &str, day: &str) -> Vec<&BookEntry> {
+        let mut found: Vec<&BookEntry> = Vec::new();
+        for entry in self.entries.iter().filter(|e| e.from.as_str() <= day && e.has_name(name)) {
+            // A later price follows the earlier one.
+            match found.iter_mut().find(|e| e.provider == entry.provider) {
+                Some(earlier) if earlier.model == entry.model => *earlier = entry,
+                Some(_) => {}
+                None => found.push(entry),
+            }
+        }
+        found
+    }
+
+    /// Returns the price of a model at an endpoint, as of a day.
+    ///
+    /// # Errors
+    /// Why the book has none.
+    pub fn find(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
+        let host = host(base_url);
+        let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == host) else {
+            return Err(format!("the price book does not have the endpoint {host}"));
+        };
+        let found = self.named(model, day).into_iter().find(|e| e.provider == *provider);
+        found.ok_or_else(|| format!("the price book has no model `{model}` of {host}"))
+    }
+}
+
+/// Returns the host of a URL, in lower case, with its port unless that is the one of HTTPS.
+fn host(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let place = place.rsplit('@').next().unwrap_or_default();
+    place.strip_suffix(":443").unwrap_or(place).to_lowercase()
+}

@@ -1,0 +1,145 @@
+//! `hqdl prices`
+
+use std::process::ExitCode;
+
+use rusqlite::types::ValueRef;
+use serde_json::json;
+
+use super::Talk;
+use super::failure::Failure;
+use super::rows::{self, RowsFormat};
+use crate::problem::nearest;
+use crate::spec::{BookEntry, PriceBook};
+use crate::value::Value;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Print the prices of one model, such as gpt-4o-mini or mistral/codestral-2508.
+    model: Option<String>,
+    /// Output format [default: table]. --json is --format json.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<RowsFormat>,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let format =
+        options.format.unwrap_or(if talk.json { RowsFormat::Json } else { RowsFormat::Table });
+    if talk.json && format != RowsFormat::Json {
+        return Err(Failure::input("--json and another --format", "leave one of them out"));
+    }
+    let book = PriceBook::bundled();
+    let entries = select(book, options.model.as_deref())?;
+    let for_reading = format == RowsFormat::Table;
+    // The reading form leaves out what only programs need.
+    let columns: Vec<PriceColumn> =
+        COLUMNS.into_iter().filter(|column| !for_reading || column.for_reading).collect();
+    match print(&entries, &columns, format, book) {
+        Ok(()) => {}
+        // A reader that has seen enough (| head) is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(error) => return Err(Failure::input(format!("the output failed: {error}"), "")),
+    }
+    if for_reading && !talk.quiet {
+        anstream::println!();
+        anstream::println!(
+            "USD per million tokens; price book of {}. `price` in [model] replaces it.",
+            book.date
+        );
+        let mut sources: Vec<&str> = entries.iter().map(|e| e.source.as_str()).collect();
+        sources.dedup();
+        for source in sources.into_iter().filter(|_| options.model.is_some()) {
+            anstream::println!("source: {source}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the entries of a model, or all of them.
+fn select<'b>(book: &'b PriceBook, model: Option<&str>) -> Result<Vec<&'b BookEntry>, Failure> {
+    let Some(model) = model else { return Ok(book.entries.iter().collect()) };
+    let found: Vec<&BookEntry> = book.entries.iter().filter(|e| e.has_name(model)).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let near = nearest(model, book.entries.iter().map(|e| e.model.as_str()));
+    let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    Err(Failure::input(
+        format!("the price book of {} has no model `{model}`", book.date),
+        format!("{near}set `price` in [model], or pass --price IN,OUT"),
+    ))
+}
+
+/// A column of the output.
+#[derive(Clone, Copy)]
+struct PriceColumn {
+    name: &'static str,
+    for_reading: bool,
+    value: fn(&BookEntry) -> Value,
+}
+
+const fn column(name: &'static str, for_reading: bool, value: fn(&BookEntry) -> Value) -> PriceColumn {
+    PriceColumn { name, for_reading, value }
+}
+
+const COLUMNS: [PriceColumn; 17] = [
+    column("provider", true, |e| text(&e.provider)),
+    column("model", true, |e| text(&e.model)),
+    column("snapshots", false, |e| text(&e.names.join(" "))),
+    column("from", true, |e| text(&e.from)),
+    column("input", true, |e| usd(Some(e.price.input))),
+    column("cached_input", true, |e| usd(e.price.cached_input)),
+    column("cache_write", true, |e| usd(e.price.cache_write)),
+    column("output", true, |e| usd(Some(e.price.output))),
+    column("batch", true, |e| usd(e.price.batch)),
+    column("batch_cached_input", false, |e| usd(e.price.batch_cached_input)),
+    column("above_input_tokens", true, |e| {
+        let tokens = e.price.above.and_then(|above| i64::try_from(above.input_tokens).ok());
+        tokens.map_or(Value::Null, Value::Integer)
+    }),
+    column("above_input", true, |e| usd(e.price.above.map(|above| above.input))),
+    column("above_cached_input", false, |e| usd(e.price.above.and_then(|a| a.cached_input))),
+    column("above_cache_write", false, |e| usd(e.price.above.and_then(|a| a.cache_write))),
+    column("above_output", true, |e| usd(e.price.above.map(|above| above.output))),
+    column("service_tiers", true, |e| {
+        let tiers: Vec<String> =
+            e.service_tiers.iter().map(|(name, part)| format!("{name} {part}")).collect();
+        text(&tiers.join(", "))
+    }),
+    column("source", false, |e| text(&e.source)),
+];
+
+fn text(text: &str) -> Value {
+    if text.is_empty() { Value::Null } else { Value::Text(text.to_owned()) }
+}
+
+fn usd(price: Option<f64>) -> Value {
+    price.map_or(Value::Null, Value::Real)
+}
+
+fn print(
+    entries: &[&BookEntry],
+    columns: &[PriceColumn],
+    format: RowsFormat,
+    book: &PriceBook,
+) -> std::io::Result<()> {
+    let mut out = rows::to_stdout(format);
+    let names: Vec<String> = columns.iter().map(|column| column.name.to_owned()).collect();
+    out.columns(&names)?;
+    for entry in entries {
+        let values: Vec<Value> = columns.iter().map(|column| (column.value)(entry)).collect();
+        let shown = |value| match value {
+            // In a table for reading, an empty cell is quieter than NULL.
+            &Value::Null if format == RowsFormat::Table => ValueRef::Text(b""),
+            Value::Null => ValueRef::Null,
+            Value::Integer(integer) => ValueRef::Integer(*integer),
+            Value::Real(real) => ValueRef::Real(*real),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+        };
+        let row: Vec<ValueRef<'_>> = values.iter().map(shown).collect();
+        out.row(&row)?;
+    }
+    out.finish()?;
+    out.close(Ok(&json!({ "date": book.date }))).map(drop)
+}
