@@ -79,7 +79,11 @@ struct PriceColumn {
     value: fn(&BookEntry) -> Value,
 }
 
-const fn column(name: &'static str, for_reading: bool, value: fn(&BookEntry) -> Value) -> PriceColumn {
+const fn column(
+    name: &'static str,
+    for_reading: bool,
+    value: fn(&BookEntry) -> Value,
+) -> PriceColumn {
     PriceColumn { name, for_reading, value }
 }
 
