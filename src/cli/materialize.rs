@@ -303,7 +303,7 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     } else {
         "unknown (no `price` in [model])".to_owned()
     };
-    anstream::println!("price      {price}{}", in_brackets(&report.price_notes));
+    anstream::println!("price      {price}{}", in_brackets(&report.price_notes()));
     if report.in_doubt.requests > 0 {
         let most = if report.priced {
             format!("${:.4}", report.in_doubt.most.usd)

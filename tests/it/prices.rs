@@ -50,9 +50,10 @@ fn a_plan_says_where_its_price_is_from() {
     // A budget can be kept at that price.
     assert!(plan(&project, &["--budget", "0.01"]).ends_with(&book));
     // The spec's price wins, and so does the flag's.
-    assert_eq!(project.plan(&["--price", "3,4"])["price_notes"], json!([]));
+    let assumed = json!(["gpt-4o-mini: cache writes assumed at 1.25 × input"]);
+    assert_eq!(project.plan(&["--price", "3,4"])["price_notes"], assumed);
     edit(&project, "[limits]", &format!("{PRICE}\n[limits]"));
-    assert_eq!(project.plan(&[])["price_notes"], json!([]));
+    assert_eq!(project.plan(&[])["price_notes"], assumed);
     // But it is the price of the spec's model, and of no other one.
     let notes = project.plan(&["--model", "gpt-4o"])["price_notes"].clone();
     assert!(notes[0].as_str().unwrap().starts_with("gpt-4o: book of"), "{notes}");

@@ -66,6 +66,43 @@ fn cache_writes_are_billed_and_never_exceed_a_budget() {
     }
 }
 
+/// A cost that counts cache writes at 1.25 times the input price without being told says so, and
+/// no other cost does.
+#[test]
+fn an_assumed_price_of_cache_writes_is_named() {
+    const NOTE: &str = "cache writes assumed at 1.25 × input";
+    let stated = "price = { input = 1.0, output = 2.0, cache_write = 1.5 }";
+    let free = "price = { input = 0, output = 0 }";
+    for (price, writes, reserved, billed) in [
+        (PRICE, true, true, true),
+        (PRICE, false, true, false),
+        (stated, true, false, false),
+        (free, true, false, false),
+    ] {
+        let endpoint = honest();
+        if writes {
+            endpoint.fault(Fault::Usage(cache_writes()[0].clone()), Times::Always);
+        }
+        let project = priced(&endpoint, price, "");
+        let case = format!("{price}, written: {writes}");
+        let names = |notes: &Json| notes.to_string().contains(NOTE);
+        let has = |text: &str| text.contains(&format!("({NOTE})"));
+        assert_eq!(names(&project.plan(&[])["price_notes"]), reserved, "{case}");
+        let plan = project.hqdl(&["plan", "specs/x.toml"]).exits(0).stdout;
+        assert_eq!(plan.contains(NOTE), reserved, "{case}: {plan}");
+        let sql = "SELECT {{LLMMap('Is it short?', hero.name)}} FROM hero";
+        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
+        assert_eq!(explained.contains(NOTE), reserved, "{case}: {explained}");
+        let query = ["query", "--spec", "specs/x.toml", "--meta", "-v", sql];
+        let queried = project.hqdl(&query).exits(0);
+        assert_eq!(has(&queried.stderr), billed, "{case}: {}", queried.stderr);
+        let ended = project.materialize(&["--limit", "1"]).exits(0);
+        assert_eq!(names(&ended.done()["price_notes"]), billed, "{case}");
+        let run = project.hqdl(&["materialize", "specs/x.toml"]).exits(0);
+        assert_eq!(has(&run.stdout), billed, "{case}: {}", run.stdout);
+    }
+}
+
 #[test]
 fn a_long_prompt_is_billed_at_its_own_price() {
     let endpoint = honest();

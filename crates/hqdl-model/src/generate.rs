@@ -459,7 +459,8 @@ impl Context {
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
         record.output_tokens = tokens.output;
-        record.cost_usd = reply.price(self.choice.price.as_ref()).map_or(0.0, |p| tokens.cost(&p));
+        let price = reply.price(self.choice.price.as_ref());
+        record.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
         let cost = record.cost_usd;
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
@@ -480,7 +481,7 @@ impl Context {
             .await?;
         let usage = {
             let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
-            usage.add(tokens, cost);
+            usage.add(tokens, price.as_ref());
             *usage
         };
         self.share(cut, &tallies, tokens, cost);

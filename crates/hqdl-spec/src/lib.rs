@@ -33,6 +33,7 @@ pub use self::secret::is_variable;
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
+use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{PriceTable, Type};
 pub use images::Images;
 pub use literal::Literal;
@@ -152,6 +153,23 @@ impl Spec {
                 PriceOrigin::Unknown(why) => format!("{}: unknown, {why}", model.name),
             };
             if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        notes
+    }
+
+    /// Returns the notes of a price before anything is asked: where prices are from
+    /// ([`Self::price_notes`]), and which models' cache writes are reserved at an assumed rate.
+    #[must_use]
+    pub fn reserved_price_notes(&self) -> Vec<String> {
+        let mut notes = self.price_notes();
+        for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
+            let is_assumed = |price: &PriceTable| {
+                price.assumes_cache_write(0) || price.assumes_cache_write(u64::MAX)
+            };
+            let note = format!("{}: {ASSUMED_CACHE_WRITE}", model.name);
+            if model.price.as_ref().is_some_and(is_assumed) && !notes.contains(&note) {
                 notes.push(note);
             }
         }

@@ -16,5 +16,5 @@ pub mod usage;
 pub mod value;
 
 pub use column_type::Type;
-pub use price::{LongPromptPrice, PriceTable, TokenRates};
+pub use price::{ASSUMED_CACHE_WRITE, LongPromptPrice, PriceTable, TokenRates};
 pub use row::Row;

@@ -94,6 +94,17 @@ impl PriceTable {
         rates.input > 0.0 || rates.output > 0.0
     }
 
+    /// Returns whether cache writes of a request with so many input tokens are billed at an assumed
+    /// rate: none is given.
+    #[must_use]
+    pub fn assumes_cache_write(&self, input_tokens: u64) -> bool {
+        let given = match self.above.filter(|above| input_tokens > above.input_tokens) {
+            Some(above) => above.cache_write,
+            None => self.cache_write,
+        };
+        given.is_none() && self.rates(input_tokens).input > 0.0
+    }
+
     /// Returns the rates of a request with so many input tokens.
     #[must_use]
     pub fn rates(&self, input_tokens: u64) -> TokenRates {
@@ -148,6 +159,9 @@ fn rates(
 /// Price of a cache write relative to that of other input, where no price is given: what
 /// `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
 const CACHE_WRITE: f64 = 1.25;
+
+/// Note for a cost in which cache writes are billed, or reserved, at the assumed price.
+pub const ASSUMED_CACHE_WRITE: &str = "cache writes assumed at 1.25 × input";
 
 /// See [`PriceTable::batch`].
 const BATCH_PART: f64 = 0.5;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::PriceTable;
 use crate::cell::Tally;
+use crate::price::ASSUMED_CACHE_WRITE;
 
 /// Tokens of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,6 +80,9 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Those of them that the endpoint had cached.
     pub cached_input_tokens: u64,
+    /// Those of them that were written to the endpoint's prompt cache and billed at an assumed
+    /// rate.
+    pub assumed_cache_writes: u64,
     /// Output tokens.
     pub output_tokens: u64,
     /// Price in USD.
@@ -86,13 +90,22 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Counts one more request.
-    pub fn add(&mut self, tokens: Tokens, cost_usd: f64) {
+    /// Counts one more request at its price.
+    pub fn add(&mut self, tokens: Tokens, price: Option<&PriceTable>) {
         self.requests += 1;
         self.input_tokens += tokens.input;
         self.cached_input_tokens += tokens.cached_input;
+        if price.is_some_and(|price| price.assumes_cache_write(tokens.input)) {
+            self.assumed_cache_writes += tokens.cache_write;
+        }
         self.output_tokens += tokens.output;
-        self.cost_usd += cost_usd;
+        self.cost_usd += price.map_or(0.0, |price| tokens.cost(price));
+    }
+
+    /// Returns a note if a part of the cost is assumed.
+    #[must_use]
+    pub fn price_note(&self) -> Option<String> {
+        (self.assumed_cache_writes > 0).then(|| ASSUMED_CACHE_WRITE.to_owned())
     }
 
     /// Adds what else was used.
@@ -100,6 +113,7 @@ impl Usage {
         self.requests += other.requests;
         self.input_tokens += other.input_tokens;
         self.cached_input_tokens += other.cached_input_tokens;
+        self.assumed_cache_writes += other.assumed_cache_writes;
         self.output_tokens += other.output_tokens;
         self.cost_usd += other.cost_usd;
     }

@@ -243,7 +243,7 @@ impl<'w> Work<'w> {
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let mut plan = Plan {
             counted: self.counts_exactly(),
-            price_notes: self.spec.price_notes(),
+            price_notes: self.spec.reserved_price_notes(),
             ..Plan::default()
         };
         let (mut warnings, mut surveys) = (Vec::new(), Vec::new());

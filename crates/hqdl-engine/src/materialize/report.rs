@@ -35,7 +35,7 @@ pub struct Report {
     /// Whether there is a price.
     pub priced: bool,
     /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
-    pub price_notes: Vec<String>,
+    pub price_origins: Vec<String>,
     /// The published tables and views.
     pub target: PathBuf,
     /// Whether anything had to be published.
@@ -96,7 +96,7 @@ impl Report {
                 e.columns.iter().map(|c| column(&c.name)).collect()
             })
             .collect();
-        Self { columns, price_notes: spec.price_notes(), ..Self::default() }
+        Self { columns, price_origins: spec.price_notes(), ..Self::default() }
     }
 
     /// Counts how the cells of an expansion are shown.
@@ -151,6 +151,12 @@ impl Report {
         unasked == 0 && count(&self.cells) == 0 && count(&self.asked) == 0
     }
 
+    /// Returns the notes of the price: where prices are from, and what of the cost is assumed.
+    #[must_use]
+    pub fn price_notes(&self) -> Vec<String> {
+        self.price_origins.iter().cloned().chain(self.usage.price_note()).collect()
+    }
+
     /// The event `done` of `hqdl materialize --json`: a stable contract.
     #[must_use]
     pub fn to_json(&self, seconds: f64) -> Json {
@@ -163,7 +169,7 @@ impl Report {
             "input_tokens": self.usage.input_tokens,
             "output_tokens": self.usage.output_tokens,
             "cost_usd": self.usage.cost_usd,
-            "price_notes": self.price_notes,
+            "price_notes": self.price_notes(),
             "in_doubt": {
                 "requests": self.in_doubt.requests, "tokens": self.in_doubt.most.tokens,
                 "cost_usd": self.in_doubt.most.usd,

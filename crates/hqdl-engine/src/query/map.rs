@@ -78,10 +78,7 @@ pub fn map(
         });
         let usage = asking.end(ended.is_ok())?;
         ended?;
-        meta.requests = usage.requests;
-        meta.input_tokens = usage.input_tokens;
-        meta.output_tokens = usage.output_tokens;
-        meta.cost_usd = usage.cost_usd;
+        meta.set_usage(&usage);
         known(request, &targets[at], &missing, &mut answers)?;
     }
     // Of what was asked in vain: its request failed.

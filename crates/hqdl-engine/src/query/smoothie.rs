@@ -6,6 +6,7 @@ use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
 
 use hqdl_sql::blendsql::plan::{QueryPlan, RuleOutcome, Select};
+use hqdl_values::usage::Usage;
 
 /// Which way a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,15 @@ pub struct Unbounded {
 }
 
 impl Meta {
+    /// Sets what the run of the query used, and notes what of its cost is assumed.
+    pub(super) fn set_usage(&mut self, usage: &Usage) {
+        self.requests = usage.requests;
+        self.input_tokens = usage.input_tokens;
+        self.output_tokens = usage.output_tokens;
+        self.cost_usd = usage.cost_usd;
+        self.price_notes.extend(usage.price_note());
+    }
+
     /// The object `meta` of `hqdl query --json`: a stable contract. `passes` is
     /// their number, `demand` the values that each needed.
     #[must_use]

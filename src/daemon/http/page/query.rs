@@ -200,18 +200,24 @@ fn told(meta: &Meta) -> Markup {
     html! {
         p {
             (meta.values_asked) " values asked, " (meta.values_reused) " known, "
-            (meta.requests) " requests, " (usd(meta.cost_usd)) ", "
+            (meta.requests) " requests, " (usd(meta.cost_usd)) (price_notes(meta)) ", "
             (format!("{:.3}", meta.seconds)) " s"
         }
         (routes(meta))
     }
 }
 
+/// Returns the notes of a query's price in brackets; nothing if it costs nothing.
+fn price_notes(meta: &Meta) -> String {
+    let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
+    if notes.is_empty() { notes } else { format!(" ({notes})") }
+}
+
 fn explanation(meta: &Meta) -> Markup {
     html! {
         p {
             "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
-            (meta.requests) " requests: at most about " strong { (usd(meta.cost_usd)) } "."
+            (meta.requests) " requests: at most about " strong { (usd(meta.cost_usd)) } (price_notes(meta)) "."
         }
         @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
             p { button name="do" value="spend" {

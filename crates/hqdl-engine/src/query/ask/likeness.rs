@@ -190,7 +190,7 @@ impl Asker<'_> {
                 let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
                 self.request.facts.keep(batch).await.map_err(failed)?;
                 let usage = &self.run.events.usage;
-                usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
+                usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, price);
                 beyond = beyond.or(ImplausibleUsage::of(
                     reply.implausible.unwrap_or(tokens),
                     tokens,

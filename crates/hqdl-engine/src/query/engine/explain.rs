@@ -44,6 +44,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let (values, usage) = engine.estimate(&asked.demands, asked.together, compared)?;
     engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
     let mut meta = engine.meta(usage, began);
+    meta.price_notes = request.spec.reserved_price_notes();
     meta.values_asked += values;
     meta.unbounded.splice(0..0, asked.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));

@@ -59,10 +59,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
     let ended = within(request, Some(&asking), sink, began);
     let usage = asking.end(ended.is_ok())?;
     let mut meta = ended?;
-    meta.requests = usage.requests;
-    meta.input_tokens = usage.input_tokens;
-    meta.output_tokens = usage.output_tokens;
-    meta.cost_usd = usage.cost_usd;
+    meta.set_usage(&usage);
     Ok(meta)
 }
 
