@@ -52,6 +52,7 @@ mod packing;
 mod parameters;
 mod page_states;
 mod prices;
+mod prompt_cache;
 mod providers;
 mod published_calls;
 mod publishing;

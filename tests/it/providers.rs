@@ -50,7 +50,7 @@ fn providers_are_told_by_their_urls() {
         ("http://gpu.example:8080/v1", "llama.cpp", None),
         ("http://localhost:8000/v1", "vLLM", None),
         ("http://0.0.0.0:4000", "LiteLLM", None),
-        ("https://openrouter.ai/api/v1", "the endpoint", None),
+        ("https://openrouter.ai/api/v1", "OpenRouter", None),
         ("https://api.openai.com.evil.example/v1", "the endpoint", None),
     ] {
         let habits = providers::of(&url.parse().unwrap());

@@ -11,6 +11,7 @@ mod images;
 mod models;
 pub mod openai;
 pub mod plan;
+mod prompt_cache;
 pub mod providers;
 pub mod replay;
 pub mod reply;

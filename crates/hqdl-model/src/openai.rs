@@ -19,7 +19,8 @@ use serde_json::Value as Json;
 use tracing::debug;
 
 use super::limits::{Need, PerMinute, retry_after};
-use super::providers::{self, Habits};
+use super::prompt_cache::PrefixGate;
+use super::providers::{self, Habits, PromptCaching};
 use super::request_form::RequestForm;
 use super::usage_check::UsageGate;
 use super::wire::{WireFailure, error_of_chat, failed};
@@ -52,6 +53,8 @@ pub struct Endpoint {
     parameters: ModelParameters,
     /// What requests hold, by what the endpoint has refused so far.
     form: Mutex<RequestForm>,
+    /// Holds back requests until the first one has written their prefix to the prompt cache.
+    prefixes: PrefixGate,
     memory: Option<EndpointMemory>,
     /// Holds back requests until the endpoint has reported plausible usage.
     usage_gate: UsageGate,
@@ -115,7 +118,8 @@ impl Endpoint {
         let place = tagged_text("hqdl request form v1", &parts);
         let known = facts.history().request_form(&place)?;
         let form = known.and_then(|text| serde_json::from_str(&text).ok());
-        if let Some(form) = form.as_ref().and_then(RequestForm::remembered) {
+        let remembered = |form| RequestForm::remembered(form, self.habits, &self.model);
+        if let Some(form) = form.as_ref().and_then(remembered) {
             self.form = form.into();
             self.untried = true.into();
         }
@@ -167,7 +171,8 @@ impl Endpoint {
             model: settings.name.clone(),
             temperature: settings.temperature,
             parameters: settings.parameters.clone(),
-            form: RequestForm::new(habits).into(),
+            form: RequestForm::new(habits, &settings.name).into(),
+            prefixes: PrefixGate::default(),
             memory: None,
             usage_gate: UsageGate::default(),
             untried: false.into(),
@@ -206,7 +211,7 @@ impl Endpoint {
             // What was remembered may hold no more: it is asked in full, once.
             if refused && self.untried.swap(false, Ordering::Relaxed) {
                 *self.form.lock().unwrap_or_else(PoisonError::into_inner) =
-                    RequestForm::new(self.habits);
+                    RequestForm::new(self.habits, &self.model);
                 self.keep_in_mind(None);
                 return at_once(&error.to_string());
             }
@@ -481,6 +486,8 @@ impl Endpoint {
         let mut body = self.messages(prompt, &self.parameters);
         form.write(&mut body, prompt, self.temperature);
         form.write_stream(&mut body);
+        let caches = form.caching != PromptCaching::default();
+        let mut turn = if caches { self.prefixes.enter(&prompt.system).await } else { None };
         let request = self
             .http
             .post(self.at(CHAT))
@@ -499,7 +506,7 @@ impl Endpoint {
         if !response.status().is_success() {
             return Err(failed(WireFailure::read(response).await));
         }
-        stream::read(response, prompt).await
+        stream::read(response, prompt, &mut turn).await
     }
 }
 

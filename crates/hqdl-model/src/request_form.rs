@@ -4,7 +4,8 @@
 use serde_json::{Value as Json, json};
 
 use super::ModelError;
-use super::providers::{Habits, NEW_CAP, OLD_CAP};
+use super::prompt_cache;
+use super::providers::{Habits, NEW_CAP, OLD_CAP, PromptCaching};
 use hqdl_prompt::Prompt;
 
 /// Words of a refusal of a parameter as such.
@@ -38,16 +39,19 @@ pub(super) struct RequestForm {
     pub(super) stream: bool,
     /// Whether the model takes images; without them nothing can be asked about one.
     pub(super) images: bool,
+    /// What the prompt cache is told.
+    pub(super) caching: PromptCaching,
 }
 
 impl RequestForm {
-    pub(super) fn new(habits: &Habits) -> Self {
+    pub(super) fn new(habits: &Habits, model: &str) -> Self {
         Self {
             cap: Some((habits.cap, false)),
             temperature: true,
             schema: habits.schema,
             stream: true,
             images: true,
+            caching: (habits.caching)(model),
         }
     }
 
@@ -66,11 +70,13 @@ impl RequestForm {
         json!({
             "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
             "temperature": self.temperature, "schema": self.schema, "stream": self.stream, "images": self.images,
+            "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
         })
     }
 
-    /// The form that was remembered; `None` when it is none of ours.
-    pub(super) fn remembered(json: &Json) -> Option<Self> {
+    /// The form that was remembered, of requests to a model; `None` when it is none of ours.
+    pub(super) fn remembered(json: &Json, habits: &Habits, model: &str) -> Option<Self> {
+        let PromptCaching { breakpoint, key } = (habits.caching)(model);
         let holds = |name: &str| json.get(name)?.as_bool();
         let last = holds("last")?;
         let cap = match json.get("cap")? {
@@ -84,6 +90,11 @@ impl RequestForm {
             stream: holds("stream")?,
             // Written down before there were images.
             images: holds("images").unwrap_or(true),
+            // Written down before prompts were marked.
+            caching: PromptCaching {
+                breakpoint: breakpoint.filter(|_| holds("cache_breakpoint").unwrap_or(true)),
+                key: key && holds("cache_key").unwrap_or(true),
+            },
         })
     }
 
@@ -94,6 +105,12 @@ impl RequestForm {
         }
         if let Some(temperature) = temperature.or(prompt.temperature).filter(|_| self.temperature) {
             body["temperature"] = temperature.into();
+        }
+        if let Some(breakpoint) = self.caching.breakpoint {
+            prompt_cache::write_breakpoint(body, breakpoint);
+        }
+        if self.caching.key {
+            prompt_cache::write_key(body, &prompt.system);
         }
         if let Some(schema) = prompt.schema.as_ref().filter(|_| self.schema) {
             body["response_format"] = json!({
@@ -140,6 +157,9 @@ impl RequestForm {
                 let told = "the endpoint does not take this `temperature`";
                 return without(told, self.without_temperature());
             }
+            if let Some(refused) = self.without_refused_caching(names) {
+                return Some(refused);
+            }
         }
         if let (400..=499 | 501, true) = (status, self.stream) {
             // A stream that does not end with its usage is not worth having.
@@ -148,5 +168,23 @@ impl RequestForm {
             }
         }
         None
+    }
+
+    /// The form without what of the prompt cache a refusal names, and what to tell of it.
+    fn without_refused_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
+        const BREAKPOINT: [&str; 3] =
+            ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];
+        // A message with a breakpoint is a list of parts.
+        let refuses_parts = names("content") && (names("string") || names("array"));
+        let PromptCaching { breakpoint, key } = self.caching;
+        let (caching, what) = if key && names("prompt_cache_key") {
+            (PromptCaching { breakpoint, key: false }, "`prompt_cache_key`")
+        } else if breakpoint.is_some() && (refuses_parts || BREAKPOINT.into_iter().any(&names)) {
+            (PromptCaching { breakpoint: None, key }, "a cache breakpoint")
+        } else {
+            return None;
+        };
+        let told = format!("the endpoint does not take {what}; it is asked without");
+        Some((Self { caching, ..self }, told))
     }
 }

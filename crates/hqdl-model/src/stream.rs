@@ -9,6 +9,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::Value as Json;
 use tracing::info;
 
+use super::prompt_cache::PrefixTurn;
 use super::reply::{self, Reply, ReplyDraft};
 use super::{ModelError, wire};
 use hqdl_prompt::Prompt;
@@ -24,11 +25,15 @@ const BYTES_A_TOKEN: u64 = 8;
 /// that was read to its end is used again.
 const END: Duration = Duration::from_millis(250);
 
-/// Reads the reply to a prompt.
+/// Reads the reply to a prompt. Once it begins, the turn of its prefix ends.
 ///
 /// # Errors
 /// [`ModelError`] when no words came.
-pub(super) async fn read(mut response: Response, prompt: &Prompt) -> Result<Reply, ModelError> {
+pub(super) async fn read(
+    mut response: Response,
+    prompt: &Prompt,
+    turn: &mut Option<PrefixTurn>,
+) -> Result<Reply, ModelError> {
     let says_events = response
         .headers()
         .get(CONTENT_TYPE)
@@ -48,7 +53,11 @@ pub(super) async fn read(mut response: Response, prompt: &Prompt) -> Result<Repl
             Ok(None) => return reader.end(),
             Err(error) => return reader.broken(wire::error_of_chat(&error)),
         };
-        match reader.take(&piece, prompt) {
+        let step = reader.take(&piece, prompt);
+        if reader.draft.begun || reader.is_events == Some(false) {
+            turn.take().into_iter().for_each(PrefixTurn::begin);
+        }
+        match step {
             Ok(StreamStep::More) => {}
             Ok(StreamStep::Done) => {
                 let _ = tokio::time::timeout(END, response.chunk()).await;

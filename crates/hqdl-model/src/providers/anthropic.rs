@@ -1,5 +1,5 @@
 //! Anthropic's own OpenAI-compatible endpoint, `https://api.anthropic.com/v1`. It
-//! ignores `response_format`, so none is sent.
+//! ignores `response_format`, so none is sent, and it has no prompt cache.
 
 use super::{Habits, OTHER, is_host};
 

@@ -9,16 +9,20 @@ mod llama_cpp;
 mod lm_studio;
 mod ollama;
 mod openai;
+mod openrouter;
 mod vllm;
 
 use reqwest::Url;
 
+pub use super::prompt_cache::{CacheBreakpoint, PromptCaching};
+
 /// All providers whose habits are known; the first that serves a URL counts.
-const ALL: [&Habits; 9] = [
+const ALL: [&Habits; 10] = [
     &openai::HABITS,
     &azure::HABITS,
     &anthropic::HABITS,
     &gemini::HABITS,
+    &openrouter::HABITS,
     &ollama::HABITS,
     &llama_cpp::HABITS,
     &vllm::HABITS,
@@ -48,6 +52,8 @@ pub struct Habits {
     pub cap: &'static str,
     /// Whether it holds answers to a schema (`response_format`).
     pub schema: bool,
+    /// What it accepts about the prompt cache of a model.
+    pub caching: fn(&str) -> PromptCaching,
     /// Makes a base URL ready for requests.
     pub base: fn(&mut Url),
     /// What follows a base URL for files and batches, in place of its path.
@@ -65,6 +71,7 @@ pub const OTHER: Habits = Habits {
     headers: &[],
     cap: OLD_CAP,
     schema: true,
+    caching: |_| PromptCaching { breakpoint: None, key: false },
     base: |_| {},
     batches: |_| None,
     start: None,

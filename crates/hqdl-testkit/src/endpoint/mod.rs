@@ -29,6 +29,27 @@ type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
 /// Which requests a fault concerns.
 type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
 
+/// Returns the `usage` of a reply, from the body of its request and the true tokens of input and
+/// output.
+type Meter = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
+
+/// A meter, for [`Fault::Metered`].
+#[derive(Clone)]
+pub struct UsageMeter(Arc<Meter>);
+
+impl UsageMeter {
+    /// Returns the meter that a function is.
+    pub fn new(meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) -> Self {
+        Self(Arc::new(meter))
+    }
+}
+
+impl std::fmt::Debug for UsageMeter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UsageMeter")
+    }
+}
+
 /// What can go wrong.
 #[derive(Debug, Clone)]
 pub enum Fault {
@@ -93,6 +114,8 @@ pub enum Fault {
     NoUsage,
     /// This for `usage`, where "in", "out" and "total" stand for the truth.
     Usage(Json),
+    /// What this meter returns for `usage`; nothing if that is null.
+    Metered(UsageMeter),
     /// A body of so many bytes of no meaning, with a status.
     Huge(u16, usize),
     /// The model does not end: it writes until its cap, or until nobody listens.
@@ -676,6 +699,12 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     }
     match fault {
         Some(Fault::NoUsage) => {}
+        Some(Fault::Metered(UsageMeter(meter))) => {
+            let usage = meter(body, input, output);
+            if !usage.is_null() {
+                reply["usage"] = usage;
+            }
+        }
         Some(Fault::Usage(shape)) => reply["usage"] = stated(shape, input, output),
         _ => {
             reply["usage"] = json!({

@@ -1,0 +1,170 @@
+//! The endpoint's prompt cache: marks where the stable part of a prompt ends, and lets one request
+//! write it before others read it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hqdl_values::key::tagged_text;
+use serde_json::{Value as Json, json};
+use tokio::sync::OwnedMutexGuard;
+
+/// Bytes of a system message below which no endpoint caches it: 512 tokens, generously.
+const LEAST_BYTES: usize = 1536;
+/// How long an endpoint keeps a prefix that is not read, at the least.
+const KEPT: Duration = Duration::from_secs(240);
+/// The longest time that a request waits for another one to write its prefix.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What a model's endpoint accepts about its prompt cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptCaching {
+    /// How a request marks the end of the stable part; `None` if the endpoint caches by itself, or
+    /// not at all.
+    pub breakpoint: Option<CacheBreakpoint>,
+    /// Whether a `prompt_cache_key` brings requests with the same prefix to the same cache.
+    pub key: bool,
+}
+
+/// A documented way to mark the end of a prompt's stable part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheBreakpoint {
+    /// `cache_control` of a part of a message. Anthropic's models cache nothing without it.
+    CacheControl,
+    /// `prompt_cache_breakpoint` of a part of a message, and `prompt_cache_options` that turn off
+    /// the implicit breakpoint: it would write the rows of every request at the price of a write.
+    Explicit,
+}
+
+/// Returns whether a model of `OpenAI` is GPT-5.6 or later: those that take explicit breakpoints,
+/// and bill cache writes.
+pub(super) fn takes_explicit_breakpoints(model: &str) -> bool {
+    let Some(version) = model.strip_prefix("gpt-").and_then(|rest| rest.split('-').next()) else {
+        return false;
+    };
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    let version = (major.parse::<u32>(), minor.parse::<u32>());
+    // Azure writes gpt-3.5 as gpt-35.
+    matches!(version, (Ok(major), Ok(minor)) if (major, minor) >= (5, 6) && major < 30)
+}
+
+/// Writes the breakpoint at the end of the system message, the first of a request's messages.
+/// Fields that the spec sets are left as they are.
+pub(super) fn write_breakpoint(body: &mut Json, breakpoint: CacheBreakpoint) {
+    let Some(content) = body.pointer_mut("/messages/0/content").filter(|c| c.is_string()) else {
+        return;
+    };
+    let mut part = json!({ "type": "text", "text": content.take() });
+    match breakpoint {
+        CacheBreakpoint::CacheControl => part["cache_control"] = json!({ "type": "ephemeral" }),
+        CacheBreakpoint::Explicit => {
+            part["prompt_cache_breakpoint"] = json!({ "mode": "explicit" });
+        }
+    }
+    *content = json!([part]);
+    if breakpoint == CacheBreakpoint::Explicit && body.get("prompt_cache_options").is_none() {
+        body["prompt_cache_options"] = json!({ "mode": "explicit" });
+    }
+}
+
+/// Writes the `prompt_cache_key`, the same for all requests with a system message.
+pub(super) fn write_key(body: &mut Json, system: &str) {
+    if body.get("prompt_cache_key").is_none() {
+        body["prompt_cache_key"] = format!("hqdl-{}", prefix_hash(system)).into();
+    }
+}
+
+fn prefix_hash(system: &str) -> String {
+    tagged_text("hqdl prompt cache key v1", &[system.to_owned()])
+}
+
+/// Lets the first request of a prefix begin alone: requests that leave together would each write
+/// it to the cache, since an entry can be read once the reply that writes it has begun.
+#[derive(Debug)]
+pub(super) struct PrefixGate {
+    longest_wait: Duration,
+    /// When a request that wrote or read a prefix last began, by the prefix's hash.
+    begun: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
+}
+
+/// The turn of a request that writes its prefix to the cache. The others wait until it is dropped.
+#[derive(Debug)]
+pub(super) struct PrefixTurn(OwnedMutexGuard<Option<Instant>>);
+
+impl PrefixTurn {
+    /// Notes that the reply has begun, so that others can read the prefix.
+    pub(super) fn begin(mut self) {
+        *self.0 = Some(Instant::now());
+    }
+}
+
+impl Default for PrefixGate {
+    fn default() -> Self {
+        Self { longest_wait: LONGEST_WAIT, begun: Mutex::default() }
+    }
+}
+
+impl PrefixGate {
+    /// Waits until another request has written the prefix. Returns the turn of the request that
+    /// is to write it, `None` if it is written or too short.
+    pub(super) async fn enter(&self, system: &str) -> Option<PrefixTurn> {
+        if system.len() < LEAST_BYTES {
+            return None;
+        }
+        let place = {
+            let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(begun.entry(prefix_hash(system)).or_default())
+        };
+        let mut at = tokio::time::timeout(self.longest_wait, place.lock_owned()).await.ok()?;
+        if at.is_some_and(|at| at.elapsed() < KEPT) {
+            *at = Some(Instant::now());
+            return None;
+        }
+        Some(PrefixTurn(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_from_gpt_5_6_on_take_breakpoints() {
+        for (model, takes) in [
+            ("gpt-5.6", true),
+            ("gpt-5.6-luna", true),
+            ("gpt-6-sol-2026-09-30", true),
+            ("gpt-6.1-terra", true),
+            ("gpt-10", true),
+            ("gpt-5.5", false),
+            ("gpt-5-mini", false),
+            ("gpt-4o", false),
+            ("gpt-4.1", false),
+            ("gpt-35-turbo", false),
+            ("gpt-oss-120b", false),
+            ("o4-mini", false),
+            ("my-gpt-6", false),
+            ("gpt-", false),
+        ] {
+            assert_eq!(takes_explicit_breakpoints(model), takes, "{model}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_prefix_is_written_by_one_request_and_read_by_the_others() {
+        let longest_wait = Duration::from_millis(50);
+        let gate = PrefixGate { longest_wait, ..PrefixGate::default() };
+        let long = "x".repeat(LEAST_BYTES);
+        assert!(gate.enter("short").await.is_none());
+        let first = gate.enter(&long).await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(10), gate.enter(&long));
+        assert!(second.await.is_err());
+        // A request that fails leaves its turn to the next one.
+        drop(first);
+        let first = gate.enter(&long).await.unwrap();
+        // Others do not wait forever.
+        assert!(gate.enter(&long).await.is_none());
+        first.begin();
+        assert!(gate.enter(&long).await.is_none());
+    }
+}

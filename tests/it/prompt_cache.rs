@@ -1,0 +1,241 @@
+//! The endpoint's prompt cache: what requests tell it, and how much of the repeated prompt it
+//! bills as read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hqdl::tokens::Tokenizer;
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times, UsageMeter, lock};
+use hqdl_testkit::project::{EXPANSION, Ended, MODEL, Project, honest, truth};
+
+const LATENCY: Duration = Duration::from_millis(60);
+/// Tokens of a prefix below which it is not cached.
+const LEAST: u64 = 1024;
+
+/// A provider, and how its prompt cache works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Provider {
+    /// Anthropic's models at `OpenRouter`: the part up to `cache_control` is cached.
+    Marked,
+    /// `OpenAI` from GPT-5.6 on: what explicit breakpoints end, and without
+    /// `prompt_cache_options` the whole request, is written for requests with the same key.
+    Explicit,
+    /// `OpenAI` before GPT-5.6: any beginning is cached for requests with the same key.
+    Automatic,
+}
+
+impl Provider {
+    fn model(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Marked => ("http://openrouter.ai/api/v1", "anthropic/claude-haiku-4-5"),
+            Self::Explicit => ("http://api.openai.com/v1", "gpt-5.6-luna"),
+            Self::Automatic => ("http://api.openai.com/v1", "gpt-4o-mini"),
+        }
+    }
+}
+
+/// Input tokens that the endpoint has billed.
+#[derive(Default)]
+struct Billed {
+    /// When each prefix was written.
+    written: HashMap<String, Instant>,
+    /// Tokens of prefixes that an earlier request had.
+    repeated: u64,
+    read: u64,
+    writes: u64,
+    /// Tokens of system messages, once for each that differs.
+    prefixes: u64,
+    seen: HashMap<String, u64>,
+}
+
+impl Billed {
+    /// Bills a request, and returns its usage.
+    fn bill(&mut self, provider: Provider, body: &Json, input: u64, output: u64) -> Json {
+        let content = &body["messages"][0]["content"];
+        let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap();
+        let tokens = Tokenizer::of(body["model"].as_str().unwrap()).count(text);
+        let key = body["prompt_cache_key"].as_str().unwrap_or("no key");
+        let seen = self.seen.entry(text.to_owned()).or_default();
+        *seen += 1;
+        if *seen > 1 {
+            self.repeated += tokens;
+        } else {
+            self.prefixes += tokens;
+        }
+        let is_cached = tokens >= LEAST
+            && match provider {
+                Provider::Marked => content[0]["cache_control"]["type"] == "ephemeral",
+                Provider::Explicit => {
+                    content[0]["prompt_cache_breakpoint"]["mode"] == "explicit" && key != "no key"
+                }
+                Provider::Automatic => key != "no key",
+            };
+        // An entry can be read by requests that arrive after the reply that wrote it began.
+        let place = format!("{key} {text}");
+        let at = self.written.get(&place).copied();
+        let read =
+            if is_cached && at.is_some_and(|at| at.elapsed() >= LATENCY) { tokens } else { 0 };
+        let mut written = if is_cached && read == 0 { tokens } else { 0 };
+        if written > 0 {
+            self.written.entry(place).or_insert_with(Instant::now);
+        }
+        if provider == Provider::Explicit && body["prompt_cache_options"]["mode"] != "explicit" {
+            written = input - read;
+        }
+        self.read += read;
+        self.writes += written;
+        let mut details = json!({ "cached_tokens": read });
+        if provider != Provider::Automatic {
+            details["cache_write_tokens"] = written.into();
+        }
+        json!({
+            "prompt_tokens": input, "completion_tokens": output, "prompt_tokens_details": details,
+        })
+    }
+}
+
+/// A project that asks one of these providers, and what the endpoint bills.
+fn asking(endpoint: &Endpoint, provider: Provider) -> (Project, Arc<Mutex<Billed>>) {
+    let billed: Arc<Mutex<Billed>> = Arc::default();
+    let sums = Arc::clone(&billed);
+    let meter = move |body: &Json, input, output| lock(&sums).bill(provider, body, input, output);
+    endpoint.fault(Fault::Latency(LATENCY), Times::Always);
+    endpoint.fault(Fault::Metered(UsageMeter::new(meter)), Times::Always);
+    let rows: Vec<String> = (0..200).map(|n| format!("('Hero {n}', 'Full {n}')")).collect();
+    let values: Vec<String> = (0..400).map(|n| format!("\"Colour {n}\"")).collect();
+    let columns = format!(
+        "[[expansion.column]]\nname = \"eye_color\"\nvalues = [\"Blue\", \"Brown\", \"Green\", {}]\n\
+         [[expansion.column]]\nname = \"born\"\ntype = \"integer\"\n",
+        values.join(", ")
+    );
+    let (url, name) = provider.model();
+    let model = MODEL
+        .replace("{base_url}", url)
+        .replace("test-model", name)
+        .replace("{ input = 1.0, output = 2.0 }", "{ input = 0, output = 0 }")
+        .replace("concurrency = 4", "concurrency = 8");
+    let table = "CREATE TABLE hero (name TEXT, full_name TEXT);";
+    let sql = format!("{table} INSERT INTO hero VALUES {};", rows.join(", "));
+    (Project::new(endpoint, &sql, &[&model, EXPANSION, &columns].concat()), billed)
+}
+
+/// Runs hqdl with the endpoint as the proxy to all hosts.
+fn run(project: &Project, args: &[&str]) -> Ended {
+    let proxy = project.base_url().trim_end_matches("/v1").to_owned();
+    let mut command = project.command(args);
+    Ended::new(&command.env("http_proxy", proxy).output().unwrap())
+}
+
+fn materialize(project: &Project) -> Ended {
+    run(project, &["materialize", "specs/x.toml", "--json"])
+}
+
+/// The system message of a request, with what marks it.
+fn system(request: &Request) -> &Json {
+    &request.body["messages"][0]["content"]
+}
+
+/// The benchmark: at least 80 % of the repeated prefix is read from the cache, nothing but the
+/// prefix is written to it, and that once.
+#[test]
+fn repeated_prefixes_are_read_from_the_cache() {
+    for provider in [Provider::Marked, Provider::Explicit, Provider::Automatic] {
+        let endpoint = honest();
+        let (project, billed) = asking(&endpoint, provider);
+        let done = materialize(&project).exits(0).done().clone();
+        let billed = lock(&billed);
+        let part = billed.read as f64 / billed.repeated as f64;
+        println!(
+            "{provider:?}: {} requests, {} of {} repeated prefix tokens read ({:.1} %), {} written",
+            endpoint.count(),
+            billed.read,
+            billed.repeated,
+            part * 100.0,
+            billed.writes
+        );
+        assert!(endpoint.count() >= 50 && billed.prefixes >= LEAST, "{provider:?}");
+        assert!(part >= 0.8, "{provider:?}");
+        let writes = if provider == Provider::Automatic { 2 * billed.prefixes } else { 0 };
+        assert!(billed.writes <= billed.prefixes + writes, "{provider:?}");
+        assert_eq!(done["cells"]["ok"], 400, "{provider:?}");
+        let rows = project.rows("SELECT name, full_name, born FROM llm");
+        assert!(rows.iter().all(|row| row[2] == truth("born", &row[..2])));
+    }
+}
+
+/// Other endpoints and models get what they always got.
+#[test]
+fn only_documented_models_are_told() {
+    for (url, model, field, has_key) in [
+        ("http://openrouter.ai/api/v1", "anthropic/claude-opus-5", "cache_control", false),
+        ("http://openrouter.ai/api/v1", "openai/gpt-6-sol", "prompt_cache_breakpoint", false),
+        ("http://openrouter.ai/api/v1", "openai/gpt-4o", "", false),
+        ("http://openrouter.ai/api/v1", "google/gemini-2.5-pro", "", false),
+        ("http://litellm.example:4000", "claude-sonnet-5", "cache_control", false),
+        ("http://litellm.example:4000", "gpt-6-sol", "", false),
+        ("http://api.openai.com/v1", "gpt-6.1-sol", "prompt_cache_breakpoint", true),
+        ("http://api.openai.com/v1", "gpt-5.5", "", true),
+        // Its OpenAI-compatible endpoint has no prompt cache.
+        ("http://api.anthropic.com/v1", "claude-opus-5", "", false),
+        ("http://proxy.example/v1", "gpt-6-sol", "", false),
+        ("http://proxy.example/v1", "claude-opus-5", "", false),
+    ] {
+        let endpoint = honest();
+        let (project, _) = asking(&endpoint, Provider::Automatic);
+        let (base, name) = Provider::Automatic.model();
+        project.spec(&project.spec_text().replace(base, url).replace(name, model));
+        let ended = run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "4"]);
+        ended.exits(0);
+        let request = endpoint.requests().into_iter().next().unwrap();
+        let body = &request.body;
+        assert_eq!(system(&request).is_string(), field.is_empty(), "{url} {model}: {body}");
+        assert_eq!(body.get("prompt_cache_key").is_some(), has_key, "{url} {model}");
+        let is_explicit = field == "prompt_cache_breakpoint";
+        assert_eq!(body.get("prompt_cache_options").is_some(), is_explicit, "{url} {model}");
+        if !field.is_empty() {
+            assert!(system(&request)[0].get(field).is_some(), "{url} {model}: {body}");
+        }
+    }
+}
+
+/// An endpoint that refuses a breakpoint or a key is asked without, once and for the next run.
+#[test]
+fn a_refused_breakpoint_is_forgotten() {
+    for refused in ["prompt_cache_key", "prompt_cache_options", "messages"] {
+        let endpoint = honest();
+        let words = match refused {
+            "messages" => "Invalid type for 'messages[0].content': expected a string.".to_owned(),
+            name => format!("Unrecognized request argument supplied: {name}"),
+        };
+        endpoint.fault(Fault::status(400, &words, "invalid_request_error"), Times::First(1));
+        let (project, _) = asking(&endpoint, Provider::Explicit);
+        let limited = ["materialize", "specs/x.toml", "--json", "--limit", "4"];
+        run(&project, &limited).exits(0);
+        assert_eq!(endpoint.count(), 2, "{refused}");
+        run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "12"]).exits(0);
+        let requests = endpoint.requests();
+        assert!(requests.len() > 3, "{refused}");
+        for request in &requests[1..] {
+            let has_key = request.body.get("prompt_cache_key").is_some();
+            assert_eq!(has_key, refused != "prompt_cache_key", "{refused}: {}", request.body);
+            assert_eq!(system(request).is_array(), refused == "prompt_cache_key", "{refused}");
+        }
+    }
+}
+
+/// What the spec says of the cache is sent as it is.
+#[test]
+fn parameters_of_the_spec_replace_the_key() {
+    let endpoint = honest();
+    let (project, _) = asking(&endpoint, Provider::Explicit);
+    let parameters = "[model.parameters]\nprompt_cache_key = \"mine\"\n\
+        prompt_cache_options = { mode = \"implicit\" }\n\n[limits]";
+    project.spec(&project.spec_text().replacen("[limits]", parameters, 1));
+    run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "4"]).exits(0);
+    let body = endpoint.requests().into_iter().next().unwrap().body;
+    assert_eq!(body["prompt_cache_key"], "mine");
+    assert_eq!(body["prompt_cache_options"]["mode"], "implicit");
+}
