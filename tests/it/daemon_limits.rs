@@ -110,6 +110,33 @@ fn one_query_does_not_take_all_memory() {
 }
 
 #[test]
+fn readers_that_read_nothing_lose_their_places() {
+    use std::io::Write;
+    let (_endpoint, _project, daemon) = waiting(&[]);
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9000)
+               SELECT i, name, hex(zeroblob(5000)) FROM n, hero";
+    let body = json!({ "sql": sql }).to_string();
+    let readers: Vec<std::net::TcpStream> = (0..16)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
+            write!(
+                stream,
+                "POST /v1/query HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                daemon.address,
+                body.len()
+            )
+            .unwrap();
+            stream
+        })
+        .collect();
+    until("all are served", || daemon.get("/metrics").body.contains("\nhqdl_clients 16\n"));
+    let began = Instant::now();
+    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    drop(readers);
+}
+
+#[test]
 fn a_reader_that_is_slow_frees_the_database() {
     use std::io::{Read, Write};
     let (_endpoint, project, daemon) = waiting(&["--read-within", "1"]);

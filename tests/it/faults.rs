@@ -395,6 +395,17 @@ fn ctrl_c_twice_leaves_what_is_in_flight() {
 }
 
 #[test]
+fn a_long_pause_that_an_endpoint_asks_for_is_told() {
+    let endpoint = honest();
+    endpoint.fault(Fault::too_many("retry-after", "7"), Times::Once);
+    let project = heroes(&endpoint, "csv");
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(ended.stdout.matches("wait until").count(), 1, "{ended:?}");
+    assert!(ended.stdout.contains("the endpoint asks for it (Retry-After)"), "{ended:?}");
+    check_complete(&project);
+}
+
+#[test]
 fn ctrl_c_ends_a_wait_between_tries() {
     let endpoint = honest();
     endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);

@@ -453,7 +453,7 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
 }
 
 /// The number of the protocol that the owner of a cache speaks.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 #[test]
 fn strangers_at_the_socket_harm_nobody() {

@@ -434,6 +434,14 @@ fn plain_sql_needs_no_facts_and_no_model() {
 }
 
 #[test]
+fn one_value_does_not_take_all_memory() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let ended = query(&project, &["SELECT length(randomblob(1000000000))"]);
+    fails(ended, 2, &["longer than 134217728 bytes", "`substr`"]);
+}
+
+#[test]
 fn a_timeout_ends_a_query_that_has_no_end() {
     let project = values();
     let began = Instant::now();

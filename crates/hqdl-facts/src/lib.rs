@@ -82,7 +82,7 @@ pub use remote::{RemoteStore, status};
 pub use requests::{BatchedRequest, KnownRequest};
 pub use spending::{ColumnDay, Hour, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
-pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, Throttle};
+pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, RemainingPause, Throttle};
 
 /// About how many bytes of records are looked up at once.
 const PAGE: usize = 256 << 10;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -10,7 +11,7 @@ use crate::FactsError;
 use crate::commit_thread::Job;
 use crate::journal::Journal;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
-use crate::throttle::{Admission, EndpointPlace, RateLimits, Throttle};
+use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause, Throttle};
 
 /// One limiter for each endpoint and key, and one for each of its models, as long
 /// as somebody uses it or would have to wait.
@@ -106,6 +107,12 @@ impl Limiters {
                 let _ = jobs.try_send(Job::Heard(name, limiter.heard()));
             }
         }
+    }
+
+    /// Returns for how long the endpoint still wants to be left alone.
+    pub(super) fn remaining_pause(&self, place: &EndpointPlace) -> Option<Duration> {
+        let pair = self.pair(place)?;
+        pair.all.heard().wait.max(pair.model.heard().wait)
     }
 
     fn pair(&self, place: &EndpointPlace) -> Option<Pair> {
@@ -228,6 +235,10 @@ impl RateLimits for LocalLimits {
 
     fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         self.limiters.observe(place, hint);
+    }
+
+    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a> {
+        Box::pin(std::future::ready(self.limiters.remaining_pause(place)))
     }
 }
 

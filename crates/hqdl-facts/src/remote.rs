@@ -22,7 +22,7 @@ use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::record::{Record, RecordBytes, decode};
 use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{Admission, EndpointPlace, RateLimits};
+use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause};
 use crate::wire::{Ask, Hello, MAGIC, OwnerSays, PROTOCOL, Welcome};
 use crate::{FactsError, wire};
 use hqdl_values::key::Entity;
@@ -384,6 +384,15 @@ impl RateLimits for Connection {
 
     fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         self.tell(&Ask::Hear { place: place.clone(), hint });
+    }
+
+    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a> {
+        Box::pin(async move {
+            match self.ask(&Ask::RemainingPause(place.clone())).await {
+                Ok(OwnerSays::Count(millis)) if millis > 0 => Some(Duration::from_millis(millis)),
+                _ => None,
+            }
+        })
     }
 }
 

@@ -375,6 +375,10 @@ impl BorrowerLine {
                 self.limits.observe(&place, hint);
                 Ok(OwnerSays::Done)
             }
+            Ask::RemainingPause(place) => {
+                let pause = self.limits.remaining_pause(&place).await.unwrap_or_default();
+                Ok(OwnerSays::Count(pause.as_millis() as u64))
+            }
             Ask::Lines(more) => {
                 self.lines.get_or_insert_default().extend_from_slice(&more);
                 Ok(OwnerSays::Done)

@@ -33,6 +33,9 @@ impl EndpointPlace {
 /// What [`RateLimits::admit`] gives: a ticket, or 0 for none.
 pub type Admission<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
+/// What [`RateLimits::remaining_pause`] gives.
+pub type RemainingPause<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
+
 /// The limits that endpoints are asked under, shared by all who share a store. The
 /// strictest of those who joined hold for all models of an endpoint, and what the
 /// endpoint tells itself for each. What was sent within the last minute and what
@@ -60,6 +63,9 @@ pub trait RateLimits: Send + Sync {
 
     /// Takes the endpoint's word of its limits.
     fn observe(&self, place: &EndpointPlace, hint: RateLimitHint);
+
+    /// Returns for how long the endpoint still wants to be left alone.
+    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a>;
 }
 
 /// Admits requests to a model of an endpoint, with others who ask it.
@@ -84,6 +90,11 @@ impl Throttle {
         let ticket = self.limits.admit(&self.place, need).await;
         let (limits, place) = (Arc::clone(&self.limits), self.place.clone());
         Admitted { limits, place, ticket, settled: false }
+    }
+
+    /// Returns for how long the endpoint still wants to be left alone.
+    pub async fn remaining_pause(&self) -> Option<Duration> {
+        self.limits.remaining_pause(&self.place).await
     }
 
     /// Nobody is admitted before `wait` has passed.

@@ -21,7 +21,7 @@ use hqdl_values::usage::Spent;
 /// What both sides begin with; then the protocol's number.
 pub(super) const MAGIC: &[u8; 4] = b"hqdl";
 /// The protocol; another number is another language.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 /// The longest frame.
 pub(super) const LONGEST: usize = 64 << 20;
 /// About how many bytes of records go into one frame.
@@ -84,6 +84,8 @@ pub(super) enum Ask {
     Settle { ticket: u64, used: Option<u64> },
     /// What an endpoint says of its limits.
     Hear { place: EndpointPlace, hint: RateLimitHint },
+    /// For how long an endpoint still wants to be left alone, in milliseconds.
+    RemainingPause(EndpointPlace),
     /// Lines of an import; more follow.
     Lines(Bytes),
     /// These lines taken in.

@@ -11,7 +11,7 @@ use super::limits::Need;
 use super::openai::Endpoint;
 use super::reply::SaidTokens;
 use super::wire::{self, WireFailure};
-use super::{Admitting, Model, ModelError, Reply, ReplyFuture, SetupError};
+use super::{Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError};
 use hqdl_facts::Facts;
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Embeddings as Settings, Limits};
@@ -118,6 +118,10 @@ impl Model for EmbeddingsEndpoint {
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
         let need = Need::exactly(prompt.input_tokens);
         Box::pin(async move { Some(self.endpoint.throttle.admit(need).await) })
+    }
+
+    fn remaining_pause(&self) -> RemainingPause<'_> {
+        self.endpoint.remaining_pause()
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

@@ -310,6 +310,7 @@ async fn ask(
             .endpoint()
             .bills()
             .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
+        tell_pause: &|pause: Duration| context.run.tell_pause(context.endpoint().name(), pause),
     };
     let asked = tokio::select! {
         biased;

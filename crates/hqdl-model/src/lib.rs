@@ -37,6 +37,7 @@ use self::generate::{HeldSlot, Slots};
 pub use self::reply::{Reply, SaidTokens};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
+pub use hqdl_facts::RemainingPause;
 pub use hqdl_facts::limits;
 use hqdl_facts::limits::{LONGEST_WAIT, PerMinute};
 use hqdl_facts::{Admitted, Facts, FactsError, Noted, ReservationId, RunId};
@@ -127,6 +128,11 @@ pub trait Model: Send + Sync {
 
     /// Waits until a prompt may be sent, under the limits.
     fn admit<'a>(&'a self, _: &'a Prompt) -> Admitting<'a> {
+        Box::pin(std::future::ready(None))
+    }
+
+    /// Returns for how long the endpoint still wants to be left alone.
+    fn remaining_pause(&self) -> RemainingPause<'_> {
         Box::pin(std::future::ready(None))
     }
 
@@ -352,7 +358,13 @@ pub struct RetryingRequest<'a> {
     pub slots: Option<&'a Slots>,
     /// Where what it may cost is noted, for a model that bills.
     pub ledger: Option<Ledger<'a>>,
+    /// Told for how long the endpoint wants to be left alone, if the request waits for more than
+    /// [`LONG_WAIT`].
+    pub tell_pause: &'a (dyn Fn(Duration) + Sync),
 }
+
+/// A wait that a user is told of.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Where a run notes what its requests may cost.
 #[derive(Clone, Copy)]
@@ -460,6 +472,11 @@ impl RetryingRequest<'_> {
                     ModelError::Passing { in_doubt: true, .. } | ModelError::Unfinished(_)
                 );
                 debug!(attempt, ?took, in_doubt, %error, "failed");
+                if let ModelError::Passing { wait: Some(wait), .. } = &error
+                    && *wait > LONG_WAIT
+                {
+                    (self.tell_pause)((*wait).min(LONGEST_WAIT));
+                }
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
@@ -521,13 +538,25 @@ impl RetryingRequest<'_> {
         }
     }
 
+    /// Waits for the turn of the request, and says so if it takes long.
+    async fn await_admission(&self) -> Option<Admitted> {
+        let mut admission = self.model.admit(self.prompt);
+        if let Ok(admitted) = tokio::time::timeout(LONG_WAIT, &mut admission).await {
+            return admitted;
+        }
+        if let Some(pause) = self.model.remaining_pause().await {
+            (self.tell_pause)(pause);
+        }
+        admission.await
+    }
+
     /// Waits for the turn of the request, and notes what it may cost.
     async fn admit(
         &self,
         worst: Spent,
     ) -> Result<(Option<Admitted>, Option<ReservationId>), RequestError> {
         loop {
-            let admitted = self.model.admit(self.prompt).await;
+            let admitted = self.await_admission().await;
             let Some(ledger) = self.ledger else { return Ok((admitted, None)) };
             let place = admitted.as_ref().map(|a| a.place().clone());
             let noted = ledger.facts.reserve(ledger.run, worst, self.budget.of_day(), place);

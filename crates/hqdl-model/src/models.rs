@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::usage_check::UsageGate;
-use super::{Admitting, Model, ModelError, ReplyFuture, SetupError, openai};
+use super::{Admitting, Model, ModelError, RemainingPause, ReplyFuture, SetupError, openai};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
@@ -48,6 +48,10 @@ impl Model for Models {
 
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
         self.first.admit(prompt)
+    }
+
+    fn remaining_pause(&self) -> RemainingPause<'_> {
+        self.first.remaining_pause()
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

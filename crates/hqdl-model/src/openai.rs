@@ -25,7 +25,8 @@ use super::request_form::RequestForm;
 use super::usage_check::UsageGate;
 use super::wire::{WireFailure, error_of_chat, failed};
 use super::{
-    Admitting, Model, ModelError, Reply, ReplyFuture, SetupError, images, reply, stream, tls,
+    Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError, images, reply,
+    stream, tls,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
@@ -445,6 +446,10 @@ impl Model for Endpoint {
 
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
         Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
+    }
+
+    fn remaining_pause(&self) -> RemainingPause<'_> {
+        Box::pin(self.throttle.remaining_pause())
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {

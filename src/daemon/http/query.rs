@@ -107,6 +107,8 @@ pub(super) async fn run(
         let mut lines = lines;
         let ran = |ready: Ready| Ok(ready.run(&house, interrupt, &mut lines)?);
         let ended = ready(&shop, asked).and_then(ran);
+        // Nobody waits for a place until a slow reader has taken the last chunk.
+        drop(place);
         match ended {
             Ok(meta) => {
                 house.metrics.reused(meta.values_reused);
@@ -114,7 +116,6 @@ pub(super) async fn run(
             }
             Err(refusal) => lines.close(Err(refusal)),
         }
-        drop(place);
     });
     match parts.recv().await {
         Some(Ok(first)) => {

@@ -19,7 +19,8 @@ use crate::query::{Meta, Sink, json as values};
 const CHUNK: usize = 32 << 10;
 /// Chunks that may wait for a slow reader.
 const AHEAD: usize = 4;
-/// How long a reader may take for the last chunk: by then the database is free.
+/// How long a reader may take for a chunk. One that takes longer loses its place: others wait
+/// for it.
 const STALLED: Duration = Duration::from_secs(10);
 
 /// A chunk, or why there is none.
@@ -84,10 +85,15 @@ impl LineSink {
         self.sent = true;
         let parts = &self.parts;
         let left = self.until.map_or(STALLED, |u| u.saturating_duration_since(Instant::now()));
-        let sending = async { tokio::time::timeout(left, parts.send(Ok(chunk))).await };
+        let sending =
+            async { tokio::time::timeout(left.min(STALLED), parts.send(Ok(chunk))).await };
         match self.runtime.block_on(sending) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has gone")),
+            Err(_) if left > STALLED => {
+                let why = format!("the client read nothing for {} s", STALLED.as_secs());
+                Err(Error::new(ErrorKind::TimedOut, why))
+            }
             Err(_) => Err(self.too_slow()),
         }
     }

@@ -31,8 +31,9 @@ const OPS: i32 = 1000;
 /// No time of the clock.
 const NEVER: u64 = u64::MAX;
 
-/// Bytes that a value may have in this process; 0 for `SQLite`'s own limit.
-static LONGEST: AtomicI32 = AtomicI32::new(0);
+/// Bytes that a value may have in this process. `SQLite` makes a value in one step, which no
+/// timeout ends.
+static LONGEST: AtomicI32 = AtomicI32::new(128 << 20);
 
 /// From now on, no value on a guarded connection of this process is longer than
 /// so many bytes: where many clients are served, one must not take all memory.
@@ -313,14 +314,11 @@ impl Guard {
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
             ) => self.database.error(error).into(),
-            Some(ErrorCode::TooBig) if LONGEST.load(Ordering::Relaxed) > 0 => QueryError::sql(
-                format!(
-                    "a value is longer than {} bytes, the most of a daemon's query",
-                    LONGEST.load(Ordering::Relaxed)
-                ),
+            Some(ErrorCode::TooBig) => QueryError::sql(
+                format!("a value is longer than {} bytes", LONGEST.load(Ordering::Relaxed)),
                 None,
                 "",
-                "take a part of it with `substr`, or ask with `hqdl query`",
+                "take a part of it with `substr`",
             ),
             _ => {
                 let message = message(error);
@@ -395,13 +393,9 @@ fn arm(
 ) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
-    // Nothing is attached, by any way. SQLite's other limits stand: a query may
-    // be as long, and a value as big, as the database's own may be.
+    // Nothing is attached, by any way.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    let longest = LONGEST.load(Ordering::Relaxed);
-    if longest > 0 {
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
-    }
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST.load(Ordering::Relaxed))?;
     let watched = Arc::clone(gate);
     connection.progress_handler(
         OPS,

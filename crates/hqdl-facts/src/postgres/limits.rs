@@ -17,7 +17,7 @@ use crate::FactsError;
 use crate::limits::{LONGEST_WAIT, MINUTE, Need, ON_ITS_WAY, PerMinute, RateLimitHint};
 use crate::postgres::Server;
 use crate::postgres::words::Parameter;
-use crate::throttle::{Admission, EndpointPlace, RateLimits};
+use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause};
 
 /// How late a request may leave after its turn and count as it was counted.
 pub(super) const LATE: Duration = Duration::from_millis(500);
@@ -192,6 +192,12 @@ impl RateLimits for ServerLimits {
         if new || hint.wait.is_some() {
             let _ = self.said.send(Messages::Heard(place.clone(), hint));
         }
+    }
+
+    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a> {
+        let until = self.state().paused.get(&place.endpoint).copied();
+        let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
+        Box::pin(std::future::ready(pause.filter(|pause| !pause.is_zero())))
     }
 }
 

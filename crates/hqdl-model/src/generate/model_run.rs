@@ -3,16 +3,21 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use jiff::{SignedDuration, Zoned};
 use tokio::sync::watch;
 
-use super::{Listener, Liveness};
+use super::{Event, Listener, Liveness};
 use crate::Model;
 use crate::budget::Budget;
 use crate::plan::reasoning;
 use hqdl_facts::{Facts, FactsError, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
+
+/// Ends of pauses that are no further apart are one.
+const SAME_PAUSE: Duration = Duration::from_secs(2);
 
 /// What all requests of a run share.
 pub struct ModelRun {
@@ -38,6 +43,8 @@ pub struct ModelRun {
     pub reasons: Vec<String>,
     /// Whether the endpoint is there.
     pub liveness: Liveness,
+    /// Until when requests wait that the user was told of.
+    pub told_pause: Mutex<Option<Instant>>,
 }
 
 /// Who follows a run: told of each event, with what is used so far.
@@ -104,6 +111,26 @@ impl ModelRun {
             concurrency: 1,
             found: AtomicU64::default(),
             liveness: Liveness::default(),
+            told_pause: Mutex::default(),
         }
+    }
+
+    /// Tells the user until when requests to a model wait, once for each such time.
+    pub fn tell_pause(&self, model: &str, pause: Duration) {
+        let until = Instant::now() + pause;
+        {
+            let mut told = self.told_pause.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.is_some_and(|told| until <= told + SAME_PAUSE) {
+                return;
+            }
+            *told = Some(until);
+        }
+        let clock =
+            Zoned::now().saturating_add(SignedDuration::try_from(pause).unwrap_or_default());
+        (self.events.listener)(&Event::Warning(format!(
+            "requests to {model} wait until {}, for {} s: the endpoint asks for it (Retry-After)",
+            clock.strftime("%H:%M:%S"),
+            pause.as_secs()
+        )));
     }
 }

@@ -280,6 +280,7 @@ impl Sending {
             tries: AtomicU32::new(0),
             slots: None,
             ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
+            tell_pause: &|pause| self.run.tell_pause(self.model.name(), pause),
         };
         let began = Instant::now();
         let mut reply = errand.once().await;
