@@ -145,10 +145,9 @@ fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
     assert_eq!(rows(&project, caption), json!([["cow"]]));
     let asked = &endpoint.requests()[5];
     assert_eq!(asked.question.columns[0].about, "Describe what the image shows, in one sentence.");
-    // A text is no image where nothing says so, and a BLOB is shown to nobody.
-    let text =
-        "SELECT {{LLMMap('What is it?', photo, return_type='str')}} FROM pet WHERE id IN (0, 1)";
-    assert_eq!(rows(&project, text), json!([[null], ["img/cat.png"]]));
+    // A text is no image where nothing says so.
+    let text = "SELECT {{LLMMap('What is it?', photo, return_type='str')}} FROM pet WHERE id = 1";
+    assert_eq!(rows(&project, text), json!([["img/cat.png"]]));
 }
 
 #[test]
@@ -385,4 +384,26 @@ fn what_a_spec_says_of_images_is_checked() {
     let bad =
         query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}").exits(2);
     assert!(bad.stderr.contains("has no argument `image`"), "{}", bad.stderr);
+}
+
+#[test]
+fn media_that_a_call_does_not_name_are_refused_and_cost_nothing() {
+    let endpoint = endpoint();
+    let url = format!("'{}'", data_url(PNG));
+    for (photo, told) in [
+        (hex(PNG), "add image=true"),
+        (url, "add image=true"),
+        (hex(b"ID3\x04 a song"), "a sound recording"),
+        ("'data:audio/mpeg;base64,SUQz'".to_owned(), "a sound recording"),
+    ] {
+        let project = project(&endpoint, &[&photo]);
+        for call in ["{{LLMMap('What colour is it?', photo)}}", "answer(photo, 'What colour?')"] {
+            let ended = query(&project, &format!("SELECT {call} FROM pet")).exits(2);
+            assert!(ended.stderr.contains(told), "{photo} {call}: {}", ended.stderr);
+        }
+    }
+    // Names of files and data of another kind are texts.
+    let project = project(&endpoint, &["'img/cat.png'", "'song.mp3'", "'data:text/plain,hi'"]);
+    query(&project, "SELECT {{LLMMap('Is it a photo?', photo)}} FROM pet").exits(0);
+    assert!(endpoint.count() > 0);
 }

@@ -42,3 +42,5 @@ CREATE VIRTUAL TABLE search USING fts5(title, body);
 INSERT INTO search VALUES ('Apples', 'red and green'), ('Bananas', 'yellow fruit'), ('Cherries', 'red fruit');
 CREATE TABLE generated (a TEXT, b TEXT GENERATED ALWAYS AS (upper(a)) VIRTUAL);
 INSERT INTO generated (a) VALUES ('first'), ('second');
+CREATE TABLE w (name TEXT, "Won?" TEXT, "Oh!" TEXT, "a;b" TEXT, "{set}" TEXT, "it's" TEXT, "b`t" TEXT, "q""q" TEXT, "x::y" TEXT);
+INSERT INTO w VALUES ('n', 'won', 'oh', 'semi', 'set', 'its', 'tick', 'quote', 'colons');

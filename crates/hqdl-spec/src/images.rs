@@ -279,6 +279,55 @@ fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
     }
 }
 
+/// What a value holds that no text says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Media {
+    /// An image: the bytes of one, or a data URL.
+    Image,
+    /// A recording of sound: the bytes of one, or a data URL.
+    Audio,
+}
+
+impl Media {
+    /// Returns what a BLOB holds, by its first bytes.
+    #[must_use]
+    pub fn of_blob(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [b'I', b'D', b'3', ..]
+            | [b'O', b'g', b'g', b'S', ..]
+            | [b'f', b'L', b'a', b'C', ..]
+            | [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..] => Some(Self::Audio),
+            _ => kind(bytes).is_ok().then_some(Self::Image),
+        }
+    }
+
+    /// Returns what a data URL holds; `None` of any other text.
+    #[must_use]
+    pub fn of_text(text: &[u8]) -> Option<Self> {
+        let head = text.get(..DATA_HEAD).unwrap_or(text);
+        let (head, _) = std::str::from_utf8(head).ok()?.split_once(";base64,")?;
+        match head {
+            _ if starts_with(head, "data:image/") => Some(Self::Image),
+            _ if starts_with(head, "data:audio/") => Some(Self::Audio),
+            _ => None,
+        }
+    }
+
+    /// Returns why a question about a value cannot be asked.
+    #[must_use]
+    pub fn refusal(self) -> &'static str {
+        match self {
+            Self::Image => {
+                "a value is an image, which a model would be sent as text: add image=true"
+            }
+            Self::Audio => "a value is a sound recording, and hqdl sends none to a model",
+        }
+    }
+}
+
+/// Bytes in which the head of a data URL ends.
+const DATA_HEAD: usize = 80;
+
 /// The name of an image by its bytes, as `b3sum` prints them.
 fn digest(bytes: &[u8]) -> String {
     let mut name = DIGEST.to_owned();

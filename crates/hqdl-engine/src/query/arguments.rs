@@ -42,6 +42,14 @@ impl ArgumentPiece {
         first..self.tokens.last().map_or(first, |t| t.end)
     }
 
+    /// Returns the text that it is, such as a question.
+    pub(super) fn words(&self, text: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => Some(one.content(text)),
+            _ => None,
+        }
+    }
+
     /// The text or number that it is.
     pub(super) fn literal(&self, text: &str) -> Option<String> {
         match self.tokens.as_slice() {

@@ -6,6 +6,7 @@ use rusqlite::types::ValueRef;
 use super::documents::Document;
 use super::live::{Live, broken};
 use super::targets::spell;
+use hqdl_spec::images::Media;
 use hqdl_values::Row;
 use hqdl_values::value::{Unreadable, Value};
 
@@ -16,13 +17,18 @@ impl Live {
         target: usize,
         column: usize,
         values: &[ValueRef<'_>],
-    ) -> Option<usize> {
+    ) -> rusqlite::Result<Option<usize>> {
         let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
         let expansion = &self.known.targets[target].expansion;
         // Of a key in parts, those of the other sources are NULL.
         let in_parts = !expansion.key_parts.is_empty();
         if if in_parts { values.iter().all(null) } else { values.first().is_none_or(null) } {
-            return None;
+            return Ok(None);
+        }
+        for (name, value) in expansion.key.names().iter().zip(values) {
+            if let Some(media) = media_of(*value).filter(|_| !expansion.is_image(name)) {
+                return Err(broken(media.refusal()));
+            }
         }
         // Bytes are not kept for being told apart: an image is its name from here on.
         let images: Vec<Option<Value>> = if expansion.has_images() {
@@ -59,7 +65,7 @@ impl Live {
             self.is_unreadable((target, column), &spelling);
         }
         self.spelling = spelling;
-        entity
+        Ok(entity)
     }
 
     /// The entity of a document; `None` where there is no text to ask about.
@@ -83,6 +89,9 @@ impl Live {
         let spelling = *hasher.finalize().as_bytes();
         if let Some(entity) = self.known.targets[target].known(&spelling) {
             return Ok(Some(entity));
+        }
+        if let Some(media) = media_of(value) {
+            return Err(broken(media.refusal()));
         }
         let document = match Document::read(value) {
             Ok(Some(document)) => document,
@@ -127,6 +136,15 @@ impl Live {
             self.known.targets[target].entity(&spelling, || Row { key, context: contexts });
         self.known.contexts.is(given, entity);
         Ok(entity)
+    }
+}
+
+/// Returns what a value holds that no text says.
+fn media_of(value: ValueRef<'_>) -> Option<Media> {
+    match value {
+        ValueRef::Blob(bytes) => Media::of_blob(bytes),
+        ValueRef::Text(text) => Media::of_text(text),
+        _ => None,
     }
 }
 

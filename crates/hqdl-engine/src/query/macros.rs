@@ -19,9 +19,9 @@ use super::arguments::{ArgumentPiece, CallText, Names};
 use super::{QueryError, Request};
 use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
-use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::ingredients::{self, Ingredient};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_sql::blendsql::{ReturnType, names_in};
 use hqdl_sql::suql::Translated;
 use hqdl_values::problem::nearest;
 use hqdl_values::sql;
@@ -359,7 +359,7 @@ impl CallText<'_> {
         let asked = match question {
             None => SUMMARY.to_owned(),
             Some(piece) => {
-                piece.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?
+                piece.words(self.text).ok_or_else(|| self.needs("a text as its question"))?
             }
         };
         let mut call = format!("LLMQA({}, ", sql::text(&asked));
@@ -396,11 +396,9 @@ impl CallText<'_> {
             ));
         };
         let question_text =
-            question.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?;
+            question.words(self.text).ok_or_else(|| self.needs("a text as its question"))?;
         let column = match documents.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => {
-                one.content(self.text).split_once("::").map(|(t, c)| (t.to_owned(), c.to_owned()))
-            }
+            [one] if one.lexeme == Lexeme::Text => names_in(&one.content(self.text)),
             [table, dot, column] if dot.is(b'.') => {
                 Some((table.content(self.text), column.content(self.text)))
             }
@@ -451,9 +449,7 @@ impl CallText<'_> {
         let [value, start, end] = self.only([&["value"], &["start"], &["end"]])?;
         let Some(value) = value else { return Err(self.needs("a column")) };
         let old = match value.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => {
-                one.content(self.text).split_once("::").map(|(t, c)| (t.to_owned(), c.to_owned()))
-            }
+            [one] if one.lexeme == Lexeme::Text => names_in(&one.content(self.text)),
             _ => None,
         };
         let column = match old {

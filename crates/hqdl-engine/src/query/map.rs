@@ -14,6 +14,7 @@ use super::{QueryError, Request};
 use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;
+use hqdl_spec::images::Media;
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
@@ -131,6 +132,13 @@ fn look(
     let list = asked.values.as_ref().map(|list| list.values.clone());
     calls.column(at, asked);
     let mut targets = calls.targets(request)?;
+    let media = values.iter().find_map(|value| match value {
+        Value::Text(text) => Media::of_text(text.as_bytes()),
+        _ => None,
+    });
+    if let Some(media) = media {
+        return Err(QueryError::sql(media.refusal().to_owned(), None, "", ""));
+    }
     let entities = entities(&mut targets[at], values);
     let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
     let mut answers: Vec<Option<Answer>> = vec![None; count];

@@ -248,6 +248,12 @@ impl Schema for ThroughViews<'_> {
 }
 
 impl KnownSchema {
+    /// Returns whether a table has a column.
+    pub fn has_column(&self, table: &str, column: &str) -> bool {
+        let columns = self.tables.get(&table.to_lowercase());
+        columns.is_some_and(|all| all.iter().any(|c| c.eq_ignore_ascii_case(column)))
+    }
+
     /// Returns whether a query reads a view.
     pub fn reads_view(&self, query: &Query) -> bool {
         let mut found = false;

@@ -82,6 +82,7 @@ pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
 /// The old spelling of a column, as a text or bare: its table and its name.
 pub(super) fn old_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
+        [column] if column.lexeme == Lexeme::OldColumn => names_in(&column.content(sql)),
         [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
             column_in(&text.content(sql))
         }
@@ -108,16 +109,33 @@ fn column_in(text: &str) -> Option<(String, String)> {
     Some((table, part(column)?))
 }
 
+/// Returns the table and the column of the old spelling `t::c`, whatever they look like.
+#[must_use]
+pub fn names_in(text: &str) -> Option<(String, String)> {
+    let (table, column) = text.split_once("::")?;
+    let name = |text: &str| quoted(text).unwrap_or_else(|| Some(text.trim().to_owned()));
+    Some((name(table)?, name(column)?))
+}
+
 /// One side of `::`: a name, quoted or such that it can be no sentence.
 fn part(text: &str) -> Option<String> {
+    if let Some(name) = quoted(text) {
+        return name;
+    }
+    let text = text.trim();
+    let strange = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
+    (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
+}
+
+/// The name within quotes, `None` if there is none in them; `None` where there are no quotes.
+fn quoted(text: &str) -> Option<Option<String>> {
     let text = text.trim();
     let inside = |open, close| text.strip_prefix(open)?.strip_suffix(close);
     let quotes = [('"', '"'), ('`', '`'), ('[', ']')];
     if let Some((inside, (_, close))) = quotes.iter().find_map(|q| Some((inside(q.0, q.1)?, *q)))
         && !inside.replace(&format!("{close}{close}"), "").contains(close)
     {
-        return Some(unquote(text)).filter(|name| !name.is_empty());
+        return Some(Some(unquote(text)).filter(|name| !name.is_empty()));
     }
-    let strange = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
-    (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
+    None
 }

@@ -31,6 +31,8 @@ pub enum Lexeme {
     Colons,
     /// A whole call, read already.
     Call,
+    /// `'t::c'` within a call, where the database has this column.
+    OldColumn,
     /// Any other byte.
     Symbol(u8),
 }
@@ -71,11 +73,11 @@ impl Token {
     pub fn content(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
-            Lexeme::Text if text.starts_with('$') => {
+            Lexeme::Text | Lexeme::OldColumn if text.starts_with('$') => {
                 let tag = text.get(1..).and_then(|rest| rest.find('$')).map_or(0, |end| end + 2);
                 text.get(tag..text.len().saturating_sub(tag)).unwrap_or_default().to_owned()
             }
-            Lexeme::Text | Lexeme::Quoted | Lexeme::Name => unquote(text),
+            Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::OldColumn => unquote(text),
             _ => text.to_owned(),
         }
     }

@@ -54,12 +54,13 @@ pub mod yes_no;
 
 use std::ops::Range;
 
+pub use argument::names_in;
 pub use error::SqlError;
 pub use frame::{draws, has_random};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, Subject, Which};
 pub use lexer::orders_outermost;
-pub use scan::scan;
+pub use scan::{scan, scan_with_columns};
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

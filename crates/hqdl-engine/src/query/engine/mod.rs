@@ -125,13 +125,13 @@ impl<'r, 'a> Engine<'r, 'a> {
         asking: Option<&'r Asking<'a>>,
     ) -> Result<Self, QueryError> {
         let text = spelled.text.clone();
-        let found = blendsql::scan(&text)?;
+        let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
+        let schema = KnownSchema::read(&guard)?;
+        let found = blendsql::scan_with_columns(&text, &|t, c| schema.has_column(t, c))?;
         let parsed = parse(&text, found)?;
         if !parsed.lone {
             statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
         }
-        let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
-        let schema = KnownSchema::read(&guard)?;
         let server = guard.database().url().is_some();
         if !server {
             validate(&text, &parsed, &guard)?;

@@ -206,7 +206,7 @@ impl Live {
         }
         let values = values.get(2..).unwrap_or_default();
         let (target, column, entity) = match self.known.asks[call] {
-            Asks::Cell { target, column, .. } => match self.values(target, column, values) {
+            Asks::Cell { target, column, .. } => match self.values(target, column, values)? {
                 Some(entity) => (target, column, entity),
                 None => return Ok(Sql::Null),
             },

@@ -2,6 +2,7 @@
 
 pub(in crate::blendsql) mod call;
 
+use crate::blendsql::argument::names_in;
 use crate::blendsql::ingredients::{self, Which};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::{Call, SqlError};
@@ -15,7 +16,19 @@ const DEEPEST: usize = 64;
 /// # Errors
 /// [`SqlError`] at the first place that cannot be read.
 pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
-    let mut scanner = Scanner { sql, at: 0, depth: 0 };
+    scan_with_columns(sql, &|_, _| false)
+}
+
+/// The same, where the columns of the database are known: `is_column` says whether a table
+/// has a column. A text `'t::c'` that names one is that column, whatever its name looks like.
+///
+/// # Errors
+/// [`SqlError`] at the first place that cannot be read.
+pub fn scan_with_columns(
+    sql: &str,
+    is_column: &dyn Fn(&str, &str) -> bool,
+) -> Result<Vec<Call>, SqlError> {
+    let mut scanner = Scanner { sql, is_column, at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = RowsExpected::default();
     let mut before = None;
@@ -66,6 +79,8 @@ pub(in crate::blendsql) struct ArgumentText {
 
 pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
+    /// Whether a table of the database has a column.
+    is_column: &'a dyn Fn(&str, &str) -> bool,
     /// Where the next token is looked for.
     pub at: usize,
     depth: usize,
@@ -83,9 +98,12 @@ impl Scanner<'_> {
 
     /// The next token of the call that `open` begins.
     fn inside(&mut self, open: Token, brackets: Brackets) -> Result<Token, SqlError> {
-        self.next(brackets)?.ok_or_else(|| {
+        let token = self.next(brackets)?.ok_or_else(|| {
             SqlError::new(open.span(), "a call is never closed", "no `}}` ends this call")
-        })
+        })?;
+        let is_column = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted)
+            && names_in(&token.content(self.sql)).is_some_and(|(t, c)| (self.is_column)(&t, &c));
+        Ok(if is_column { Token { lexeme: Lexeme::OldColumn, ..token } } else { token })
     }
 
     /// Begins a call within those that are open.
