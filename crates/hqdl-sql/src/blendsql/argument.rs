@@ -113,29 +113,29 @@ fn column_in(text: &str) -> Option<(String, String)> {
 #[must_use]
 pub fn names_in(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
-    let name = |text: &str| quoted(text).unwrap_or_else(|| Some(text.trim().to_owned()));
-    Some((name(table)?, name(column)?))
+    let name = |text: &str| {
+        let text = text.trim();
+        if is_quoted(text) { unquote(text) } else { text.to_owned() }
+    };
+    let (table, column) = (name(table), name(column));
+    (!table.is_empty() && !column.is_empty()).then_some((table, column))
 }
 
 /// One side of `::`: a name, quoted or such that it can be no sentence.
 fn part(text: &str) -> Option<String> {
-    if let Some(name) = quoted(text) {
-        return name;
-    }
     let text = text.trim();
+    if is_quoted(text) {
+        return Some(unquote(text)).filter(|name| !name.is_empty());
+    }
     let strange = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
     (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
 }
 
-/// The name within quotes, `None` if there is none in them; `None` where there are no quotes.
-fn quoted(text: &str) -> Option<Option<String>> {
-    let text = text.trim();
+/// Whether a text is one name in quotes.
+fn is_quoted(text: &str) -> bool {
     let inside = |open, close| text.strip_prefix(open)?.strip_suffix(close);
     let quotes = [('"', '"'), ('`', '`'), ('[', ']')];
-    if let Some((inside, (_, close))) = quotes.iter().find_map(|q| Some((inside(q.0, q.1)?, *q)))
-        && !inside.replace(&format!("{close}{close}"), "").contains(close)
-    {
-        return Some(Some(unquote(text)).filter(|name| !name.is_empty()));
-    }
-    None
+    quotes.iter().find_map(|(open, close)| Some((inside(*open, *close)?, close))).is_some_and(
+        |(inside, close)| !inside.replace(&format!("{close}{close}"), "").contains(*close),
+    )
 }
