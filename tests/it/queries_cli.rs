@@ -434,6 +434,28 @@ fn plain_sql_needs_no_facts_and_no_model() {
 }
 
 #[test]
+fn a_name_in_double_quotes_that_is_a_text_is_noted() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let call = "{{LLMMap('Which planet is it from?', hero.name)}}";
+    for sql in [
+        "SELECT \"nme\", \"it's\", \"name\" FROM hero WHERE \"nme\" > ''".to_owned(),
+        format!("SELECT \"nme\", \"it's\", \"name\", {call} FROM hero WHERE id = 1"),
+    ] {
+        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", &sql]).exits(0);
+        for told in ["\"nme\" is no column here, so it is the text 'nme'", "write 'it''s' if"] {
+            assert_eq!(ended.stderr.matches(told).count(), 1, "{sql}: {}", ended.stderr);
+        }
+        assert_eq!(ended.stderr.matches("is no column here").count(), 2, "{sql}: {}", ended.stderr);
+    }
+    // Of a view it is the view's own matter.
+    project.execute("CREATE VIEW v AS SELECT \"text\" AS t FROM hero");
+    let ended = query(&project, &["SELECT \"t\" FROM v"]).exits(0);
+    assert!(!ended.stderr.contains("is no column here"), "{}", ended.stderr);
+    assert!(ended.stdout.contains("text"), "{}", ended.stdout);
+}
+
+#[test]
 fn one_value_does_not_take_all_memory() {
     let endpoint = honest();
     let project = heroes(&endpoint, "csv");

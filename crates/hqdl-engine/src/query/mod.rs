@@ -60,6 +60,7 @@ pub mod params;
 mod passages;
 mod passes;
 pub mod plain;
+mod quoted_texts;
 mod reading;
 mod retrieve;
 mod schema;

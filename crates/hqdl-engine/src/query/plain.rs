@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::guard::Guard;
 use super::headers::WrittenHeaders;
 use super::params::{self, Param};
+use super::quoted_texts::note_quoted_texts;
 use super::server;
 use super::smoothie::{Meta, Pass, Sink};
 use super::{Dialect, QueryError, statement};
@@ -84,6 +85,7 @@ impl Plain<'_> {
             guard.connection().prepare(self.sql).map_err(|e| guard.error(&e, self.sql))?;
         let used = params::bind(&mut statement, self.params)?;
         params::all_used(self.params, &used, &params::names(&statement))?;
+        let notes = note_quoted_texts(self.sql, guard.connection());
         let mut passes = Vec::new();
         if let Some(sink) = sink {
             guard.stream(&mut statement, self.sql, sink).map_err(|error| match error {
@@ -102,6 +104,7 @@ impl Plain<'_> {
             passes,
             seconds: began.elapsed().as_secs_f64(),
             sql: self.sql.to_owned(),
+            notes,
             ..Meta::default()
         })
     }

@@ -8,6 +8,7 @@ use rusqlite::types::Null;
 
 use super::QueryError;
 use super::guard::Guard;
+use super::quoted_texts::note_quoted_texts;
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::tree::ExprKind;
 use hqdl_sql::blendsql::{Argument, Call};
@@ -19,13 +20,17 @@ const MOST_COLUMNS: u32 = 2_001;
 /// A function that stands for a call: `SQLite` knows nothing of its value.
 const OPAQUE: &str = "hqdl_opaque";
 
-/// Checks the query without its calls.
+/// Checks the query without its calls. Returns notes on it.
 ///
 /// # Errors
 /// [`QueryError::Sql`] with the place.
-pub(super) fn validate(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
+pub(super) fn validate(
+    text: &str,
+    parsed: &Parsed,
+    guard: &Guard,
+) -> Result<Vec<String>, QueryError> {
     if parsed.lone {
-        return Ok(());
+        return Ok(Vec::new());
     }
     // An aggregate belongs to the SELECT whose columns it has, those of calls in it, too: a
     // call stands for a function of its values.
@@ -37,14 +42,19 @@ pub(super) fn validate(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(),
     let replacement = Replacement { text, parsed, lists: lists(parsed) };
     let of_values = replacement.of_values(0..text.len(), &outer(parsed));
     let prepared = connection.prepare(&of_values).map(drop);
+    let notes = match prepared {
+        Ok(()) => note_quoted_texts(&of_values, connection),
+        Err(_) => Vec::new(),
+    };
     connection.remove_function(OPAQUE, -1).map_err(|error| guard.error(&error, ""))?;
-    let Err(error) = prepared else { return Ok(()) };
+    let Err(error) = prepared else { return Ok(notes) };
     // The guard forgets what it refused here.
     drop(guard.error(&error, &of_values));
     // NULLs of the same length keep every place. If only a call's values are wrong, the
     // statement that has them says so.
     let nulls = replacement.of_nulls();
-    connection.prepare(&nulls).map(drop).map_err(|error| guard.error(&error, &nulls))
+    connection.prepare(&nulls).map(drop).map_err(|error| guard.error(&error, &nulls))?;
+    Ok(notes)
 }
 
 /// Returns whether each call is the list behind an IN.

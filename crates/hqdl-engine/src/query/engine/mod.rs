@@ -99,6 +99,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) sql: String,
     /// What came of the queries within this one, which gave it options.
     inner: Vec<Meta>,
+    /// What is worth a look in its text.
+    notes: Vec<String>,
 }
 
 impl<'r, 'a> Engine<'r, 'a> {
@@ -133,9 +135,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
         }
         let server = guard.database().url().is_some();
-        if !server {
-            validate(&text, &parsed, &guard)?;
-        }
+        let notes = if server { Vec::new() } else { validate(&text, &parsed, &guard)? };
         let usages = usage::of_calls(&text, &parsed, &schema);
         let through = schema
             .reads_view(&parsed.query)
@@ -195,6 +195,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             passes: Vec::new(),
             sql: String::new(),
             inner,
+            notes,
         })
     }
 
@@ -435,7 +436,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     pub(in crate::query) fn meta(&self, usage: Usage, began: Instant) -> Meta {
         let live = lock(&self.live);
         let mut routes = self.calls.routes.clone();
-        let (mut notes, mut unbounded) = (Vec::new(), Vec::new());
+        let (mut notes, mut unbounded) = (self.notes.clone(), Vec::new());
         for (call, cut) in live.known.contexts.cuts() {
             // A route a call, in their order.
             if let Some(route) = routes.get_mut(call) {

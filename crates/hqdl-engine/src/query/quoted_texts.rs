@@ -1,0 +1,54 @@
+//! Names in double quotes that `SQLite` takes for texts, since there is no such column
+//! (<https://www.sqlite.org/quirks.html>, 8): a misspelt column is a constant then.
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Error};
+
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_values::sql;
+
+/// Returns a note for each name in double quotes that a statement has as a text.
+pub(super) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec<String> {
+    let most = quoted(statement).len();
+    if most == 0 || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err() {
+        return Vec::new();
+    }
+    let (mut statement, mut names) = (statement.to_owned(), Vec::new());
+    // Each look finds one of them.
+    for _ in 0..most {
+        let Err(Error::SqlInputError { offset, .. }) = connection.prepare(&statement).map(drop)
+        else {
+            break;
+        };
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        let Some(token) = quoted(&statement).into_iter().find(|token| token.start == at) else {
+            break;
+        };
+        let name = token.content(&statement);
+        statement.replace_range(token.span(), &sql::text(&name));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    // SQLite's own way, for the user's statement and the views that it reads.
+    let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
+    let note = |name: &String| {
+        let text = sql::text(name);
+        format!(
+            "\"{name}\" is no column here, so it is the text {text}: write {text} if you mean it"
+        )
+    };
+    names.iter().map(note).collect()
+}
+
+/// Returns the tokens in double quotes.
+fn quoted(statement: &str) -> Vec<Token> {
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = lexer::next(statement, at, Brackets::Name) {
+        at = token.end;
+        if token.lexeme == Lexeme::Quoted {
+            tokens.push(token);
+        }
+    }
+    tokens
+}
