@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import html
+import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 #: Rows that a notebook shows.
 SHOWN = 20
+
+
+@functools.lru_cache(maxsize=1)
+def _has_pyarrow() -> bool:
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def _cell(value: object) -> str:
@@ -80,7 +87,11 @@ class Result:
         return pyarrow.table(self._table.table())
 
     def df(self) -> pandas.DataFrame:
-        """The rows as a pandas frame (``pip install hqdl[pandas]``)."""
+        """The rows as a pandas frame (``pip install pandas``)."""
+        import pandas
+
+        if not _has_pyarrow():
+            return pandas.DataFrame(self.rows, columns=self.columns)
         return self.arrow().to_pandas()
 
     def pl(self) -> polars.DataFrame:
@@ -105,8 +116,10 @@ class Array:
     """An Arrow array: it has Arrow's C array, so ``pyarrow.array(x)``, ``polars.Series(x)``
     and the like take it as it is, without a copy."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, index: Any = None) -> None:
         self._array = array
+        #: The index of the pandas series that the values came from; None for other values.
+        self.index: Any = index
 
     def __len__(self) -> int:
         return len(self._array)
@@ -124,8 +137,20 @@ class Array:
         return pyarrow.array(self._array)
 
     def series(self) -> pandas.Series:
-        """As a pandas series (``pip install hqdl[pandas]``)."""
-        return self.arrow().to_pandas()
+        """As a pandas series (``pip install pandas``).
+
+        It has the index of the series that the values came from, so that it aligns with
+        that series and its frame.
+        """
+        import pandas
+
+        if _has_pyarrow():
+            series = self.arrow().to_pandas()
+        else:
+            series = pandas.Series(self.to_pylist(), dtype=None if len(self) else object)
+        if self.index is not None:
+            series.index = self.index
+        return series
 
     def pl(self) -> polars.Series:
         """As a polars series (``pip install hqdl[polars]``)."""
@@ -159,12 +184,14 @@ class Answers(Array):
     """One answer a value, in the order of the values: an Arrow array of booleans, 64-bit
     integers, doubles, text, or lists of them."""
 
-    def __init__(self, values: Any, states: Any, meta: dict[str, Any]) -> None:
-        super().__init__(values)
+    def __init__(
+        self, values: Any, states: Any, meta: dict[str, Any], index: Any = None
+    ) -> None:
+        super().__init__(values, index)
         #: The state behind each answer: ``ok``, ``unknown``, ``not_in_list``, ``invalid``,
         #: ``refused`` or ``error``; NULL where the value is NULL. Answers in any state but
         #: ``ok`` are NULL.
-        self.states: Array = Array(states)
+        self.states: Array = Array(states, index)
         #: Requests, values asked and reused, tokens, ``cost_usd`` (USD), ``seconds``.
         self.meta: dict[str, Any] = meta
 

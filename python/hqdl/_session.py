@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from . import _native
 from ._progress import Progress
-from ._results import Answers, Plan, Result
+from ._results import Answers, Plan, Result, _has_pyarrow
 from .errors import InputError
 
 Path = str | os.PathLike[str]
@@ -330,6 +330,7 @@ class Session:
         _interrupt: _native.Interrupt | None = None,
     ) -> Answers:
         """One question about each of some values; see ``hqdl.map``."""
+        index = _index(values)
         values, options = _column(values), None if options is None else list(options)
         with Progress(progress, on_event) as heard:
             call = functools.partial(
@@ -350,7 +351,7 @@ class Session:
                 ):
                     raise
                 answers, states, meta = call(values.tolist())
-        return Answers(answers, states, json.loads(meta))
+        return Answers(answers, states, json.loads(meta), index)
 
     def plan_async(self, **options: Any) -> Awaitable[Plan]:
         """``plan`` beside an event loop."""
@@ -421,8 +422,8 @@ def _column(values: Any) -> Any:
         raise InputError("the values are one text", "pass a list, a series or an Arrow array")
     if isinstance(values, Answers) or hasattr(values, "__arrow_c_array__"):
         return values
-    # A series of pandas before 3 has no C interface of its own.
-    if type(values).__module__.startswith("pandas") and not hasattr(values, "__arrow_c_stream__"):
+    # The Arrow interface of pandas needs pyarrow, and pandas before 3 has none.
+    if _is_of_pandas(values) and (not hasattr(values, "__arrow_c_stream__") or not _has_pyarrow()):
         return _of_pandas(values)
     if hasattr(values, "tolist") and not hasattr(values, "__arrow_c_stream__"):
         values = values.tolist()
@@ -431,6 +432,18 @@ def _column(values: Any) -> Any:
             f"the values are {values!r:.50}", "pass a list, a series or an Arrow array"
         )
     return values
+
+
+def _is_of_pandas(values: Any) -> bool:
+    """Whether a value is of pandas, or of a class derived from one of pandas."""
+    return any(kind.__module__.split(".")[0] == "pandas" for kind in type(values).__mro__)
+
+
+def _index(values: Any) -> Any:
+    """The index of a pandas series, which its answers keep; None for anything else."""
+    if isinstance(values, Answers):
+        return values.index
+    return getattr(values, "index", None) if _is_of_pandas(values) else None
 
 
 def _of_pandas(values: Any) -> Any:
@@ -478,6 +491,18 @@ class _Tables:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+def _arrow_of_pandas(table: Any) -> Any:
+    """A frame of pandas as an Arrow table; None where pyarrow is missing or cannot make one."""
+    try:
+        import pyarrow
+    except ImportError:
+        return None
+    try:
+        return pyarrow.Table.from_pandas(table, preserve_index=False)
+    except (pyarrow.ArrowException, TypeError, ValueError):
+        return None
+
+
 def _load(path: str, name: str, table: Any) -> None:
     if isinstance(table, Mapping):
         columns = [str(column) for column in table]
@@ -492,24 +517,16 @@ def _load(path: str, name: str, table: Any) -> None:
             raise InputError(f"the columns of `{name}` are not of one length")
         _native.load_rows(path, name, columns, zip(*values))
         return
-    if type(table).__module__.startswith("pandas"):
+    if _is_of_pandas(table) and hasattr(table, "itertuples"):
         # Its index is no column, and its objects may be anything.
-        try:
-            import pyarrow
-
-            table = pyarrow.Table.from_pandas(table, preserve_index=False)
-        except ImportError:
-            pass
-        except (pyarrow.ArrowException, TypeError, ValueError):
+        arrow = _arrow_of_pandas(table)
+        if arrow is None:
             rows = table.itertuples(index=False, name=None)
             _native.load_rows(path, name, [str(c) for c in table.columns], rows)
             return
+        table = arrow
     if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
         _native.load(path, name, table)
-        return
-    if type(table).__module__.startswith("pandas"):
-        rows = table.itertuples(index=False, name=None)
-        _native.load_rows(path, name, [str(c) for c in table.columns], rows)
         return
     raise InputError(
         f"`{name}` is a {type(table).__name__}, which is no table",

@@ -177,8 +177,11 @@ fn overrides(
             "rows_per_request" => all.rows_per_request = said.extract()?,
             "price" => {
                 let price: Option<(f64, f64)> = said.extract()?;
-                all.price = price
-                    .map(|(input, output)| PriceTable { input, output, ..PriceTable::default() });
+                all.price = price.map(|(input, output)| PriceTable {
+                    input,
+                    output,
+                    ..PriceTable::default()
+                });
             }
             "provider" => {
                 let name = said.extract::<Option<String>>()?;
@@ -490,7 +493,7 @@ fn materialize(
     earlier.iter().for_each(|before| report.goes_on_from(before));
     let failure = Failure::of_run(&mut report);
     let mut json = report.to_json(began.elapsed().as_secs_f64());
-    json["complete"] = (failure.is_none() && report.is_fulfilled(selection)).into();
+    json["complete"] = (failure.is_none() && report.is_fulfilled(selection, true)).into();
     match failure {
         None => Ok(json.to_string()),
         Some(failure) => Err(Failed(failure, Some(json.to_string()))),

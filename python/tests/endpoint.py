@@ -31,11 +31,25 @@ def compute(question: str, value: str) -> Any:
     return f"{question} of {value}"
 
 
+def read_single(user: str) -> tuple[str, str]:
+    """The question and the value of a prompt about one value or one text."""
+    said, _, question = user.rpartition("\nQuestion: ")
+    lines = said.splitlines()
+    if lines[0].startswith("Column: "):
+        lines = lines[1:]
+    if lines[0].startswith("Text"):
+        return question, str(json.loads(lines[1]))
+    return question, str(json.loads(lines[0].partition(": ")[2]))
+
+
 class Endpoint:
     def __init__(self, truth: Truth = compute) -> None:
         self.truth = truth
         self.cells: Counter[tuple[str, str]] = Counter()
         self.requests = 0
+        #: Tokens billed.
+        self.input_tokens = 0
+        self.output_tokens = 0
         #: Seconds that an answer takes.
         self.delay = 0.0
         #: A status to answer with instead.
@@ -94,25 +108,16 @@ class Endpoint:
         if self.status != 200:
             return self.status, {"error": {"message": "no"}}
         system, user = (m["content"] for m in body["messages"])
-        columns = [
-            json.loads(line)
-            for line in system.partition("## Columns\n")[2].splitlines()
-            if line.startswith("{")
-        ]
-        lines = user.partition("## Rows\n")[2].splitlines()
-        head, *rows = (json.loads(line) for line in lines if line.startswith("["))
-        answered = []
-        for row in rows:
-            key = row[1]
-            cells = {}
-            for column in columns:
-                cells[column["column"]] = self.truth(column["about"], str(key))
-                with self._lock:
-                    self.cells[(column["about"], str(key))] += 1
-            answered.append({"row": row[0], "cells": cells})
+        if "## Rows\n" in user:
+            content = self.answer_table(system, user)
+        else:
+            question, value = read_single(user)
+            content = json.dumps({"answer": self.cell(question, value)})
+        input_tokens, output_tokens = len(json.dumps(body)) // 4, len(content) // 4 + 1
         with self._lock:
             self.requests += 1
-        content = json.dumps({"rows": answered})
+            self.input_tokens += input_tokens
+            self.output_tokens += output_tokens
         return 200, {
             "id": "x",
             "object": "chat.completion",
@@ -125,5 +130,30 @@ class Endpoint:
                     "message": {"role": "assistant", "content": content},
                 }
             ],
-            "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+            "usage": {
+                "prompt_tokens": input_tokens,
+                "completion_tokens": output_tokens,
+                "total_tokens": input_tokens + output_tokens,
+            },
         }
+
+    def answer_table(self, system: str, user: str) -> str:
+        """The answer to a question about the rows of a table."""
+        columns = [
+            json.loads(line)
+            for line in system.partition("## Columns\n")[2].splitlines()
+            if line.startswith("{")
+        ]
+        lines = user.partition("## Rows\n")[2].splitlines()
+        _head, *rows = (json.loads(line) for line in lines if line.startswith("["))
+        answered = []
+        for row in rows:
+            cells = {c["column"]: self.cell(c["about"], str(row[1])) for c in columns}
+            answered.append({"row": row[0], "cells": cells})
+        return json.dumps({"rows": answered})
+
+    def cell(self, question: str, value: str) -> Any:
+        """The answer to a question about a value, counted."""
+        with self._lock:
+            self.cells[(question, value)] += 1
+        return self.truth(question, value)

@@ -12,6 +12,7 @@ import hqdl
 import pyarrow as pa
 import pytest
 from endpoint import Endpoint
+from hqdl import _results
 
 
 def test_each_distinct_value_is_asked_once_ever(endpoint: Endpoint, model: hqdl.Model) -> None:
@@ -112,6 +113,31 @@ def test_values_of_pandas_polars_and_numpy(endpoint: Endpoint, model: hqdl.Model
     assert pl.Series(answers).to_list() == expected
     assert pa.array(answers).to_pylist() == expected
     assert set(endpoint.cells.values()) == {1}
+
+
+@pytest.mark.parametrize("pyarrow", [True, False])
+def test_answers_align_with_a_filtered_frame(
+    pyarrow: bool, model: hqdl.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pd = pytest.importorskip("pandas")
+    if not pyarrow:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    _results._has_pyarrow.cache_clear()
+    try:
+        shop = pd.DataFrame({"name": ["ant", "bee", None, "cat"], "price": [99, 1, 2, 3]})
+        df = shop[shop.price < 10]
+        answers = hqdl.map("upper", df["name"], model=model)
+        df = df.assign(upper=answers.series(), why=answers.states.series())
+        found = [None if pd.isna(one) else one for one in df["upper"]]
+        assert found == ["BEE", None, "CAT"]
+        assert [None if pd.isna(one) else one for one in df["why"]] == ["ok", None, "ok"]
+        assert list(df.index) == [1, 2, 3]
+        again = hqdl.map("upper", answers, model=model)
+        assert list(again.series().index) == [1, 2, 3]
+        rows = hqdl.query("SELECT name FROM t WHERE price > 2", tables={"t": df}, model=model)
+        assert rows.df()["name"].tolist() == ["cat"]
+    finally:
+        _results._has_pyarrow.cache_clear()
 
 
 def test_mixed_types_are_values_each(endpoint: Endpoint, model: hqdl.Model) -> None:
