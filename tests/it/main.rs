@@ -16,6 +16,7 @@ mod aliases;
 mod batches;
 mod binding;
 mod blendsql_cases;
+mod budget_schedules;
 mod budgets;
 mod choices_of_a_run;
 mod classify;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times, UsageMeter, lock};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times, lock};
 use hqdl_testkit::project::{EXPANSION, Ended, MODEL, Project, honest, truth};
 
 const LATENCY: Duration = Duration::from_millis(60);
@@ -103,7 +103,7 @@ fn asking(endpoint: &Endpoint, provider: Provider) -> (Project, Arc<Mutex<Billed
     let sums = Arc::clone(&billed);
     let meter = move |body: &Json, input, output| lock(&sums).bill(provider, body, input, output);
     endpoint.fault(Fault::Latency(LATENCY), Times::Always);
-    endpoint.fault(Fault::Metered(UsageMeter::new(meter)), Times::Always);
+    endpoint.meter(meter);
     let rows: Vec<String> = (0..200).map(|n| format!("('Hero {n}', 'Full {n}')")).collect();
     let values: Vec<String> = (0..400).map(|n| format!("\"Colour {n}\"")).collect();
     let columns = format!(

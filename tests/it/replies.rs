@@ -295,7 +295,9 @@ fn a_stream_is_read_however_it_is_written() {
         check_complete(&project);
         assert_eq!(endpoint.count(), 5);
         let (spent, truth) = (ended.done()["cost_usd"].as_f64().unwrap(), billed(&endpoint));
-        assert!(spent >= truth - 1e-9 && spent < 1.1 * truth, "{spent} spent, {truth} billed");
+        // Without a report, all of the prompt may have been written to the prompt cache.
+        let most = if wrong == Wrong::NoUsageChunk { 1.3 } else { 1.1 };
+        assert!(spent >= truth - 1e-9 && spent < most * truth, "{spent} spent, {truth} billed");
     });
 }
 

@@ -418,7 +418,12 @@ impl Context {
         if reply.truncated && !reply.cut_off {
             output = output.max(prompt.max_output);
         }
-        Tokens { input: self.input_tokens(frame, prompt, true), output, ..Tokens::default() }
+        let input = self.input_tokens(frame, prompt, true);
+        // The endpoint may have written all of it to its prompt cache.
+        let rates = self.choice.price.map(|price| price.rates(input));
+        let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
+        let cache_write = if is_dearer { input } else { 0 };
+        Tokens { input, output, cache_write, ..Tokens::default() }
     }
 
     /// Returns the tokens that a reply can plausibly have taken. The least is half of what is counted

@@ -79,7 +79,10 @@ impl Reply {
             let counted = count(self);
             let (input, output) =
                 (counted.input.max(reported.input), counted.output.max(reported.output));
-            Tokens { input, output, ..reported }
+            // What is not reported counts as hqdl counts a request without a report.
+            let written = counted.cache_write.min(input - reported.input);
+            let cache_write = reported.cache_write + written;
+            Tokens { input, output, cache_write, ..reported }
         } else {
             reported
         };
@@ -201,13 +204,15 @@ impl SaidTokens {
     /// reasoning) are output.
     #[must_use]
     pub fn or(self, counted: Tokens) -> Tokens {
-        let input = self.input.filter(|n| *n > 0).unwrap_or(counted.input);
+        let said = self.input.filter(|n| *n > 0);
+        let input = said.unwrap_or(counted.input);
+        let unsaid = if said.is_none() { counted.cache_write } else { 0 };
         let output = self.output.filter(|n| *n > 0).unwrap_or(counted.output);
         let cached_input = self.cached_input.unwrap_or(0).min(input);
         Tokens {
             input,
             cached_input,
-            cache_write: self.cache_write.unwrap_or(0).min(input - cached_input),
+            cache_write: self.cache_write.unwrap_or(unsaid).min(input - cached_input),
             output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
         }
     }

@@ -33,23 +33,6 @@ type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
 /// output.
 type Meter = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
 
-/// A meter, for [`Fault::Metered`].
-#[derive(Clone)]
-pub struct UsageMeter(Arc<Meter>);
-
-impl UsageMeter {
-    /// Returns the meter that a function is.
-    pub fn new(meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) -> Self {
-        Self(Arc::new(meter))
-    }
-}
-
-impl std::fmt::Debug for UsageMeter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("UsageMeter")
-    }
-}
-
 /// What can go wrong.
 #[derive(Debug, Clone)]
 pub enum Fault {
@@ -114,8 +97,6 @@ pub enum Fault {
     NoUsage,
     /// This for `usage`, where "in", "out" and "total" stand for the truth.
     Usage(Json),
-    /// What this meter returns for `usage`; nothing if that is null.
-    Metered(UsageMeter),
     /// A body of so many bytes of no meaning, with a status.
     Huge(u16, usize),
     /// The model does not end: it writes until its cap, or until nobody listens.
@@ -282,6 +263,7 @@ pub struct Shared {
     requests: Mutex<Vec<Request>>,
     faults: Mutex<Vec<Policy>>,
     pub usage: Mutex<(u64, u64)>,
+    meter: Mutex<Option<Arc<Meter>>>,
     /// The tokens of every answer, with its time.
     metered: Mutex<Vec<(Instant, u64)>>,
     /// Headers that every response carries.
@@ -318,6 +300,7 @@ impl Endpoint {
             requests: Mutex::default(),
             faults: Mutex::default(),
             usage: Mutex::default(),
+            meter: Mutex::default(),
             metered: Mutex::default(),
             announced: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -381,6 +364,13 @@ impl Endpoint {
         let policy = Policy { fault, times, concerns: Box::new(concerns), seen: 0 };
         lock(&self.shared.faults).push(policy);
         self
+    }
+
+    /// Every reply has the `usage` that this returns from here on, or none if that is null. It is
+    /// called with the request's body and the true tokens of input and output, also for replies
+    /// that break.
+    pub fn meter(&self, meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) {
+        *lock(&self.shared.meter) = Some(Arc::new(meter));
     }
 
     /// No faults from here on.
@@ -699,17 +689,16 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     }
     match fault {
         Some(Fault::NoUsage) => {}
-        Some(Fault::Metered(UsageMeter(meter))) => {
-            let usage = meter(body, input, output);
+        Some(Fault::Usage(shape)) => reply["usage"] = stated(shape, input, output),
+        _ => {
+            let honest = json!({
+                "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
+            });
+            let meter = lock(&shared.meter).clone();
+            let usage = meter.map_or(honest, |meter| meter(body, input, output));
             if !usage.is_null() {
                 reply["usage"] = usage;
             }
-        }
-        Some(Fault::Usage(shape)) => reply["usage"] = stated(shape, input, output),
-        _ => {
-            reply["usage"] = json!({
-                "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
-            });
         }
     }
     reply

@@ -1,0 +1,313 @@
+//! Random prices, endpoints that lie about their usage, and budgets: whatever an endpoint says, it
+//! never bills a run more than its budget, except in the ways that docs/prices.md lists.
+//!
+//! `HQDL_PROPERTY_CASES=200 HQDL_PROPERTY_SEED=7 cargo test --test it budget_schedules` runs more.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times, lock};
+use hqdl_testkit::project::{Project, heroes, honest};
+
+/// Rates in USD per million tokens.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    input: f64,
+    cached: f64,
+    write: f64,
+    output: f64,
+}
+
+impl Rates {
+    fn random(chance: &mut fastrand::Rng, scale: f64) -> Self {
+        let input = scale * (0.2 + 4.0 * chance.f64());
+        Self {
+            input,
+            cached: input * chance.f64(),
+            write: input * (1.0 + chance.f64()),
+            output: scale * (0.2 + 12.0 * chance.f64()),
+        }
+    }
+}
+
+/// How an endpoint lies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Lie {
+    None,
+    /// It reports so many times what it bills.
+    Above(f64),
+    /// It reports less than half of what it bills, or less than a quarter if hqdl does not know
+    /// the tokenizer.
+    FarBelow(f64),
+    /// It reports nothing.
+    Missing,
+    /// It reports this for each number.
+    Implausible(u64),
+    /// It reports a part of what it bills that hqdl cannot tell from the truth.
+    Below(f64),
+    /// It bills cache writes that it does not report.
+    HiddenWrites,
+    /// It bills, and reports, so many times what a request can take.
+    Excess(f64),
+}
+
+/// A schedule: what is true, and what is asked.
+#[derive(Debug, Clone, Copy)]
+struct Schedule {
+    model: &'static str,
+    short: Rates,
+    /// Rates above so many input tokens.
+    above: Option<(u64, Rates)>,
+    /// Whether the spec leaves the price of cache writes out: it is 1.25 times that of input.
+    assumed: bool,
+    /// The requested service tier's part of the price, and how often it is served.
+    tier: Option<(f64, f64)>,
+    lie: Lie,
+    /// The part of the requests that lie.
+    liars: f64,
+    /// The first request that may lie.
+    from: u64,
+    /// The part of the replies that break in the middle, as every so many.
+    breaks: Option<usize>,
+    rows: usize,
+    concurrency: usize,
+    is_query: bool,
+    /// The part of the plan's likely cost that may be spent.
+    budget: f64,
+    /// The part of the requests that write all of their prompt to the cache.
+    writes: f64,
+}
+
+impl Schedule {
+    fn random(chance: &mut fastrand::Rng) -> Self {
+        let mut short = Rates::random(chance, 1.0);
+        let assumed = chance.bool();
+        let scale = 0.5 + 2.5 * chance.f64();
+        let above = (chance.u8(..) < 128).then(|| chance.u64(150..700));
+        let mut above = above.map(|tokens| (tokens, Rates::random(chance, scale)));
+        if assumed {
+            short.write = short.input * 1.25;
+            above.iter_mut().for_each(|(_, rates)| rates.write = rates.input * 1.25);
+        }
+        let model = if chance.bool() { "gpt-4o-mini" } else { "test-model" };
+        let least = if model == "test-model" { 0.25 } else { 0.5 };
+        let lie = match chance.u8(0..11) {
+            0..=2 => Lie::None,
+            3 => Lie::Above(1.0 + 2.0 * chance.f64()),
+            4..=5 => Lie::FarBelow(least * 0.9 * chance.f64()),
+            6 => Lie::Missing,
+            7 => Lie::Implausible([50_000, 1 << 40, u64::MAX][chance.usize(..3)]),
+            8 => Lie::Excess(20.0 + 200.0 * chance.f64()),
+            9 => Lie::Below(least + 0.1 + (0.9 - least) * chance.f64()),
+            _ => Lie::HiddenWrites,
+        };
+        Self {
+            model,
+            short,
+            above,
+            assumed,
+            tier: chance.bool().then(|| (0.3 + 2.0 * chance.f64(), chance.f64())),
+            lie,
+            liars: [0.2, 0.5, 1.0][chance.usize(..3)],
+            from: [0, 0, 3, 8][chance.usize(..4)],
+            breaks: (chance.u8(0..4) == 0).then(|| chance.usize(2..6)),
+            rows: chance.usize(1..=4),
+            concurrency: chance.usize(1..=8),
+            is_query: chance.u8(0..3) == 0,
+            budget: 0.1 + 0.9 * chance.f64(),
+            writes: [0.0, 0.5, 1.0][chance.usize(..3)],
+        }
+    }
+
+    /// The price in the spec.
+    fn price(&self) -> String {
+        let rates = |rates: Rates| {
+            let Rates { input, cached, write, output } = rates;
+            let write =
+                if self.assumed { String::new() } else { format!(", cache_write = {write:.9}") };
+            format!("input = {input:.9}, cached_input = {cached:.9}, output = {output:.9}{write}")
+        };
+        let above = self.above.map_or(String::new(), |(tokens, above)| {
+            format!(", above = {{ input_tokens = {tokens}, {} }}", rates(above))
+        });
+        let tier = self.tier.map_or(String::new(), |(part, _)| format!(", service_tier = {part}"));
+        format!("price = {{ {}{above}{tier} }}", rates(self.short))
+    }
+
+    /// The rates of a request.
+    fn rates(&self, input: u64) -> Rates {
+        match self.above {
+            Some((tokens, rates)) if input > tokens => rates,
+            _ => self.short,
+        }
+    }
+
+    /// How far the bill may exceed the budget, as a factor: what docs/prices.md says that hqdl
+    /// cannot notice.
+    fn undetectable(&self) -> f64 {
+        match self.lie {
+            Lie::Below(part) => 1.0 / part,
+            Lie::HiddenWrites => {
+                let ratio = |rates: Rates| rates.write / rates.input;
+                self.above.map_or(1.0, |(_, rates)| ratio(rates)).max(ratio(self.short))
+            }
+            _ => 1.0,
+        }
+    }
+}
+
+/// The endpoint's own books.
+#[derive(Debug, Default)]
+struct Books {
+    requests: u64,
+    /// USD.
+    bill: f64,
+    /// Requests billed more than they can take; `bill` has what they can take.
+    excessive: usize,
+}
+
+impl Books {
+    /// Bills a request, and returns what the endpoint reports of it.
+    fn bill(
+        &mut self,
+        schedule: &Schedule,
+        chance: &mut fastrand::Rng,
+        input: u64,
+        output: u64,
+    ) -> Json {
+        let rates = schedule.rates(input);
+        let lies = self.requests >= schedule.from && chance.f64() < schedule.liars;
+        let lie = if lies { schedule.lie } else { Lie::None };
+        let (cached, written) = if chance.f64() < schedule.writes {
+            (0, input)
+        } else {
+            let cached = if chance.bool() { chance.u64(0..=input) } else { 0 };
+            (cached, chance.u64(0..=input - cached))
+        };
+        let (served, confirms) = (chance.f64(), chance.bool());
+        let (part, tier) = match schedule.tier {
+            None => (1.0, None),
+            Some((part, often)) if served < often => (part, Some("flex")),
+            Some(_) => (1.0, Some("default")),
+        };
+        let plain = input - cached - written;
+        let usd = plain as f64 * rates.input
+            + cached as f64 * rates.cached
+            + written as f64 * rates.write
+            + output as f64 * rates.output;
+        self.requests += 1;
+        self.bill += usd * part / 1e6;
+        self.excessive += usize::from(matches!(lie, Lie::Excess(_)));
+        let times = |part: f64| {
+            let times = |tokens: u64| (tokens as f64 * part) as u64;
+            (times(input), times(cached), times(written), times(output))
+        };
+        let (input, cached, written, output) = match lie {
+            Lie::None => (input, cached, written, output),
+            Lie::Above(part) | Lie::FarBelow(part) | Lie::Excess(part) => times(part),
+            Lie::Below(part) => {
+                let up = |tokens: u64| (tokens as f64 * part).ceil() as u64;
+                (up(input), up(cached).min(up(input)), up(written), up(output))
+            }
+            Lie::Missing => return Json::Null,
+            Lie::Implausible(tokens) => (tokens, 0, 0, tokens),
+            Lie::HiddenWrites => (input, cached, 0, output),
+        };
+        let mut usage = json!({
+            "prompt_tokens": input, "completion_tokens": output,
+            "prompt_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
+        });
+        if let Some(tier) = tier.filter(|_| confirms) {
+            usage["service_tier"] = tier.into();
+        }
+        usage
+    }
+}
+
+fn write_spec(project: &Project, schedule: &Schedule) {
+    let tier = match schedule.tier {
+        Some(_) => "[model.parameters]\nservice_tier = \"flex\"\n\n[limits]",
+        None => "[limits]",
+    };
+    let text = project.spec_text();
+    project.spec(
+        &text
+            .replace("test-model", schedule.model)
+            .replace("price = { input = 1.0, output = 2.0 }", &schedule.price())
+            .replace("[limits]", tier)
+            .replace("concurrency = 4", &format!("concurrency = {}", schedule.concurrency))
+            .replace("rows_per_request = 4", &format!("rows_per_request = {}", schedule.rows)),
+    );
+}
+
+/// Runs a schedule. Returns what the endpoint billed without what exceeds the limits of a request,
+/// the budget, and what hqdl counted.
+fn run(seed: u64, schedule: &Schedule) -> (f64, f64, f64) {
+    let endpoint: Endpoint = honest();
+    let project = heroes(&endpoint, if seed.is_multiple_of(2) { "csv" } else { "json" });
+    project.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150)
+         INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
+    );
+    write_spec(&project, schedule);
+    let likely = project.plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    // A query asks one column of the four.
+    let budget = likely * schedule.budget * if schedule.is_query { 0.4 } else { 1.0 };
+    if let Some(every) = schedule.breaks {
+        endpoint.fault(Fault::DroppedMidBody, Times::Every(every));
+    }
+    let books: Arc<Mutex<Books>> = Arc::default();
+    let (kept, truth) = (Arc::clone(&books), *schedule);
+    let chance = Mutex::new(fastrand::Rng::with_seed(seed));
+    let meter =
+        move |_: &Json, input, output| lock(&kept).bill(&truth, &mut lock(&chance), input, output);
+    endpoint.meter(meter);
+    let budget_flag = format!("{budget:.12}");
+    let ended = if schedule.is_query {
+        let sql = "SELECT name, {{LLMMap('What does the hero fear?', hero.name)}} FROM hero";
+        project.hqdl(&["query", "--spec", "specs/x.toml", "--json", "--budget", &budget_flag, sql])
+    } else {
+        project.materialize(&["--budget", &budget_flag])
+    };
+    assert!((0..=4).contains(&ended.code), "{seed} {schedule:?}\n{}", ended.stderr);
+    let Books { bill: billed, excessive, .. } = *lock(&books);
+    // All of them left before the first one was reported.
+    assert!(excessive <= schedule.concurrency, "{seed}: {excessive:?} {schedule:?}");
+    let done = ended.lines.iter().rev().find(|line| line.get("cost_usd").is_some());
+    let counted = done.map_or(f64::NAN, |done| {
+        let in_doubt = done["in_doubt"]["cost_usd"].as_f64().unwrap_or(0.0);
+        done["cost_usd"].as_f64().unwrap() + in_doubt
+    });
+    (billed, budget, counted)
+}
+
+#[test]
+fn no_endpoint_bills_a_run_more_than_its_budget() {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seed = setting("HQDL_PROPERTY_SEED").unwrap_or(1);
+    let cases = setting("HQDL_PROPERTY_CASES").unwrap_or(12);
+    let (mut above, mut undetectable, mut reached) = (Vec::new(), 0, 0);
+    for seed in seed..seed + cases {
+        let schedule = Schedule::random(&mut fastrand::Rng::with_seed(seed));
+        let (billed, budget, counted) = run(seed, &schedule);
+        let allowed = budget * schedule.undetectable();
+        if std::env::var_os("HQDL_PROPERTY_VERBOSE").is_some() {
+            println!("{seed}: billed {billed:.6} counted {counted:.6} of {budget:.6} {schedule:?}");
+        }
+        reached += usize::from(billed > budget * 0.5);
+        undetectable += usize::from(billed > budget + 1e-12 && billed <= allowed + 1e-12);
+        if billed > allowed + 1e-12 {
+            above.push(format!(
+                "seed {seed}: ${billed:.6} billed, ${counted:.6} counted of ${budget:.6}: {schedule:?}"
+            ));
+        }
+    }
+    println!(
+        "{cases} schedules: {} above the budget, {undetectable} above it by what cannot be \
+         noticed, {reached} spent more than half of it",
+        above.len()
+    );
+    assert!(above.is_empty(), "{}", above.join("\n"));
+    assert!(cases < 12 || reached * 4 > cases as usize, "{reached} of {cases} spent half");
+}
