@@ -393,6 +393,10 @@ pub enum Task {
     Value,
     /// One question about a text, answered from the text alone.
     Text,
+    /// One question about the rows of tables.
+    Rows,
+    /// Which values of a list are a value's partners in a join.
+    Join,
 }
 
 impl Column {

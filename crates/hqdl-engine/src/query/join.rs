@@ -14,7 +14,7 @@ use super::calls::Join;
 use super::live::{Pairs, Shared, Wish, lock};
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
-use hqdl_spec::{Column, Expansion, Type, ValueList};
+use hqdl_spec::{Column, Expansion, Task, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::value::Value;
@@ -190,20 +190,21 @@ fn alike(text: &str, mut list: Vec<String>, most: usize) -> Vec<String> {
 /// who was compared with fewer values may have more partners.
 fn expansion(join: &Join, list: Vec<String>) -> Expansion {
     let hash = ListHash::of(&list);
-    let about = join.criterion.clone();
+    let criterion = join.criterion.as_str();
     let meaning = Meaning {
         key: vec![join.left.clone()],
         column: "partners".to_owned(),
         kind: Type::Text.name().to_owned(),
-        about: format!("{about} {}", hash.as_str()),
+        about: format!("{criterion} {}", hash.as_str()),
         many: true,
         list: "closed".to_owned(),
     };
     let values = ValueList { values: list, open: false, hash };
     Expansion {
-        about: "values and their partners in a list".to_owned(),
+        about: format!("for each {}, the values of the list with this: {criterion}", join.left),
+        task: Task::Join,
         model: join.model.clone(),
-        columns: vec![Column::ad_hoc(Type::Text, about, Some(values), meaning)],
+        columns: vec![Column::ad_hoc(Type::Text, criterion.to_owned(), Some(values), meaning)],
         ..Expansion::ad_hoc("join", vec![join.left.clone()])
     }
 }

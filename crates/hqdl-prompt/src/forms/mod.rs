@@ -1,9 +1,11 @@
-//! Prompts that ask one question about one value or one text. Their answer is
-//! `{"answer": …}`: a single row needs no label.
+//! Prompts that ask one question: about one value, one text, the rows of a table, or one
+//! value of a join. Their answer is `{"answer": …}`: a single row needs no label.
 //!
 //! The question ends the user message. Values are JSON on one line, so that nothing in a
 //! value can end it early.
 
+mod join;
+mod table;
 mod text;
 mod value;
 
@@ -32,14 +34,16 @@ pub(super) struct SingleForm {
     task: Task,
     /// Names of the key columns.
     key: Vec<String>,
+    /// Names of the contexts.
+    context: Vec<String>,
     /// Base column of the value.
     origin: Option<String>,
     question: String,
     schema: Arc<Json>,
     schema_text: String,
-    /// Instructions about values.
-    value: Instructions,
-    /// Instructions about texts.
+    /// Instructions of the task.
+    task_instructions: Instructions,
+    /// Instructions about texts, for a value that is one.
     text: Instructions,
 }
 
@@ -62,26 +66,35 @@ impl SingleForm {
         if !is_plain {
             return None;
         }
+        let about = super::write::about(column).unwrap_or_default();
+        let (intro, question) = match expansion.task {
+            Task::Text => (&text::INTRO, about.to_owned()),
+            Task::Rows => (&table::INTRO, about.to_owned()),
+            Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
+            Task::Value | Task::Columns => (&value::INTRO, about.to_owned()),
+        };
         let named = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let schema = schema::cells(&[&named]);
         let instructions =
             |intro| Instructions { system: system(intro, column).into(), tokens: OnceLock::new() };
         Some(Self {
             task: expansion.task,
-            key: expansion.key.names().to_vec(),
+            key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
+            context: expansion.context.clone(),
             origin: column.origin.as_deref().map(on_one_line),
-            question: super::write::about(column).unwrap_or_default().to_owned(),
+            question,
             schema_text: schema.to_string(),
             schema: Arc::new(schema),
-            value: instructions(&value::INTRO),
+            task_instructions: instructions(intro),
             text: instructions(&text::INTRO),
         })
     }
 
     /// Returns the tokens of the system message and the schema.
     pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
-        let is_value = Arc::ptr_eq(&prompt.system, &self.value.system);
-        let instructions = if is_value { &self.value } else { &self.text };
+        let of_task = &self.task_instructions;
+        let is_of_task = Arc::ptr_eq(&prompt.system, &of_task.system);
+        let instructions = if is_of_task { of_task } else { &self.text };
         *instructions.tokens.get_or_init(|| {
             tokenizer.count(&instructions.system) + tokenizer.count(&self.schema_text)
         })
@@ -90,10 +103,13 @@ impl SingleForm {
     /// Returns the prompt that asks about `row`.
     pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
         let origin = self.origin.as_deref();
-        let (instructions, mut user) = match self.task {
-            Task::Text => (&self.text, text::write(&row.context, origin)),
-            _ if text::is_text(row) => (&self.text, text::write(&row.key, origin)),
-            _ => (&self.value, value::write(row, &self.key, origin)),
+        let is_text = self.task == Task::Value && text::is_text(row);
+        let instructions = if is_text { &self.text } else { &self.task_instructions };
+        let mut user = match self.task {
+            Task::Text => text::write(&row.context, origin),
+            Task::Rows => table::write(&self.context, &row.context),
+            _ if is_text => text::write(&row.key, origin),
+            Task::Value | Task::Join | Task::Columns => value::write(row, &self.key, origin),
         };
         user.push_str("\nQuestion: ");
         user.push_str(&self.question);
@@ -214,14 +230,19 @@ pub(super) fn write_answer(cell: &Json) -> String {
 
 /// Reads a prompt about one row back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let (table, key, row, rest) = if system.starts_with(text::INTRO.task) {
-        text::read(user)?
-    } else if system.starts_with(value::INTRO.task) {
-        value::read(user)?
-    } else {
-        return None;
+    let is = |intro: &Intro| system.starts_with(intro.task);
+    let (table, key, row, rest) = match () {
+        () if is(&text::INTRO) => text::read(user)?,
+        () if is(&table::INTRO) => table::read(user)?,
+        () if is(&value::INTRO) => value::read(user)?,
+        () if is(&join::INTRO) => {
+            let (_, key, row, rest) = value::read(user)?;
+            ("join", key, row, rest)
+        }
+        () => return None,
     };
     let about = rest.strip_prefix("\nQuestion: ")?;
+    let about = if table == "join" { about.strip_prefix(join::QUESTION)? } else { about };
     let mut lines = system.lines();
     let first = lines.next()?.split_once(" Answer with JSON: ")?.1;
     let shapes = KINDS.iter().flat_map(|kind| {

@@ -396,6 +396,7 @@ impl Calls {
         let task = match name {
             "values" => Task::Value,
             documents::NAME => Task::Text,
+            "question" => Task::Rows,
             _ => Task::Columns,
         };
         let expansion = Expansion { model, context, task, ..Expansion::ad_hoc(name, key) };
