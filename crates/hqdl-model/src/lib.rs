@@ -359,7 +359,7 @@ pub struct RetryingRequest<'a> {
     /// Where what it may cost is noted, for a model that bills.
     pub ledger: Option<Ledger<'a>>,
     /// Told for how long the endpoint wants to be left alone, if the request waits for more than
-    /// [`LONG_WAIT`].
+    /// 5 s.
     pub tell_pause: &'a (dyn Fn(Duration) + Sync),
 }
 
