@@ -92,7 +92,8 @@ fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothi
     assert_eq!(endpoint.count(), before);
     assert_eq!(check(&project)["ok"], 20);
     // What another model was not asked takes the place of nothing.
-    project.materialize(&["--budget", "0.00000001", "--model", "gpt-4o"]).exits(3);
+    let other = ["--budget", "0.00000001", "--model", "gpt-4o", "--price", "1,2"];
+    project.materialize(&other).exits(3);
     assert_eq!(check(&project)["ok"], 20);
 }
 

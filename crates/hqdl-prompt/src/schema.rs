@@ -53,7 +53,10 @@ pub(super) fn cells(asked: &[&Column]) -> Json {
             }
         }
         let cell = if column.many.is_some() {
-            json!({ "type": ["array", "null"], "items": one })
+            // An item without a value keeps its position.
+            let null = json!({ "type": "null" });
+            let item = if column.keeps_items { json!({ "anyOf": [one, null] }) } else { one };
+            json!({ "type": ["array", "null"], "items": item })
         } else {
             json!({ "anyOf": [one, { "type": "null" }] })
         };
