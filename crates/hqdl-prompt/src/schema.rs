@@ -54,8 +54,11 @@ pub(super) fn cells(asked: &[&Column]) -> Json {
         }
         let cell = if column.many.is_some() {
             // An item without a value keeps its position.
-            let null = json!({ "type": "null" });
-            let item = if column.keeps_items { json!({ "anyOf": [one, null] }) } else { one };
+            let item = if column.keeps_items {
+                json!({ "anyOf": [one, { "type": "null" }] })
+            } else {
+                one
+            };
             json!({ "type": ["array", "null"], "items": item })
         } else {
             json!({ "anyOf": [one, { "type": "null" }] })

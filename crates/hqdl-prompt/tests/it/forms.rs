@@ -136,6 +136,19 @@ fn a_table_is_shown_a_row_a_line() {
 }
 
 #[test]
+fn a_list_that_keeps_positions_may_hold_nulls() {
+    for (keeps_items, expected) in [
+        (true, json!({ "anyOf": [{ "type": "integer" }, { "type": "null" }] })),
+        (false, json!({ "type": "integer" })),
+    ] {
+        let asked = Column { keeps_items, ..column(Type::Integer, None, true) };
+        let sent = prompt(&of_value(asked), &row("Oslo", &[]));
+        let schema = sent.schema.unwrap();
+        assert_eq!(schema["properties"]["answer"]["items"], expected);
+    }
+}
+
+#[test]
 fn a_join_states_its_task() {
     let expansion = of_join(column(Type::Text, Some(&["Norway", "Way"]), true));
     let prompt = prompt(&expansion, &row("Oslo", &[]));
