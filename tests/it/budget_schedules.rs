@@ -10,6 +10,9 @@ use serde_json::{Value as Json, json};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Times, lock};
 use hqdl_testkit::project::{Project, heroes, honest};
 
+/// Seeds of schedules that exceeded their budget once.
+const FOUND: [u64; 3] = [1003, 1048, 20_120];
+
 /// Rates in USD per million tokens.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
@@ -288,7 +291,7 @@ fn no_endpoint_bills_a_run_more_than_its_budget() {
     let seed = setting("HQDL_PROPERTY_SEED").unwrap_or(1);
     let cases = setting("HQDL_PROPERTY_CASES").unwrap_or(12);
     let (mut above, mut undetectable, mut reached) = (Vec::new(), 0, 0);
-    for seed in seed..seed + cases {
+    for seed in FOUND.into_iter().chain(seed..seed + cases) {
         let schedule = Schedule::random(&mut fastrand::Rng::with_seed(seed));
         let (billed, budget, counted) = run(seed, &schedule);
         let allowed = budget * schedule.undetectable();

@@ -212,7 +212,7 @@ impl SaidTokens {
         Tokens {
             input,
             cached_input,
-            cache_write: self.cache_write.unwrap_or(unsaid).min(input - cached_input),
+            cache_write: self.cache_write.unwrap_or(0).max(unsaid).min(input - cached_input),
             output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
         }
     }
