@@ -235,6 +235,30 @@ fn embeddings_are_paid_from_the_budget() {
     assert!(spent <= 0.5, "{spent}");
 }
 
+/// A false report of what embeddings took costs one request, not as many as may be in flight.
+#[test]
+fn the_first_request_for_embeddings_goes_alone() {
+    for reported in [1_u64, 1 << 40] {
+        let endpoint = Endpoint::answering(restaurants::answer);
+        let embedder = Embedder::new(well);
+        embedder.is(Mood::Slow(Duration::from_millis(50)));
+        let honest = json!({ "prompt_tokens": "true", "total_tokens": "true" });
+        let usage = json!({ "prompt_tokens": reported, "total_tokens": reported });
+        embedder.says(Some(usage));
+        let more = format!("{}price = 1000.0\n", embedder.spec());
+        let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
+        let project = project(&endpoint, &more, COUNT);
+        let ended = query(&project, &[], SQL).exits(4);
+        assert_eq!(embedder.count(), 1, "{reported}: {}", ended.stderr);
+        // What was answered is kept, and the rest goes on once the endpoint is honest.
+        embedder.says(Some(honest));
+        right(&query(&project, &[], SQL));
+        let texts = embedder.texts();
+        let different: std::collections::HashSet<&String> = texts.iter().collect();
+        assert_eq!(texts.len(), different.len(), "{reported}: asked twice");
+    }
+}
+
 /// Whatever the endpoint says of its tokens: no number of them is nothing.
 #[test]
 fn embeddings_are_billed_whatever_shape_their_usage_has() {

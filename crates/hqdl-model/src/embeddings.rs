@@ -11,7 +11,9 @@ use super::limits::Need;
 use super::openai::Endpoint;
 use super::reply::SaidTokens;
 use super::wire::{self, WireFailure};
-use super::{Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError};
+use super::{
+    Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError, UsageGate,
+};
 use hqdl_facts::Facts;
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Embeddings as Settings, Limits};
@@ -113,6 +115,14 @@ impl Model for EmbeddingsEndpoint {
 
     fn bills(&self) -> bool {
         true
+    }
+
+    fn usage_gate(&self) -> Option<&UsageGate> {
+        self.endpoint.usage_gate()
+    }
+
+    fn note_usage(&self, is_plausible: bool) {
+        self.endpoint.note_usage(is_plausible);
     }
 
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {

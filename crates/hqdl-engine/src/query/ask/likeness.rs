@@ -14,7 +14,7 @@ use crate::retrieval::vectors::{Digest, Vectors, cosine, digest};
 use crate::retrieval::words::Words;
 use hqdl_facts::{CommitUnit, Completion, ReservationId};
 use hqdl_model::embeddings::EmbeddingsEndpoint;
-use hqdl_model::generate::{ModelRun, Stopped};
+use hqdl_model::generate::{ModelRun, Slots, Stopped};
 use hqdl_model::{
     ImplausibleUsage, Ledger, ModelError, PlausibleTokens, Reply, RequestError, RetryingRequest,
     Tokens,
@@ -147,6 +147,8 @@ impl Asker<'_> {
         let tokenizer = Tokenizer::of(model.name());
         let mut batches = cut(lacking, tokenizer).into_iter();
         let most = (self.request.spec.limits.concurrency as usize).max(1);
+        // Closed by a report that cannot be true.
+        let slots = Arc::new(Slots::new(most, false));
         let failed = |e: hqdl_facts::FactsError| NoEmbeddings::Ends(e.into());
         let number = self.request.facts.history().model(model.name()).map_err(failed)?;
         self.runtime.block_on(async {
@@ -163,6 +165,7 @@ impl Asker<'_> {
                         model: Arc::clone(model),
                         price: price.copied(),
                         run: Arc::clone(&self.run),
+                        slots: Arc::clone(&slots),
                     };
                     tasks.spawn(errand.run(batch));
                 }
@@ -171,26 +174,21 @@ impl Asker<'_> {
                 let (reply, note) = match sent.reply {
                     Ok(answered) => answered,
                     Err(RequestError::Facts(error)) => return Err(failed(error)),
-                    Err(error @ (RequestError::Model(_) | RequestError::Unsent)) => {
+                    // The reply that closed the slots says why.
+                    Err(RequestError::Unsent) => continue,
+                    Err(error @ RequestError::Model(_)) => {
                         return Err(NoEmbeddings::Instead(error.to_string()));
                     }
                 };
                 let tokens = reply.tokens.unwrap_or_default();
-                let cost_usd = Spent::of(tokens, price).usd;
                 let completion = Completion {
                     run: self.run.id,
                     model: number,
                     content: Some(format!("{} embeddings", sent.batch.len())),
-                    input_tokens: tokens.input,
-                    cost_usd,
-                    asked_at: hqdl_database::now(),
                     seconds: sent.seconds,
                     ..Completion::default()
                 };
-                let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
-                self.request.facts.keep(batch).await.map_err(failed)?;
-                let usage = &self.run.events.usage;
-                usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, price);
+                self.keep_cost(completion, tokens, note, price).await.map_err(failed)?;
                 beyond = beyond.or(ImplausibleUsage::of(
                     reply.implausible.unwrap_or(tokens),
                     tokens,
@@ -218,6 +216,26 @@ impl Asker<'_> {
             }
         })
     }
+
+    /// Commits the record of a request for embeddings with what it cost.
+    async fn keep_cost(
+        &self,
+        completion: Completion,
+        tokens: Tokens,
+        note: Option<ReservationId>,
+        price: Option<&PriceTable>,
+    ) -> Result<(), hqdl_facts::FactsError> {
+        let completion = Completion {
+            input_tokens: tokens.input,
+            cost_usd: Spent::of(tokens, price).usd,
+            asked_at: hqdl_database::now(),
+            ..completion
+        };
+        let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
+        self.request.facts.keep(batch).await?;
+        self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, price);
+        Ok(())
+    }
 }
 
 /// Texts, and tokens of each batch.
@@ -244,6 +262,7 @@ struct Sending {
     model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
     run: Arc<ModelRun>,
+    slots: Arc<Slots>,
 }
 
 /// What came of it.
@@ -278,7 +297,7 @@ impl Sending {
             on_wire: AtomicBool::new(false),
             most_tries: 1,
             tries: AtomicU32::new(0),
-            slots: None,
+            slots: Some(&self.slots),
             ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
             tell_pause: &|pause| self.run.tell_pause(self.model.name(), pause),
         };
