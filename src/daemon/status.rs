@@ -272,6 +272,7 @@ impl RunStatus {
             "began": self.began, "seconds": self.seconds(), "cells": self.cells, "cells_done": self.done,
             "requests": self.usage.requests, "input_tokens": self.usage.input_tokens,
             "output_tokens": self.usage.output_tokens, "cost_usd": self.usage.cost_usd,
+            "price_notes": self.usage.price_note().into_iter().collect::<Vec<_>>(),
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,
             "error": self.failure.as_ref().map(|f| f.to_json()), "report": self.report,
         })

@@ -10,8 +10,9 @@ use serde_json::{Value as Json, json};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Times, lock};
 use hqdl_testkit::project::{Project, heroes, honest};
 
-/// Seeds of schedules that exceeded their budget once.
-const FOUND: [u64; 3] = [1003, 1048, 20_120];
+/// Seeds of schedules that are always run: no usage or zeros while cache writes are billed, and long
+/// prompts that are reported as short ones.
+const FOUND: [u64; 4] = [20_091, 20_115, 20_120, 30_049];
 
 /// Rates in USD per million tokens.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,17 @@ impl Rates {
             write: input * (1.0 + chance.f64()),
             output: scale * (0.2 + 12.0 * chance.f64()),
         }
+    }
+
+    /// How many times the others these rates are, at the most, and at least once.
+    fn ratio(self, others: Self) -> f64 {
+        let pairs = [
+            (self.input, others.input),
+            (self.cached, others.cached),
+            (self.write, others.write),
+            (self.output, others.output),
+        ];
+        pairs.into_iter().map(|(one, other)| one / other).fold(1.0, f64::max)
     }
 }
 
@@ -150,7 +162,8 @@ impl Schedule {
     /// cannot notice.
     fn undetectable(&self) -> f64 {
         match self.lie {
-            Lie::Below(part) => 1.0 / part,
+            // A long prompt may be reported as a short one.
+            Lie::Below(part) => self.above.map_or(1.0, |(_, long)| long.ratio(self.short)) / part,
             Lie::HiddenWrites => {
                 let ratio = |rates: Rates| rates.write / rates.input;
                 self.above.map_or(1.0, |(_, rates)| ratio(rates)).max(ratio(self.short))

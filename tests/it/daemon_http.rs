@@ -166,6 +166,25 @@ fn runs_are_told_as_they_happen() {
 }
 
 #[test]
+fn the_cost_of_a_run_says_what_of_it_is_assumed() {
+    let endpoint = honest();
+    endpoint.meter(|_, input, output| {
+        json!({ "prompt_tokens": input, "completion_tokens": output,
+                "prompt_tokens_details": { "cache_write_tokens": input } })
+    });
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let notes = json!(["cache writes assumed at 1.25 × input"]);
+    let runs = daemon.get("/v1/runs").is(200).json();
+    assert_eq!(runs["runs"][0]["price_notes"], notes, "{runs}");
+    assert_eq!(runs["runs"][0]["report"]["price_notes"], notes, "{runs}");
+    let (_endpoint, _project, daemon) = filled();
+    let runs = daemon.get("/v1/runs").is(200).json();
+    assert_eq!(runs["runs"][0]["price_notes"], json!([]), "{runs}");
+}
+
+#[test]
 fn strangers_are_not_let_in() {
     let (endpoint, _project, daemon) = waiting();
     let ask = |head: &str| daemon.raw(&format!("{head}\r\n\r\n"));

@@ -202,3 +202,31 @@ fn a_budget_of_a_request_needs_a_price_too() {
     assert!(said.contains(says), "{said}");
     assert_eq!(endpoint.count(), 0);
 }
+
+/// The price of a long prompt applies to requests that are long, not to plans that are.
+#[test]
+fn a_plan_prices_each_request_by_its_own_length() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let stated = "price = { input = 1.0, output = 2.0 }";
+    let totals = |above: u64| {
+        let long = format!("above = {{ input_tokens = {above}, input = 10.0, output = 20.0 }}");
+        let text = project.spec_text();
+        edit(&project, stated, &format!("price = {{ input = 1.0, output = 2.0, {long} }}"));
+        let plan = project.plan(&["--budget", "0.003"]);
+        project.spec(&text);
+        let fit = plan["budget"]["cells_that_fit"].as_u64().unwrap();
+        let [likely, most] =
+            ["likely", "most"].map(|n| plan["totals"]["cost_usd"][n].as_f64().unwrap());
+        (likely, most, plan["totals"]["input_tokens"].as_u64().unwrap(), fit)
+    };
+    let (likely, most, input, fit) = totals(1_000_000);
+    assert!(fit > 0, "{fit} fit");
+    // All requests together are longer, each of them is not.
+    assert_eq!(totals(input - 1), (likely, most, input, fit));
+    // Each of them is.
+    let (long_likely, long_most, _, none) = totals(100);
+    assert!((long_likely / likely - 10.0).abs() < 1e-6, "{long_likely}, {likely}");
+    assert!((long_most / most - 10.0).abs() < 1e-6, "{long_most}, {most}");
+    assert_eq!(none, 0);
+}

@@ -101,13 +101,23 @@ impl Plan {
         let shapes =
             self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, shape)| (shape, e.price)));
         for (shape, price) in shapes {
-            let rates = price.map_or((0.0, 0.0), |p| (p.input / 1e6, p.output / 1e6));
-            let cost =
-                |(input, output): (f64, f64)| (input * rates.0 + output * rates.1, input + output);
+            // The worst at the highest rates, as a run reserves it.
+            let cost = |(input, output): (f64, f64), is_worst: bool| {
+                let usd = price.map_or(0.0, |price| {
+                    let rates = if is_worst {
+                        price.highest_rates(input as u64)
+                    } else {
+                        price.rates(input as u64)
+                    };
+                    (input * rates.input + output * rates.output) / 1e6
+                });
+                (usd, input + output)
+            };
             let (mut rows, mut size) = (shape.requests * shape.rows, shape.rows);
             while rows > 0 {
                 size = size.min(rows);
-                let (worst, likely) = (cost(shape.worst(size)), cost(shape.likely(size)));
+                let worst = cost(shape.worst(size), true);
+                let likely = cost(shape.likely(size), false);
                 if worst.0 > left.0 || worst.1 > left.1 {
                     if size == 1 || !self.splits {
                         let next = Spent { usd: worst.0, tokens: worst.1.ceil() as u64 };
@@ -135,13 +145,24 @@ impl Plan {
 }
 
 impl ExpansionPlan {
+    /// Returns the input tokens of its largest request, at the most.
+    fn largest_input(&self) -> u64 {
+        let of_shapes =
+            self.shapes.iter().map(|(_, shape)| shape.worst(shape.rows).0.ceil() as u64);
+        match of_shapes.max() {
+            // Requests that may come on top have no shape.
+            Some(largest) if self.maybe_input == 0 => largest,
+            _ => self.input_tokens + self.maybe_input,
+        }
+    }
+
     /// What its requests cost, in USD; nothing where there is no price.
     pub(super) fn cost_usd(&self) -> Range3 {
         let Some(price) = &self.price else { return Range3::default() };
         let output = self.output_tokens;
-        let rates = price.rates(0);
+        let rates = price.rates(self.input_tokens / self.requests.max(1));
         let all = self.input_tokens as f64 * rates.input;
-        let highest = price.highest_rates(self.input_tokens + self.maybe_input);
+        let highest = price.highest_rates(self.largest_input());
         // At best every repeated beginning comes out of the endpoint's cache.
         let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Range3::new(
