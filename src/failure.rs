@@ -238,7 +238,10 @@ impl From<FactsError> for Failure {
 
 /// The exit code of facts that cannot be used.
 fn of_facts(error: &FactsError) -> u8 {
-    if matches!(error, FactsError::Unreachable { .. }) { UNREACHABLE } else { WRONG_INPUT }
+    match error {
+        FactsError::Unreachable { .. } | FactsError::Lost { .. } => UNREACHABLE,
+        _ => WRONG_INPUT,
+    }
 }
 
 impl From<SetupError> for Failure {

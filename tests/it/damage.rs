@@ -37,6 +37,27 @@ fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
     assert_eq!(again.len() as u64, damaged * 4, "only these are asked again");
 }
 
+/// What a model said may be damaged in any way: answers are kept apart from it.
+#[test]
+fn a_damaged_completion_keeps_nobody_from_the_answers() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.count();
+    let journal = rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+    for column in ["content", "prompt_hash", "asked_at", "parameters", "error"] {
+        let sql = format!("UPDATE completion SET {column} = CAST(x'41ff42' AS TEXT) WHERE id = 1");
+        journal.execute(&sql, []).unwrap();
+        project.materialize(&[]).exits(0);
+        project
+            .hqdl(&["why", "--spec", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "born"])
+            .exits(0);
+        project.hqdl(&["cache", "export"]).exits(0);
+    }
+    check_complete(&project);
+    assert_eq!(endpoint.count(), asked);
+}
+
 /// A journal of before has no checksums: it opens as it is, and has them then.
 #[test]
 fn a_journal_without_checksums_gets_them() {

@@ -296,7 +296,7 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     owner.signal("KILL");
     owner.wait();
     for command in [under_way, query] {
-        let ended = command.wait().exits(2);
+        let ended = command.wait().exits(5);
         let said = format!("process {process}, which owns the cache");
         assert!(ended.stderr.contains(&said), "{}", ended.stderr);
         assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);

@@ -239,7 +239,12 @@ impl Index {
     }
 
     fn error(&self, error: &sled::Error) -> FactsError {
-        self.failed(&error.to_string())
+        match error {
+            sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => {
+                FactsError::DiskFull { path: self.path.clone() }
+            }
+            error => self.failed(&error.to_string()),
+        }
     }
 
     fn failed(&self, message: &str) -> FactsError {

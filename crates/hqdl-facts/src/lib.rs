@@ -152,6 +152,12 @@ pub enum FactsError {
         /// What sled said.
         message: String,
     },
+    /// The disk of the cache is full.
+    #[error("the disk of {} is full", path.display())]
+    DiskFull {
+        /// The file that cannot grow.
+        path: PathBuf,
+    },
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
@@ -204,6 +210,12 @@ impl FactsError {
                 "put a backup of it in its place, or what `sqlite3 journal.sqlite .recover` brings out"
             }
             Self::Index { .. } => "run `hqdl cache rebuild`; the journal has every fact",
+            Self::DiskFull { .. } => {
+                "free some space and run this again; every answer that is in the journal is kept"
+            }
+            Self::File { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
+                "free some space on this disk, or choose another with --cache"
+            }
             Self::File { .. } => {
                 "check the directory and its permissions, or choose another with --cache"
             }
@@ -225,6 +237,7 @@ impl FactsError {
             Self::Journal { path, message } => {
                 Self::Journal { path: path.clone(), message: message.clone() }
             }
+            Self::DiskFull { path } => Self::DiskFull { path: path.clone() },
             Self::Unreachable { url, message } => {
                 Self::Unreachable { url: url.clone(), message: message.clone() }
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value as Json;
 
@@ -31,19 +32,29 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
     let completion = Completion {
         run: r.get(0)?,
         model: r.get(1)?,
-        prompt_hash: r.get(2)?,
-        content: r.get(3)?,
-        error: r.get(4)?,
+        prompt_hash: lossy(r, 2)?.unwrap_or_default(),
+        content: lossy(r, 3)?,
+        error: lossy(r, 4)?,
         input_tokens: r.get(5)?,
         cached_input_tokens: r.get(6)?,
         output_tokens: r.get(7)?,
         cost_usd: r.get(8)?,
-        asked_at: r.get(9)?,
+        asked_at: lossy(r, 9)?.unwrap_or_default(),
         seconds: r.get(10)?,
         cells: r.get(11)?,
-        parameters: r.get(12)?,
+        parameters: lossy(r, 12)?,
     };
     Ok((completion, r.get(13)?))
+}
+
+/// Returns a text, whatever a damaged disk made of its bytes: what a model said in one answer
+/// keeps nobody from the others.
+fn lossy(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
+    match r.get_ref(at)? {
+        ValueRef::Null => Ok(None),
+        ValueRef::Text(bytes) => Ok(Some(String::from_utf8_lossy(bytes).into_owned())),
+        _ => r.get(at),
+    }
 }
 
 impl Answers for Journal {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 
@@ -230,5 +230,8 @@ pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact
 }
 
 fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
+    if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+        return FactsError::DiskFull { path: path.to_owned() };
+    }
     FactsError::Journal { path: path.to_owned(), message: store::message(error) }
 }
