@@ -333,7 +333,7 @@ fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
     // Taken before the answers come, as by a run that has looked already.
     let facts = Facts::clone(&lent.facts);
     for orphan in [orphan, other] {
-        orphan.wait().exits(2);
+        orphan.wait().exits(5);
     }
     let answered = project.rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
     assert!(answered.len() >= 8, "{answered:?}");

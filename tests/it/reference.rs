@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use hqdl::cli::{EXAMPLES, command, continued};
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::project::{heroes, honest};
 
 fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)
@@ -307,4 +309,171 @@ fn every_field_of_a_spec_is_on_the_page() {
         }
     }
     hold("spec.md", &text);
+}
+
+/// A request of each operation over HTTP, to the daemon of a project with the spec `x`.
+fn requests() -> Vec<(&'static str, &'static str, &'static str, Json)> {
+    let cell = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "born" });
+    let word = |value: Json| {
+        let mut word = cell.clone();
+        word["value"] = value;
+        word
+    };
+    vec![
+        ("post", "/v1/query", "", json!({ "spec": "x", "sql": "SELECT name FROM hero LIMIT 2" })),
+        ("post", "/v1/explain", "", json!({ "spec": "x", "sql": "SELECT name FROM hero" })),
+        ("post", "/v1/plan", "", json!({ "spec": "x", "columns": ["born"] })),
+        ("get", "/v1/status", "", Json::Null),
+        ("get", "/v1/specs", "", Json::Null),
+        ("get", "/v1/specs/{spec}", "/v1/specs/x", Json::Null),
+        ("post", "/v1/runs", "", json!({ "spec": "x", "limit": 2, "wait": true })),
+        ("get", "/v1/runs", "", Json::Null),
+        ("get", "/v1/runs/{run}", "/v1/runs/1", Json::Null),
+        ("post", "/v1/facts", "", json!({ "spec": "x", "keys": [["Zed", "Zed Zedsson"]] })),
+        (
+            "get",
+            "/v1/why",
+            "/v1/why?spec=x&table=llm&column=born&key=Zed&key=Zed%20Zedsson",
+            Json::Null,
+        ),
+        ("post", "/v1/overrides", "", word(json!("1970"))),
+        ("get", "/v1/overrides", "", Json::Null),
+        ("delete", "/v1/overrides", "", cell.clone()),
+        ("get", "/healthz", "", Json::Null),
+        ("get", "/metrics", "", Json::Null),
+    ]
+}
+
+/// What an answer is made of.
+fn shape(body: &str) -> String {
+    let names = |json: &Json| -> Vec<String> {
+        json.as_object().into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect()
+    };
+    let first = body.lines().next().unwrap_or_default();
+    match serde_json::from_str::<Json>(body) {
+        Ok(Json::Array(all)) => match all.first().map(names) {
+            Some(names) => format!("A list of objects with {}.", names.join(", ")),
+            None => "A list.".to_owned(),
+        },
+        Ok(object @ Json::Object(_)) => format!("An object with {}.", names(&object).join(", ")),
+        _ if first.starts_with('{') => "JSON lines.".to_owned(),
+        _ => "Plain text.".to_owned(),
+    }
+}
+
+/// Each operation is asked as its example says.
+#[test]
+fn every_operation_over_http_is_on_the_page() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let document = daemon.get("/v1/openapi.json").is(200).json();
+    let mut text = String::from(
+        "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` says otherwise. \
+         With a token in `HQDL_TOKEN`, send it as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
+         this page as an OpenAPI 3.1 document. An error is `{\"error\": {\"message\", \"hint\", \"exit\"}}`, with \
+         the exit code of the command line.\n\n",
+    );
+    let mut described = 0;
+    for (method, path, target, body) in requests() {
+        let operation = &document["paths"][path][method];
+        let summary = operation["summary"].as_str().unwrap_or_else(|| panic!("{method} {path}"));
+        described += 1;
+        let url = if target.is_empty() { path } else { target };
+        let answer = match method {
+            "get" => daemon.get(url),
+            "delete" => daemon.delete(url, &body),
+            _ => daemon.post(url, &body),
+        };
+        let answer = answer.is(200).body;
+        let data = if body.is_null() {
+            String::new()
+        } else {
+            format!(" \\\n  -H 'Content-Type: application/json' -d '{body}'")
+        };
+        let flag = if method == "delete" { "-X DELETE " } else { "" };
+        let _ = write!(
+            text,
+            "## {} {path}\n\n{summary}\n\n```sh\ncurl {flag}'http://127.0.0.1:4735{url}'{data}\n```\n\n{}\n\n",
+            method.to_uppercase(),
+            shape(&answer),
+        );
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        if let Some(properties) = schema["properties"].as_object().filter(|p| !p.is_empty()) {
+            text.push_str("| field | type | meaning |\n|---|---|---|\n");
+            for (name, field) in properties {
+                let about = field["description"].as_str().unwrap_or_default();
+                let kind = kind(field, &schema["$defs"]);
+                let _ = writeln!(text, "| `{name}` | {} | {} |", cell(&kind), cell(about));
+            }
+            text.push('\n');
+        }
+    }
+    let all: usize =
+        document["paths"].as_object().unwrap().values().map(|p| p.as_object().unwrap().len()).sum();
+    // Events are a stream that does not end; a run that has ended cannot be ended.
+    assert_eq!(all, described + 2);
+    for (method, path, curl) in [
+        ("get", "/v1/runs/events", "curl -N 'http://127.0.0.1:4735/v1/runs/events'"),
+        ("delete", "/v1/runs/{run}", "curl -X DELETE 'http://127.0.0.1:4735/v1/runs/1'"),
+    ] {
+        let summary = document["paths"][path][method]["summary"].as_str().unwrap();
+        let _ = write!(
+            text,
+            "## {} {path}\n\n{summary}\n\n```sh\n{curl}\n```\n\n",
+            method.to_uppercase()
+        );
+    }
+    hold("http.md", &text);
+}
+
+#[test]
+fn every_metric_is_on_the_page() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let mut text = String::from(
+        "# Metrics of the daemon\n\n`GET /metrics` returns them in the text format of Prometheus.\n\n\
+         | metric | type | meaning |\n|---|---|---|\n",
+    );
+    let body = daemon.get("/metrics").is(200).body;
+    let lines: Vec<&str> = body.lines().collect();
+    for pair in lines.windows(2) {
+        let Some((name, help)) = pair[0].strip_prefix("# HELP ").and_then(|l| l.split_once(' '))
+        else {
+            continue;
+        };
+        let kind = pair[1].rsplit(' ').next().unwrap_or_default();
+        let _ = writeln!(text, "| `{name}` | {kind} | {} |", cell(help));
+    }
+    hold("metrics.md", &text);
+}
+
+/// The page is written by hand; it has every table of hqdl's own and every column of `hqdl_cell`.
+#[test]
+fn every_published_table_is_on_the_page() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let text = std::fs::read_to_string(page("tables.md")).unwrap();
+    let names = |sql: &str| -> Vec<String> {
+        project.rows(sql).iter().map(|row| row[0].as_str().unwrap().to_owned()).collect()
+    };
+    let told = |heading: &str| -> Vec<String> {
+        let section = text.split(&format!("## {heading}\n")).nth(1).unwrap_or_default();
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let rows = section.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next());
+        rows.map(str::to_owned).collect()
+    };
+    let columns = names("SELECT name FROM pragma_table_info('hqdl_cell') ORDER BY cid");
+    assert_eq!(told("hqdl_cell"), columns);
+    let mut tables = names(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'hqdl\\_%' ESCAPE '\\'",
+    );
+    let mut written = told("Tables of hqdl's own");
+    tables.sort();
+    written.sort();
+    assert_eq!(written, tables);
 }
