@@ -51,6 +51,8 @@ fn columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
+    /// The columns that tell a table's rows apart.
+    keys: HashMap<String, Vec<Vec<String>>>,
     /// Columns, in lower case, whose collation may make different texts equal.
     collations: HashSet<(String, String)>,
     /// Views that may draw something by lot.
@@ -85,7 +87,11 @@ impl KnownSchema {
                 "SELECT name, type FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid",
             )
             .map_err(failed)?;
+        let mut keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
+            let own = read_keys(connection, &name, &schema).map_err(failed)?;
+            // Of two tables of one name no key is known.
+            keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
             // A view whose tables are gone has none, and is no trouble of other tables.
@@ -119,7 +125,7 @@ impl KnownSchema {
         let (joins, limits, draws) = Default::default();
         let views = HashMap::new();
         let mut known =
-            Self { tables, affinities, collations, draws, joins, limits, functions, views };
+            Self { tables, affinities, keys, collations, draws, joins, limits, functions, views };
         let definitions = view_definitions(connection).map_err(failed)?;
         known.read_views(&definitions);
         known.views =
@@ -165,6 +171,30 @@ fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str
     let metadata = connection.column_metadata(Some(schema), table, column);
     let collation = metadata.ok().and_then(|(_, collation, ..)| collation);
     collation.is_some_and(|name| name.to_bytes().eq_ignore_ascii_case(b"binary"))
+}
+
+/// Reads the sets of columns, in lower case, that are never NULL and never the same in two
+/// rows of a table.
+fn read_keys(
+    connection: &Connection,
+    table: &str,
+    schema: &str,
+) -> rusqlite::Result<Vec<Vec<String>>> {
+    // A primary key without an index is the rowid. An expression in an index has no name.
+    let sql = "WITH columns AS (SELECT lower(name) AS name, pk, \"notnull\" AS is_needed \
+                 FROM pragma_table_xinfo(?1, ?2)), \
+               indexes AS (SELECT name, origin FROM pragma_index_list(?1, ?2) \
+                 WHERE \"unique\" AND NOT partial), \
+               parts AS (SELECT i.name AS of, lower(p.name) AS part \
+                 FROM indexes AS i, pragma_index_info(i.name, ?2) AS p) \
+               SELECT json_group_array(part) FROM parts GROUP BY of HAVING min(part IS NOT NULL \
+                 AND EXISTS (SELECT 1 FROM columns AS c WHERE c.name = part AND c.is_needed)) \
+               UNION ALL SELECT json_array(max(name)) FROM columns WHERE pk > 0 \
+                 AND NOT EXISTS (SELECT 1 FROM indexes WHERE origin = 'pk') HAVING count(*) = 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let keys: Vec<String> =
+        statement.query_map((table, schema), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect())
 }
 
 /// The views of a database by their names in lower case, with their definitions where these
@@ -242,6 +272,14 @@ impl Schema for ThroughViews<'_> {
         self.0.affinity(table, column)
     }
 
+    fn collates(&self, table: &str, column: &str) -> bool {
+        self.0.collates(table, column)
+    }
+
+    fn unique_keys(&self, table: &str) -> &[Vec<String>] {
+        self.0.unique_keys(table)
+    }
+
     fn view(&self, table: &str) -> Option<&ViewDefinition> {
         self.0.views.get(&table.to_lowercase())
     }
@@ -282,6 +320,10 @@ impl Schema for KnownSchema {
 
     fn collates(&self, table: &str, column: &str) -> bool {
         self.collations.contains(&(table.to_lowercase(), column.to_lowercase()))
+    }
+
+    fn unique_keys(&self, table: &str) -> &[Vec<String>] {
+        self.keys.get(&table.to_lowercase()).map_or(&[], Vec::as_slice)
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {

@@ -35,6 +35,12 @@ pub trait Schema {
         false
     }
 
+    /// Returns the sets of columns, in lower case, that are never NULL and together never the
+    /// same in two rows of a table, by their bytes.
+    fn unique_keys(&self, _table: &str) -> &[Vec<String>] {
+        &[]
+    }
+
     /// How a column turns what is stored in it, when that is known.
     fn affinity(&self, _table: &str, _column: &str) -> Option<Affinity> {
         None

@@ -6,14 +6,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::blendsql::Call;
-use crate::blendsql::aggregates::{is_of_rows, own};
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{ColumnOrigin, Schema, bare};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ViewDefinition,
+    Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query,
+    ViewDefinition,
 };
+use crate::blendsql::usage::groups::{GroupValues, shows_arbitrary_rows};
 use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Outputs};
 
 /// How deep recursive queries may stand in one another to be looked at twice.
@@ -54,9 +55,9 @@ pub(in crate::blendsql) struct SelectNames<'p> {
     aliases: Vec<FollowedField>,
     /// What the rows are grouped by, where values of groups stand.
     pub grouped: Vec<Arc<Lineage>>,
-    /// The terms of GROUP BY as they are written, where values of groups stand; `None`
-    /// where the rows are not groups.
-    pub group_terms: Option<Vec<&'p str>>,
+    /// What each group has one value of, where values of groups stand; `None` where the
+    /// rows are not groups, or `SQLite` does not choose one arbitrarily.
+    pub groups: Option<GroupValues<'p>>,
 }
 
 impl<'p> SelectNames<'p> {
@@ -73,60 +74,45 @@ impl<'p> SelectNames<'p> {
         table: Option<&str>,
         column: &str,
     ) -> Option<(Option<&NamedTable>, &FollowedField)> {
+        self.find_with_select(table, column).map(|(_, of, field)| (of, field))
+    }
+
+    /// Returns the column of a name, after the SELECT that has it.
+    pub fn find_with_select(
+        &self,
+        table: Option<&str>,
+        column: &str,
+    ) -> Option<(&SelectNames<'p>, Option<&NamedTable>, &FollowedField)> {
         for here in self.around() {
             let mut named = here.tables.iter().filter(|t| table.is_none_or(|n| t.is(n)));
             let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
             if let Some((table, field)) = hit {
-                return Some((Some(table), field));
+                return Some((here, Some(table), field));
             }
             if named.any(|t| t.fields.is_none()) {
                 return None;
             }
             let own = here.aliases.iter().find(|f| f.name.eq_ignore_ascii_case(column));
             if let Some(own) = own.filter(|_| table.is_none()) {
-                return Some((None, own));
+                return Some((here, None, own));
             }
         }
         None
     }
 
-    /// Returns a column of this SELECT in an expression that has several values within a
-    /// group. A column that equals a term of GROUP BY in every row has one.
-    pub fn find_varying(&self, expr: &Expr, sql: &str, joined: &[Joined]) -> Option<String> {
-        let terms = self.group_terms.as_ref()?;
-        let text = sql[bare(expr).span.clone()].trim();
-        if is_of_rows(expr) || terms.iter().any(|term| term.eq_ignore_ascii_case(text)) {
-            return None;
+    /// Returns whether a group of this SELECT may have several values of its column.
+    pub fn varies(&self, table: Option<&NamedTable>, field: &FollowedField) -> bool {
+        let Some(groups) = &self.groups else { return false };
+        let at = table.and_then(|of| self.tables.iter().position(|t| std::ptr::eq(t, of)));
+        let name = field.name.to_lowercase();
+        if at.is_some_and(|at| groups.fields.contains(&(at, name))) {
+            return false;
         }
-        if let ExprKind::Column { table, column } = &expr.kind {
-            let mut tables =
-                self.tables.iter().filter(|t| table.as_deref().is_none_or(|n| t.is(n)));
-            let field = tables.find_map(|t| t.field(column))?;
-            let own = field.flow.lineage.as_deref();
-            let is_term = |own: &Lineage| {
-                self.grouped.iter().any(|g| g.is(own) || are_joined(g, own, joined))
-            };
-            let written = || match table {
-                Some(table) => format!("{table}.{column}"),
-                None => column.clone(),
-            };
-            return (!own.is_some_and(is_term)).then(written);
+        match field.flow.lineage.as_deref() {
+            Some(lineage) => !groups.has_one(lineage),
+            // A result column's name may be an aggregate's.
+            None => table.is_some(),
         }
-        let (exprs, query) = expr.inside();
-        let mut found = exprs.into_iter().find_map(|e| self.find_varying(e, sql, joined));
-        if let Some(query) = query {
-            let mut inner: Vec<&str> = Vec::new();
-            query.each_item(&mut |item| inner.extend(item.name.as_deref()));
-            query.each(&mut |e| {
-                // A name without a table may be one of the subquery's own columns.
-                if let ExprKind::Column { table: Some(table), .. } = &e.kind
-                    && !inner.iter().any(|name| name.eq_ignore_ascii_case(table))
-                {
-                    found = found.take().or_else(|| self.find_varying(e, sql, joined));
-                }
-            });
-        }
-        found
     }
 
     pub fn cte(&self, name: &str) -> Option<&Option<Vec<FollowedField>>> {
@@ -134,40 +120,6 @@ impl<'p> SelectNames<'p> {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
         self.around().find_map(|n| of(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
-    }
-}
-
-/// Returns whether the joins make two columns equal in every row.
-fn are_joined(one: &Lineage, other: &Lineage, joined: &[Joined]) -> bool {
-    let (
-        Lineage::Column { instance, column, .. },
-        Lineage::Column { instance: there, column: its, .. },
-    ) = (one, other)
-    else {
-        return false;
-    };
-    let (column, its) = (column.to_lowercase(), its.to_lowercase());
-    joined.iter().any(|join| join.is_of((*instance, &column), (*there, &its)))
-}
-
-/// Returns whether `SQLite` shows a group of this SELECT an arbitrary row: it has a GROUP BY
-/// or aggregates, and not a single `max` or `min`, whose row is the group's.
-fn shows_arbitrary_rows(query: &Query, core: &Core) -> bool {
-    let mut names: Vec<String> = Vec::new();
-    let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());
-    for expr in exprs.chain(&core.having).chain(query.order.iter().map(|o| &o.expr)) {
-        own(expr, &mut |e| {
-            if let ExprKind::Function { name, .. } = &e.kind
-                && is_of_rows(e)
-            {
-                names.push(name.clone());
-            }
-        });
-    }
-    match names.as_slice() {
-        [one] if matches!(one.as_str(), "max" | "min") => false,
-        [] => !core.group.is_empty() || core.having.is_some(),
-        _ => true,
     }
 }
 
@@ -183,6 +135,10 @@ pub(in crate::blendsql) struct Follow<'q> {
     recursive: usize,
     /// How many aggregates are around: these read rows, not groups.
     pub aggregates: usize,
+    /// The calls whose arguments are followed.
+    pub asking: Vec<usize>,
+    /// The SELECTs whose rows, or whose terms of GROUP BY, the expressions around read.
+    pub reads_rows_of: Vec<*const ()>,
 }
 
 impl<'q> Follow<'q> {
@@ -196,6 +152,8 @@ impl<'q> Follow<'q> {
             instances: 0,
             recursive: 0,
             aggregates: 0,
+            asking: Vec::new(),
+            reads_rows_of: Vec::new(),
         }
     }
 
@@ -303,21 +261,9 @@ impl<'q> Follow<'q> {
                 self.equalities(condition, &names);
             }
         }
-        let mut by = Vec::new();
-        let mut terms = Vec::new();
-        for expr in &core.group {
-            let flow = self.flow(expr, &names);
-            let column = match flow.lineage.as_deref() {
-                None | Some(Lineage::Literal(_)) => self.result_column(core, expr),
-                Some(_) => None,
-            };
-            let flow = column.map_or(flow, |expr| self.flow(expr, &names));
-            by.extend(flow.lineage);
-            let sql = self.sql;
-            terms.push(sql[bare(column.unwrap_or(expr)).span.clone()].trim());
-        }
-        names.grouped = by;
-        names.group_terms = shows_arbitrary_rows(query, core).then_some(terms);
+        let groups = self.group_values(core, &names);
+        names.grouped.clone_from(&groups.lineages);
+        names.groups = shows_arbitrary_rows(query, core).then_some(groups);
         let fields = self.columns(core, &names);
         names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
         self.tail(query, &names);
@@ -325,7 +271,7 @@ impl<'q> Follow<'q> {
             self.condition(having, &names);
         }
         names.grouped.clear();
-        names.group_terms = None;
+        names.groups = None;
         if let Some(filter) = &core.filter {
             self.condition(filter, &names);
         }
@@ -333,6 +279,41 @@ impl<'q> Follow<'q> {
             self.flow(expr, &names);
         }
         fields
+    }
+
+    /// Follows the terms of GROUP BY.
+    fn group_values(&mut self, core: &Core, names: &SelectNames<'_>) -> GroupValues<'q> {
+        let mut groups = GroupValues::default();
+        let mut exact = Vec::new();
+        for expr in &core.group {
+            let flow = self.flow(expr, names);
+            let column = match flow.lineage.as_deref() {
+                None | Some(Lineage::Literal(_)) => self.result_column(core, expr),
+                Some(_) => None,
+            };
+            let flow = column.map_or(flow, |expr| self.flow(expr, names));
+            let sql = self.sql;
+            let term = bare(column.unwrap_or(expr));
+            groups.terms.push(sql[term.span.clone()].trim());
+            groups.lineages.extend(flow.lineage.clone());
+            let ExprKind::Column { table, column } = &without_plus(term).kind else { continue };
+            let Some((Some(of), field)) = names.find(table.as_deref(), column) else { continue };
+            let Some(at) = names.tables.iter().position(|t| std::ptr::eq(t, of)) else { continue };
+            groups.fields.push((at, field.name.to_lowercase()));
+            if let Some(Lineage::Column { instance, column, .. }) = field.flow.lineage.as_deref() {
+                exact.push((*instance, column.to_lowercase()));
+            }
+        }
+        let mut tables: Vec<(usize, String)> = Vec::new();
+        for field in names.tables.iter().flat_map(|t| t.fields.iter().flatten()) {
+            for (instance, table) in field.flow.lineage.iter().flat_map(|l| l.instances()) {
+                if !tables.iter().any(|(known, _)| *known == instance) {
+                    tables.push((instance, table.to_owned()));
+                }
+            }
+        }
+        groups.determine(exact, &self.joined, &tables, self.schema);
+        groups
     }
 
     /// The result column that a term of GROUP BY means: by its number, or by the
@@ -543,6 +524,16 @@ fn either(
         ..field
     };
     left.map(|fields| fields.into_iter().map(or).collect())
+}
+
+/// Returns an expression without parentheses and unary `+`, which leave a value as it is.
+fn without_plus(expr: &Expr) -> &Expr {
+    match &bare(expr).kind {
+        ExprKind::Operation(ExprOperator::Prefix("+"), parts) if parts.len() == 1 => {
+            without_plus(&parts[0])
+        }
+        _ => bare(expr),
+    }
 }
 
 fn renamed(mut fields: Vec<FollowedField>, names: &[String]) -> Vec<FollowedField> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::blendsql::aggregates::{is_of_rows, own};
 use crate::blendsql::flow::{Does, Flow, does};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, ColumnOrigin, bare};
@@ -93,6 +94,49 @@ impl Follow<'_> {
 
     /// What an expression's value may be.
     pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
+        let before = self.reads_rows_of.len();
+        self.note_rows_read(expr, names);
+        let flow = self.flow_of(expr, names);
+        self.reads_rows_of.truncate(before);
+        flow
+    }
+
+    /// Notes the SELECT around whose rows an aggregate reads, and those which a term of GROUP
+    /// BY is of: no arbitrary row is chosen there.
+    fn note_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
+        if is_of_rows(expr) {
+            // An aggregate is of the nearest SELECT that has one of its columns.
+            let mut found: Vec<&SelectNames<'_>> = Vec::new();
+            own(expr, &mut |e| {
+                if let ExprKind::Column { table, column } = &e.kind {
+                    found.extend(names.find_with_select(table.as_deref(), column).map(|f| f.0));
+                }
+            });
+            let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
+            self.reads_rows_of.push(address(names.around().find(is_found).unwrap_or(names)));
+        }
+        let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
+        let is_term = |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_term(text));
+        self.reads_rows_of.extend(names.around().filter(is_term).map(address));
+    }
+
+    /// The flow of a name. A column of which a group has several values is noted for the calls
+    /// around.
+    fn named(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+        if let Some((select, of, field)) = names.find_with_select(table, column)
+            && !self.asking.is_empty()
+            && !self.reads_rows_of.contains(&address(select))
+            && select.varies(of, field)
+        {
+            let written = table.map_or_else(|| column.to_owned(), |t| format!("{t}.{column}"));
+            for call in &self.asking {
+                self.found.entry(*call).or_default().varies.get_or_insert_with(|| written.clone());
+            }
+        }
+        of_name(table, column, names)
+    }
+
+    fn flow_of(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
             ExprKind::Paren(inner) => self.flow(inner, names),
             ExprKind::And(all) | ExprKind::Or(all) => {
@@ -104,7 +148,7 @@ impl Follow<'_> {
                 Flow::truth()
             }
             ExprKind::Literal => self.literal(expr),
-            ExprKind::Column { table, column } => of_name(table.as_deref(), column, names),
+            ExprKind::Column { table, column } => self.named(table.as_deref(), column, names),
             ExprKind::Call(n, args) => self.call(*n, args, names),
             ExprKind::Compare(sign, left, right) => {
                 let (a, b) = (self.row(left, names), self.row(right, names));
@@ -322,8 +366,10 @@ impl Follow<'_> {
     /// What a call is about, and what can be named where it stands.
     fn call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
-        for arg in args {
-            let flow = self.flow(arg, names);
+        self.asking.push(n);
+        let flows: Vec<Flow> = args.iter().map(|arg| self.flow(arg, names)).collect();
+        self.asking.pop();
+        for (arg, flow) in args.iter().zip(flows) {
             let name = match &bare(arg).kind {
                 ExprKind::Column { column, .. } => Some(column.clone()),
                 _ => None,
@@ -341,10 +387,6 @@ impl Follow<'_> {
             0 => names.around().flat_map(|n| n.grouped.iter().cloned()).collect(),
             _ => Vec::new(),
         };
-        let varies = match self.aggregates {
-            0 => args.iter().find_map(|a| names.find_varying(a, self.sql, &self.joined)),
-            _ => None,
-        };
         let tables = names.around().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
         let instances = self.instances_of(&keys);
         let joins = |j: &&Joined| {
@@ -357,7 +399,6 @@ impl Follow<'_> {
             tables: tables.collect(),
             keys,
             grouped,
-            varies,
             ..self.found.remove(&n).unwrap_or_default()
         };
         self.found.insert(n, found);
@@ -429,6 +470,11 @@ fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
         }
     }
     Some(OptionsColumn::Named(table.clone()?, column.clone()))
+}
+
+/// Returns what tells a SELECT's names apart from those of others.
+fn address(names: &SelectNames<'_>) -> *const () {
+    std::ptr::from_ref(names).cast()
 }
 
 /// The flow of a name.

@@ -12,6 +12,7 @@
 
 pub(in crate::blendsql) mod follow;
 pub(in crate::blendsql) mod follow_expr;
+mod groups;
 
 use std::collections::HashMap;
 use std::sync::Arc;

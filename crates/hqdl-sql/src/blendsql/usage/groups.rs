@@ -1,0 +1,110 @@
+//! Which values a group of rows has one of: its terms of GROUP BY, and what these determine.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::blendsql::aggregates::{is_of_rows, own};
+use crate::blendsql::lineage::Lineage;
+use crate::blendsql::scope::Schema;
+use crate::blendsql::tree::{Core, ExprKind, Query};
+use crate::blendsql::usage::Joined;
+
+/// A column of an instance: its name in lower case.
+type InstanceColumn = (usize, String);
+
+/// What each group of a SELECT has one value of.
+#[derive(Debug, Default)]
+pub(in crate::blendsql) struct GroupValues<'p> {
+    /// The terms of GROUP BY as they are written.
+    pub terms: Vec<&'p str>,
+    /// Terms that are a plain column: the table's position in FROM and the name in lower case.
+    pub fields: Vec<(usize, String)>,
+    /// What the terms are made of.
+    pub lineages: Vec<Arc<Lineage>>,
+    /// Columns that have one value in each group.
+    determined: BTreeSet<InstanceColumn>,
+    /// Instances that have one row in each group.
+    rows: BTreeSet<usize>,
+}
+
+impl GroupValues<'_> {
+    /// Returns whether an expression is written as a term of GROUP BY is.
+    pub fn is_term(&self, text: &str) -> bool {
+        let has_quotes = text.contains(['\'', '"']);
+        self.terms
+            .iter()
+            .any(|term| *term == text || !has_quotes && term.eq_ignore_ascii_case(text))
+    }
+
+    /// Returns whether a group has one value of what a lineage computes.
+    pub fn has_one(&self, lineage: &Lineage) -> bool {
+        // A literal beside a LEFT JOIN is NULL in some rows.
+        let mut one = !lineage.instances().is_empty();
+        lineage.each_column(&mut |instance, _, column| {
+            one &= self.rows.contains(&instance)
+                || self.determined.contains(&(instance, column.to_lowercase()));
+        });
+        one || self.lineages.iter().any(|term| term.is(lineage))
+    }
+
+    /// Notes what columns determine: those that joins make equal to them, and every column of a
+    /// table whose key is among them. `tables` are the instances in FROM with their tables.
+    pub fn determine(
+        &mut self,
+        exact: Vec<InstanceColumn>,
+        joined: &[Joined],
+        tables: &[(usize, String)],
+        schema: &dyn Schema,
+    ) {
+        let table_of = |instance| tables.iter().find(|(n, _)| *n == instance).map(|(_, t)| t);
+        // By a collation different texts are equal: such a column has no one value.
+        let is_exact = |(instance, column): &InstanceColumn| {
+            table_of(*instance).is_some_and(|table| !schema.collates(table, column))
+        };
+        let affinity =
+            |(instance, column): &InstanceColumn| schema.affinity(table_of(*instance)?, column);
+        self.determined = exact.into_iter().filter(is_exact).collect();
+        loop {
+            let before = (self.determined.len(), self.rows.len());
+            for (instance, table) in tables {
+                let has = |column: &String| self.determined.contains(&(*instance, column.clone()));
+                if schema.unique_keys(table).iter().any(|key| key.iter().all(has)) {
+                    self.rows.insert(*instance);
+                }
+            }
+            for join in joined {
+                for (from, to) in [(&join.left, &join.right), (&join.right, &join.left)] {
+                    let known = self.rows.contains(&from.0) || self.determined.contains(from);
+                    let equal = is_exact(from) && is_exact(to) && affinity(from) == affinity(to);
+                    if known && equal {
+                        self.determined.insert(to.clone());
+                    }
+                }
+            }
+            if before == (self.determined.len(), self.rows.len()) {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns whether `SQLite` shows a group of this SELECT an arbitrary row: it has a GROUP BY
+/// or aggregates, and not a single `max` or `min`, whose row is the group's.
+pub(in crate::blendsql) fn shows_arbitrary_rows(query: &Query, core: &Core) -> bool {
+    let mut names: Vec<String> = Vec::new();
+    let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());
+    for expr in exprs.chain(&core.having).chain(query.order.iter().map(|o| &o.expr)) {
+        own(expr, &mut |e| {
+            if let ExprKind::Function { name, .. } = &e.kind
+                && is_of_rows(e)
+            {
+                names.push(name.clone());
+            }
+        });
+    }
+    match names.as_slice() {
+        [one] if matches!(one.as_str(), "max" | "min") => false,
+        [] => !core.group.is_empty() || core.having.is_some(),
+        _ => true,
+    }
+}
