@@ -286,10 +286,9 @@ impl Schema for ThroughViews<'_> {
 }
 
 impl KnownSchema {
-    /// Returns whether a table has a column.
-    pub fn has_column(&self, table: &str, column: &str) -> bool {
-        let columns = self.tables.get(&table.to_lowercase());
-        columns.is_some_and(|all| all.iter().any(|c| c.eq_ignore_ascii_case(column)))
+    /// Returns whether there is a table.
+    pub fn has_table(&self, table: &str) -> bool {
+        self.tables.contains_key(&table.to_lowercase())
     }
 
     /// Returns whether a query reads a view.

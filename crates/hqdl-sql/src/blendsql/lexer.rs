@@ -31,7 +31,7 @@ pub enum Lexeme {
     Colons,
     /// A whole call, read already.
     Call,
-    /// `'t::c'` within a call, where the database has this column.
+    /// `'t::c'` within a call, where the database has the table.
     OldColumn,
     /// Any other byte.
     Symbol(u8),

@@ -60,7 +60,7 @@ pub use frame::{draws, has_random};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, Subject, Which};
 pub use lexer::orders_outermost;
-pub use scan::{scan, scan_with_columns};
+pub use scan::{scan, scan_with_tables};
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

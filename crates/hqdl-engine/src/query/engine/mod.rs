@@ -129,7 +129,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let text = spelled.text.clone();
         let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read(&guard)?;
-        let found = blendsql::scan_with_columns(&text, &|t, c| schema.has_column(t, c))?;
+        let found = blendsql::scan_with_tables(&text, &|table| schema.has_table(table))?;
         let parsed = parse(&text, found)?;
         if !parsed.lone {
             statement::check(&blendsql::mask(&text, &outer(&parsed)))?;

@@ -16,19 +16,17 @@ const DEEPEST: usize = 64;
 /// # Errors
 /// [`SqlError`] at the first place that cannot be read.
 pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_with_columns(sql, &|_, _| false)
+    scan_with_tables(sql, &|_| false)
 }
 
-/// The same, where the columns of the database are known: `is_column` says whether a table
-/// has a column. A text `'t::c'` that names one is that column, whatever its name looks like.
+/// The same, where the tables of the database are known. A text `'t::c'` is a column of the
+/// table `t` if there is one, whatever the column's name looks like; of a column that `t` does
+/// not have, `SQLite` says so.
 ///
 /// # Errors
 /// [`SqlError`] at the first place that cannot be read.
-pub fn scan_with_columns(
-    sql: &str,
-    is_column: &dyn Fn(&str, &str) -> bool,
-) -> Result<Vec<Call>, SqlError> {
-    let mut scanner = Scanner { sql, is_column, at: 0, depth: 0 };
+pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Vec<Call>, SqlError> {
+    let mut scanner = Scanner { sql, is_table, at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = RowsExpected::default();
     let mut before = None;
@@ -79,8 +77,8 @@ pub(in crate::blendsql) struct ArgumentText {
 
 pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
-    /// Whether a table of the database has a column.
-    is_column: &'a dyn Fn(&str, &str) -> bool,
+    /// Whether the database has a table.
+    is_table: &'a dyn Fn(&str) -> bool,
     /// Where the next token is looked for.
     pub at: usize,
     depth: usize,
@@ -102,7 +100,7 @@ impl Scanner<'_> {
             SqlError::new(open.span(), "a call is never closed", "no `}}` ends this call")
         })?;
         let is_column = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted)
-            && names_in(&token.content(self.sql)).is_some_and(|(t, c)| (self.is_column)(&t, &c));
+            && names_in(&token.content(self.sql)).is_some_and(|(table, _)| (self.is_table)(&table));
         Ok(if is_column { Token { lexeme: Lexeme::OldColumn, ..token } } else { token })
     }
 
