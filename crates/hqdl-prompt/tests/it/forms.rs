@@ -236,6 +236,31 @@ fn no_value_changes_the_question() {
     }
 }
 
+/// An empty question, one with braces and one that imitates the form are asked as they are,
+/// without white space at the end.
+#[test]
+fn any_question_is_read_back() {
+    let table = json!({ "columns": ["a"], "rows": [[1], [2]] }).to_string();
+    for question in ATTACKS {
+        let mut asked = column(Type::Text, Some(&["a", "b"]), false);
+        asked.about = question.to_owned();
+        let tables = of_tables(asked.clone(), &["rows"]);
+        let asked_of = [
+            (of_value(asked.clone()), row("Oslo", &[])),
+            (of_text(asked.clone()), row("key", &["Good soup."])),
+            (tables, row("0123", &[&table])),
+            (of_join(asked), row("Oslo", &[])),
+        ];
+        for (expansion, row) in asked_of {
+            let sent = prompt(&expansion, &row);
+            let read = Question::read(&sent.system, &sent.user).unwrap();
+            assert_eq!(read.rows.len(), 1);
+            assert_eq!(read.columns[0].about, question.trim_end(), "{}", sent.user);
+            assert_eq!(read.columns[0].values.as_ref().unwrap().len(), 2);
+        }
+    }
+}
+
 #[test]
 fn two_rows_are_asked_as_a_table() {
     let expansion = of_value(column(Type::Boolean, None, false));
