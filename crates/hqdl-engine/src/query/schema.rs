@@ -89,8 +89,8 @@ impl KnownSchema {
             .map_err(failed)?;
         let mut keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
-            let own = read_keys(connection, &name, &schema).map_err(failed)?;
-            // Of two tables of one name no key is known.
+            // Of a view whose tables are gone no key is known, nor of two tables of one name.
+            let own = read_keys(connection, &name, &schema).unwrap_or_default();
             keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
