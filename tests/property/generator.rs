@@ -182,8 +182,13 @@ impl Writer<'_> {
         } else {
             format!("WITH RECURSIVE {} ", with.join(", "))
         };
-        if self.chance(40) {
+        if self.chance(35) {
             return self.plainly_ordered(&with);
+        }
+        if self.chance(15) {
+            let (body, columns) = self.select_shadowed();
+            let ordered = (0..columns.len()).collect();
+            return Text { sql: format!("{with}{body}"), every: None, ordered };
         }
         let (mut body, columns) = self.select(2);
         if self.chance(15) {
@@ -322,6 +327,7 @@ impl Writer<'_> {
             0..4 => self.grouped(depth),
             4 | 5 if depth < 2 => self.compound(depth),
             6..9 if depth < 2 => self.limited(&[Kind::Text, Kind::Int]),
+            9 | 10 if depth < 2 => self.select_shadowed(),
             _ => self.core(depth, None),
         }
     }
@@ -364,6 +370,72 @@ impl Writer<'_> {
             String::new()
         };
         (format!("{left} {operator} {right}{limit}"), columns)
+    }
+
+    /// The first rows of a SELECT whose aliases are names of its sources' columns, ordered and
+    /// grouped by these names.
+    fn select_shadowed(&mut self) -> (String, Vec<(String, Kind)>) {
+        let (from, scope) = self.from(0);
+        let name_of = |column: &str| column.rsplit('.').next().unwrap_or(column).to_owned();
+        // A name that two sources have is ambiguous within an expression; scopes leave out
+        // some that are called `id`.
+        let named = scope.iter().map(|(column, _)| name_of(column));
+        let mut names: Vec<String> = named.filter(|name| name != "id").collect();
+        names.sort();
+        let names: Vec<String> =
+            names.chunk_by(|a, b| a == b).filter(|c| c.len() == 1).map(|c| c[0].clone()).collect();
+        // What an earlier query returned may be a truth, and its name would no longer say so.
+        let plain: Scope = scope.iter().filter(|(c, _)| !c.contains(".x")).cloned().collect();
+        if names.is_empty() || plain.is_empty() {
+            return self.core(0, None);
+        }
+        let is_grouped = self.chance(35);
+        let (mut written, mut columns) = (Vec::new(), Vec::new());
+        for n in 0..self.rng.usize(1..4) {
+            let kind = if self.chance(50) { Kind::Text } else { Kind::Int };
+            let column = self.bare(&plain, kind);
+            let value = if self.chance(60) { self.call(kind, &column) } else { column };
+            let name = names[self.rng.usize(..names.len())].clone();
+            let is_taken = columns.iter().any(|(other, _)| *other == name);
+            let name = if is_taken { format!("z{n}") } else { name };
+            let aggregate = self.pick(&["min", "max"]);
+            let value = if is_grouped { format!("{aggregate}({value})") } else { value };
+            written.push(format!("{value} AS {name}"));
+            columns.push((name, kind));
+        }
+        let by = names[self.rng.usize(..names.len())].clone();
+        let filter = self.filter(&scope, 0);
+        let mut order = Vec::new();
+        for _ in 0..self.rng.usize(1..3) {
+            let alias = columns[self.rng.usize(..columns.len())].0.clone();
+            // A column within an expression must be that of the groups.
+            let is_alone = is_grouped && alias != by;
+            let term = if is_alone { alias } else { self.wrap(&alias) };
+            order.push(format!("{term}{}", self.way()));
+        }
+        order.extend((1..=columns.len()).map(|n| n.to_string()));
+        let group =
+            if is_grouped { format!(" GROUP BY {}", self.wrap(&by)) } else { String::new() };
+        let limit = self.pick(&[" LIMIT 1", " LIMIT 2", " LIMIT 3", " LIMIT 3 OFFSET 1", ""]);
+        let sql = format!(
+            "SELECT {} FROM {from}{filter}{group} ORDER BY {}{limit}",
+            written.join(", "),
+            order.join(", ")
+        );
+        (sql, columns)
+    }
+
+    /// A name, alone or in an expression that has the same value.
+    fn wrap(&mut self, name: &str) -> String {
+        match self.rng.u8(0..10) {
+            0 => format!("+{name}"),
+            1 => format!("({name})"),
+            2 => format!("likely({name})"),
+            3 => format!("{name} COLLATE BINARY"),
+            4 => format!("(+{name}) COLLATE BINARY"),
+            5 => format!("coalesce({name}, NULL)"),
+            _ => name.to_owned(),
+        }
     }
 
     fn core(&mut self, depth: u8, kinds: Option<&[Kind]>) -> (String, Vec<(String, Kind)>) {

@@ -37,6 +37,21 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlE
     }))
 }
 
+/// Reads a column of a join: a text is its table and its name, whatever they look like.
+pub(super) fn read_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    let [text] = tokens else { return read(sql, tokens) };
+    match names_in(&text.content(sql)) {
+        Some((table, column)) if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+            Ok(Some(Argument::Column { table: Some(table), column, span: text.span() }))
+        }
+        None if text.lexeme == Lexeme::Text => {
+            let error = SqlError::new(text.span(), "a text is no column", "expected a column");
+            Err(error.help("write t.c or 't::c'"))
+        }
+        _ => read(sql, tokens),
+    }
+}
+
 /// Whether nothing but `None` or `NULL` is written.
 pub(super) fn is_none(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [word] if word.is_word(sql, "none") || word.is_word(sql, "null"))

@@ -16,6 +16,7 @@ use syntaqlite_syntax::typed::GrammarNodeType;
 use syntaqlite_syntax::{ParseOutcome, Parser, ParserConfig};
 
 use crate::blendsql::frame::reads;
+use crate::blendsql::ingredients::Subject;
 use crate::blendsql::parse::walk::Walk;
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError, mask};
@@ -90,7 +91,14 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     };
     if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !by_itself(&all[*n])) {
         let span = all[n].span.clone();
-        return Err(SqlError::new(span, "a call cannot stand here", "no value is expected here"));
+        let error = SqlError::new(span, "a call cannot stand here", "no value is expected here");
+        return Err(match all[n].ingredient.subject() {
+            Subject::Pair => error.help(
+                "a join without ON takes columns of two tables; \
+                 write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
+            ),
+            _ => error,
+        });
     }
     Ok(Parsed { query, calls: all, lone })
 }

@@ -3,7 +3,7 @@
 
 use crate::blendsql::argument::{self, span};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
-use crate::blendsql::ingredients::{Arguments, Keyword, Which};
+use crate::blendsql::ingredients::{Arguments, Keyword, Subject, Which};
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::scan::{ArgumentText, ScannedCall};
 use crate::blendsql::{Argument, Call, Choices, SqlError, choices, result};
@@ -146,8 +146,8 @@ impl Parts {
             Keyword::Question => self.question = result::written_text(sql, tokens, "the question")?,
             Keyword::Value => self.value = argument::read(sql, tokens)?,
             Keyword::Context => self.values.extend(argument::read(sql, tokens)?),
-            Keyword::Left => self.left = argument::read(sql, tokens)?,
-            Keyword::Right => self.right = argument::read(sql, tokens)?,
+            Keyword::Left => self.left = argument::read_column(sql, tokens)?,
+            Keyword::Right => self.right = argument::read_column(sql, tokens)?,
             Keyword::Options => {
                 self.options = choices::read(sql, tokens)?;
                 let none = matches!(&self.options, Some(Choices::List(values))
@@ -226,7 +226,10 @@ impl Parts {
             )
             .help("a value that is a text comes after the question"));
         }
-        self.values.extend(value(sql, tokens)?);
+        self.values.extend(match ingredient.subject() {
+            Subject::Pair => argument::read_column(sql, tokens)?,
+            _ => value(sql, tokens)?,
+        });
         Ok(())
     }
 
