@@ -31,6 +31,7 @@ mod daemon_page;
 mod daemon_soak;
 mod daemon_watch;
 mod databases;
+mod drafts;
 mod earlier;
 mod faults;
 mod first_steps;

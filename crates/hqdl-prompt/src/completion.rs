@@ -67,22 +67,32 @@ pub fn read(
     };
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut conflicts: Vec<bool> = vec![false; keys.len()];
+    let mut is_repeated: Vec<bool> = vec![false; keys.len()];
     for one in found {
         let row = one.row;
-        match &rows[row] {
-            None => rows[row] = Some(one),
-            Some(before) => match (&before.cells, &one.cells) {
-                (Err(_), Ok(_)) => rows[row] = Some(one),
-                // Placed beyond doubt beats placed with a note.
-                (Ok(_), Ok(_)) if before.note.is_some() && one.note.is_none() => {
+        let Some(before) = &rows[row] else {
+            rows[row] = Some(one);
+            continue;
+        };
+        is_repeated[row] = true;
+        // Placed beyond doubt beats placed with a note.
+        match (&before.cells, &one.cells) {
+            (Ok(_), Ok(_)) if before.note.is_some() && one.note.is_none() => {
+                rows[row] = Some(one);
+                conflicts[row] = false;
+            }
+            (Ok(_), Ok(_)) if before.note.is_none() && one.note.is_some() => {}
+            _ => {
+                conflicts[row] |= before.contradicts(&one);
+                if before.cells.is_err() && one.cells.is_ok() {
                     rows[row] = Some(one);
-                    conflicts[row] = false;
                 }
-                (Ok(_), Ok(_)) if before.note.is_none() && one.note.is_some() => {}
-                (Ok(a), Ok(b)) if !same(a, b) => conflicts[row] = true,
-                _ => {}
-            },
+            }
         }
+    }
+    // The rest of a second answer is missing, which may contradict the first one, too.
+    if finish != Finish::Stop && conflicts.contains(&true) {
+        conflicts.iter_mut().zip(is_repeated).for_each(|(conflict, twice)| *conflict |= !twice);
     }
     let refused = rows.iter().all(Option::is_none) && answer.as_deref().is_some_and(is_refusal);
     let failed = |state, why: &str, raw: &str| RowOutcome::Failed {
@@ -126,10 +136,6 @@ pub fn read(
         .collect()
 }
 
-fn same(a: &[Answer], b: &[Answer]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.state == b.state && a.value == b.value)
-}
-
 /// Finds the rows in all of an answer: within its code fences and outside. Rows that a
 /// fence and a correction after it contradict are found twice.
 fn found_everywhere(
@@ -146,19 +152,27 @@ fn found_everywhere(
         Finish::Unknown if answer.ends_with('\n') => Ending::Lines,
         Finish::Unknown | Finish::Cut => Ending::Cut,
     };
+    // A second answer that is cut may contradict all of the first one.
+    let ends = end == Ending::Complete;
+    let is_cut = |fence: &Fence<'_>| {
+        let says = !fence.inside.trim().is_empty();
+        !fence.is_closed && (!ends || says && is_json)
+    };
+    if fences.iter().skip(1).any(is_cut) {
+        return Vec::new();
+    }
     let mut all = read(answer, is_json, end);
-    for (n, fence) in fences.iter().enumerate() {
-        // All of the answer was read in the first fence's format.
-        if n > 0 && looks_json(fence.inside) == is_json {
-            continue;
-        }
+    let outside = all.len();
+    for fence in &fences {
+        let looks_json = looks_json(fence.inside);
         let is_whole = fence.is_closed && end != Ending::Complete;
         let ending = if is_whole { Ending::Lines } else { end };
-        let inside = read(fence.inside, looks_json(fence.inside), ending);
-        // A row that goes on behind the fence ends there only in the part.
-        let new = |f: &FoundRow| f.cells.is_ok() && (n > 0 || all.iter().all(|a| a.row != f.row));
-        let new: Vec<FoundRow> = inside.into_iter().filter(new).collect();
-        all.extend(new);
+        let mut inside = read(fence.inside, looks_json, ending);
+        // All of the answer was read in the first fence's format. A row that goes on behind the
+        // fence ends there only in the part.
+        let found = |f: &FoundRow| all[..outside].iter().any(|a| a.row == f.row);
+        inside.retain(|f| f.cells.is_ok() && (looks_json != is_json || !found(f)));
+        all.extend(inside);
     }
     all
 }

@@ -93,8 +93,7 @@ pub fn read(
                 let broken = goes_on(&lines[at..], broken_off, keys, checkers);
                 found.extend(reading.map(|reading| {
                     if is_open && opens_value(line, &reading) {
-                        let cells = Err("a quoted value is not closed".to_owned());
-                        FoundRow { cells, ..reading.found }
+                        reading.found.without_end("a quoted value is not closed")
                     } else if broken {
                         cut(reading.found, checkers)
                     } else {
@@ -156,11 +155,7 @@ fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
     let closed =
         last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
-    if closed {
-        row
-    } else {
-        FoundRow { cells: Err("a line that is no row follows".into()), ..row }
-    }
+    if closed { row } else { row.without_end("a line that is no row follows") }
 }
 
 /// A completion that is well-formed CSV, with a line a row and nothing else.
@@ -327,6 +322,7 @@ fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<
             cells: Ok(cells),
             note,
             words: RowWords::Line(line.to_owned()),
+            partial: Vec::new(),
         })
     })
 }
@@ -353,7 +349,8 @@ fn reading(
         Likeliest::Unclear(row) => {
             let cells = Err("key and values cannot be told apart".to_owned());
             let place = RowPlace { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
-            let found = FoundRow { row, cells, note: None, words: RowWords::Line(line.to_owned()) };
+            let words = RowWords::Line(line.to_owned());
+            let found = FoundRow { row, cells, note: None, words, partial: Vec::new() };
             return Some(LineReading { place, found, exact: false, good: 0, wrapped: 0 });
         }
     };
@@ -388,7 +385,8 @@ fn reading(
         .filter(|(text, f)| !f.quoted && text.len() > 1)
         .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
         .count();
-    let found = FoundRow { row: place.row, cells, note, words: RowWords::Line(line.to_owned()) };
+    let words = RowWords::Line(line.to_owned());
+    let found = FoundRow { row: place.row, cells, note, words, partial: Vec::new() };
     Some(LineReading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
 }
 

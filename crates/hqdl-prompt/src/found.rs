@@ -17,6 +17,26 @@ pub(super) struct FoundRow {
     pub note: Option<String>,
     /// The words it was read from.
     pub words: RowWords,
+    /// What it says as far as it goes, if its end is uncertain and `cells` are an error.
+    pub partial: Vec<Answer>,
+}
+
+impl FoundRow {
+    /// Returns the row without its cells, for the reason that its end is uncertain.
+    pub fn without_end(self, why: &str) -> Self {
+        let partial = self.cells.unwrap_or_default();
+        Self { cells: Err(why.to_owned()), partial, ..self }
+    }
+
+    /// Returns whether two readings of the same row contradict each other.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let says = |row: &Self| row.cells.as_ref().map_or(row.partial.clone(), Clone::clone);
+        let (one, other) = (says(self), says(other));
+        let is_same = |(a, b): (&Answer, &Answer)| a.state == b.state && a.value == b.value;
+        !one.is_empty()
+            && !other.is_empty()
+            && (one.len() != other.len() || !one.iter().zip(&other).all(is_same))
+    }
 }
 
 /// The words that a row was read from. An object is written again only for what is told of

@@ -35,14 +35,19 @@ pub fn read(
         }
     }
     // Inside a broken row there may be cells whose key is lost.
-    let only = found.rows.len() == 1 && found.is_whole;
-    let row = |object| place_row(object, only, keys, key_names, columns, checkers);
-    found.rows.into_iter().filter_map(row).collect()
+    let is_whole = found.is_whole;
+    let row = |(n, object)| {
+        let only = is_whole && found.only.contains(&n);
+        place_row(object, only, keys, key_names, columns, checkers)
+    };
+    found.rows.into_iter().enumerate().filter_map(row).collect()
 }
 
 /// The row objects of a text.
 struct RowObjects {
     rows: Vec<Map<String, Json>>,
+    /// Positions of rows that are the only ones of their documents.
+    only: Vec<usize>,
     /// Whether no object of the text is broken.
     is_whole: bool,
 }
@@ -51,6 +56,7 @@ struct RowObjects {
 /// is read: what looks like a row there may be part of a text that is quoted badly.
 fn documents(text: &str, columns: &[String]) -> RowObjects {
     let mut rows = Vec::new();
+    let mut only = Vec::new();
     let mut at = 0;
     let mut tries = 0;
     while let Some(next) = text[at..].find(['{', '[']) {
@@ -59,20 +65,24 @@ fn documents(text: &str, columns: &[String]) -> RowObjects {
             serde_json::Deserializer::from_str(&text[at..]).into_iter::<UnambiguousJson>();
         if let Some(Ok(UnambiguousJson(json))) = values.next() {
             at += values.byte_offset();
+            let before = rows.len();
             rows_of_document(json, columns, &mut rows);
+            only.extend((rows.len() == before + 1).then_some(before));
             continue;
         }
         if is_document(&text[at..]) {
+            // It may correct the documents before it.
+            rows.clear();
             rows_before_damage(&text[at..], columns, &mut rows);
-            return RowObjects { rows, is_whole: false };
+            return RowObjects { rows, only, is_whole: false };
         }
         at += 1;
         tries += 1;
         if tries > TRIES {
-            return RowObjects { rows, is_whole: false };
+            return RowObjects { rows, only, is_whole: false };
         }
     }
-    RowObjects { rows, is_whole: true }
+    RowObjects { rows, only, is_whole: true }
 }
 
 /// Whether a text begins an object or an array of them, and no braces of prose.
@@ -212,7 +222,7 @@ fn place_row(
             let key = key.as_ref().filter(|_| place.fit <= Fit::Partly);
             (place, key.map(|k| format!("the key was echoed as \"{}\"", k.join(", "))))
         }
-        // One row was asked about and one came back: it is that one.
+        // One row was asked about: what came back is of that one.
         (None, None) if keys.len() == 1 && only && label.as_ref().is_none_or(|l| l == "1") => (
             RowPlace { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
             Some("the key was not echoed".to_owned()),
@@ -240,7 +250,7 @@ fn place_row(
         })
         .collect();
     let words = RowWords::Object(object);
-    Some(FoundRow { row: place.row, cells: Ok(answers), note, words })
+    Some(FoundRow { row: place.row, cells: Ok(answers), note, words, partial: Vec::new() })
 }
 
 /// The row that a label or a number names, where the key does not contradict it.

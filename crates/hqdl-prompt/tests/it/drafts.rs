@@ -190,3 +190,31 @@ fn a_member_with_two_values_is_no_answer() {
     let same = sound.replacen(value, &format!("{value},{value}"), 1);
     assert_eq!(read(&same), [man(), bat(), abe()]);
 }
+
+#[test]
+fn a_row_at_the_end_of_a_fence_conflicts_with_its_correction() {
+    let asked = Asked::new(crate::answers::NOTES, &[&[Some("Jaws")], &[Some("Alien")]]);
+    let content = "```csv\n1,Jaws,wet\n2,Alien,\"a \"\"bad\"\" one\"\n```\nOr else:\n\
+                   ```csv\n1,Jaws,dry\n2,Alien,good\n```\n";
+    assert!(has_no_value(&asked.read(content)), "{:?}", asked.read(content));
+}
+
+#[test]
+fn a_second_answer_that_is_cut_may_contradict_all_of_the_first() {
+    let asked = Asked::new(crate::answers::NOTES, &[&[Some("Jaws")], &[Some("Alien")]]);
+    let (first, second) = ("1,Jaws,wet\n2,Alien,bad\n", "1,Jaws,dry\n2,Alien,go");
+    for content in [
+        format!("```\n{first}```\nCorrected:\n```\n1,Ja"),
+        format!("```\n{first}```\nCorrected:\n```\n{second}"),
+        format!("{first}\nCorrected:\n{second}"),
+    ] {
+        let read: Vec<Json> = asked.finished(&content, Finish::Cut).iter().map(short).collect();
+        assert!(has_no_value(&read), "{content}: {read:?}");
+    }
+    let row = |note: &str| json!({"rows": [{"row": "1 Jaws", "cells": {"note": note}}]});
+    let (first, second) = (row("wet").to_string(), row("dry").to_string());
+    for end in [2, second.len() / 2] {
+        let content = format!("{first}\nCorrected: {}", &second[..end]);
+        assert!(has_no_value(&asked.read(&content)), "{content}: {:?}", asked.read(&content));
+    }
+}

@@ -299,3 +299,26 @@ fn one_answer_is_read_and_two_are_not() {
         assert!(failed, "{content}");
     }
 }
+
+/// A single answer has no label: all that the completion says is about its row.
+#[test]
+fn a_single_answer_is_not_taken_from_a_draft() {
+    let (draft, answer) = (r#"{"answer":false}"#, r#"{"answer":true}"#);
+    for content in [
+        format!("Draft:\n```\n{draft}\n```\nCorrected:\n```\n{answer}\n```\n"),
+        format!("```json\n{answer}\n```\nOr else:\n```json\n{draft}\n```"),
+        format!("{draft}\nNo: {answer}"),
+        format!("{draft}\nNo: {}", &answer[..answer.len() - 3]),
+        format!("Draft:\n```\n{draft}\n```\nCorrected:\n```\n{}", &answer[..9]),
+        r#"{"rows":[{"answer":true},{"answer":true}]}"#.to_owned(),
+    ] {
+        let RowOutcome::Failed { .. } = read(&content) else { panic!("{content}") };
+    }
+    for content in [
+        format!("Sure:\n```json\n{answer}\n```\nThis is what the text says."),
+        format!("{answer}\n\n{answer}"),
+    ] {
+        let RowOutcome::Read(cells) = read(&content) else { panic!("{content}") };
+        assert_eq!(cells[0].value, CellValue::One(Value::Integer(1)), "{content}");
+    }
+}

@@ -20,6 +20,7 @@ use hqdl_values::tokens::{Tokenizer, image_at_most};
 use serde_json::{Value as Json, json};
 
 pub mod batches;
+mod drafts;
 mod stream;
 
 use batches::Batches;
@@ -63,6 +64,8 @@ pub enum Fault {
     Fence,
     /// The answer cut in the middle, `finish_reason` length.
     Truncated,
+    /// Wrong answers beside the right ones, or a cut, as a seed and the request have it.
+    Drafts(u64),
     /// `finish_reason` `content_filter`.
     ContentFilter,
     /// A refusal in its own field.
@@ -638,12 +641,22 @@ fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
 /// The chat completion, with what is wrong with it.
 fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> Json {
     let mut content = json!(content(shared, question, fault, body));
-    let mut finish = "stop";
+    let mut finish = json!("stop");
     let mut refusal = Json::Null;
     match fault {
-        Some(Fault::Truncated) => finish = "length",
+        Some(Fault::Truncated) => finish = json!("length"),
+        Some(Fault::Drafts(seed)) => {
+            let digest = blake3::hash(body["messages"].to_string().as_bytes());
+            let of_request = u64::from_le_bytes(digest.as_bytes()[..8].try_into().unwrap());
+            let lies = question.clone().answer(lie);
+            let right = content.as_str().unwrap_or_default();
+            let (misleading, reason) =
+                drafts::mislead(seed ^ of_request, right, &lies, question.format);
+
+            (content, finish) = (misleading.into(), reason);
+        }
         Some(Fault::ContentFilter) => {
-            finish = "content_filter";
+            finish = json!("content_filter");
             content = Json::Null;
         }
         Some(Fault::Refusal) => {
@@ -662,13 +675,13 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     let input = read + 3 + schema.map_or(0, |s| tokenizer.count(&s.to_string()));
     if let Some(cut) = content.as_str().and_then(|text| stream::capped(text, body)) {
         content = cut.into();
-        finish = "length";
+        finish = json!("length");
     }
     let mut output = tokenizer.count(content.as_str().unwrap_or_default());
     if let Some(Fault::Reasons(hidden)) = fault {
         let cap = stream::cap(body);
         if hidden + output > cap {
-            (content, finish, output) = (json!(""), "length", cap);
+            (content, finish, output) = (json!(""), json!("length"), cap);
         } else {
             output += hidden;
         }
@@ -723,19 +736,23 @@ fn stated(shape: &Json, input: u64, output: u64) -> Json {
     }
 }
 
-/// What the model writes.
-fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> String {
-    let seen: Vec<Json> = images(body).into_iter().map(Json::from).collect();
-    let truth =
-        |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, &with_images(row, &seen));
-    let lie = |_: &AskedRow, column: &AskedColumn| match (&column.values, column.kind.as_str()) {
+/// A value that fits a column and is true of no row.
+fn lie(_: &AskedRow, column: &AskedColumn) -> Json {
+    match (&column.values, column.kind.as_str()) {
         (Some(values), _) if column.many => json!([values[values.len() - 1]]),
         (Some(values), _) => json!(values[0]),
         (None, "integer") => json!(1),
         (None, "date") => json!("2000-01-01"),
         (None, "boolean") => json!(true),
         (None, _) => json!("a lie"),
-    };
+    }
+}
+
+/// What the model writes.
+fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> String {
+    let seen: Vec<Json> = images(body).into_iter().map(Json::from).collect();
+    let truth =
+        |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, &with_images(row, &seen));
     let mut asked = question.clone();
     let format = question.format;
     match fault {
