@@ -110,6 +110,8 @@ class Endpoint:
         system, user = (m["content"] for m in body["messages"])
         if "## Rows\n" in user:
             content = self.answer_table(system, user)
+        elif system.startswith("Answer the question about each value."):
+            content = self.answer_lines(user)
         else:
             question, value = read_single(user)
             content = json.dumps({"answer": self.cell(question, value)})
@@ -150,6 +152,20 @@ class Endpoint:
         for row in rows:
             cells = {c["column"]: self.cell(c["about"], str(row[1])) for c in columns}
             answered.append({"row": row[0], "cells": cells})
+        return json.dumps({"rows": answered})
+
+    def answer_lines(self, user: str) -> str:
+        """The answer to a question about several values."""
+        said, _, question = user.rpartition("\n\nQuestion: ")
+        lines = said.splitlines()
+        if lines[0].startswith("Column: "):
+            lines = lines[1:]
+        answered = []
+        for line in lines:
+            label, _, value = line.partition(": ")
+            answer = self.cell(question, str(json.loads(value)))
+            text = "?" if answer is None else json.dumps(answer).strip('"')
+            answered.append(f"{label},{text}")
         return json.dumps({"rows": answered})
 
     def cell(self, question: str, value: str) -> Any:

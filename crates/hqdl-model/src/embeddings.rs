@@ -15,7 +15,7 @@ use super::{
     Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError, UsageGate,
 };
 use hqdl_facts::Facts;
-use hqdl_prompt::Prompt;
+use hqdl_prompt::{AnswerForm, Prompt};
 use hqdl_spec::{Embeddings as Settings, Limits};
 
 /// An endpoint for embeddings.
@@ -47,7 +47,8 @@ impl EmbeddingsEndpoint {
             max_output: 0,
             input_tokens: tokens,
             with_keys: None,
-            single: false,
+            answers: AnswerForm::default(),
+            rows: 1,
             temperature: None,
         }
     }

@@ -50,6 +50,7 @@ use crate::{
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 pub use hqdl_prompt::ExpansionKeys;
+use hqdl_prompt::completion::Finish;
 use hqdl_prompt::{Prompt, PromptFrame};
 use hqdl_spec::{Expansion, Format, parameters_text};
 use hqdl_values::cell::{State, Tally};
@@ -59,6 +60,8 @@ use hqdl_values::usage::{ColumnUsage, Spent};
 /// How often a row is asked about, at the last alone, before it is given up as
 /// invalid.
 const ATTEMPTS: u32 = 3;
+/// The same where a row has a form of its own when it is asked alone: after the others, that one.
+const SIMPLEST_ATTEMPTS: u32 = 2;
 
 /// How long there is nothing to ask until rows that others ask about are looked at.
 const COME_BACK: Duration = Duration::from_millis(50);
@@ -470,7 +473,13 @@ impl Context {
         let cost = record.cost_usd;
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
-        let last = (attempt >= ATTEMPTS && !held_back) || self.endpoint().repeats_itself();
+        // What is asked in the simplest form already would be asked the same again.
+        let is_answered = frame.is_single(cut.gaps.len())
+            && reply.finish() == Finish::Stop
+            && !reply.content.trim().is_empty();
+        let attempts = if frame.is_single(1) { SIMPLEST_ATTEMPTS } else { ATTEMPTS };
+        let last = ((attempt >= attempts || is_answered) && !held_back)
+            || self.endpoint().repeats_itself();
         if reply.is_unfinished && reply.broken.is_none() {
             self.warn_of_no_finish_reason(frame);
         }
@@ -494,14 +503,14 @@ impl Context {
         (self.run.events.listener)(&Event::Kept { cells: tally, usage });
         self.check_usage(implausible.unwrap_or(tokens), tokens, worst, frame, prompt)?;
         if held_back {
-            return Ok(smaller(again, cut, attempt));
+            return Ok(smaller(again, cut, attempt, frame));
         }
         let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
         let failed = given_up + ask_again;
         if attempt == 1 {
             self.packing.learn(cut.gaps.len(), failed);
         }
-        Ok(smaller(again, cut, attempt + 1))
+        Ok(smaller(again, cut, attempt + 1, frame))
     }
 
     /// Whether a sound answer ended at its cap, and may have more.

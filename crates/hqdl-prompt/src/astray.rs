@@ -5,8 +5,8 @@
 //! A sound answer is never taken for one: its rows have different numbers, and
 //! what stands in the prompt itself may be repeated.
 
-use super::Prompt;
 use super::reasoning::answer_part;
+use super::{AnswerForm, Prompt};
 
 /// The longest circle, in bytes.
 const LONGEST: usize = 800;
@@ -21,20 +21,11 @@ impl Prompt {
     /// Whether an answer has begun a row of this prompt, by its number.
     #[must_use]
     pub fn is_begun(&self, answer: &str) -> bool {
-        if self.single {
+        if self.answers == AnswerForm::Single {
             return answer_part(answer).is_some_and(|answer| answer.contains("\"answer\""));
         }
-        let rows = self.rows();
         let answer = answer_part(answer).unwrap_or_default();
-        numbers(&answer).any(|number| (1..=rows).contains(&number))
-    }
-
-    /// The number of rows that this prompt asks about.
-    fn rows(&self) -> usize {
-        if self.single {
-            return 1;
-        }
-        self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1)
+        numbers(&answer).any(|number| (1..=self.rows).contains(&number))
     }
 
     /// How an answer to this prompt has gone astray, if it has.
@@ -47,9 +38,10 @@ impl Prompt {
         }
         // Drafts within reasoning may number their rows in any way.
         let answer = answer_part(answer)?;
-        let rows = self.rows();
-        (strangers(&answer, rows) > rows + STRANGERS)
-            .then_some("its rows are none of the request's")
+        let rows = self.rows;
+        // A line says all of its number, and nothing but its row.
+        let most = if self.answers == AnswerForm::Lines { 0 } else { rows + STRANGERS };
+        (strangers(&answer, rows) > most).then_some("its rows are none of the request's")
     }
 }
 
@@ -91,13 +83,24 @@ fn strangers(answer: &str, rows: usize) -> usize {
 
 /// The numbers of the rows of an answer: alone, or as a label begins (`2 Batman`).
 fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
-    if answer.trim_start().starts_with(['{', '[']) {
+    let json = answer.trim_start();
+    if json.starts_with(['{', '[']) {
+        if let Some(lines) = lines_of(json) {
+            return Box::new(lines.split('"').filter_map(number));
+        }
         let rows = answer.split("\"row\"").skip(1);
         return Box::new(
             rows.filter_map(|row| number(row.trim_start_matches([':', ' ', '\n', '\t']))),
         );
     }
     Box::new(answer.lines().filter_map(|line| number(line.split_once(',')?.0)))
+}
+
+/// Returns the inside of an array of lines: `{"rows": ["1 Oslo,true"`.
+fn lines_of(json: &str) -> Option<&str> {
+    let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
+    let inside = array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start();
+    inside.starts_with('"').then_some(inside)
 }
 
 /// The number that a field begins with.

@@ -6,16 +6,12 @@ use std::borrow::Cow;
 use serde_json::{Map, Value as Json};
 
 use super::align::{Echoed, Fit, RequestKeys, RowPlace};
-use super::found::{FoundRow, RowWords};
-use super::unambiguous::UnambiguousJson;
-use super::{label, quotes};
+use super::found::{Ending, FoundRow, RowWords};
+use super::unambiguous::{TRIES, UnambiguousJson};
+use super::{csv, label, quotes};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::value::Value;
-
-/// Most broken beginnings of objects in one text, so that megabytes of braces cost no more
-/// than megabytes.
-pub(super) const TRIES: usize = 20_000;
 
 /// Reads the rows of a JSON completion: those of the array that was asked for, of an array,
 /// or of an object a row. An object at any other place is part of a value.
@@ -36,16 +32,42 @@ pub fn read(
     }
     // Inside a broken row there may be cells whose key is lost.
     let is_whole = found.is_whole;
-    let row = |(n, object)| {
-        let only = is_whole && found.only.contains(&n);
-        place_row(object, only, keys, key_names, columns, checkers)
+    let only = found.only;
+    let row = |(n, row)| match row {
+        RowText::Object(object) => {
+            let only = is_whole && only.contains(&n);
+            place_row(object, only, keys, key_names, columns, checkers).into_iter().collect()
+        }
+        RowText::Line(line) => csv::read(&line, Ending::Complete, keys, checkers),
     };
-    found.rows.into_iter().enumerate().filter_map(row).collect()
+    found.rows.into_iter().enumerate().flat_map(row).collect()
 }
 
-/// The row objects of a text.
-struct RowObjects {
-    rows: Vec<Map<String, Json>>,
+/// A row of a document.
+enum RowText {
+    /// An object with its cells.
+    Object(Map<String, Json>),
+    /// A line of CSV.
+    Line(String),
+}
+
+impl RowText {
+    /// Returns an element of an array of rows as a row, if it is one.
+    fn read(element: Json, columns: &[String]) -> Option<Self> {
+        match element {
+            Json::Object(object) if is_row(&object, columns) => Some(Self::Object(object)),
+            // A line break would make two lines of one.
+            Json::String(text) => Some(Self::Line(
+                text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// The rows of a text.
+struct FoundRows {
+    rows: Vec<RowText>,
     /// Positions of rows that are the only ones of their documents.
     only: Vec<usize>,
     /// Whether no object of the text is broken.
@@ -54,7 +76,7 @@ struct RowObjects {
 
 /// Finds the row objects of every JSON document of a text. Behind the first damage nothing
 /// is read: what looks like a row there may be part of a text that is quoted badly.
-fn documents(text: &str, columns: &[String]) -> RowObjects {
+fn documents(text: &str, columns: &[String]) -> FoundRows {
     let mut rows = Vec::new();
     let mut only = Vec::new();
     let mut at = 0;
@@ -74,15 +96,15 @@ fn documents(text: &str, columns: &[String]) -> RowObjects {
             // It may correct the documents before it.
             rows.clear();
             rows_before_damage(&text[at..], columns, &mut rows);
-            return RowObjects { rows, only, is_whole: false };
+            return FoundRows { rows, only, is_whole: false };
         }
         at += 1;
         tries += 1;
         if tries > TRIES {
-            return RowObjects { rows, only, is_whole: false };
+            return FoundRows { rows, only, is_whole: false };
         }
     }
-    RowObjects { rows, only, is_whole: true }
+    FoundRows { rows, only, is_whole: true }
 }
 
 /// Whether a text begins an object or an array of them, and no braces of prose.
@@ -93,16 +115,17 @@ fn is_document(text: &str) -> bool {
 
 /// Takes the rows of a document: the elements of its array `rows`, or of the array that it
 /// is, or itself. A document of one member may wrap another one.
-fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
+fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<RowText>) {
     match json {
-        Json::Array(items) => rows.extend(items.into_iter().filter_map(|item| match item {
-            Json::Object(object) if is_row(&object, columns) => Some(object),
-            _ => None,
-        })),
+        Json::Array(items) => {
+            rows.extend(items.into_iter().filter_map(|item| RowText::read(item, columns)));
+        }
         Json::Object(mut object) => match object.get_mut("rows").map(Json::take) {
             Some(inner @ Json::Array(_)) => rows_of_document(inner, columns, rows),
-            Some(Json::Object(inner)) if is_row(&inner, columns) => rows.push(inner),
-            _ if is_row(&object, columns) => rows.push(object),
+            Some(Json::Object(inner)) if is_row(&inner, columns) => {
+                rows.push(RowText::Object(inner));
+            }
+            _ if is_row(&object, columns) => rows.push(RowText::Object(object)),
             _ if object.len() == 1 => {
                 object.into_iter().for_each(|(_, inner)| rows_of_document(inner, columns, rows));
             }
@@ -113,18 +136,14 @@ fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<Map<String, J
 }
 
 /// Takes the rows of a broken document: the elements of its array before the damage.
-fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
+fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<RowText>) {
     let Some(array) = rows_array(text) else { return };
     let mut rest = array;
     loop {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<UnambiguousJson>();
         let Some(Ok(UnambiguousJson(json))) = values.next() else { return };
         let end = values.byte_offset();
-        if let Json::Object(object) = json
-            && is_row(&object, columns)
-        {
-            rows.push(object);
-        }
+        rows.extend(RowText::read(json, columns));
         let Some(next) = rest[end..].trim_start().strip_prefix(',') else { return };
         rest = next;
     }

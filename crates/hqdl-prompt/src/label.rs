@@ -18,6 +18,8 @@ use hqdl_values::value::Value;
 
 /// Characters of a word that count: more would only be longer to copy.
 const LONGEST: usize = 12;
+/// Tokens of a label at the most, in most scripts.
+pub const OUTPUT: u64 = LONGEST as u64;
 /// Words of a key that are looked at: enough of a long text.
 const WORDS: usize = 100;
 /// Digits of a hash that tell a row from the others, at first.

@@ -46,6 +46,9 @@
 //!   `|` between the values of a list, `?` for unknown.
 //! * `json`: `{"rows":[{"row":"1 Bomb","cells":{"eye_color":"Yellow","powers":["…"]}}]}`,
 //!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
+//! * lines, for a live question about several values whose answers are short:
+//!   `{"rows":["1 Oslo,true","2 Bergen,?"]}`, the lines of CSV in JSON.
+//! * single, for a live question about one row: `{"answer":true}`.
 //!
 //! A label is the row's number and a word of its key that no other row of the
 //! request has (`label.rs`). With `echo = "full"` rows go by their number alone,
@@ -87,7 +90,7 @@ pub use question::{AskedColumn, AskedRow, Question};
 pub use reasoning::answer_part;
 pub use spelling::ExpansionKeys;
 
-use hqdl_spec::{Column, Echo, Expansion, Format, Type};
+use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::tokens::Tokenizer;
 
@@ -130,6 +133,8 @@ pub struct PromptFrame {
     full: Option<EchoForm>,
     /// The form of a question about one row, where it has one of its own.
     single: Option<forms::SingleForm>,
+    /// The form of a question about the values of several rows, where these are short.
+    pack: Option<forms::PackForm>,
     /// Whether they are to repeat even those that could be confused.
     always: bool,
     header: String,
@@ -172,12 +177,26 @@ pub struct Prompt {
     /// The hash of the same request made for whole keys, as all were before there
     /// were labels, for a model that finds its answers by it.
     pub with_keys: Option<String>,
-    /// Whether it asks about one row, for one answer without a label.
-    pub single: bool,
+    /// The form of its answer.
+    pub answers: AnswerForm,
+    /// Rows that it asks about.
+    pub rows: usize,
     /// Sampling temperature of its form, where the settings name none.
     pub temperature: Option<f64>,
     /// The images that it shows, `[image 1]` first.
     pub images: Vec<ShownImage>,
+}
+
+/// The form of the answer to a prompt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// A table: a line of CSV, or a JSON object, a row.
+    #[default]
+    Table,
+    /// One answer without a label: `{"answer": …}`.
+    Single,
+    /// A JSON array of lines: `{"rows": ["1 Oslo,true"]}`.
+    Lines,
 }
 
 /// An image of a prompt.
@@ -221,11 +240,13 @@ impl PromptFrame {
             schema: (format == Format::Json)
                 .then(|| Arc::new(schema::schema(expansion, &asked, echo))),
         };
+        let pack = forms::PackForm::new(expansion, &asked, format);
         Self {
             format,
             single: forms::SingleForm::new(expansion, &asked, format),
             columns: asked.iter().map(|c| c.name.clone()).collect(),
-            short: form(Echo::Short),
+            short: pack.as_ref().map_or_else(|| form(Echo::Short), |pack| pack.echo.clone()),
+            pack,
             always: false,
             full: (expansion.echo == Echo::Full).then(|| form(Echo::Full)),
             header,
@@ -238,13 +259,21 @@ impl PromptFrame {
     #[must_use]
     pub fn with_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
-        Self { always: true, ..Self::new(&expansion, columns, format) }
+        Self { always: true, ..Self::of_tables(&expansion, columns, format) }
     }
 
-    /// The same frame, which asks about a single row as about the rows of a table.
+    /// The frame that asks about any rows as about those of a table.
     #[must_use]
-    pub fn only_tables(self) -> Self {
-        Self { single: None, ..self }
+    pub fn of_tables(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
+        let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
+        Self::new(&expansion, columns, format)
+    }
+
+    /// Returns whether prompts about some rows and this column alone are answered by lines.
+    #[must_use]
+    pub fn is_packed(expansion: &Expansion, column: usize, format: Format) -> bool {
+        let asked = expansion.columns.get(column);
+        asked.is_some_and(|column| forms::PackForm::new(expansion, &[column], format).is_some())
     }
 
     /// Whether a prompt about so many rows asks for one answer without a label.
@@ -257,7 +286,9 @@ impl PromptFrame {
     #[must_use]
     pub fn tokens_around(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         match &self.single {
-            Some(single) if prompt.single => single.tokens(prompt, tokenizer),
+            Some(single) if prompt.answers == AnswerForm::Single => {
+                single.tokens(prompt, tokenizer)
+            }
             _ => self.tokens(tokenizer),
         }
     }
@@ -300,7 +331,11 @@ impl PromptFrame {
     #[must_use]
     pub fn lines(&self, rows: &[&Row]) -> Vec<Line> {
         let firsts = self.firsts(rows);
-        rows.iter().zip(firsts).map(|(row, first)| write::line(&first, row, self.format)).collect()
+        let line = |(row, first): (&&Row, Json)| match &self.pack {
+            Some(pack) => pack.line(&first, row),
+            None => write::line(&first, row, self.format),
+        };
+        rows.iter().zip(firsts).map(line).collect()
     }
 
     fn firsts(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
@@ -310,6 +345,10 @@ impl PromptFrame {
     /// What is planned for the answer about a row, in tokens, generously.
     #[must_use]
     pub fn planned_row(&self, row: &Row) -> u64 {
+        if self.pack.is_some() {
+            // Of the key, a word is repeated.
+            return HEADROOM * (self.row_output + label::OUTPUT);
+        }
         let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
         HEADROOM * (self.row_output + key.sum::<u64>())
     }
@@ -331,11 +370,18 @@ impl PromptFrame {
             (Echo::Full, Some(full)) => full,
             _ => &self.short,
         };
-        let mut user = format!("## Rows\n{}\n", self.header);
-        for (row, first) in rows.iter().zip(self.firsts(&rows)) {
-            user.push_str(&write::row_line(&first, row));
-            user.push('\n');
-        }
+        let user = match &self.pack {
+            Some(pack) => pack.write(rows.iter().copied().zip(self.firsts(&rows))),
+            None => {
+                let mut user = format!("## Rows\n{}\n", self.header);
+                for (row, first) in rows.iter().zip(self.firsts(&rows)) {
+                    user.push_str(&write::row_line(&first, row));
+                    user.push('\n');
+                }
+                user
+            }
+        };
+        let is_pack = self.pack.is_some();
         let planned_output = self.planned_output(rows.iter().copied());
         Prompt {
             system: Arc::clone(&form.system),
@@ -345,8 +391,9 @@ impl PromptFrame {
             max_output: planned_output,
             input_tokens: 0,
             with_keys: None,
-            single: false,
-            temperature: None,
+            answers: if is_pack { AnswerForm::Lines } else { AnswerForm::Table },
+            rows: rows.len(),
+            temperature: is_pack.then_some(0.0),
             images: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::write::{answer, answer_row};
-use super::{forms, label};
+use super::{AnswerForm, forms, label};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
 
@@ -23,8 +23,8 @@ pub struct Question {
     pub rows: Vec<AskedRow>,
     /// The tags of their labels by key, where they have labels.
     pub(super) tags: Vec<(Vec<Json>, String)>,
-    /// Whether it asks for one answer without a label.
-    pub(super) single: bool,
+    /// The form of the answer.
+    pub(super) answers: AnswerForm,
 }
 
 /// A column of a prompt.
@@ -114,16 +114,22 @@ impl Question {
             rows.push(AskedRow { number, key: cells, context });
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
-        let single = false;
-        Some(Self { table: text(&table["table"]), key, format, columns, rows, tags, single })
+        let (table, answers) = (text(&table["table"]), AnswerForm::Table);
+        Some(Self { table, key, format, columns, rows, tags, answers })
     }
 
     /// The answer to this question as a well-behaved model writes it: `cell`
     /// gives the JSON of each cell, null where it does not know.
     #[must_use]
     pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
-        if let ([row], [column], true) = (&*self.rows, &*self.columns, self.single) {
-            return forms::write_answer(&cell(row, column));
+        match (self.answers, &*self.rows, &*self.columns) {
+            (AnswerForm::Single, [row], [column]) => {
+                return forms::write_answer(&cell(row, column));
+            }
+            (AnswerForm::Lines, rows, [column]) => {
+                return forms::write_lines(rows.iter().map(|r| (self.first(r), cell(r, column))));
+            }
+            _ => {}
         }
         let rows: Vec<String> = self
             .rows

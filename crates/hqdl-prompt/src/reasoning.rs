@@ -91,7 +91,7 @@ fn whole_objects(text: &str) -> Vec<Range<usize>> {
         } else {
             at += 1;
             tries += 1;
-            if tries > super::json::TRIES {
+            if tries > super::unambiguous::TRIES {
                 break;
             }
         }

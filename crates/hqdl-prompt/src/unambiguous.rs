@@ -7,6 +7,10 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json};
 
+/// Most broken beginnings of objects in one text, so that megabytes of braces cost no more
+/// than megabytes.
+pub(super) const TRIES: usize = 20_000;
+
 /// A JSON value without the members that contradict themselves.
 pub struct UnambiguousJson(pub Json);
 

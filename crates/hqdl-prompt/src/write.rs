@@ -282,7 +282,7 @@ pub(super) fn answer(rows: &[String], format: Format) -> String {
 }
 
 /// A cell as csv writes it.
-fn csv_cell(cell: &Json) -> String {
+pub(super) fn csv_cell(cell: &Json) -> String {
     match cell {
         Json::Null => "?".to_owned(),
         Json::Array(items) if items.is_empty() => "none".to_owned(),

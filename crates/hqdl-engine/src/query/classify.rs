@@ -228,7 +228,7 @@ impl Lists<'_> {
         let from = if array {
             format!("{table} AS hq_of, json_each(suql_array(hq_of.{column})) AS hq_e")
         } else {
-            format!("(SELECT {column} AS value FROM {table}) AS hq_e")
+            format!("(SELECT hq_of.{column} AS value FROM {table} AS hq_of) AS hq_e")
         };
         let text = "typeof(hq_e.value) = 'text'";
         let sql = format!("SELECT DISTINCT hq_e.value FROM {from} WHERE {text}");

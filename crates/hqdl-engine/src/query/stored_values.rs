@@ -13,6 +13,9 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
+/// Alias of the source of an expansion.
+const SOURCE: &str = "hqdl_source";
+
 /// The different values of a column of the spec (its expansion's number and its
 /// own); `None` when there is a key of which it is not known.
 ///
@@ -38,20 +41,21 @@ pub(super) fn of(
         // Of a key in parts, those of the other sources are NULL.
         let part = expansion.key_parts.get(n);
         let named = expansion.key.names().iter().enumerate().map(|(at, name)| {
+            // Qualified, since an unknown name in double quotes alone is a text.
             let name = hqdl_values::sql::name(name);
             if part.is_none_or(|part| part.contains(&at)) {
-                name
+                format!("{SOURCE}.{name}")
             } else {
                 format!("NULL AS {name}")
             }
         });
         let names = named.collect::<Vec<_>>().join(", ");
-        let sql = match &source.rows {
-            SourceRows::Table(table) => {
-                format!("SELECT DISTINCT {names} FROM {}", hqdl_values::sql::name(table))
-            }
-            SourceRows::Select(select) => format!("SELECT DISTINCT {names} FROM ({select})"),
+        let from = match &source.rows {
+            SourceRows::Table(table) => hqdl_values::sql::name(table),
+            // The line break ends a comment at the end of the SELECT.
+            SourceRows::Select(select) => format!("({select}\n)"),
         };
+        let sql = format!("SELECT DISTINCT {names} FROM {from} AS {SOURCE}");
         let failed = |e: rusqlite::Error| guard.error(&e, &sql);
         let mut statement = guard.connection().prepare(&sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;

@@ -76,10 +76,10 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || {
             let expansion = self.expansion.asked_by(key);
-            let frame = PromptFrame::new(&expansion, columns, self.choice.format);
             // Recordings are found by the rows of a table.
-            let recorded = self.endpoint().finds_by_prompt();
-            Arc::new(if recorded { frame.only_tables() } else { frame })
+            let is_recorded = self.endpoint().finds_by_prompt();
+            let make = if is_recorded { PromptFrame::of_tables } else { PromptFrame::new };
+            Arc::new(make(&expansion, columns, self.choice.format))
         };
         Arc::clone(frames.entry(of).or_insert_with(make))
     }

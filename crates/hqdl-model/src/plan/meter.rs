@@ -47,9 +47,15 @@ impl<'e> Meter<'e> {
     #[must_use]
     pub fn new(expansion: &'e Expansion, format: Format, tokenizer: Tokenizer) -> Self {
         let columns = expansion.columns.len();
+        // A list of lines is CSV in JSON.
+        let written = |column: usize| {
+            if PromptFrame::is_packed(expansion, column, format) { Format::Csv } else { format }
+        };
+        let around_of = |(at, column)| around(column, written(at), tokenizer);
+        let cells = |at: usize| cell_tokens(expansion, at, written(at), tokenizer);
         Self {
-            cells: (0..columns).map(|c| cell_tokens(expansion, c, format, tokenizer)).collect(),
-            around: expansion.columns.iter().map(|c| around(c, format, tokenizer)).collect(),
+            cells: (0..columns).map(cells).collect(),
+            around: expansion.columns.iter().enumerate().map(around_of).collect(),
             expansion,
             format,
             tokenizer,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hqdl_model::limits::PerMinute;
 use hqdl_model::openai::Endpoint;
 use hqdl_model::{Model, ModelError};
-use hqdl_prompt::Prompt;
+use hqdl_prompt::{AnswerForm, Prompt};
 use hqdl_spec::{Echo, ModelSettings, Provider, Reuse};
 
 /// Answers every request with a fixed response, and counts the requests.
@@ -38,7 +38,8 @@ fn prompt() -> Prompt {
         max_output: 10,
         input_tokens: 10,
         with_keys: None,
-        single: false,
+        answers: AnswerForm::default(),
+        rows: 1,
         temperature: None,
         images: Vec::new(),
     }

@@ -5,6 +5,7 @@
 //! value can end it early.
 
 mod join;
+mod pack;
 mod table;
 mod text;
 mod value;
@@ -13,11 +14,12 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
+pub(super) use self::pack::{PackForm, write_lines};
 use super::align::RequestKeys;
 use super::completion::{self, Finish, RowOutcome};
 use super::reasoning::answer_part;
 use super::unambiguous::UnambiguousJson;
-use super::{AskedColumn, Prompt, Question, schema};
+use super::{AnswerForm, AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
@@ -58,12 +60,7 @@ impl SingleForm {
     /// Returns the form for the columns asked for; `None` if they need a table.
     pub(super) fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
         let [column] = asked else { return None };
-        let is_plain = expansion.task != Task::Columns
-            && format == Format::Json
-            && expansion.echo == Echo::Short
-            && expansion.shots.is_empty()
-            && !expansion.has_images();
-        if !is_plain {
+        if !is_plain(expansion, format) {
             return None;
         }
         let about = super::write::about(column).unwrap_or_default();
@@ -121,11 +118,21 @@ impl SingleForm {
             max_output: planned_output,
             input_tokens: 0,
             with_keys: None,
-            single: true,
+            answers: AnswerForm::Single,
+            rows: 1,
             temperature: Some(0.0),
             images: Vec::new(),
         }
     }
+}
+
+/// Returns whether an expansion needs no table to ask about one column.
+fn is_plain(expansion: &Expansion, format: Format) -> bool {
+    expansion.task != Task::Columns
+        && format == Format::Json
+        && expansion.echo == Echo::Short
+        && expansion.shots.is_empty()
+        && !expansion.has_images()
 }
 
 /// What a form says before it says how to answer.
@@ -163,13 +170,7 @@ fn system(intro: &Intro, column: &Column) -> String {
     let example = example(column.kind, column.many.is_some(), column.values.is_some());
     let mut system =
         format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
-    if let Some(list) = &column.values {
-        let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
-        system.push_str(&format!(
-            "\nCopy the answer from the options.{open}\nOptions: {}",
-            json!(list.values)
-        ));
-    }
+    add_options(&mut system, column);
     if let Some(example) = &column.example {
         system.push_str(&format!("\nAn answer looks like {}.", json!(example)));
     }
@@ -177,6 +178,22 @@ fn system(intro: &Intro, column: &Column) -> String {
         system.push_str(&format!("\nAn answer matches the regular expression {}.", json!(pattern)));
     }
     system
+}
+
+/// Adds the values that an answer is one of.
+fn add_options(system: &mut String, column: &Column) {
+    let Some(list) = &column.values else { return };
+    let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
+    system.push_str(&format!(
+        "\nCopy the answer from the options.{open}\nOptions: {}",
+        json!(list.values)
+    ));
+}
+
+/// Reads the options of a system message back.
+fn read_options(system: &str) -> Option<Vec<String>> {
+    let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
+    serde_json::from_str(options).ok()
 }
 
 /// Returns a text without line breaks and other control characters.
@@ -230,6 +247,9 @@ pub(super) fn write_answer(cell: &Json) -> String {
 
 /// Reads a prompt about one row back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+    if let Some(question) = pack::read_back(system, user) {
+        return Some(question);
+    }
     let is = |intro: &Intro| system.starts_with(intro.task);
     let (table, key, row, rest) = match () {
         () if is(&text::INTRO) => text::read(user)?,
@@ -243,8 +263,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     };
     let about = rest.strip_prefix("\nQuestion: ")?;
     let about = if table == "join" { about.strip_prefix(join::QUESTION)? } else { about };
-    let mut lines = system.lines();
-    let first = lines.next()?.split_once(" Answer with JSON: ")?.1;
+    let first = system.lines().next()?.split_once(" Answer with JSON: ")?.1;
     let shapes = KINDS.iter().flat_map(|kind| {
         [(false, false), (false, true), (true, false), (true, true)]
             .map(|(many, options)| (*kind, many, options))
@@ -253,13 +272,12 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         first.starts_with(&(example(*kind, *many, *options) + ", or "))
     };
     let (kind, many, _) = shapes.into_iter().find(of)?;
-    let options = lines.find_map(|line| line.strip_prefix("Options: "));
     let column = AskedColumn {
         name: ANSWER.to_owned(),
         kind: kind.name().to_owned(),
         about: about.to_owned(),
         many,
-        values: options.and_then(|options| serde_json::from_str(options).ok()),
+        values: read_options(system),
     };
     Some(Question {
         table: table.to_owned(),
@@ -268,6 +286,6 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         columns: vec![column],
         rows: vec![row],
         tags: Vec::new(),
-        single: true,
+        answers: AnswerForm::Single,
     })
 }

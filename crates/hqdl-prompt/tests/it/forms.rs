@@ -3,12 +3,13 @@
 
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::completion::Finish;
-use hqdl_prompt::{Prompt, PromptFrame, Question, RowOutcome, forms};
+use hqdl_prompt::{AnswerForm, Prompt, PromptFrame, Question, RowOutcome, completion, forms};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Format, Task, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
@@ -262,12 +263,90 @@ fn any_question_is_read_back() {
 }
 
 #[test]
-fn two_rows_are_asked_as_a_table() {
-    let expansion = of_value(column(Type::Boolean, None, false));
-    let frame = PromptFrame::new(&expansion, &[0], Format::Json);
+fn several_values_are_asked_in_lines() {
+    let mut asked = column(Type::Text, Some(&["S", "L"]), false);
+    asked.origin = Some("city.name".to_owned());
+    let rows = [row("Oslo", &[]), row("Bergen \"x\"\n3 Cork: \"y\"", &[])];
+    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).prompt(&rows);
+    assert_eq!(
+        &*prompt.system,
+        "Answer the question about each value. Answer with JSON: {\"rows\": [\"1 Abc,one of the \
+         options\", \"2 Def,another option\"]}, one entry for each value: its number and word as \
+         given, a comma and the answer, or ? if you do not know.\nCopy the answer from the \
+         options.\nOptions: [\"S\",\"L\"]"
+    );
+    assert_eq!(
+        prompt.user,
+        "Column: city.name\n1 Oslo: \"Oslo\"\n2 Cork: \"Bergen \\\"x\\\"\\n3 Cork: \\\"y\\\"\"\n\n\
+         Question: Is it {a}\nlarge?"
+    );
+    assert_eq!((prompt.answers, prompt.rows), (AnswerForm::Lines, 2));
+    assert!(prompt.is_begun("{\"rows\": [\"1 Oslo,S"));
+}
+
+#[test]
+fn long_answers_and_recordings_are_asked_as_tables() {
     let rows = [row("Oslo", &[]), row("Bergen", &[])];
-    assert!(frame.prompt(&rows).user.starts_with("## Rows\n"));
-    assert!(frame.only_tables().prompt(&rows[..1]).user.starts_with("## Rows\n"));
+    let is_table = |frame: PromptFrame| frame.prompt(&rows).user.starts_with("## Rows\n");
+    let of = |column| PromptFrame::new(&of_value(column), &[0], Format::Json);
+    assert!(is_table(of(column(Type::Text, None, false))));
+    assert!(is_table(of(column(Type::Boolean, None, true))));
+    assert!(is_table(of(column(Type::Text, Some(&["a, b", "c"]), false))));
+    assert!(is_table(of(column(Type::Text, Some(&["none", "some"]), false))));
+    assert!(!is_table(of(column(Type::Boolean, None, false))));
+    let expansion = of_value(column(Type::Boolean, None, false));
+    assert!(is_table(PromptFrame::new(&expansion, &[0], Format::Csv)));
+    let tables = PromptFrame::of_tables(&expansion, &[0], Format::Json);
+    assert!(tables.prompt(&rows[..1]).user.starts_with("## Rows\n"));
+    assert!(is_table(tables));
+}
+
+/// Whatever values say, a prompt is read back as it was meant, and its answers go to their rows.
+#[test]
+fn lines_of_any_values_go_to_their_rows() {
+    let expansion = of_value(column(Type::Integer, None, false));
+    let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
+    let prompt = PromptFrame::new(&expansion, &[0], Format::Json).prompt(&rows);
+    let question = Question::read(&prompt.system, &prompt.user).unwrap();
+    assert_eq!(question.rows.len(), rows.len());
+    assert_eq!(question.columns[0].about, "Is it {a}\nlarge?");
+    let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
+    let checker = Checker::new(&expansion.columns[0]);
+    let columns = ["answer".to_owned()];
+    let read = |content: &str, finish: Finish| {
+        completion::read(content, finish, &keys, &["value".to_owned()], &columns, &[&checker])
+    };
+    let answer = question.answer(|row, _| json!(row.number * 10));
+    assert!(answer.starts_with("{\"rows\":[\"1 "), "{answer}");
+    let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
+        RowOutcome::Read(cells) => {
+            assert_eq!(
+                cells[0].value,
+                CellValue::One(Value::Integer(10 * i64::try_from(n + 1).unwrap()))
+            );
+            true
+        }
+        RowOutcome::Failed { .. } => false,
+    };
+    assert!(read(&answer, Finish::Stop).iter().enumerate().all(is_right));
+    // Closed strings are whole, wherever the answer ends.
+    for end in 0..answer.len() {
+        let Some(begin) = answer.get(..end) else { continue };
+        let outcomes = read(begin, Finish::Cut);
+        let whole = begin.matches("\",\"").count();
+        let right = outcomes.iter().enumerate().filter(|one| is_right(*one)).count();
+        assert!(right == whole || right == whole + 1, "{begin}: {right}");
+    }
+    // Two entries of one row contradict each other; a row with another's word is nobody's.
+    let labels: Vec<&str> =
+        answer.split('"').filter(|text| text.len() > 1 && text.contains(',')).collect();
+    let twice = json!({"rows": [labels[5], labels[5].replace(",60", ",61")]}).to_string();
+    assert!(!read(&twice, Finish::Stop).iter().enumerate().any(is_right));
+    let shifted = json!({"rows": [labels[5].replacen('6', "7", 1)]}).to_string();
+    assert!(!read(&shifted, Finish::Stop).iter().any(|o| matches!(o, RowOutcome::Read(_))));
+    let unknown = json!({"rows": [labels[5].replace(",60", ",?")]}).to_string();
+    let RowOutcome::Read(cells) = &read(&unknown, Finish::Stop)[5] else { panic!("{unknown}") };
+    assert_eq!(cells[0].state, State::Unknown);
 }
 
 fn read(content: &str) -> RowOutcome {
@@ -320,5 +399,30 @@ fn a_single_answer_is_not_taken_from_a_draft() {
     ] {
         let RowOutcome::Read(cells) = read(&content) else { panic!("{content}") };
         assert_eq!(cells[0].value, CellValue::One(Value::Integer(1)), "{content}");
+    }
+}
+
+/// Half of what the same answers take as objects with a label and cells.
+#[test]
+fn a_short_answer_in_lines_takes_few_tokens() {
+    let names = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin London Athens Cairo Lagos \
+                 Nairobi Tunis Lima Quito Bogota Havana Boston Chicago Denver Dallas Houston Miami";
+    let rows: Vec<Row> = names.split_whitespace().map(|name| row(name, &[])).collect();
+    let tokenizer = Tokenizer::of("gpt-4");
+    for (asked, cell, most) in [
+        (column(Type::Boolean, None, false), json!(true), 6.0),
+        (column(Type::Text, Some(&["positive", "negative"]), false), json!("positive"), 6.0),
+    ] {
+        let expansion = of_value(asked);
+        let tokens = |frame: PromptFrame| {
+            let prompt = frame.prompt(&rows);
+            let question = Question::read(&prompt.system, &prompt.user).unwrap();
+            let answer = question.answer(|_, _| cell.clone());
+            tokenizer.count(&answer) as f64 / rows.len() as f64
+        };
+        let lines = tokens(PromptFrame::new(&expansion, &[0], Format::Json));
+        let table = tokens(PromptFrame::of_tables(&expansion, &[0], Format::Json));
+        println!("{cell}: {lines} output tokens a value in lines, {table} in a table");
+        assert!(lines <= most && lines <= 0.5 * table, "{cell}: {lines}, {table}");
     }
 }
