@@ -136,6 +136,11 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             format!("{hint}; everything answered is kept, run this again to go on"),
             REFUSED,
         ),
+        Stopped::Endpoint(ModelError::Budget(reached)) if reached.is_of_day() => (
+            why.to_string(),
+            "everything answered is kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
+            BUDGET,
+        ),
         Stopped::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
             "everything answered is kept; run this again with a greater --budget to go on".to_owned(),

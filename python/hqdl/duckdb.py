@@ -6,6 +6,7 @@ once, ever.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ def register(
     ``llm_map_list`` what their names say. A third argument, a list of text, is what the
     answer is chosen from: ``llm_map('Which colour?', fruit, ['red', 'green'])``. The value
     is text, a number, a date or a time. NULL is NULL; so is an answer that could not be had.
+    A second ``register`` on the same connection replaces the functions of the first.
 
     A vector of DuckDB (2048 rows) is asked together, each distinct value once. DuckDB checks
     plain comparisons with constants first, wherever they stand in an AND; other conditions it
@@ -93,6 +95,7 @@ def _quoted(name: str) -> str:
 
 
 def _create(con: Any, session: Session, name: str, returned: str, read_as: str) -> None:
+    import duckdb
     import pyarrow
 
     # DuckDB takes as many arguments as it is given, of any type.
@@ -101,6 +104,9 @@ def _create(con: Any, session: Session, name: str, returned: str, read_as: str) 
             raise InputError(f"{name} takes a question, a value and, maybe, a list of options")
         return _answer(pyarrow, session, read_as, *columns)
 
+    # Those of an earlier call make way; a connection that is new has none.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        con.remove_function(name)
     con.create_function(
         name,
         answer,

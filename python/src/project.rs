@@ -417,6 +417,9 @@ fn map(
     budget: Option<f64>,
     run: &Run,
 ) -> Result<(arrow_array::ArrayRef, arrow_array::ArrayRef, String), Failed> {
+    if let Some(usd) = budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
+        return Err(input(format!("budget={usd} is no amount"), "give USD, 0 or more"));
+    }
     let opened = settings.facts()?;
     let mut spec = settings.spec.clone();
     spec.set_budget(budget)?;

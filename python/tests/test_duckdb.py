@@ -30,6 +30,13 @@ def test_each_distinct_value_is_asked_once(con: object, endpoint: Endpoint) -> N
     assert endpoint.requests == asked
 
 
+def test_the_last_registration_counts(con: object, endpoint: Endpoint) -> None:
+    other = Endpoint(lambda question, value: f"other {value}")
+    hqdl.duckdb.register(con, hqdl.Model("other", base_url=other.url, price=(0, 0)), cache=False)
+    assert con.execute("SELECT llm_map('upper', 'ant')").fetchall() == [("other ant",)]
+    assert endpoint.requests == 0 and other.requests == 1
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -231,6 +231,13 @@ def test_a_budget_is_kept(endpoint: Endpoint, model: hqdl.Model) -> None:
     assert (raised.value.exit, endpoint.requests) == (3, 0)
 
 
+@pytest.mark.parametrize("budget", [-1, float("nan"), float("inf")])
+def test_a_budget_is_an_amount(endpoint: Endpoint, model: hqdl.Model, budget: float) -> None:
+    with pytest.raises(hqdl.InputError, match="is no amount"):
+        hqdl.map("upper", ["ant"], model=model, budget=budget)
+    assert endpoint.requests == 0
+
+
 def test_an_endpoint_that_refuses_is_said(endpoint: Endpoint, model: hqdl.Model) -> None:
     endpoint.status = 401
     with pytest.raises(hqdl.EndpointError, match="401") as raised:

@@ -76,6 +76,22 @@ fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
     assert!((left - (0.5 - spent)).abs() < 1e-9, "{left}");
 }
 
+#[test]
+fn a_hint_names_the_budget_that_is_spent() {
+    for (limits, message, hint) in [
+        ("budget_usd = 0.0001", "the budget is reached", "--budget"),
+        ("budget_usd_per_day = 0.0001", "the budget of the day is reached", "`budget_usd_per_day`"),
+    ] {
+        let endpoint = honest();
+        let ended = limited(&endpoint, limits).materialize(&[]).exits(3);
+        let error = ended.lines.iter().find(|line| line["event"] == "error").unwrap();
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+        let said = error["hint"].as_str().unwrap();
+        assert!(said.contains(hint), "{error}");
+        assert_eq!(said.contains("--budget"), hint == "--budget", "{error}");
+    }
+}
+
 /// The heroes, one a request, with answers of a length that is known.
 fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
     let project = limited(endpoint, limits);

@@ -442,7 +442,7 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
         .collect();
     for running in running {
         let ended = running.wait().exits(3);
-        assert!(ended.stderr.contains("the budget is reached"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the budget of the day is reached"), "{}", ended.stderr);
     }
     let (input, output) = endpoint.billed();
     let spent = (input as f64 + 2.0 * output as f64) / 1e6;

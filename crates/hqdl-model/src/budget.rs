@@ -20,6 +20,8 @@ pub struct Caps {
     pub usd: Option<f64>,
     /// Tokens, input and output.
     pub tokens: Option<u64>,
+    /// Whether `usd` is what is left of the budget of the day.
+    pub is_of_day: bool,
 }
 
 /// What a run may spend (`None` is one that has yet to begin), and what of it is
@@ -40,18 +42,20 @@ pub fn allowance(
         gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
+    let mut is_of_day = false;
     if let Some(of_day) = limits.budget_usd_per_day {
         let today = history.spent_today()? + history.reserved_today()?.usd;
         // What this run may still spend today, on top of what it has spent.
         let left = (of_day - today).max(0.0) + gone.usd;
+        is_of_day = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
     }
-    Ok((Caps { usd, tokens: limits.budget_tokens }, gone))
+    Ok((Caps { usd, tokens: limits.budget_tokens, is_of_day }, gone))
 }
 
 /// The budget is used up.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the budget is reached: {}", self.words())]
+#[error("the budget{} is reached: {}", if self.is_of_day() { " of the day" } else { "" }, self.words())]
 pub struct Reached {
     /// The caps.
     pub caps: Caps,
@@ -62,6 +66,12 @@ pub struct Reached {
 }
 
 impl Reached {
+    /// Returns whether the budget of the day is used up.
+    #[must_use]
+    pub fn is_of_day(&self) -> bool {
+        self.caps.is_of_day && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
+    }
+
     fn words(&self) -> String {
         match (self.caps.usd, self.caps.tokens) {
             (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
@@ -153,7 +163,7 @@ impl Budget {
     /// The budget of the day does not cover a request: so much is gone.
     #[must_use]
     pub fn beyond(&self, gone: f64, next: Spent) -> Reached {
-        let caps = Caps { usd: self.of_day, tokens: None };
+        let caps = Caps { usd: self.of_day, tokens: None, is_of_day: true };
         Reached { caps, spent: Spent { usd: gone, tokens: 0 }, next }
     }
 

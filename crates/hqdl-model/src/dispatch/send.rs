@@ -38,7 +38,7 @@ impl Dispatch<'_, '_> {
             let next = self.facts().history().worst_of(parcel.id)?;
             self.facts().history().forget_parcel(parcel.id)?;
             self.endpoint.delete_file(&file).await;
-            let caps = Caps { usd: of_day, tokens: None };
+            let caps = Caps { usd: of_day, tokens: None, is_of_day: true };
             let spent = Spent { usd: gone, tokens: 0 };
             return Err(Stopped::Endpoint(ModelError::Budget(Reached { caps, spent, next })));
         }

@@ -138,7 +138,7 @@ fn every_spelling_of_retry_after_is_understood() {
 #[test]
 fn a_budget_is_never_overshot_whatever_the_schedule() {
     run(async {
-        let caps = Caps { usd: Some(1.0), tokens: None };
+        let caps = Caps { usd: Some(1.0), ..Caps::default() };
         let budget = Arc::new(Budget::new(caps, Spent::default()));
         let most = Arc::new(AtomicU64::new(0));
         let mut tasks = tokio::task::JoinSet::new();
@@ -170,8 +170,10 @@ fn a_budget_is_never_overshot_whatever_the_schedule() {
 #[test]
 fn tokens_are_capped_where_there_is_no_price() {
     run(async {
-        let budget =
-            Budget::new(Caps { usd: None, tokens: Some(100) }, Spent { usd: 0.0, tokens: 60 });
+        let budget = Budget::new(
+            Caps { tokens: Some(100), ..Caps::default() },
+            Spent { usd: 0.0, tokens: 60 },
+        );
         let worst = Spent { usd: 0.0, tokens: 40 };
         budget.reserve(worst).await.unwrap().settle(Spent { usd: 0.0, tokens: 35 });
         let reached = budget.reserve(worst).await.unwrap_err();
