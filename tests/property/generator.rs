@@ -185,8 +185,9 @@ impl Writer<'_> {
         if self.chance(35) {
             return self.plainly_ordered(&with);
         }
-        if self.chance(15) {
-            let (body, columns) = self.select_shadowed();
+        if self.chance(15)
+            && let Some((body, columns)) = self.select_shadowed()
+        {
             let ordered = (0..columns.len()).collect();
             return Text { sql: format!("{with}{body}"), every: None, ordered };
         }
@@ -327,7 +328,7 @@ impl Writer<'_> {
             0..4 => self.grouped(depth),
             4 | 5 if depth < 2 => self.compound(depth),
             6..9 if depth < 2 => self.limited(&[Kind::Text, Kind::Int]),
-            9 | 10 if depth < 2 => self.select_shadowed(),
+            9 | 10 if depth < 2 => self.select_shadowed().unwrap_or_else(|| self.core(depth, None)),
             _ => self.core(depth, None),
         }
     }
@@ -373,8 +374,8 @@ impl Writer<'_> {
     }
 
     /// The first rows of a SELECT whose aliases are names of its sources' columns, ordered and
-    /// grouped by these names.
-    fn select_shadowed(&mut self) -> (String, Vec<(String, Kind)>) {
+    /// grouped by these names; `None` if no name can be used so.
+    fn select_shadowed(&mut self) -> Option<(String, Vec<(String, Kind)>)> {
         let (from, scope) = self.from(0);
         let name_of = |column: &str| column.rsplit('.').next().unwrap_or(column).to_owned();
         // A name that two sources have is ambiguous within an expression; scopes leave out
@@ -387,7 +388,7 @@ impl Writer<'_> {
         // What an earlier query returned may be a truth, and its name would no longer say so.
         let plain: Scope = scope.iter().filter(|(c, _)| !c.contains(".x")).cloned().collect();
         if names.is_empty() || plain.is_empty() {
-            return self.core(0, None);
+            return None;
         }
         let is_grouped = self.chance(35);
         let (mut written, mut columns) = (Vec::new(), Vec::new());
@@ -422,7 +423,7 @@ impl Writer<'_> {
             written.join(", "),
             order.join(", ")
         );
-        (sql, columns)
+        Some((sql, columns))
     }
 
     /// A name, alone or in an expression that has the same value.
