@@ -474,10 +474,11 @@ impl Context {
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
         // What is asked in the simplest form already would be asked the same again.
-        let is_answered = frame.is_single(cut.gaps.len())
+        let is_answered = frame.has_simplest_form()
+            && cut.gaps.len() == 1
             && reply.finish() == Finish::Stop
             && !reply.content.trim().is_empty();
-        let attempts = if frame.is_single(1) { SIMPLEST_ATTEMPTS } else { ATTEMPTS };
+        let attempts = if frame.has_simplest_form() { SIMPLEST_ATTEMPTS } else { ATTEMPTS };
         let last = ((attempt >= attempts || is_answered) && !held_back)
             || self.endpoint().repeats_itself();
         if reply.is_unfinished && reply.broken.is_none() {

@@ -22,7 +22,7 @@ impl Prompt {
     #[must_use]
     pub fn is_begun(&self, answer: &str) -> bool {
         if self.answers == AnswerForm::Single {
-            return answer_part(answer).is_some_and(|answer| answer.contains("\"answer\""));
+            return answer_part(answer).is_some_and(|answer| answer.contains("\":"));
         }
         let answer = answer_part(answer).unwrap_or_default();
         numbers(&answer).any(|number| (1..=self.rows).contains(&number))

@@ -48,7 +48,8 @@
 //!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
 //! * lines, for a live question about several values whose answers are short:
 //!   `{"rows":["1 Oslo,true","2 Bergen,?"]}`, the lines of CSV in JSON.
-//! * single, for a live question about one row: `{"answer":true}`.
+//! * single, for one row: `{"answer":true}` to a live question, an object of the columns
+//!   otherwise.
 //!
 //! A label is the row's number and a word of its key that no other row of the
 //! request has (`label.rs`). With `echo = "full"` rows go by their number alone,
@@ -66,7 +67,7 @@ mod astray;
 pub mod completion;
 mod csv;
 mod fields;
-pub mod forms;
+mod forms;
 mod found;
 mod json;
 mod label;
@@ -90,6 +91,9 @@ pub use question::{AskedColumn, AskedRow, Question};
 pub use reasoning::answer_part;
 pub use spelling::ExpansionKeys;
 
+use align::RequestKeys;
+use completion::Finish;
+use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::tokens::Tokenizer;
@@ -243,7 +247,7 @@ impl PromptFrame {
         let pack = forms::PackForm::new(expansion, &asked, format);
         Self {
             format,
-            single: forms::SingleForm::new(expansion, &asked, format),
+            single: forms::SingleForm::new(expansion, columns, format),
             columns: asked.iter().map(|c| c.name.clone()).collect(),
             short: pack.as_ref().map_or_else(|| form(Echo::Short), |pack| pack.echo.clone()),
             pack,
@@ -266,7 +270,7 @@ impl PromptFrame {
     #[must_use]
     pub fn of_tables(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
-        Self::new(&expansion, columns, format)
+        Self { single: None, ..Self::new(&expansion, columns, format) }
     }
 
     /// Returns whether prompts about some rows and this column alone are answered by lines.
@@ -280,6 +284,31 @@ impl PromptFrame {
     #[must_use]
     pub fn is_single(&self, rows: usize) -> bool {
         rows == 1 && self.single.is_some()
+    }
+
+    /// Whether a row that could not be read is asked again in the form for one row at once, and
+    /// only once: a live question has a form that is simpler than that of several rows.
+    #[must_use]
+    pub fn has_simplest_form(&self) -> bool {
+        self.single.as_ref().is_some_and(forms::SingleForm::is_live)
+    }
+
+    /// Reads the answer to a prompt about some rows.
+    #[must_use]
+    pub fn read(
+        &self,
+        content: &str,
+        finish: Finish,
+        keys: &RequestKeys,
+        key_names: &[String],
+        checkers: &[&Checker],
+    ) -> Vec<RowOutcome> {
+        match &self.single {
+            Some(single) if keys.len() == 1 => {
+                single.read(content, finish, keys, key_names, checkers)
+            }
+            _ => completion::read(content, finish, keys, key_names, &self.columns, checkers),
+        }
     }
 
     /// The tokens of a prompt beside its user message.

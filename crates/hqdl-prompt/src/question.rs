@@ -123,8 +123,9 @@ impl Question {
     #[must_use]
     pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answers, &*self.rows, &*self.columns) {
-            (AnswerForm::Single, [row], [column]) => {
-                return forms::write_answer(&cell(row, column));
+            (AnswerForm::Single, [row], columns) => {
+                let cells = columns.iter().map(|c| (c.name.as_str(), cell(row, c)));
+                return forms::write_answer(cells);
             }
             (AnswerForm::Lines, rows, [column]) => {
                 return forms::write_lines(rows.iter().map(|r| (self.first(r), cell(r, column))));

@@ -293,7 +293,7 @@ pub(super) fn csv_cell(cell: &Json) -> String {
 }
 
 /// A cell as JSON writes it: booleans by name, as the model is to write them.
-fn json_cell(kind: Type, cell: &CellValue) -> Json {
+pub(super) fn json_cell(kind: Type, cell: &CellValue) -> Json {
     let one = |v: &Value| match (kind, v) {
         (Type::Boolean, Value::Integer(i)) => (*i != 0).into(),
         _ => v.to_json(),

@@ -122,7 +122,7 @@ pub(super) fn smaller(
     frame: &PromptFrame,
 ) -> Vec<(RowBatch, u32)> {
     let half = (cut.gaps.len() / 2).max(1);
-    parts(again, if frame.is_single(1) { 1 } else { half }, cut, attempt)
+    parts(again, if frame.has_simplest_form() { 1 } else { half }, cut, attempt)
 }
 
 /// Batches of at most so many rows.

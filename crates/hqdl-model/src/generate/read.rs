@@ -8,7 +8,7 @@ use super::{Context, Event, Stopped};
 use crate::plan::RowBatch;
 use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
-use hqdl_prompt::{PromptFrame, RowOutcome, completion, forms};
+use hqdl_prompt::{PromptFrame, RowOutcome};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
@@ -26,18 +26,7 @@ impl Context {
         let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let mut outcomes = if frame.is_single(cut.gaps.len()) {
-            forms::read(&reply.content, reply.finish(), &keys, &names, &checkers)
-        } else {
-            completion::read(
-                &reply.content,
-                reply.finish(),
-                &keys,
-                &names,
-                &frame.columns,
-                &checkers,
-            )
-        };
+        let mut outcomes = frame.read(&reply.content, reply.finish(), &keys, &names, &checkers);
         if reply.refused {
             // What was written before the refusal counts; the rest was refused.
             for outcome in &mut outcomes {

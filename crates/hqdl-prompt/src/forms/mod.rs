@@ -1,11 +1,13 @@
-//! Prompts that ask one question: about one value, one text, the rows of a table, or one
-//! value of a join. Their answer is `{"answer": …}`: a single row needs no label.
+//! Prompts that ask one question: about one value, one text, the rows of a table, one
+//! value of a join, or the columns of one row. Their answer is `{"answer": …}`, or an object of
+//! the columns: a single row needs no label.
 //!
 //! The question ends the user message. Values are JSON on one line, so that nothing in a
 //! value can end it early.
 
 mod join;
 mod pack;
+mod row;
 mod table;
 mod text;
 mod value;
@@ -23,6 +25,7 @@ use super::{AnswerForm, AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
+use hqdl_values::cell::{Answer, State};
 use hqdl_values::key::quote;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -41,6 +44,8 @@ pub(super) struct SingleForm {
     /// Base column of the value.
     origin: Option<String>,
     question: String,
+    /// Names of the members of an answer.
+    members: Vec<String>,
     schema: Arc<Json>,
     schema_text: String,
     /// Instructions of the task.
@@ -57,12 +62,25 @@ struct Instructions {
 }
 
 impl SingleForm {
-    /// Returns the form for the columns asked for; `None` if they need a table.
-    pub(super) fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
-        let [column] = asked else { return None };
+    /// Returns the form for the columns (by position) asked for; `None` if they need a table.
+    pub(super) fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Option<Self> {
+        let asked: Vec<&Column> =
+            columns.iter().filter_map(|at| expansion.columns.get(*at)).collect();
         if !is_plain(expansion, format) {
             return None;
         }
+        if expansion.task == Task::Columns {
+            let system = row::system(expansion, columns, &asked);
+            let members = asked.iter().map(|column| column.name.clone()).collect();
+            return Some(Self::of(
+                expansion,
+                &asked,
+                members,
+                row::QUESTION.to_owned(),
+                [&system; 2],
+            ));
+        }
+        let [column] = asked.as_slice() else { return None };
         let about = super::write::about(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
             Task::Text => (&text::INTRO, about.to_owned()),
@@ -71,20 +89,39 @@ impl SingleForm {
             Task::Value | Task::Columns => (&value::INTRO, about.to_owned()),
         };
         let named = Column { name: ANSWER.to_owned(), ..(*column).clone() };
-        let schema = schema::cells(&[&named]);
-        let instructions =
-            |intro| Instructions { system: system(intro, column).into(), tokens: OnceLock::new() };
-        Some(Self {
+        let systems = [&system(intro, column), &system(&text::INTRO, column)];
+        let question = format!("Question: {question}");
+        Some(Self::of(expansion, &[&named], vec![ANSWER.to_owned()], question, systems))
+    }
+
+    /// Returns the form with the system messages of its task and of texts.
+    fn of(
+        expansion: &Expansion,
+        asked: &[&Column],
+        members: Vec<String>,
+        question: String,
+        systems: [&String; 2],
+    ) -> Self {
+        let schema = schema::cells(asked);
+        let [task_instructions, text] = systems
+            .map(|system| Instructions { system: system.as_str().into(), tokens: OnceLock::new() });
+        Self {
             task: expansion.task,
             key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
             context: expansion.context.clone(),
-            origin: column.origin.as_deref().map(on_one_line),
+            origin: asked.first().and_then(|column| column.origin.as_deref()).map(on_one_line),
             question,
+            members,
             schema_text: schema.to_string(),
             schema: Arc::new(schema),
-            task_instructions: instructions(intro),
-            text: instructions(&text::INTRO),
-        })
+            task_instructions,
+            text,
+        }
+    }
+
+    /// Returns whether it asks a live question.
+    pub(super) fn is_live(&self) -> bool {
+        self.task != Task::Columns
     }
 
     /// Returns the tokens of the system message and the schema.
@@ -106,9 +143,10 @@ impl SingleForm {
             Task::Text => text::write(&row.context, origin),
             Task::Rows => table::write(&self.context, &row.context),
             _ if is_text => text::write(&row.key, origin),
-            Task::Value | Task::Join | Task::Columns => value::write(row, &self.key, origin),
+            Task::Columns => row::write(row, &self.key, &self.context),
+            Task::Value | Task::Join => value::write(row, &self.key, origin),
         };
-        user.push_str("\nQuestion: ");
+        user.push('\n');
         user.push_str(&self.question);
         Prompt {
             system: Arc::clone(&instructions.system),
@@ -120,18 +158,48 @@ impl SingleForm {
             with_keys: None,
             answers: AnswerForm::Single,
             rows: 1,
-            temperature: Some(0.0),
+            temperature: self.is_live().then_some(0.0),
             images: Vec::new(),
         }
     }
+
+    /// Reads the answer to a prompt of this form.
+    pub(super) fn read(
+        &self,
+        content: &str,
+        finish: Finish,
+        keys: &RequestKeys,
+        key_names: &[String],
+        checkers: &[&Checker],
+    ) -> Vec<RowOutcome> {
+        if let Some(cells) = self.cells(content) {
+            let answer = |(cell, checker): (&Option<Json>, &&Checker)| {
+                let missing = || Answer::without_value(State::Invalid, None);
+                let answer = cell.as_ref().map_or_else(missing, |cell| checker.json(cell));
+                checker.in_row(answer, |part| keys.part(0, part))
+            };
+            return vec![RowOutcome::Read(cells.iter().zip(checkers).map(answer).collect())];
+        }
+        // The model wrote something else around its answer, or a row of a table.
+        completion::read(content, finish, keys, key_names, &self.members, checkers)
+    }
+
+    /// Returns the cells of a completion that is one answer and nothing else.
+    fn cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
+        let answer = answer_part(content)?;
+        let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
+        let Json::Object(mut object) = json else { return None };
+        let cells: Vec<_> = self.members.iter().map(|name| object.remove(name)).collect();
+        (object.is_empty() && cells.iter().any(Option::is_some)).then_some(cells)
+    }
 }
 
-/// Returns whether an expansion needs no table to ask about one column.
+/// Returns whether an expansion needs no table to ask about one row.
 fn is_plain(expansion: &Expansion, format: Format) -> bool {
-    expansion.task != Task::Columns
-        && format == Format::Json
+    let needs_examples = expansion.task != Task::Columns && !expansion.shots.is_empty();
+    format == Format::Json
         && expansion.echo == Echo::Short
-        && expansion.shots.is_empty()
+        && !needs_examples
         && !expansion.has_images()
 }
 
@@ -215,39 +283,16 @@ fn read_quoted(line: &str) -> Option<(Json, &str)> {
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
-/// Reads the answer to a prompt about one row.
-#[must_use]
-pub fn read(
-    content: &str,
-    finish: Finish,
-    keys: &RequestKeys,
-    key_names: &[String],
-    checkers: &[&Checker],
-) -> Vec<RowOutcome> {
-    if let ([checker], Some(value)) = (checkers, answer_value(content)) {
-        let answer = checker.in_row(checker.json(&value), |part| keys.part(0, part));
-        return vec![RowOutcome::Read(vec![answer])];
-    }
-    // The model wrote something else around its answer, or a row of a table.
-    completion::read(content, finish, keys, key_names, &[ANSWER.to_owned()], checkers)
-}
-
-/// Returns the value of a completion that is one answer and nothing else.
-fn answer_value(content: &str) -> Option<Json> {
-    let answer = answer_part(content)?;
-    let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
-    let Json::Object(mut object) = json else { return None };
-    object.remove(ANSWER).filter(|_| object.is_empty())
-}
-
-/// Returns an answer as a model should write it.
-pub(super) fn write_answer(cell: &Json) -> String {
-    json!({ ANSWER: cell }).to_string()
+/// Returns an answer as a model should write it, of members and cells.
+pub(super) fn write_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
+    let cells: serde_json::Map<String, Json> =
+        cells.map(|(name, cell)| (name.to_owned(), cell)).collect();
+    Json::Object(cells).to_string()
 }
 
 /// Reads a prompt about one row back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    if let Some(question) = pack::read_back(system, user) {
+    if let Some(question) = pack::read_back(system, user).or_else(|| row::read_back(system, user)) {
         return Some(question);
     }
     let is = |intro: &Intro| system.starts_with(intro.task);

@@ -137,7 +137,7 @@ impl Asked {
         let all: Vec<usize> = (0..self.expansion.columns.len()).collect();
         let rows: Vec<Row> =
             self.rows.iter().map(|key| Row { key: key.clone(), context: Vec::new() }).collect();
-        let prompt = PromptFrame::new(&self.expansion, &all, format).prompt(&rows);
+        let prompt = PromptFrame::of_tables(&self.expansion, &all, format).prompt(&rows);
         Question::read(&prompt.system, &prompt.user).expect("a prompt of ours")
     }
 }

@@ -16,3 +16,4 @@ mod answers;
 mod drafts;
 mod forms;
 mod readings;
+mod row_form;

@@ -1,0 +1,215 @@
+//! A request for the columns of one row. The answer is an object of the columns:
+//! `{"eye_color": "Yellow", "powers": ["Flight"]}`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{KINDS, on_one_line, read_quoted, write_value};
+use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
+use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
+use hqdl_values::Row;
+use hqdl_values::cell::CellValue;
+use hqdl_values::key::quote;
+use hqdl_values::value::Value;
+
+/// How the system message begins.
+const TASK: &str = "Fill in the columns of one row of a table with what you know. Answer with one \
+                    JSON object: ";
+/// What follows the example.
+const UNKNOWN: &str = ", with null for what you do not know.";
+/// How the user message ends.
+pub(super) const QUESTION: &str = "What are the columns of this row?";
+/// Heading of the values that do not identify the row.
+const CONTEXT: &str = "It also has:\n";
+
+/// Returns the system message: the example of an answer, the table, its columns and its lists.
+pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]) -> String {
+    let mut text = format!("{TASK}{}{UNKNOWN}", example(asked));
+    let spellings: Vec<&str> = Type::ALL
+        .iter()
+        .filter(|kind| asked.iter().any(|column| column.kind == **kind))
+        .filter_map(|kind| kind.spelling())
+        .collect();
+    if !spellings.is_empty() {
+        let _ = write!(text, " Write {}.", spellings.join(", "));
+    }
+    let about = on_one_line(expansion.about.trim());
+    let _ = write!(text, "\nTable {}: {about}\nColumns:", quote(&expansion.name));
+    // A list that several columns share is written once.
+    let mut lists: Vec<&ValueList> = Vec::new();
+    for column in asked {
+        let list = column.values.as_ref().map(|list| {
+            let at = lists.iter().position(|known| known.hash == list.hash);
+            let at = at.unwrap_or_else(|| {
+                lists.push(list);
+                lists.len() - 1
+            });
+            format!("list {}", at + 1)
+        });
+        let about = on_one_line(write::about(column).unwrap_or_default());
+        let _ = write!(text, "\n{} ({}): {about}", quote(&column.name), describe(column, list));
+    }
+    for (n, list) in lists.iter().enumerate() {
+        let _ = write!(text, "\nList {}: {}", n + 1, json!(list.values));
+    }
+    add_shots(&mut text, expansion, columns, asked);
+    text
+}
+
+/// Returns the filled example of an answer.
+fn example(asked: &[&Column]) -> String {
+    let members = asked.iter().map(|column| {
+        let one = match column.kind {
+            Type::Boolean => json!(true),
+            Type::Integer => json!(12),
+            Type::Real => json!(1.5),
+            Type::Date => json!("2024-05-31"),
+            Type::Url | Type::Text => json!("…"),
+        };
+        let cell = if column.many.is_some() { json!([one]) } else { one };
+        format!("{}: {cell}", quote(&column.name))
+    });
+    format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the words for a column's type, list, example and pattern.
+fn describe(column: &Column, list: Option<String>) -> String {
+    let many = if column.many.is_some() { "list of " } else { "" };
+    let mut words = format!("{many}{}", column.kind.name());
+    if let (Some(list), Some(values)) = (list, &column.values) {
+        words.push_str(if values.open { ", if possible copied from " } else { ", copied from " });
+        words.push_str(&list);
+    }
+    if let Some(example) = &column.example {
+        let _ = write!(words, ", such as {}", quote(example));
+    }
+    if let Some(pattern) = &column.pattern {
+        let _ = write!(words, ", matching {}", quote(pattern));
+    }
+    words
+}
+
+/// Adds the example rows that have something in the columns asked for.
+fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked: &[&Column]) {
+    let cell = |shot: &Shot, at: &usize| match shot.cells.get(*at) {
+        None | Some(CellValue::Nothing) => None,
+        Some(cell) => Some(cell.clone()),
+    };
+    for shot in &expansion.shots {
+        let cells = columns.iter().zip(asked).filter_map(|(at, column)| {
+            cell(shot, at).map(|cell| (column.name.clone(), write::json_cell(column.kind, &cell)))
+        });
+        let cells: Map<String, Json> = cells.collect();
+        if cells.is_empty() {
+            continue;
+        }
+        let names = expansion.key.names().iter().chain(&expansion.context);
+        let row = names.zip(shot.key.iter().chain(&shot.context));
+        let row: Vec<String> = row.map(|(name, value)| member(name, value)).collect();
+        let _ =
+            write!(text, "\nExample: {{{}}} is answered {}", row.join(", "), Json::Object(cells));
+    }
+}
+
+fn member(name: &str, value: &Value) -> String {
+    format!("{}: {}", quote(name), write_value(value))
+}
+
+/// Writes the key and the context of a row, a value a line.
+pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
+    let mut lines = "Row:\n".to_owned();
+    for (name, value) in key.iter().zip(&row.key) {
+        let _ = writeln!(lines, "{}", member(name, value));
+    }
+    if !row.context.is_empty() {
+        lines.push_str(CONTEXT);
+    }
+    for (name, value) in context.iter().zip(&row.context) {
+        let _ = writeln!(lines, "{}", member(name, value));
+    }
+    lines
+}
+
+/// Reads a prompt about the columns of one row back.
+pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+    let (_, rest) = system.strip_prefix(TASK)?.split_once("\nTable ")?;
+    let (table, rest) = read_string(rest)?;
+    let mut lines = rest.split_once("\nColumns:\n")?.1.lines().peekable();
+    let mut columns = Vec::new();
+    let mut listed = Vec::new();
+    while let Some(line) = lines.next_if(|line| line.starts_with('"')) {
+        let (column, list) = read_column(line)?;
+        columns.push(column);
+        listed.push(list);
+    }
+    let mut lists: Vec<Vec<String>> = Vec::new();
+    while let Some(line) = lines.next_if(|line| line.starts_with("List ")) {
+        lists.push(serde_json::from_str(line.split_once(": ")?.1).ok()?);
+    }
+    for (column, list) in columns.iter_mut().zip(listed) {
+        column.values = list.and_then(|n| lists.get(n).cloned());
+    }
+    let (names, key, rest) = read_values(user.strip_prefix("Row:\n")?)?;
+    let (_, context, rest) = match rest.strip_prefix(CONTEXT) {
+        Some(rest) => read_values(rest)?,
+        None => (Vec::new(), Vec::new(), rest),
+    };
+    (rest.strip_prefix('\n')? == QUESTION).then(|| Question {
+        table,
+        key: names,
+        format: Format::Json,
+        columns,
+        rows: vec![AskedRow { number: 1, key, context }],
+        tags: Vec::new(),
+        answers: AnswerForm::Single,
+    })
+}
+
+/// Reads the line of a column: the column, and the position of its list.
+fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
+    let (name, rest) = read_string(line)?;
+    let rest = rest.strip_prefix(" (")?;
+    let (many, rest) = match rest.strip_prefix("list of ") {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let kind = KINDS.iter().find(|kind| rest.starts_with(kind.name()))?;
+    let mut rest = &rest[kind.name().len()..];
+    let mut list = None;
+    for copied in [", copied from list ", ", if possible copied from list "] {
+        if let Some(number) = rest.strip_prefix(copied) {
+            let end = number.find(|c: char| !c.is_ascii_digit())?;
+            list = number[..end].parse::<usize>().ok()?.checked_sub(1);
+            rest = &number[end..];
+        }
+    }
+    for shown in [", such as ", ", matching "] {
+        if let Some(text) = rest.strip_prefix(shown) {
+            rest = read_string(text)?.1;
+        }
+    }
+    let about = rest.strip_prefix("): ")?.to_owned();
+    Some((AskedColumn { name, kind: kind.name().to_owned(), about, many, values: None }, list))
+}
+
+/// Reads a JSON string: its text, and what follows it.
+fn read_string(text: &str) -> Option<(String, &str)> {
+    let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
+    let string = strings.next()?.ok()?;
+    let end = strings.byte_offset();
+    Some((string, &text[end..]))
+}
+
+/// Reads lines of names and values: the names, the values, and what follows.
+fn read_values(mut text: &str) -> Option<(Vec<String>, Vec<Json>, &str)> {
+    let (mut names, mut values) = (Vec::new(), Vec::new());
+    while text.starts_with('"') {
+        let (name, rest) = read_string(text)?;
+        let (value, rest) = read_quoted(rest.strip_prefix(": ")?)?;
+        names.push(name);
+        values.push(value);
+        text = rest;
+    }
+    Some((names, values, text))
+}

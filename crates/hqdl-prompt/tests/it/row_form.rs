@@ -1,0 +1,233 @@
+//! Requests for the columns of one row: what they say, that they read back, and whose an
+//! answer is.
+
+use hqdl_prompt::align::RequestKeys;
+use hqdl_prompt::completion::Finish;
+use hqdl_prompt::{AnswerForm, PromptFrame, Question, RowOutcome};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
+use hqdl_values::Row;
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::value::Value;
+use serde_json::{Value as Json, json};
+
+use crate::forms::ATTACKS;
+
+pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool) -> Column {
+    let values: Vec<String> = options.iter().map(|v| (*v).to_owned()).collect();
+    let values = (!values.is_empty()).then(|| ValueList {
+        hash: ListHash::of(&values),
+        values,
+        open: false,
+    });
+    let meaning = Meaning {
+        key: vec!["hero".to_owned()],
+        column: name.to_owned(),
+        kind: kind.name().to_owned(),
+        about: about.to_owned(),
+        many,
+        list: "none".to_owned(),
+    };
+    Column::ad_hoc(kind, about.to_owned(), values, meaning)
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.to_owned())
+}
+
+/// Characters with a colour of two columns, a number and a list.
+pub fn heroes() -> Expansion {
+    Expansion {
+        about: "Characters of comics.".to_owned(),
+        columns: vec![
+            column("eyes", Type::Text, "colour of the eyes", &["Blue", "Red"], false),
+            column("hair", Type::Text, "colour of the hair", &["Blue", "Red"], false),
+            column("height", Type::Integer, "height in cm", &[], false),
+            column("powers", Type::Text, "what they can do", &[], true),
+            column("born", Type::Date, "", &[], false),
+        ],
+        context: vec!["real name".to_owned()],
+        ..Expansion::ad_hoc("llm", vec!["hero".to_owned()])
+    }
+}
+
+fn hero(name: &str, real: &str) -> Row {
+    Row { key: vec![text(name)], context: vec![text(real)] }
+}
+
+fn all_columns(expansion: &Expansion) -> Vec<usize> {
+    (0..expansion.columns.len()).collect()
+}
+
+#[test]
+fn one_row_is_asked_in_plain_words() {
+    let mut expansion = heroes();
+    expansion.columns[2].example = Some("188".to_owned());
+    expansion.shots = vec![
+        Shot {
+            key: vec![text("Nightwing")],
+            context: vec![text("Dick Grayson")],
+            cells: vec![CellValue::One(text("Blue"))],
+        },
+        Shot { key: vec![text("Robin")], context: Vec::new(), cells: Vec::new() },
+    ];
+    let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
+    let prompt = frame.prompt([&hero("A-Bomb", "Rick\nJones")]);
+    assert_eq!(
+        &*prompt.system,
+        r#"Fill in the columns of one row of a table with what you know. Answer with one JSON object: {"eyes": "…", "hair": "…", "height": 12, "powers": ["…"], "born": "2024-05-31"}, with null for what you do not know. Write dates as YYYY-MM-DD.
+Table "llm": Characters of comics.
+Columns:
+"eyes" (text, copied from list 1): colour of the eyes
+"hair" (text, copied from list 1): colour of the hair
+"height" (integer, such as "188"): height in cm
+"powers" (list of text): what they can do
+"born" (date): 
+List 1: ["Blue","Red"]
+Example: {"hero": "Nightwing", "real name": "Dick Grayson"} is answered {"eyes":"Blue"}"#
+    );
+    assert_eq!(
+        prompt.user,
+        "Row:\n\"hero\": \"A-Bomb\"\nIt also has:\n\"real name\": \"Rick\\nJones\"\n\n\
+         What are the columns of this row?"
+    );
+    assert_eq!((prompt.answers, prompt.rows, prompt.temperature), (AnswerForm::Single, 1, None));
+    assert!(!frame.has_simplest_form());
+}
+
+#[test]
+fn several_rows_csv_and_recordings_are_asked_as_tables() {
+    let expansion = heroes();
+    let columns = all_columns(&expansion);
+    let rows = [hero("A-Bomb", "x"), hero("Batman", "y")];
+    let is_table =
+        |frame: PromptFrame, n: usize| frame.prompt(&rows[..n]).user.starts_with("## Rows\n");
+    assert!(is_table(PromptFrame::new(&expansion, &columns, Format::Json), 2));
+    assert!(!is_table(PromptFrame::new(&expansion, &columns, Format::Json), 1));
+    assert!(is_table(PromptFrame::new(&expansion, &columns, Format::Csv), 1));
+    assert!(is_table(PromptFrame::of_tables(&expansion, &columns, Format::Json), 1));
+    assert!(is_table(PromptFrame::with_keys(&expansion, &columns, Format::Json), 1));
+}
+
+/// Whatever key, context, names, descriptions and lists say, the prompt reads back as meant.
+#[test]
+fn any_row_is_read_back() {
+    for attack in ATTACKS {
+        let mut expansion = heroes();
+        expansion.about = attack.to_owned();
+        let options = [attack, "a", "a b", "List 1: []"];
+        let odd = column(attack, Type::Text, attack, &options, false);
+        expansion.columns[0] = Column { pattern: Some(attack.to_owned()), ..odd };
+        expansion.columns[1].about = "x): y (".to_owned();
+        expansion.columns[1].example = Some(attack.to_owned());
+        expansion.context = vec![attack.to_owned()];
+        let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
+        let prompt = frame.prompt([&hero(attack, attack)]);
+        let read = Question::read(&prompt.system, &prompt.user).unwrap();
+        assert_eq!(read.table, "llm");
+        assert_eq!(read.key, ["hero"]);
+        assert_eq!(read.rows.len(), 1);
+        assert_eq!(read.rows[0].key, [json!(attack)]);
+        assert_eq!(read.rows[0].context, [json!(attack)]);
+        let names: Vec<&str> = read.columns.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, [attack, "hair", "height", "powers", "born"]);
+        let kinds: Vec<&str> = read.columns.iter().map(|c| c.kind.as_str()).collect();
+        assert_eq!(kinds, ["text", "text", "integer", "text", "date"]);
+        assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
+        assert_eq!(read.columns[1].values.as_deref().unwrap(), ["Blue", "Red"]);
+        assert_eq!(read.columns[1].about, "x): y (");
+        assert!(read.columns[3].many && !read.columns[2].many);
+        let answer = read.answer(|_, column| match column.kind.as_str() {
+            "integer" => json!(188),
+            "date" => Json::Null,
+            _ if column.many => json!(["Flight"]),
+            _ => json!("a"),
+        });
+        let RowOutcome::Read(cells) = read_answer(&expansion, attack, &answer) else {
+            panic!("{answer}")
+        };
+        let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
+        let others = [State::NotInList, State::Ok, State::Ok, State::Unknown];
+        assert_eq!(states, [&[State::Ok][..], &others].concat(), "{answer}");
+    }
+}
+
+fn read_answer(expansion: &Expansion, key: &str, content: &str) -> RowOutcome {
+    let key = [text(key)];
+    let keys = RequestKeys::new([key.as_slice()]);
+    let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
+    let checkers: Vec<&Checker> = checkers.iter().collect();
+    let frame = PromptFrame::new(expansion, &all_columns(expansion), Format::Json);
+    frame.read(content, Finish::Stop, &keys, &["hero".to_owned()], &checkers).remove(0)
+}
+
+#[test]
+fn a_flat_object_is_read_and_one_of_another_row_is_not() {
+    let expansion = heroes();
+    let whole =
+        r#"{"eyes":"blue","hair":null,"height":188,"powers":["a","b"],"born":"1938-06-01"}"#;
+    let expected = [State::Ok, State::Unknown, State::Ok, State::Ok, State::Ok];
+    for content in [
+        whole.to_owned(),
+        format!("<think>hm</think>\n{whole}\n"),
+        format!("```json\n{whole}\n```"),
+        format!("Here it is: {whole}"),
+        format!("{{\"rows\":[{{\"row\":\"1 Bomb\",\"cells\":{whole}}}]}}"),
+        whole.replace('{', "{\"hero\":\"A-Bomb\","),
+    ] {
+        let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", &content) else {
+            panic!("{content}")
+        };
+        let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
+        assert_eq!(states, expected, "{content}");
+    }
+    // What the object lacks is asked again; the rest counts.
+    let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", r#"{"height":188}"#) else {
+        panic!()
+    };
+    assert_eq!((cells[0].state, cells[2].state), (State::Invalid, State::Ok));
+    let twice = whole.replace("\"height\":188", "\"height\":188,\"height\":190");
+    let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", &twice) else { panic!() };
+    assert_eq!((cells[2].state, cells[3].state), (State::Invalid, State::Ok));
+    for content in [
+        String::new(),
+        "{}".to_owned(),
+        whole.replace('{', "{\"hero\":\"Batman\","),
+        format!("{{\"rows\":[{{\"row\":\"2 Batman\",\"cells\":{whole}}}]}}"),
+        format!("{whole}\nNo: {}", whole.replace("188", "190")),
+        format!("```\n{whole}\n```\n```\n{}\n```", whole.replace("188", "190")),
+        format!("{whole}\nNo: {}", &whole[..whole.len() - 9]),
+    ] {
+        match read_answer(&expansion, "A-Bomb", &content) {
+            RowOutcome::Failed { .. } => {}
+            RowOutcome::Read(cells) => {
+                assert!(cells.iter().all(|cell| cell.state == State::Invalid), "{content}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_row_takes_fewer_tokens_than_a_table_of_one() {
+    let expansion = heroes();
+    let tokenizer = Tokenizer::of("gpt-4");
+    let columns = all_columns(&expansion);
+    let count = |frame: PromptFrame| {
+        let prompt = frame.prompt([&hero("A-Bomb", "Rick Jones")]);
+        let question = Question::read(&prompt.system, &prompt.user).unwrap();
+        let answer = question.answer(|_, column| match column.kind.as_str() {
+            "integer" => json!(188),
+            "date" => json!("1938-06-01"),
+            _ if column.many => json!(["Flight", "Strength"]),
+            _ => json!("Blue"),
+        });
+        let around = frame.tokens_around(&prompt, tokenizer);
+        (around + tokenizer.count(&prompt.user), tokenizer.count(&answer))
+    };
+    let one = count(PromptFrame::new(&expansion, &columns, Format::Json));
+    let table = count(PromptFrame::of_tables(&expansion, &columns, Format::Json));
+    println!("tokens in, out: {one:?} for one row, {table:?} in a table");
+    assert!(one.0 < table.0 && one.1 < table.1, "{one:?}, {table:?}");
+}
