@@ -52,6 +52,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
         about: "what it is".to_owned(),
         many: false,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     };
     let meanings: Vec<u32> =
         (0..COLUMNS).map(|n| history.meaning(&meaning(n)).expect("a meaning")).collect();

@@ -71,6 +71,7 @@ def map(
     *,
     return_type: str | type | None = None,
     options: Iterable[Any] | None = None,
+    kind: str | None = None,
     model: str | Model | Session | None = None,
     cache: Path | bool | None = None,
     budget: float | None = None,
@@ -79,8 +80,8 @@ def map(
 ) -> Answers:
     """One question about each of some values: ``hqdl.map("Is it a city?", names, ...)``.
 
-    Each distinct value is asked once, ever: what is known (from an earlier call, from a
-    query's ``LLMMap`` of the same question, from another process) is not asked again. Keys
+    Each distinct value is asked once, ever: what is known (from an earlier call, from another
+    process, with ``kind`` from a query's ``LLMMap`` over that column) is not asked again. Keys
     are compared as the engine compares them: ``1``, ``1.0`` and ``" 1 "`` are one value.
 
     Args:
@@ -91,6 +92,8 @@ def map(
         return_type: ``bool``, ``int``, ``float``, ``str``, ``"date"``, or ``"list[str]"``
             and so on; text by default.
         options: What an answer is chosen from.
+        kind: What the values are, such as ``"city.name"``: the model is shown it, and answers
+            are kept for values of this kind, as a query keeps those about this column.
         model: Whom to ask: a name, a ``Model``, or a ``Session``, whose model and cache
             count.
         cache: As of ``open``.
@@ -113,6 +116,7 @@ def map(
         values,
         return_type=return_type,
         options=options,
+        kind=kind,
         budget=budget,
         on_event=on_event,
         progress=progress,

@@ -70,6 +70,7 @@ class Project:
         values: Any,
         return_type: str | None = None,
         options: Iterable[Any] | None = None,
+        value_kind: str | None = None,
         budget: float | None = None,
         on_event: Callable[[str], object] | None = None,
         interrupt: Interrupt | None = None,

@@ -34,6 +34,7 @@ def register(
     *,
     cache: Path | bool | None = None,
     attach: str | None = None,
+    kind: str | None = None,
 ) -> None:
     """Gives a connection ``llm_map('question', value)`` and its kin.
 
@@ -55,13 +56,14 @@ def register(
         attach: The name under which the session's expanded database is attached, to be read
             with DuckDB's extension ``sqlite``; where that cannot be had, a copy of its tables
             and views as they are now. None attaches nothing.
+        kind: As of ``hqdl.map``, for all values that these functions are asked about.
 
     Raises:
         hqdl.Error: From a query, as DuckDB's own error, with the text of ours.
     """
     session = session_of(session, cache)
     for name, (returned, read_as) in FUNCTIONS.items():
-        _create(con, session, name, returned, read_as)
+        _create(con, session, name, returned, read_as, kind)
     if attach is not None:
         _attach(con, session, attach)
 
@@ -94,7 +96,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _create(con: Any, session: Session, name: str, returned: str, read_as: str) -> None:
+def _create(
+    con: Any, session: Session, name: str, returned: str, read_as: str, kind: str | None
+) -> None:
     import duckdb
     import pyarrow
 
@@ -102,7 +106,7 @@ def _create(con: Any, session: Session, name: str, returned: str, read_as: str) 
     def answer(*columns: Any) -> Any:
         if not 2 <= len(columns) <= 3:
             raise InputError(f"{name} takes a question, a value and, maybe, a list of options")
-        return _answer(pyarrow, session, read_as, *columns)
+        return _answer(pyarrow, session, read_as, kind, *columns)
 
     # Those of an earlier call make way; a connection that is new has none.
     with contextlib.suppress(duckdb.InvalidInputException):
@@ -120,7 +124,13 @@ def _create(con: Any, session: Session, name: str, returned: str, read_as: str) 
 
 
 def _answer(
-    pa: Any, session: Session, read_as: str, questions: Any, values: Any, options: Any = None
+    pa: Any,
+    session: Session,
+    read_as: str,
+    kind: str | None,
+    questions: Any,
+    values: Any,
+    options: Any = None,
 ) -> Any:
     asked: dict[tuple[str, tuple[str, ...] | None], list[int]] = {}
     choices = [None] * len(questions) if options is None else options.to_pylist()
@@ -132,7 +142,12 @@ def _answer(
     for (question, chosen_from), places in asked.items():
         some = values.take(pa.array(places)) if len(places) < len(questions) else values
         answers = session.map(
-            question, some, return_type=read_as, options=chosen_from, progress=False
+            question,
+            some,
+            return_type=read_as,
+            options=chosen_from,
+            kind=kind,
+            progress=False,
         )
         for at, found_here in zip(places, answers.to_pylist()):
             found[at] = found_here

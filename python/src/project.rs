@@ -362,7 +362,7 @@ impl Project {
         })?)
     }
 
-    #[pyo3(signature = (question, values, return_type=None, options=None, budget=None, on_event=None, interrupt=None))]
+    #[pyo3(signature = (question, values, return_type=None, options=None, value_kind=None, budget=None, on_event=None, interrupt=None))]
     fn map(
         &self,
         py: Python<'_>,
@@ -370,6 +370,7 @@ impl Project {
         values: &Bound<'_, PyAny>,
         return_type: Option<String>,
         options: Option<&Bound<'_, PyAny>>,
+        value_kind: Option<String>,
         budget: Option<f64>,
         on_event: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
@@ -384,8 +385,13 @@ impl Project {
         let (kind, list) = read_as(return_type.as_deref(), options.as_deref())?;
         let (settings, values) = (Arc::clone(&self.0), Values::of(values)?);
         let (answers, states, meta) = run(py, interrupt, on_event, move |run| {
-            let question =
-                ValueQuestion { text: &question, kind, list, options: options.as_deref() };
+            let question = ValueQuestion {
+                text: &question,
+                kind,
+                list,
+                options: options.as_deref(),
+                value_kind: value_kind.as_deref(),
+            };
             map(&settings, &question, &values, budget, run)
         })?;
         Ok((PyArray::from_array_ref(answers), PyArray::from_array_ref(states), meta))

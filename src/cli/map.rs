@@ -48,6 +48,9 @@ struct MapRequest {
     kind: Option<String>,
     /// What an answer is chosen from.
     options: Option<Vec<Json>>,
+    /// What the values are, such as `city.name`.
+    #[serde(rename = "kind")]
+    value_kind: Option<String>,
     /// Whether what is not known is asked.
     #[serde(default = "yes")]
     ask: bool,
@@ -164,8 +167,13 @@ impl InputLine<'_> {
                 return Err(Failure::input(message, ReturnType::FORMS));
             }
         };
-        let question =
-            ValueQuestion { text: &asked.question, kind, list, options: options.as_deref() };
+        let question = ValueQuestion {
+            text: &asked.question,
+            kind,
+            list,
+            options: options.as_deref(),
+            value_kind: asked.value_kind.as_deref(),
+        };
         self.ask(&question, &values, asked.ask, asked.budget)
     }
 
@@ -223,7 +231,7 @@ impl InputLine<'_> {
 }
 
 const FORM: &str = "write {\"question\": \"…\", \"values\": […]}, in one line; also `type`, \
-                    `options`, `ask`, `budget`";
+                    `options`, `kind`, `ask`, `budget`";
 
 /// What is known, a value and a state for each that was asked about; nulls where it is not.
 fn told(answers: &[Option<Answer>], meta: &Json) -> Json {

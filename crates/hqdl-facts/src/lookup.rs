@@ -97,6 +97,8 @@ struct WantedColumn {
     meaning: u32,
     list: Option<u32>,
     checker: Checker,
+    /// Meanings whose facts answer as long as there are none of its own.
+    also: Vec<u32>,
     /// Other meanings a column of this name has had.
     earlier: Vec<u32>,
     refresh_before: Option<i64>,
@@ -120,7 +122,9 @@ impl Wanted {
             .map(|column| {
                 let meaning = history.meaning(&column.meaning)?;
                 let mut earlier = history.meanings_named(&column.name)?;
-                earlier.retain(|m| *m != meaning);
+                let also = column.also.iter().map(|also| history.meaning(also));
+                let also = also.collect::<Result<Vec<u32>, _>>()?;
+                earlier.retain(|m| *m != meaning && !also.contains(m));
                 let list =
                     column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
@@ -130,6 +134,7 @@ impl Wanted {
                     meaning,
                     list,
                     checker,
+                    also,
                     earlier,
                     refresh_before: None,
                     retry_before: None,
@@ -203,27 +208,10 @@ impl Wanted {
             return Found::Missing(Reason::NewRow, None);
         };
         let mut others = false;
-        let mut own = None;
-        let mut any: Option<&Fact> = None;
-        for fact in &record.facts {
-            if fact.meaning != wanted.meaning {
-                continue;
-            }
-            if fact.model == self.model {
-                own = Some(fact);
-            } else if self.any_model && fact.answer.state != State::Error {
-                // The last word of any model that has a value, else the last word.
-                let better = any.is_none_or(|a| {
-                    (fact.answer.state.shows(), fact.completion)
-                        > (a.answer.state.shows(), a.completion)
-                });
-                any = if better { Some(fact) } else { any };
-            } else {
-                others = true;
-            }
-        }
-        let usable = own.filter(|o| o.answer.state != State::Error || any.is_none());
-        let Some(fact) = usable.or(any) else {
+        let meanings = [wanted.meaning].into_iter().chain(wanted.also.iter().copied());
+        let found =
+            meanings.into_iter().find_map(|meaning| self.last_word(record, meaning, &mut others));
+        let Some(fact) = found else {
             let earlier = record.facts.iter().any(|f| wanted.earlier.contains(&f.meaning));
             let reason = match (others, earlier) {
                 (true, _) => Reason::OtherModel,
@@ -239,6 +227,33 @@ impl Wanted {
             Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
             Some(reason) => Found::Missing(reason, (!wanted.has_left(&fact)).then_some(fact)),
         }
+    }
+
+    /// Returns the fact with a meaning that counts, and notes whether only others' facts are
+    /// there.
+    fn last_word<'r>(
+        &self,
+        record: &'r Record,
+        meaning: u32,
+        others: &mut bool,
+    ) -> Option<&'r Fact> {
+        let mut own = None;
+        let mut any: Option<&Fact> = None;
+        for fact in record.facts.iter().filter(|fact| fact.meaning == meaning) {
+            if fact.model == self.model {
+                own = Some(fact);
+            } else if self.any_model && fact.answer.state != State::Error {
+                // The last word of any model that has a value, else the last word.
+                let better = any.is_none_or(|a| {
+                    (fact.answer.state.shows(), fact.completion)
+                        > (a.answer.state.shows(), a.completion)
+                });
+                any = if better { Some(fact) } else { any };
+            } else {
+                *others = true;
+            }
+        }
+        own.filter(|own| own.answer.state != State::Error || any.is_none()).or(any)
     }
 }
 

@@ -87,6 +87,7 @@ pub fn question(expansion: &Expansion, column: &Column, list: &ValueList) -> Exp
         about: about.clone(),
         many: false,
         list: "closed".to_owned(),
+        kinds: Vec::new(),
     };
     Expansion {
         about: format!(

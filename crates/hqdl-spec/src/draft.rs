@@ -370,6 +370,7 @@ impl Draft {
                 let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
                 check.ingredients(&self.file.ingredient, &models)
             },
+            kinds: check.kinds(&self.file.kind),
         };
         if self.file.expansion.is_empty() && !self.bare && !self.for_queries {
             check.error(

@@ -38,6 +38,9 @@ pub struct SpecFile {
     /// Calls of your own in queries.
     #[serde(default)]
     pub ingredient: Vec<IngredientTable>,
+    /// Columns whose values are of the same kind.
+    #[serde(default)]
+    pub kind: Vec<KindTable>,
 }
 
 impl SpecFile {
@@ -58,6 +61,7 @@ impl SpecFile {
             routing: RoutingTable::default(),
             expansion: Vec::new(),
             ingredient: Vec::new(),
+            kind: Vec::new(),
         }
     }
 }
@@ -242,6 +246,15 @@ pub struct LimitsTable {
     pub batch_bytes: Option<u64>,
     /// The longest pause between two looks at a batch, in seconds; 60 when left out.
     pub batch_poll_seconds: Option<f64>,
+}
+
+/// `[[kind]]`: columns whose values are the same things, so that a question about a value of
+/// one is answered for all.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct KindTable {
+    /// The columns, such as `orders.city` and `city.name`; the first names the kind.
+    pub columns: Vec<String>,
 }
 
 /// `[routing]`

@@ -87,6 +87,8 @@ pub struct Spec {
     pub expansions: Vec<Expansion>,
     /// The calls that it makes.
     pub ingredients: Vec<ingredients::IngredientTable>,
+    /// Columns of the database, as `(table, column)`, whose values are of the same kind.
+    pub kinds: Vec<Vec<(String, String)>>,
 }
 
 impl Spec {
@@ -420,6 +422,7 @@ impl Column {
             pattern: None,
             example: None,
             origin: None,
+            also: Vec::new(),
             bindings: Vec::new(),
             classify: false,
             fingerprint: meaning.fingerprint(),
@@ -538,6 +541,10 @@ pub struct Column {
     /// model; no part of what it means.
     #[serde(skip)]
     pub origin: Option<String>,
+    /// Meanings under which its answers were kept, too: of values without a kind, or of one
+    /// that is the same now. Their facts hold until they are refreshed.
+    #[serde(skip)]
+    pub also: Vec<Meaning>,
     /// The questions it answers.
     pub bindings: Vec<Binding>,
     /// Whether words outside its list mean the values that mean the same.

@@ -142,6 +142,10 @@ pub struct Meaning {
     pub many: bool,
     /// `none`, `closed` or `open`.
     pub list: String,
+    /// What each part of the key is, such as `city.name`, or an empty text where that is not
+    /// known. Empty if it is known of no part, and for columns of a spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
 }
 
 impl Meaning {

@@ -21,7 +21,7 @@ impl Calls {
             ComparedWith::Text(text) if kind == Type::Text => Some(text.clone()),
             _ => None,
         });
-        column.origin = usage.base_column();
+        column.origin = self.kinds.describe(&usage.keys);
         let target =
             self.target(self.models[n].clone(), NAME, names.to_vec(), vec![TEXT.to_owned()]);
         let at = self.column(target, column);

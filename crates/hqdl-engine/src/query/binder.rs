@@ -210,6 +210,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             about: format!("{about} {offered}"),
             many: false,
             list: "none".to_owned(),
+            kinds: Vec::new(),
         };
         Column::ad_hoc(Type::Text, about.to_owned(), None, meaning)
     };

@@ -198,6 +198,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         about: format!("{criterion} {}", hash.as_str()),
         many: true,
         list: "closed".to_owned(),
+        kinds: Vec::new(),
     };
     let values = ValueList { values: list, open: false, hash };
     Expansion {

@@ -7,6 +7,7 @@ use rusqlite::types::ValueRef;
 
 use super::ask::{Asker, Asking};
 use super::calls::Calls;
+use super::kinds;
 use super::reading::{column, filled};
 use super::smoothie::Meta;
 use super::targets::{Counts, Demand, Target, spell};
@@ -33,6 +34,8 @@ pub struct ValueQuestion<'q> {
     pub list: bool,
     /// What an answer is chosen from.
     pub options: Option<&'q [Value]>,
+    /// What the values are, such as `city.name`, if answers are kept for this kind alone.
+    pub value_kind: Option<&'q str>,
 }
 
 /// The answers about some values, and how they came about.
@@ -125,10 +128,13 @@ fn look(
 ) -> Result<LookedUp, QueryError> {
     let names = ["value".to_owned()];
     let mut calls = Calls::default();
-    let at = calls.target(None, "values", names.to_vec(), Vec::new());
     let options = question.options.map(<[Value]>::to_vec);
     let text = filled(question.text, &names);
-    let asked = column(&text, question.kind, options, question.list, &names);
+    let mut asked = column(&text, question.kind, options, question.list, &names);
+    if let Some(kind) = question.value_kind {
+        kinds::tell_kind(&mut asked, kind);
+    }
+    let at = calls.values(None, names.to_vec(), asked.meaning.kinds.clone());
     let list = asked.values.as_ref().map(|list| list.values.clone());
     calls.column(at, asked);
     let mut targets = calls.targets(request)?;

@@ -51,6 +51,7 @@ pub mod json;
 mod kept;
 mod key_match;
 mod keys;
+mod kinds;
 mod learning;
 mod live;
 mod map;

@@ -239,6 +239,7 @@ pub(super) fn column(
         about: question.to_owned(),
         many: list,
         list: if values.is_some() { "closed" } else { "none" }.to_owned(),
+        kinds: Vec::new(),
     };
     Column { keeps_items: list, ..Column::ad_hoc(kind, question.to_owned(), values, meaning) }
 }

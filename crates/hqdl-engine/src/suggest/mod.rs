@@ -334,6 +334,7 @@ impl Suggestion {
             key: expansion.key.names().to_vec(),
             column: self.column.name.clone(),
             about: self.column.about.clone(),
+            kinds: Vec::new(),
             ..self.asked.meaning.clone()
         };
         if meaning.fingerprint() == self.asked.meaning.fingerprint() {

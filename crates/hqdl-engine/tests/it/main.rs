@@ -13,4 +13,5 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod init;
+mod kinds;
 mod mapping;

@@ -52,7 +52,7 @@ impl Place {
 }
 
 fn about(text: &str, kind: Type) -> ValueQuestion<'_> {
-    ValueQuestion { text, kind, list: false, options: None }
+    ValueQuestion { text, kind, list: false, options: None, value_kind: None }
 }
 
 fn shown(mapped: &Mapped) -> Vec<Option<String>> {
@@ -95,7 +95,8 @@ fn it_is_the_question_that_a_query_asks() {
     let asked = place.endpoint.count();
     let values: Vec<Value> =
         [texts(&["ant", "bee"]), vec![Value::Null, Value::Integer(7)]].concat();
-    let mapped = place.map(&about("fn:length", Type::Integer), &values);
+    let of_column = ValueQuestion { value_kind: Some("t.c"), ..about("fn:length", Type::Integer) };
+    let mapped = place.map(&of_column, &values);
     assert_eq!(place.endpoint.count(), asked, "what a query asked is known");
     let of_rows: Vec<Option<String>> = (rows.rows.iter())
         .map(|r| match &r[0] {

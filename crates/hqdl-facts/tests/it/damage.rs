@@ -27,6 +27,7 @@ fn meaning(column: &str) -> Meaning {
         about: String::new(),
         many: false,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     }
 }
 

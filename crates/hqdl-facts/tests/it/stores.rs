@@ -121,6 +121,7 @@ fn meaning() -> Meaning {
         about: "the motto".to_owned(),
         many: false,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     }
 }
 

@@ -42,6 +42,7 @@ fn column(kind: Type, options: Option<&[&str]>, many: bool) -> Column {
         about: "Is it {a}\nlarge?".to_owned(),
         many,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     };
     Column::ad_hoc(kind, meaning.about.clone(), values, meaning)
 }

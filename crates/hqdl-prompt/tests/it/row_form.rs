@@ -29,6 +29,7 @@ pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool)
         about: about.to_owned(),
         many,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     };
     Column::ad_hoc(kind, about.to_owned(), values, meaning)
 }

@@ -54,6 +54,7 @@ impl Check<'_> {
                 Some(_) => "closed",
             }
             .to_owned(),
+            kinds: Vec::new(),
         };
         let bindings = c
             .questions
@@ -73,6 +74,7 @@ impl Check<'_> {
         }
         Column {
             origin: None,
+            also: Vec::new(),
             classify: c.classify,
             name: c.name.clone(),
             kind: c.kind,

@@ -8,6 +8,7 @@ mod column;
 mod embeddings;
 mod expansion;
 mod ingredients;
+mod kinds;
 mod shots;
 
 pub(super) use embeddings::embeddings;

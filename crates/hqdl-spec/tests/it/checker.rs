@@ -560,6 +560,7 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
         about: "which?".to_owned(),
         many: true,
         list: "none".to_owned(),
+        kinds: Vec::new(),
     };
     let column = Column::ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
     let set = Checker::new(&column);

@@ -31,8 +31,11 @@ impl Calls {
         let expansion = &spec.expansions[bound.expansion];
         let target = self.expansions.iter().position(|e| e.in_spec == Some(bound.expansion));
         let target = target.unwrap_or_else(|| {
-            self.expansions
-                .push(AdHoc { in_spec: Some(bound.expansion), expansion: expansion.clone() });
+            self.expansions.push(AdHoc {
+                kinds: Vec::new(),
+                in_spec: Some(bound.expansion),
+                expansion: expansion.clone(),
+            });
             self.expansions.len() - 1
         });
         let column = &expansion.columns[bound.column];

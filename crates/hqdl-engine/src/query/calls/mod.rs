@@ -15,6 +15,7 @@ use crate::query::calls::binding::{bound, learned};
 use crate::query::calls::views::Stored;
 use crate::query::choosing::{Choosing, options};
 use crate::query::documents;
+use crate::query::kinds::Kinds;
 use crate::query::reading::{
     column, filled, is_list, is_ordered_number, is_untold, kind, quantity, regex, said_quantity,
     together,
@@ -59,6 +60,8 @@ pub struct Calls {
     /// The expansions of questions about rows, by their models and the names of
     /// their contexts.
     questions_at: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
+    /// What the values of columns are.
+    pub(in crate::query) kinds: Kinds,
 }
 
 /// What a column asks: its meaning, and its list of values.
@@ -81,6 +84,8 @@ pub struct Birth {
 
 /// An expansion in the making.
 pub struct AdHoc {
+    /// The kinds of the values that it asks about.
+    pub kinds: Vec<String>,
     /// Its number in the spec; `None` when the query gave birth to it.
     pub in_spec: Option<usize>,
     /// The expansion.
@@ -109,6 +114,8 @@ pub(in crate::query) struct Usages<'u> {
     pub plain: &'u HashMap<usize, CallUsage>,
     /// The same through views, if the query reads one.
     pub through: Option<&'u HashMap<usize, CallUsage>>,
+    /// What the values of columns are.
+    pub kinds: Kinds,
 }
 
 impl Calls {
@@ -127,6 +134,7 @@ impl Calls {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
             models: parsed.calls.iter().map(|call| of_spec(call, spec)).collect(),
+            kinds: usages.kinds.clone(),
             sites: parsed
                 .calls
                 .iter()
@@ -184,6 +192,10 @@ impl Calls {
                             Err(reason) => why = reason.unwrap_or(why),
                         }
                     }
+                    let usage = &match through {
+                        Some(through) => usage.based_on(through),
+                        None => usage.clone(),
+                    };
                     if call.ingredient.subject() == Subject::Value {
                         calls.map(n, sql, parsed, usage, choosing, &spec.images)?;
                     } else {
@@ -279,9 +291,10 @@ impl Calls {
         });
         column.pattern.clone_from(&call.regex);
         column.part_of = (call.substring && !call.image).then_some(0);
-        column.origin = usage.base_column();
+        self.kinds.tell(&mut column, usage);
         let untold = is_untold(call, usage, &column) || is_ordered_number(call, usage, &column);
-        let target = self.target(self.models[n].clone(), "values", names, Vec::new());
+        let kinds = column.meaning.kinds.clone();
+        let target = self.values(self.models[n].clone(), names, kinds);
         if call.image {
             let expansion = &mut self.expansions[target].expansion;
             expansion.task = Task::Columns;
@@ -372,6 +385,28 @@ impl Calls {
         }
     }
 
+    /// The expansion of values of these kinds, made when there is none.
+    pub(in crate::query) fn values(
+        &mut self,
+        model: Option<String>,
+        key: Vec<String>,
+        kinds: Vec<String>,
+    ) -> usize {
+        let is_same = |e: &AdHoc| {
+            e.in_spec.is_none()
+                && e.expansion.name == "values"
+                && e.expansion.model == model
+                && e.expansion.key.names() == key
+                && e.kinds == kinds
+        };
+        if let Some(at) = self.expansions.iter().position(is_same) {
+            return at;
+        }
+        let expansion = Expansion { model, task: Task::Value, ..Expansion::ad_hoc("values", key) };
+        self.expansions.push(AdHoc { kinds, in_spec: None, expansion });
+        self.expansions.len() - 1
+    }
+
     /// The expansion with this key that is asked of a model, made when
     /// there is none.
     pub(in crate::query) fn target(
@@ -394,13 +429,12 @@ impl Calls {
             return at;
         }
         let task = match name {
-            "values" => Task::Value,
             documents::NAME => Task::Text,
             "question" => Task::Rows,
             _ => Task::Columns,
         };
         let expansion = Expansion { model, context, task, ..Expansion::ad_hoc(name, key) };
-        self.expansions.push(AdHoc { in_spec: None, expansion });
+        self.expansions.push(AdHoc { kinds: Vec::new(), in_spec: None, expansion });
         self.expansions.len() - 1
     }
 

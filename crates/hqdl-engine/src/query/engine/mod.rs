@@ -21,6 +21,7 @@ use crate::query::engine::nested::Nested;
 use crate::query::functions::register;
 use crate::query::guard::Guard;
 use crate::query::kept::Kept;
+use crate::query::kinds::Kinds;
 use crate::query::live::{Live, Shared, lock};
 use crate::query::schema::{KnownSchema, ThroughViews};
 use crate::query::smoothie::{Meta, Pass, Route, RouteKind, Sink};
@@ -140,7 +141,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         let through = schema
             .reads_view(&parsed.query)
             .then(|| usage::of_calls(&text, &parsed, &ThroughViews(&schema)));
-        let usages = Usages { plain: &usages, through: through.as_ref() };
+        let kinds = Kinds::read(guard.connection(), request.spec);
+        let usages = Usages { plain: &usages, through: through.as_ref(), kinds };
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         models(&parsed, request.spec)?;
         let mut nested = Nested {

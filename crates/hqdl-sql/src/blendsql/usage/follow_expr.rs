@@ -381,7 +381,13 @@ impl Follow<'_> {
                 _ => None,
             };
             let lineage = flow.lineage.filter(|l| !l.instances().is_empty());
-            keys.push(Key { text: rewrite::name_text(arg, self.sql), name, origin, lineage });
+            keys.push(Key {
+                text: rewrite::name_text(arg, self.sql),
+                name,
+                origin,
+                base: None,
+                lineage,
+            });
         }
         let grouped = match self.aggregates {
             0 => names.around().flat_map(|n| n.grouped.iter().cloned()).collect(),

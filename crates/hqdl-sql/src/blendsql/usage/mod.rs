@@ -31,6 +31,8 @@ pub struct Key {
     pub name: Option<String>,
     /// The column of the database that it repeats, when it does.
     pub origin: Option<ColumnOrigin>,
+    /// The column of a table that it repeats through views.
+    pub base: Option<ColumnOrigin>,
     /// What it is made of, when that is columns of the database.
     pub lineage: Option<Arc<Lineage>>,
 }
@@ -140,11 +142,14 @@ pub struct CallUsage {
 }
 
 impl CallUsage {
-    /// Returns `table.column` for a call about one value that is a column of the database.
+    /// Returns the same with the columns that its values repeat through views.
     #[must_use]
-    pub fn base_column(&self) -> Option<String> {
-        let [Key { origin: Some(origin), .. }] = self.keys.as_slice() else { return None };
-        Some(format!("{}.{}", origin.table, origin.column))
+    pub fn based_on(&self, through: &Self) -> Self {
+        let mut usage = self.clone();
+        for (key, other) in usage.keys.iter_mut().zip(&through.keys) {
+            key.base.clone_from(&other.origin);
+        }
+        usage
     }
 }
 

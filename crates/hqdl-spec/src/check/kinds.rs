@@ -1,0 +1,55 @@
+//! The kinds of a spec, checked.
+
+use super::{Check, join};
+use crate::file::KindTable;
+use crate::shape::Step;
+use hqdl_values::problem::nearest;
+
+impl Check<'_> {
+    /// Returns the columns of each kind, as `(table, column)`.
+    pub(crate) fn kinds(&mut self, tables: &[KindTable]) -> Vec<Vec<(String, String)>> {
+        let mut kinds = Vec::new();
+        for (n, table) in tables.iter().enumerate() {
+            let place = [Step::from("kind"), n.into(), "columns".into()];
+            if table.columns.len() < 2 {
+                self.error(&place, "a kind needs two columns", "", "");
+            }
+            let mut kind = Vec::new();
+            for (at, name) in table.columns.iter().enumerate() {
+                match self.kind_column(name) {
+                    Ok(column) => kind.push(column),
+                    Err((message, help)) => {
+                        self.error(&join(&place, &[at.into()]), &message, "", &help);
+                    }
+                }
+            }
+            kinds.push(kind);
+        }
+        kinds
+    }
+
+    /// Returns the table and the column that a name such as `city.name` means; otherwise a
+    /// message and a hint.
+    fn kind_column(&self, name: &str) -> Result<(String, String), (String, String)> {
+        let Some((table, column)) = name.rsplit_once('.') else {
+            return Err((format!("`{name}` names no column"), "write `table.column`".to_owned()));
+        };
+        if self.catalog.is_absent() {
+            return Ok((table.to_owned(), column.to_owned()));
+        }
+        let Some(columns) = self.catalog.columns(table) else {
+            let tables = self.catalog.tables();
+            let help = nearest(table, tables.iter().map(String::as_str));
+            return Err((format!("there is no table `{table}`"), hint(help)));
+        };
+        if columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(column)) {
+            return Ok((table.to_owned(), column.to_owned()));
+        }
+        let help = nearest(column, columns.iter().map(|(name, _)| name.as_str()));
+        Err((format!("`{table}` has no column `{column}`"), hint(help)))
+    }
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
+}
