@@ -138,7 +138,7 @@ fn options_lists_and_odd_names_come_along() {
 fn answers_kept_are_reused_where_they_are_the_columns_own() {
     let endpoint = oracle::endpoint();
     let project = project(&endpoint);
-    let sql = "SELECT {{LLMMap('fn:upper', power)}} FROM power WHERE power > 'G'";
+    let sql = "SELECT {{LLMMap('fn:upper', power || '')}} FROM power WHERE power > 'G'";
     query(&project, sql).exits(0);
     let other = spec().replace(
         "\"power\"\nkey = [\"power\"]",

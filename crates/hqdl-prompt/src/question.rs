@@ -127,8 +127,9 @@ impl Question {
                 let cells = columns.iter().map(|c| (c.name.as_str(), cell(row, c)));
                 return forms::write_answer(cells);
             }
-            (AnswerForm::Lines, rows, [column]) => {
-                return forms::write_lines(rows.iter().map(|r| (self.first(r), cell(r, column))));
+            (AnswerForm::Lines, rows, columns) => {
+                let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
+                return forms::write_lines(rows.iter().map(|row| (self.first(row), cells(row))));
             }
             _ => {}
         }

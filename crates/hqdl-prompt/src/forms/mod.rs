@@ -8,6 +8,7 @@
 mod join;
 mod pack;
 mod row;
+mod several;
 mod table;
 mod text;
 mod value;
@@ -80,7 +81,7 @@ impl SingleForm {
                 [&system; 2],
             ));
         }
-        let [column] = asked.as_slice() else { return None };
+        let [column] = asked.as_slice() else { return Self::of_several(expansion, &asked) };
         let about = super::write::about(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
             Task::Text => (&text::INTRO, about.to_owned()),
@@ -92,6 +93,19 @@ impl SingleForm {
         let systems = [&system(intro, column), &system(&text::INTRO, column)];
         let question = format!("Question: {question}");
         Some(Self::of(expansion, &[&named], vec![ANSWER.to_owned()], question, systems))
+    }
+
+    /// Returns the form of several questions about one value or text.
+    fn of_several(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
+        let intro = match expansion.task {
+            Task::Text => &text::INTRO,
+            Task::Value => &value::INTRO,
+            Task::Rows | Task::Join | Task::Columns => return None,
+        };
+        let systems = [&several::system(intro, asked), &several::system(&text::INTRO, asked)];
+        let members = asked.iter().map(|column| column.name.clone()).collect();
+        let questions = several::questions(asked);
+        (!asked.is_empty()).then(|| Self::of(expansion, asked, members, questions, systems))
     }
 
     /// Returns the form with the system messages of its task and of texts.
@@ -290,9 +304,33 @@ pub(super) fn write_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> 
     Json::Object(cells).to_string()
 }
 
+/// Reads a prompt of several questions about one value or text back.
+fn read_several(system: &str, user: &str) -> Option<Question> {
+    let is = |intro: &Intro| system.starts_with(&several::task(intro));
+    let (table, key, row, rest) = match () {
+        () if is(&text::INTRO) => text::read(user)?,
+        () if is(&value::INTRO) => value::read(user)?,
+        () => return None,
+    };
+    let mut columns = several::read_questions(system, rest.strip_prefix('\n')?)?;
+    several::read_kinds(system, &mut columns)?;
+    Some(Question {
+        table: table.to_owned(),
+        key,
+        format: Format::Json,
+        columns,
+        rows: vec![row],
+        tags: Vec::new(),
+        answers: AnswerForm::Single,
+    })
+}
+
 /// Reads a prompt about one row back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     if let Some(question) = pack::read_back(system, user).or_else(|| row::read_back(system, user)) {
+        return Some(question);
+    }
+    if let Some(question) = read_several(system, user) {
         return Some(question);
     }
     let is = |intro: &Intro| system.starts_with(intro.task);

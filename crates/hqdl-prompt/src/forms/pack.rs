@@ -1,12 +1,13 @@
-//! One question about several values. The answer is a list of short lines, each a label, a
-//! comma and an answer: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`.
+//! Questions about several values. The answer is a list of short lines, each a label and the
+//! answers with commas between them: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`.
 
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, KINDS, add_options, is_plain, on_one_line, read_options, read_quoted, write_value,
+    ANSWER, KINDS, add_options, is_plain, on_one_line, read_options, read_quoted, several,
+    write_value,
 };
 use crate::{AnswerForm, AskedColumn, AskedRow, EchoForm, Line, Question, csv, label, write};
 use hqdl_spec::{Column, Expansion, Format, Task, Type};
@@ -18,6 +19,13 @@ const TASK: &str = "Answer the question about each value. Answer with JSON: ";
 const ENTRIES: &str = ", one entry for each value: its number and word as given, a comma and the \
                        answer, or ? if you do not know.";
 
+/// How the system message begins if there are several questions.
+const TASK_OF_SEVERAL: &str = "Answer the questions about each value. Answer with JSON: ";
+/// What follows the example then.
+const ENTRIES_OF_SEVERAL: &str = ", one entry for each value: its number and word as given, and \
+                                  the answers in the order of the questions, with commas between \
+                                  them, or ? for what you do not know.";
+
 /// The form of prompts about several values.
 #[derive(Debug, Clone)]
 pub(crate) struct PackForm {
@@ -27,25 +35,28 @@ pub(crate) struct PackForm {
     key: Vec<String>,
     /// Base column of the values.
     origin: Option<String>,
+    /// The question or questions, with their heading.
     question: String,
 }
 
 impl PackForm {
     /// Returns the form for the columns asked for; `None` if a table suits them better.
     pub fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
-        let [column] = asked else { return None };
-        let is_short = match (&column.values, column.kind) {
-            (Some(list), _) => !list.open && list.values.iter().all(|value| is_plain_word(value)),
-            (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
-            (None, Type::Text | Type::Url) => false,
-        };
         let fits = expansion.task == Task::Value && is_plain(expansion, format);
-        if !fits || !is_short || column.many.is_some() {
+        if !fits || asked.is_empty() || !asked.iter().all(|column| is_short(column)) {
             return None;
         }
-        let mut system =
-            format!("{TASK}{}{ENTRIES}", example(column.kind, column.values.is_some()));
-        add_options(&mut system, column);
+        let example = example(asked);
+        let (system, question) = if let [column] = asked {
+            let mut system = format!("{TASK}{example}{ENTRIES}");
+            add_options(&mut system, column);
+            let about = write::about(column).unwrap_or_default();
+            (system, format!("Question: {about}"))
+        } else {
+            let mut system = format!("{TASK_OF_SEVERAL}{example}{ENTRIES_OF_SEVERAL}");
+            several::add_options(&mut system, asked);
+            (system, several::questions(asked))
+        };
         let schema = json!({
             "type": "object",
             "properties": { "rows": { "type": "array", "items": { "type": "string" } } },
@@ -55,8 +66,8 @@ impl PackForm {
         Some(Self {
             echo: EchoForm { system: system.into(), schema: Some(Arc::new(schema)) },
             key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
-            origin: column.origin.as_deref().map(on_one_line),
-            question: write::about(column).unwrap_or_default().to_owned(),
+            origin: asked.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
+            question,
         })
     }
 
@@ -67,7 +78,7 @@ impl PackForm {
             user.push_str(&self.row(&label, row));
             user.push('\n');
         }
-        user.push_str("\nQuestion: ");
+        user.push('\n');
         user.push_str(&self.question);
         user
     }
@@ -94,6 +105,16 @@ impl PackForm {
     }
 }
 
+/// Returns whether the answers of a column need no quotes in a line.
+fn is_short(column: &Column) -> bool {
+    let is_short = match (&column.values, column.kind) {
+        (Some(list), _) => !list.open && list.values.iter().all(|value| is_plain_word(value)),
+        (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
+        (None, Type::Text | Type::Url) => false,
+    };
+    is_short && column.many.is_none()
+}
+
 /// Returns whether an option needs no quotes in a line and means nothing else there.
 fn is_plain_word(option: &str) -> bool {
     !label::says_none(option)
@@ -104,36 +125,49 @@ fn is_plain_word(option: &str) -> bool {
 }
 
 /// Returns the filled example of an answer.
-fn example(kind: Type, options: bool) -> String {
-    let [first, second] = match kind {
+fn example(asked: &[&Column]) -> String {
+    let cells: Vec<[&str; 2]> =
+        asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
+    let cells = |row: usize| cells.iter().map(|cells| cells[row]).collect::<Vec<_>>().join(",");
+    format!("{{\"rows\": [\"1 Abc,{}\", \"2 Def,{}\"]}}", cells(0), cells(1))
+}
+
+/// Returns the cells of a column in the example.
+fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
+    match kind {
         _ if options => ["one of the options", "another option"],
         Type::Boolean => ["true", "false"],
         Type::Integer => ["12", "7"],
         Type::Real => ["1.5", "0.25"],
         _ => ["2024-05-31", "1999-01-02"],
-    };
-    format!("{{\"rows\": [\"1 Abc,{first}\", \"2 Def,{second}\"]}}")
+    }
 }
 
 /// Returns the answer as a model should write it, of labels and cells.
-pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Json)>) -> String {
-    let line = |(label, cell): (Json, Json)| {
+pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
+    let line = |(label, cells): (Json, Vec<Json>)| {
         let label = label.as_str().unwrap_or_default().to_owned();
-        csv::answer_line(&[label, write::csv_cell(&cell)], 1)
+        let fields: Vec<String> =
+            [label].into_iter().chain(cells.iter().map(write::csv_cell)).collect();
+        csv::answer_line(&fields, 1)
     };
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
 
+/// Returns a column with the type of a cell of the example.
+fn read_kind(column: AskedColumn, cell: &str) -> AskedColumn {
+    let options = column.values.is_some();
+    let is = |kind: &&Type| !options && example_cells(**kind, false)[0] == cell;
+    let kind = KINDS.iter().find(is).copied().unwrap_or(Type::Text);
+    AskedColumn { kind: kind.name().to_owned(), ..column }
+}
+
 /// Reads a prompt about several values back.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let rest = system.strip_prefix(TASK)?;
-    let shapes = KINDS.iter().flat_map(|kind| [(*kind, false), (*kind, true)]);
-    let is_shape =
-        |(kind, options): &(Type, bool)| rest.starts_with(&(example(*kind, *options) + ENTRIES));
-    let values = read_options(system);
-    let mut shapes = shapes.filter(|(_, options)| *options == values.is_some());
-    let (kind, _) = shapes.find(is_shape)?;
-    let kind = if values.is_some() { Type::Text } else { kind };
+    let (example, rest) = (system.strip_prefix(TASK))
+        .or_else(|| system.strip_prefix(TASK_OF_SEVERAL))?
+        .split_once("]}")?;
+    rest.starts_with(", one entry for each value").then_some(())?;
     let mut rest = match user.strip_prefix("Column: ") {
         Some(rest) => rest.split_once('\n')?.1,
         None => user,
@@ -154,18 +188,25 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         rows.push(AskedRow { number, key, context: Vec::new() });
         rest = next;
     }
-    let column = AskedColumn {
-        name: ANSWER.to_owned(),
-        kind: kind.name().to_owned(),
-        about: rest.strip_prefix("\nQuestion: ")?.to_owned(),
-        many: false,
-        values,
+    let asked = rest.strip_prefix('\n')?;
+    let columns = match asked.strip_prefix("Question: ") {
+        Some(about) => vec![AskedColumn {
+            name: ANSWER.to_owned(),
+            kind: String::new(),
+            about: about.to_owned(),
+            many: false,
+            values: read_options(system),
+        }],
+        None => several::read_questions(system, asked)?,
     };
+    let cells = example.split_once("[\"1 Abc,")?.1.split_once('"')?.0.split(',');
+    let columns = columns.into_iter().zip(cells).map(|(column, cell)| read_kind(column, cell));
+    let columns: Vec<AskedColumn> = columns.collect();
     Some(Question {
         table: "values".to_owned(),
         key: names,
         format: Format::Json,
-        columns: vec![column],
+        columns,
         rows,
         tags,
         answers: AnswerForm::Lines,

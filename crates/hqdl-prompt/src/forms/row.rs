@@ -194,7 +194,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
 }
 
 /// Reads a JSON string: its text, and what follows it.
-fn read_string(text: &str) -> Option<(String, &str)> {
+pub(super) fn read_string(text: &str) -> Option<(String, &str)> {
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let string = strings.next()?.ok()?;
     let end = strings.byte_offset();

@@ -17,3 +17,4 @@ mod drafts;
 mod forms;
 mod readings;
 mod row_form;
+mod several;

@@ -1,0 +1,112 @@
+//! Several questions about one value or text, or about each of several values. Answers go by
+//! the names of their columns: `{"answer": true, "answer_2": 12}`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::row::read_string;
+use super::{Intro, KINDS, on_one_line};
+use crate::{AskedColumn, write};
+use hqdl_spec::{Column, Type};
+use hqdl_values::key::quote;
+
+/// Heading of the questions.
+const QUESTIONS: &str = "Questions:";
+/// How the options of a column begin.
+const OPTIONS: &str = "\nOptions of ";
+
+/// Returns what a form of one question says first, of several.
+pub(super) fn task(intro: &Intro) -> String {
+    intro.task.replacen("question", "questions", 1)
+}
+
+/// Returns the system message of a form.
+pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
+    let (task, unknown) = (task(intro), intro.unknown);
+    let members = asked.iter().map(|column| {
+        let one = example(column.kind, column.values.is_some());
+        let cell = if column.many.is_some() { json!([one]) } else { one };
+        format!("{}: {cell}", quote(&column.name))
+    });
+    let members = members.collect::<Vec<_>>().join(", ");
+    let mut system = format!("{task} Answer with JSON: {{{members}}}, with null {unknown}.");
+    add_options(&mut system, asked);
+    system
+}
+
+/// The value of a filled example, which says of which type an answer is.
+fn example(kind: Type, options: bool) -> Json {
+    match kind {
+        Type::Boolean => json!(true),
+        Type::Integer => json!(12),
+        Type::Real => json!(1.5),
+        Type::Date => json!("2024-05-31"),
+        Type::Url => json!("https://example.com/page"),
+        Type::Text if options => json!("one of the options"),
+        Type::Text => json!("your answer"),
+    }
+}
+
+/// Adds the options, examples and patterns of columns.
+pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
+    for column in asked {
+        let name = quote(&column.name);
+        if let Some(list) = &column.values {
+            let or = if list.open { ", or another value if none fits" } else { "" };
+            let _ =
+                write!(system, "{OPTIONS}{name}, copied as they are{or}: {}", json!(list.values));
+        }
+        if let Some(example) = &column.example {
+            let _ = write!(system, "\n{name} looks like {}.", quote(example));
+        }
+        if let Some(pattern) = &column.pattern {
+            let _ = write!(system, "\n{name} matches the regular expression {}.", quote(pattern));
+        }
+    }
+}
+
+/// Returns the questions by the names of their columns, one a line.
+pub(super) fn questions(asked: &[&Column]) -> String {
+    let mut text = QUESTIONS.to_owned();
+    for column in asked {
+        let about = on_one_line(write::about(column).unwrap_or_default());
+        let _ = write!(text, "\n{}: {about}", quote(&column.name));
+    }
+    text
+}
+
+/// Reads the columns of a prompt back, from its questions and their options; of each the name,
+/// the question and the options.
+pub(super) fn read_questions(system: &str, text: &str) -> Option<Vec<AskedColumn>> {
+    let mut columns = Vec::new();
+    for line in text.strip_prefix(QUESTIONS)?.lines().skip(1) {
+        let (name, about) = read_string(line)?;
+        let about = about.strip_prefix(": ")?.to_owned();
+        let kind = Type::Text.name().to_owned();
+        columns.push(AskedColumn { name, kind, about, many: false, values: None });
+    }
+    for line in system.lines().filter_map(|line| line.strip_prefix(OPTIONS.trim_start())) {
+        let (name, rest) = read_string(line)?;
+        let options: Vec<String> = serde_json::from_str(rest.split_once(": ")?.1).ok()?;
+        let column = columns.iter_mut().find(|column| column.name == name)?;
+        column.values = Some(options);
+    }
+    (!columns.is_empty()).then_some(columns)
+}
+
+/// Reads the types of columns from the example in a system message.
+pub(super) fn read_kinds(system: &str, columns: &mut [AskedColumn]) -> Option<()> {
+    let answer = system.split_once(" Answer with JSON: ")?.1;
+    let mut members = serde_json::Deserializer::from_str(answer).into_iter::<Map<String, Json>>();
+    let members = members.next()?.ok()?;
+    for column in columns {
+        let cell = members.get(&column.name)?;
+        column.many = cell.is_array();
+        let cell = if column.many { cell.get(0)? } else { cell };
+        let is =
+            |kind: &&Type| [true, false].iter().any(|options| example(**kind, *options) == *cell);
+        KINDS.iter().find(is)?.name().clone_into(&mut column.kind);
+    }
+    Some(())
+}
