@@ -88,6 +88,10 @@ fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
         if let Some(lines) = lines_of(json) {
             return Box::new(lines.split('"').filter_map(number));
         }
+        if let Some(arrays) = arrays_of(json) {
+            // A list in a cell may begin with a number, too.
+            return Box::new(arrays.split("[\"").filter_map(number));
+        }
         let rows = answer.split("\"row\"").skip(1);
         return Box::new(
             rows.filter_map(|row| number(row.trim_start_matches([':', ' ', '\n', '\t']))),
@@ -98,9 +102,18 @@ fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
 
 /// Returns the inside of an array of lines: `{"rows": ["1 Oslo,true"`.
 fn lines_of(json: &str) -> Option<&str> {
+    inside_rows(json).filter(|inside| inside.starts_with('"'))
+}
+
+/// Returns the inside of an array of arrays: `{"rows": [["1 Oslo", true`.
+fn arrays_of(json: &str) -> Option<&str> {
+    inside_rows(json).filter(|inside| inside.starts_with('['))
+}
+
+/// Returns the inside of the array that a text begins with: `{"rows": [`.
+fn inside_rows(json: &str) -> Option<&str> {
     let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
-    let inside = array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start();
-    inside.starts_with('"').then_some(inside)
+    Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())
 }
 
 /// The number that a field begins with.

@@ -55,6 +55,14 @@ impl RowText {
     /// Returns an element of an array of rows as a row, if it is one.
     fn read(element: Json, columns: &[String]) -> Option<Self> {
         match element {
+            // A label, and a cell for every column: with one too few it is not known whose
+            // the others are.
+            Json::Array(mut cells) if cells.len() == columns.len() + 1 => {
+                let row = cells.remove(0);
+                let cells: Map<String, Json> = columns.iter().cloned().zip(cells).collect();
+                let object = [("row".to_owned(), row), ("cells".to_owned(), Json::Object(cells))];
+                Some(Self::Object(object.into_iter().collect()))
+            }
             Json::Object(object) if is_row(&object, columns) => Some(Self::Object(object)),
             // A line break would make two lines of one.
             Json::String(text) => Some(Self::Line(

@@ -48,6 +48,7 @@
 //!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
 //! * lines, for a live question about several values whose answers are short:
 //!   `{"rows":["1 Oslo,true","2 Bergen,?"]}`, the lines of CSV in JSON.
+//! * arrays, for one whose answers are texts or lists: `{"rows":[["1 Oslo","a city"]]}`.
 //! * single, for one row: `{"answer":true}` to a live question, an object of the columns
 //!   otherwise.
 //!
@@ -137,7 +138,7 @@ pub struct PromptFrame {
     full: Option<EchoForm>,
     /// The form of a question about one row, where it has one of its own.
     single: Option<forms::SingleForm>,
-    /// The form of a question about the values of several rows, where these are short.
+    /// The form of questions about the values of several rows.
     pack: Option<forms::PackForm>,
     /// Whether they are to repeat even those that could be confused.
     always: bool,
@@ -201,6 +202,8 @@ pub enum AnswerForm {
     Single,
     /// A JSON array of lines: `{"rows": ["1 Oslo,true"]}`.
     Lines,
+    /// A JSON array of arrays: `{"rows": [["1 Oslo", "a city"]]}`.
+    Arrays,
 }
 
 /// An image of a prompt.
@@ -277,7 +280,10 @@ impl PromptFrame {
     #[must_use]
     pub fn is_packed(expansion: &Expansion, column: usize, format: Format) -> bool {
         let asked = expansion.columns.get(column);
-        asked.is_some_and(|column| forms::PackForm::new(expansion, &[column], format).is_some())
+        asked.is_some_and(|column| {
+            let form = forms::PackForm::new(expansion, &[column], format);
+            form.is_some_and(|form| form.answers == AnswerForm::Lines)
+        })
     }
 
     /// Whether a prompt about so many rows asks for one answer without a label.
@@ -420,7 +426,7 @@ impl PromptFrame {
             max_output: planned_output,
             input_tokens: 0,
             with_keys: None,
-            answers: if is_pack { AnswerForm::Lines } else { AnswerForm::Table },
+            answers: self.pack.as_ref().map(|pack| pack.answers).unwrap_or_default(),
             rows: rows.len(),
             temperature: is_pack.then_some(0.0),
             images: Vec::new(),

@@ -127,9 +127,13 @@ impl Question {
                 let cells = columns.iter().map(|c| (c.name.as_str(), cell(row, c)));
                 return forms::write_answer(cells);
             }
-            (AnswerForm::Lines, rows, columns) => {
+            (AnswerForm::Lines | AnswerForm::Arrays, rows, columns) => {
                 let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
-                return forms::write_lines(rows.iter().map(|row| (self.first(row), cells(row))));
+                let rows = rows.iter().map(|row| (self.first(row), cells(row)));
+                return match self.answers {
+                    AnswerForm::Arrays => forms::write_arrays(rows),
+                    _ => forms::write_lines(rows),
+                };
             }
             _ => {}
         }

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
-pub(super) use self::pack::{PackForm, write_lines};
+pub(super) use self::pack::{PackForm, write_arrays, write_lines};
 use super::align::RequestKeys;
 use super::completion::{self, Finish, RowOutcome};
 use super::reasoning::answer_part;
@@ -253,13 +253,18 @@ fn system(intro: &Intro, column: &Column) -> String {
     let mut system =
         format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
     add_options(&mut system, column);
+    add_forms(&mut system, column);
+    system
+}
+
+/// Adds what an answer looks like.
+fn add_forms(system: &mut String, column: &Column) {
     if let Some(example) = &column.example {
         system.push_str(&format!("\nAn answer looks like {}.", json!(example)));
     }
     if let Some(pattern) = &column.pattern {
         system.push_str(&format!("\nAn answer matches the regular expression {}.", json!(pattern)));
     }
-    system
 }
 
 /// Adds the values that an answer is one of.

@@ -1,13 +1,14 @@
-//! Questions about several values. The answer is a list of short lines, each a label and the
-//! answers with commas between them: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`.
+//! Questions about several values. Short answers are lines, each a label and the answers with
+//! commas between them: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Others are arrays, in
+//! which no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
 
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, KINDS, add_options, is_plain, on_one_line, read_options, read_quoted, several,
-    write_value,
+    ANSWER, KINDS, add_forms, add_options, is_plain, on_one_line, read_options, read_quoted,
+    several, write_value,
 };
 use crate::{AnswerForm, AskedColumn, AskedRow, EchoForm, Line, Question, csv, label, write};
 use hqdl_spec::{Column, Expansion, Format, Task, Type};
@@ -15,22 +16,18 @@ use hqdl_values::Row;
 
 /// How the system message begins.
 const TASK: &str = "Answer the question about each value. Answer with JSON: ";
-/// What follows the example.
-const ENTRIES: &str = ", one entry for each value: its number and word as given, a comma and the \
-                       answer, or ? if you do not know.";
-
-/// How the system message begins if there are several questions.
+/// How it begins if there are several questions.
 const TASK_OF_SEVERAL: &str = "Answer the questions about each value. Answer with JSON: ";
-/// What follows the example then.
-const ENTRIES_OF_SEVERAL: &str = ", one entry for each value: its number and word as given, and \
-                                  the answers in the order of the questions, with commas between \
-                                  them, or ? for what you do not know.";
+/// What follows the example.
+const ENTRIES: &str = ", one entry for each value: its number and word as given, ";
 
 /// The form of prompts about several values.
 #[derive(Debug, Clone)]
 pub(crate) struct PackForm {
     /// The system message and the schema.
     pub echo: EchoForm,
+    /// Whether answers are lines or arrays.
+    pub answers: AnswerForm,
     /// Names of the key columns.
     key: Vec<String>,
     /// Base column of the values.
@@ -43,27 +40,34 @@ impl PackForm {
     /// Returns the form for the columns asked for; `None` if a table suits them better.
     pub fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
         let fits = expansion.task == Task::Value && is_plain(expansion, format);
-        if !fits || asked.is_empty() || !asked.iter().all(|column| is_short(column)) {
+        if !fits || asked.is_empty() {
             return None;
         }
-        let example = example(asked);
+        let is_short = asked.iter().all(|column| is_short(column));
+        let answers = if is_short { AnswerForm::Lines } else { AnswerForm::Arrays };
+        let example = if is_short { example_of_lines(asked) } else { example_of_arrays(asked) };
         let (system, question) = if let [column] = asked {
-            let mut system = format!("{TASK}{example}{ENTRIES}");
+            let comma =
+                if is_short { "a comma and the answer, or ?" } else { "and the answer, or null" };
+            let mut system = format!("{TASK}{example}{ENTRIES}{comma} if you do not know.");
             add_options(&mut system, column);
+            if !is_short {
+                add_forms(&mut system, column);
+            }
             let about = write::about(column).unwrap_or_default();
             (system, format!("Question: {about}"))
         } else {
-            let mut system = format!("{TASK_OF_SEVERAL}{example}{ENTRIES_OF_SEVERAL}");
+            let or = if is_short { "with commas between them, or ?" } else { "or null" };
+            let mut system = format!(
+                "{TASK_OF_SEVERAL}{example}{ENTRIES}and the answers in the order of the questions, \
+                 {or} for what you do not know."
+            );
             several::add_options(&mut system, asked);
             (system, several::questions(asked))
         };
-        let schema = json!({
-            "type": "object",
-            "properties": { "rows": { "type": "array", "items": { "type": "string" } } },
-            "required": ["rows"],
-            "additionalProperties": false,
-        });
+        let schema = schema_of(answers);
         Some(Self {
+            answers,
             echo: EchoForm { system: system.into(), schema: Some(Arc::new(schema)) },
             key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
             origin: asked.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
@@ -86,7 +90,11 @@ impl PackForm {
     /// Returns a row as a prompt has it and as an answer echoes it.
     pub fn line(&self, label: &Json, row: &Row) -> Line {
         let label_text = label.as_str().unwrap_or_default();
-        Line { asked: self.row(label, row), echoed: format!("\"{label_text},\",") }
+        let echoed = match self.answers {
+            AnswerForm::Lines => format!("\"{label_text},\","),
+            _ => format!("[\"{label_text}\",],"),
+        };
+        Line { asked: self.row(label, row), echoed }
     }
 
     /// Returns a row: its label and its value, or its values by name.
@@ -124,8 +132,39 @@ fn is_plain_word(option: &str) -> bool {
         && !option.chars().any(char::is_control)
 }
 
-/// Returns the filled example of an answer.
-fn example(asked: &[&Column]) -> String {
+/// Returns the schema of an answer: the same for all requests, since endpoints compile each
+/// schema anew. The checker decides what a cell may be.
+fn schema_of(answers: AnswerForm) -> Json {
+    let scalars = json!([
+        { "type": "string" }, { "type": "number" }, { "type": "boolean" }, { "type": "null" }
+    ]);
+    let row = if answers == AnswerForm::Lines {
+        json!({ "type": "string" })
+    } else {
+        let mut cells = scalars.as_array().cloned().unwrap_or_default();
+        cells.push(json!({ "type": "array", "items": { "anyOf": scalars } }));
+        json!({ "type": "array", "items": { "anyOf": cells } })
+    };
+    json!({
+        "type": "object",
+        "properties": { "rows": { "type": "array", "items": row } },
+        "required": ["rows"],
+        "additionalProperties": false,
+    })
+}
+
+/// Returns the filled example of an answer in arrays.
+fn example_of_arrays(asked: &[&Column]) -> String {
+    let row = |label: &str| {
+        let cells = asked.iter().map(|column| several::example_cell(column).to_string());
+        let cells: Vec<String> = [json!(label).to_string()].into_iter().chain(cells).collect();
+        format!("[{}]", cells.join(", "))
+    };
+    format!("{{\"rows\": [{}, {}]}}", row("1 Abc"), row("2 Def"))
+}
+
+/// Returns the filled example of an answer in lines.
+fn example_of_lines(asked: &[&Column]) -> String {
     let cells: Vec<[&str; 2]> =
         asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
     let cells = |row: usize| cells.iter().map(|cells| cells[row]).collect::<Vec<_>>().join(",");
@@ -154,20 +193,36 @@ pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> Stri
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
 
-/// Returns a column with the type of a cell of the example.
-fn read_kind(column: AskedColumn, cell: &str) -> AskedColumn {
-    let options = column.values.is_some();
-    let is = |kind: &&Type| !options && example_cells(**kind, false)[0] == cell;
-    let kind = KINDS.iter().find(is).copied().unwrap_or(Type::Text);
-    AskedColumn { kind: kind.name().to_owned(), ..column }
+/// Returns the answer as a model should write it in arrays.
+pub(crate) fn write_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
+    let row =
+        |(label, cells): (Json, Vec<Json>)| Json::Array([label].into_iter().chain(cells).collect());
+    json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
+}
+
+/// Tells columns their types by a row of the example.
+fn read_kinds(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
+    if let Some(cells) = row.as_array() {
+        for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {
+            several::read_kind(cell, column)?;
+        }
+        return Some(AnswerForm::Arrays);
+    }
+    for (column, cell) in columns.iter_mut().zip(row.as_str()?.split(',').skip(1)) {
+        let options = column.values.is_some();
+        let is = |kind: &&Type| !options && example_cells(**kind, false)[0] == cell;
+        let kind = KINDS.iter().find(is).copied().unwrap_or(Type::Text);
+        kind.name().clone_into(&mut column.kind);
+    }
+    Some(AnswerForm::Lines)
 }
 
 /// Reads a prompt about several values back.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
-    let (example, rest) = (system.strip_prefix(TASK))
-        .or_else(|| system.strip_prefix(TASK_OF_SEVERAL))?
-        .split_once("]}")?;
-    rest.starts_with(", one entry for each value").then_some(())?;
+    let rest = system.strip_prefix(TASK).or_else(|| system.strip_prefix(TASK_OF_SEVERAL))?;
+    let mut examples = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
+    let example = examples.next()?.ok()?;
+    rest[examples.byte_offset()..].starts_with(ENTRIES).then_some(())?;
     let mut rest = match user.strip_prefix("Column: ") {
         Some(rest) => rest.split_once('\n')?.1,
         None => user,
@@ -189,7 +244,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         rest = next;
     }
     let asked = rest.strip_prefix('\n')?;
-    let columns = match asked.strip_prefix("Question: ") {
+    let mut columns = match asked.strip_prefix("Question: ") {
         Some(about) => vec![AskedColumn {
             name: ANSWER.to_owned(),
             kind: String::new(),
@@ -199,9 +254,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         }],
         None => several::read_questions(system, asked)?,
     };
-    let cells = example.split_once("[\"1 Abc,")?.1.split_once('"')?.0.split(',');
-    let columns = columns.into_iter().zip(cells).map(|(column, cell)| read_kind(column, cell));
-    let columns: Vec<AskedColumn> = columns.collect();
+    let answers = read_kinds(example["rows"].get(0)?, &mut columns)?;
     Some(Question {
         table: "values".to_owned(),
         key: names,
@@ -209,6 +262,6 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         columns,
         rows,
         tags,
-        answers: AnswerForm::Lines,
+        answers,
     })
 }

@@ -24,15 +24,18 @@ pub(super) fn task(intro: &Intro) -> String {
 /// Returns the system message of a form.
 pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
     let (task, unknown) = (task(intro), intro.unknown);
-    let members = asked.iter().map(|column| {
-        let one = example(column.kind, column.values.is_some());
-        let cell = if column.many.is_some() { json!([one]) } else { one };
-        format!("{}: {cell}", quote(&column.name))
-    });
+    let members =
+        asked.iter().map(|column| format!("{}: {}", quote(&column.name), example_cell(column)));
     let members = members.collect::<Vec<_>>().join(", ");
     let mut system = format!("{task} Answer with JSON: {{{members}}}, with null {unknown}.");
     add_options(&mut system, asked);
     system
+}
+
+/// Returns a cell of a filled example.
+pub(super) fn example_cell(column: &Column) -> Json {
+    let one = example(column.kind, column.values.is_some());
+    if column.many.is_some() { json!([one]) } else { one }
 }
 
 /// The value of a filled example, which says of which type an answer is.
@@ -100,13 +103,14 @@ pub(super) fn read_kinds(system: &str, columns: &mut [AskedColumn]) -> Option<()
     let answer = system.split_once(" Answer with JSON: ")?.1;
     let mut members = serde_json::Deserializer::from_str(answer).into_iter::<Map<String, Json>>();
     let members = members.next()?.ok()?;
-    for column in columns {
-        let cell = members.get(&column.name)?;
-        column.many = cell.is_array();
-        let cell = if column.many { cell.get(0)? } else { cell };
-        let is =
-            |kind: &&Type| [true, false].iter().any(|options| example(**kind, *options) == *cell);
-        KINDS.iter().find(is)?.name().clone_into(&mut column.kind);
-    }
+    columns.iter_mut().try_for_each(|column| read_kind(members.get(&column.name)?, column))
+}
+
+/// Reads the type of a column from a cell of the example.
+pub(super) fn read_kind(cell: &Json, column: &mut AskedColumn) -> Option<()> {
+    column.many = cell.is_array();
+    let cell = if column.many { cell.get(0)? } else { cell };
+    let is = |kind: &&Type| [true, false].iter().any(|options| example(**kind, *options) == *cell);
+    KINDS.iter().find(is)?.name().clone_into(&mut column.kind);
     Some(())
 }

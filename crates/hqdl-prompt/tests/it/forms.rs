@@ -286,20 +286,48 @@ fn several_values_are_asked_in_lines() {
 }
 
 #[test]
-fn long_answers_and_recordings_are_asked_as_tables() {
+fn long_answers_are_arrays_and_csv_and_recordings_tables() {
     let rows = [row("Oslo", &[]), row("Bergen", &[])];
     let is_table = |frame: PromptFrame| frame.prompt(&rows).user.starts_with("## Rows\n");
-    let of = |column| PromptFrame::new(&of_value(column), &[0], Format::Json);
-    assert!(is_table(of(column(Type::Text, None, false))));
-    assert!(is_table(of(column(Type::Boolean, None, true))));
-    assert!(is_table(of(column(Type::Text, Some(&["a, b", "c"]), false))));
-    assert!(is_table(of(column(Type::Text, Some(&["none", "some"]), false))));
-    assert!(!is_table(of(column(Type::Boolean, None, false))));
+    let answers =
+        |column| PromptFrame::new(&of_value(column), &[0], Format::Json).prompt(&rows).answers;
+    assert_eq!(answers(column(Type::Text, None, false)), AnswerForm::Arrays);
+    assert_eq!(answers(column(Type::Boolean, None, true)), AnswerForm::Arrays);
+    assert_eq!(answers(column(Type::Text, Some(&["a, b", "c"]), false)), AnswerForm::Arrays);
+    assert_eq!(answers(column(Type::Text, Some(&["none", "some"]), false)), AnswerForm::Arrays);
+    assert_eq!(answers(column(Type::Boolean, None, false)), AnswerForm::Lines);
     let expansion = of_value(column(Type::Boolean, None, false));
     assert!(is_table(PromptFrame::new(&expansion, &[0], Format::Csv)));
     let tables = PromptFrame::of_tables(&expansion, &[0], Format::Json);
     assert!(tables.prompt(&rows[..1]).user.starts_with("## Rows\n"));
     assert!(is_table(tables));
+    let mut asked = column(Type::Text, None, false);
+    asked.pattern = Some("[a-z]+".to_owned());
+    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).prompt(&rows);
+    assert_eq!(
+        &*prompt.system,
+        "Answer the question about each value. Answer with JSON: {\"rows\": [[\"1 Abc\", \"your \
+         answer\"], [\"2 Def\", \"your answer\"]]}, one entry for each value: its number and word \
+         as given, and the answer, or null if you do not know.\nAn answer matches the regular \
+         expression \"[a-z]+\"."
+    );
+    assert!(prompt.is_begun("{\"rows\": [[\"1 Oslo\", \"x"));
+    assert!(prompt.astray("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none());
+}
+
+/// 10,000 options and options that contain each other are shown as they are in packs, too.
+#[test]
+fn any_list_of_options_is_read_back_in_packs() {
+    let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let nested = ["a", "a b", "a b\nOptions: []", "\"", "Options: [\"x\"]", "{}", ""];
+    let rows = [row("Oslo", &[]), row("Bergen", &[])];
+    for options in [&many[..], &nested] {
+        let expansion = of_value(column(Type::Text, Some(options), false));
+        let sent = PromptFrame::new(&expansion, &[0], Format::Json).prompt(&rows);
+        let read = Question::read(&sent.system, &sent.user).unwrap();
+        assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
+    }
 }
 
 /// Whatever values say, a prompt is read back as it was meant, and its answers go to their rows.
@@ -348,6 +376,55 @@ fn lines_of_any_values_go_to_their_rows() {
     let unknown = json!({"rows": [labels[5].replace(",60", ",?")]}).to_string();
     let RowOutcome::Read(cells) = &read(&unknown, Finish::Stop)[5] else { panic!("{unknown}") };
     assert_eq!(cells[0].state, State::Unknown);
+}
+
+/// The same of arrays, whose cells may say anything.
+#[test]
+fn arrays_of_any_values_go_to_their_rows() {
+    let expansion = of_value(column(Type::Text, None, false));
+    let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
+    let frame = PromptFrame::new(&expansion, &[0], Format::Json);
+    let prompt = frame.prompt(&rows);
+    assert_eq!(prompt.answers, AnswerForm::Arrays);
+    let question = Question::read(&prompt.system, &prompt.user).unwrap();
+    assert_eq!((question.rows.len(), question.columns[0].kind.as_str()), (rows.len(), "text"));
+    let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
+    let checker = Checker::new(&expansion.columns[0]);
+    let read = |content: &str, finish: Finish| {
+        frame.read(content, finish, &keys, &["value".to_owned()], &[&checker])
+    };
+    let said = |row: usize| format!("{row}, \"so\": [{}", ATTACKS[row - 1].len());
+    let answer = question.answer(|row, _| json!(said(row.number)));
+    assert!(answer.starts_with("{\"rows\":[[\"1 "), "{answer}");
+    let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
+        RowOutcome::Read(cells) => {
+            assert_eq!(cells[0].value, CellValue::One(Value::Text(said(n + 1))));
+            true
+        }
+        RowOutcome::Failed { .. } => false,
+    };
+    assert!(read(&answer, Finish::Stop).iter().enumerate().all(is_right));
+    for end in 0..answer.len() {
+        let Some(begin) = answer.get(..end) else { continue };
+        assert!(prompt.astray(begin).is_none(), "{begin}");
+        let right = read(begin, Finish::Cut).iter().enumerate().filter(|r| is_right(*r)).count();
+        let whole = begin.matches("\"],[").count();
+        assert!(right == whole || right == whole + 1, "{begin}: {right}");
+    }
+    let labels: Vec<Json> =
+        serde_json::from_str::<Json>(&answer).unwrap()["rows"].as_array().unwrap().clone();
+    let with = |rows: Json| read(&json!({ "rows": rows }).to_string(), Finish::Stop);
+    let is_read = |outcomes: Vec<RowOutcome>| {
+        outcomes.iter().filter(|o| matches!(o, RowOutcome::Read(_))).count()
+    };
+    // Twice with two values, with another's word, with a cell too many or too few.
+    assert_eq!(is_read(with(json!([labels[5], [labels[5][0], "other"]]))), 0);
+    let shifted = labels[5][0].as_str().unwrap().replacen('6', "7", 1);
+    assert_eq!(is_read(with(json!([[shifted, "x"]]))), 0);
+    assert_eq!(is_read(with(json!([[labels[5][0], "x", "y"], [labels[6][0]]]))), 0);
+    // A cell that imitates a row is a cell.
+    let forged = json!([[labels[5][0], json!([labels[6], labels[7]]).to_string()]]);
+    assert_eq!(is_read(with(forged)), 1);
 }
 
 fn read(content: &str) -> RowOutcome {

@@ -85,11 +85,16 @@ fn several_short_questions_about_values_are_answered_in_lines() {
          \"answer_2\": Since when?\n\"answer_3\": Which side?"
     );
     assert_eq!(prompt.answers, AnswerForm::Lines);
-    // A text needs a table.
+    // A text needs an array.
     let mut long = of_values();
-    long.columns.push(column("answer_4", Type::Text, "Why?", &[], false));
-    let table = PromptFrame::new(&long, &[0, 3], Format::Json).prompt(&rows);
-    assert_eq!(table.answers, AnswerForm::Table);
+    long.columns.push(column("answer_4", Type::Text, "Why?", &[], true));
+    let arrays = PromptFrame::new(&long, &[0, 3], Format::Json).prompt(&rows);
+    assert_eq!(arrays.answers, AnswerForm::Arrays);
+    assert!(arrays.system.contains("[\"1 Abc\", true, [\"your answer\"]]"), "{}", arrays.system);
+    let question = Question::read(&arrays.system, &arrays.user).unwrap();
+    assert!(question.columns[1].many && question.columns[0].kind == "boolean");
+    let answer = question.answer(|_, c| if c.many { json!(["a, b"]) } else { json!(false) });
+    assert_eq!(answer, r#"{"rows":[["1 Oslo",false,["a, b"]],["2 Bergen",false,["a, b"]]]}"#);
 }
 
 /// Nothing in a value, a text, a question or an option changes another part of the prompt.
@@ -119,13 +124,10 @@ fn any_values_questions_and_options_are_read_back() {
             assert_eq!(read.rows[0].key, [json!(shown)]);
             assert_eq!(read.columns.len(), 3);
             for (read, asked) in read.columns.iter().zip(&expansion.columns) {
-                let is_table = prompt.answers == AnswerForm::Table;
                 assert_eq!((&read.name, read.many), (&asked.name, asked.many.is_some()));
                 assert_eq!(read.kind, asked.kind.name());
                 assert_eq!(read.values, asked.values.as_ref().map(|list| list.values.clone()));
-                if !is_table {
-                    assert!(!read.about.contains('\n'));
-                }
+                assert!(!read.about.contains('\n'));
             }
         }
     }
@@ -200,7 +202,12 @@ fn forms_take_few_tokens() {
         _ => Json::Null,
     };
     let heroes = crate::row_form::heroes();
-    let forms: [(&str, &Expansion, &[usize], f64); 4] = [
+    let mut long = of_values();
+    long.columns.push(column("answer_4", Type::Text, "Why?", &[], false));
+    long.columns.push(column("answer_5", Type::Text, "What else?", &[], true));
+    let forms: [(&str, &Expansion, &[usize], f64); 6] = [
+        ("one text", &long, &[3], 0.6),
+        ("a number, a text and a list", &long, &[1, 3, 4], 0.6),
         ("one boolean", &of_values(), &[0], 0.5),
         ("one label", &of_values(), &[2], 0.5),
         ("three short columns", &of_values(), &[0, 1, 2], 0.6),
