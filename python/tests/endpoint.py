@@ -110,8 +110,10 @@ class Endpoint:
         system, user = (m["content"] for m in body["messages"])
         if "## Rows\n" in user:
             content = self.answer_table(system, user)
-        elif system.startswith("Answer the question about each value."):
-            content = self.answer_lines(user)
+        elif user.startswith("Row:\n"):
+            content = self.answer_row(system, user)
+        elif "\n\nQuestions:\n" in user or "about each value." in system:
+            content = self.answer_values(system, user)
         else:
             question, value = read_single(user)
             content = json.dumps({"answer": self.cell(question, value)})
@@ -154,18 +156,42 @@ class Endpoint:
             answered.append({"row": row[0], "cells": cells})
         return json.dumps({"rows": answered})
 
-    def answer_lines(self, user: str) -> str:
-        """The answer to a question about several values."""
-        said, _, question = user.rpartition("\n\nQuestion: ")
+    def answer_row(self, system: str, user: str) -> str:
+        """The answer to a request for the columns of one row."""
+        key = user.splitlines()[1]
+        _, end = json.JSONDecoder().raw_decode(key)
+        value = str(json.loads(key[end + 2 :]))
+        cells = {}
+        for line in system.partition("\nColumns:\n")[2].splitlines():
+            if line.startswith('"'):
+                name, _ = json.JSONDecoder().raw_decode(line)
+                cells[name] = self.cell(line.partition("): ")[2], value)
+        return json.dumps(cells)
+
+    def answer_values(self, system: str, user: str) -> str:
+        """The answer to a question or several about a value, or about each of several."""
+        said, _, asked = user.rpartition("\n\nQuestion")
+        if asked.startswith(": "):
+            questions = {"answer": asked[2:]}
+        else:
+            lines = (line.partition(": ") for line in asked.splitlines()[1:])
+            questions = {json.loads(name): question for name, _, question in lines}
         lines = said.splitlines()
         if lines[0].startswith("Column: "):
             lines = lines[1:]
-        answered = []
+        if "about each value." not in system:
+            value = lines[1] if lines[0].startswith("Text") else lines[0].partition(": ")[2]
+            value = str(json.loads(value))
+            return json.dumps({name: self.cell(q, value) for name, q in questions.items()})
+        answered: list[Any] = []
         for line in lines:
             label, _, value = line.partition(": ")
-            answer = self.cell(question, str(json.loads(value)))
-            text = "?" if answer is None else json.dumps(answer).strip('"')
-            answered.append(f"{label},{text}")
+            cells = [self.cell(q, str(json.loads(value))) for q in questions.values()]
+            if '{"rows": [[' in system:
+                answered.append([label, *cells])
+            else:
+                texts = ["?" if c is None else json.dumps(c).strip('"') for c in cells]
+                answered.append(",".join([label, *texts]))
         return json.dumps({"rows": answered})
 
     def cell(self, question: str, value: str) -> Any:

@@ -68,8 +68,14 @@ def test_it_asks_what_a_query_asks(endpoint: Endpoint, model: hqdl.Model) -> Non
     rows = hqdl.query(sql, tables={"t": {"c": ["ant", "ox"]}}, model=model)
     assert rows.rows == [(3,), (2,)]
     asked = endpoint.requests
-    assert hqdl.map("length", ["ox"], return_type=int, model=model).to_pylist() == [2]
+    found = hqdl.map("length", ["ox"], return_type=int, kind="t.c", model=model)
+    assert found.to_pylist() == [2]
     assert endpoint.requests == asked
+    # Without a kind it is another value, whose answer holds for any column, too.
+    assert hqdl.map("length", ["ox"], return_type=int, model=model).to_pylist() == [2]
+    assert endpoint.requests == asked + 1
+    assert hqdl.map("length", ["ox"], return_type=int, kind="u.d", model=model)[0] == 2
+    assert endpoint.requests == asked + 1
 
 
 INPUTS = {

@@ -10,7 +10,7 @@ use hqdl::prompt::{Prompt, Question};
 use hqdl::value::Value;
 use hqdl_testkit::oracle;
 
-/// A question and the value it was asked about.
+/// A question and the value it was asked about. A value of two columns is two values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// The question.
@@ -19,6 +19,8 @@ pub struct Pair {
     pub kind: String,
     /// The value.
     pub value: String,
+    /// The column that it comes from.
+    pub origin: Option<String>,
 }
 
 /// Answers each question with its function.
@@ -40,10 +42,12 @@ impl Stub {
 
     fn reply(&self, prompt: &Prompt) -> Reply {
         let question = Question::read(&prompt.system, &prompt.user).unwrap();
+        let of = &question.origin;
         let content = question.answer(|row, column| {
             let value = Value::from_json(&row.key[0]).canonical().unwrap().into_owned();
             let (question, kind) = (column.about.clone(), column.kind.clone());
-            self.asked.lock().unwrap().push(Pair { question, kind, value });
+            let origin = of.clone();
+            self.asked.lock().unwrap().push(Pair { question, kind, value, origin });
             let mut row = row.clone();
             if let Json::String(text) = &mut row.key[0] {
                 *text = self.case.fold(text);

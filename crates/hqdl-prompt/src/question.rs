@@ -13,6 +13,8 @@ use hqdl_values::value::Value;
 pub struct Question {
     /// The expansion's name.
     pub table: String,
+    /// The column or expression that the values come from, where the prompt shows it.
+    pub origin: Option<String>,
     /// Names of the key columns.
     pub key: Vec<String>,
     /// The form of the answer.
@@ -115,7 +117,8 @@ impl Question {
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
         let (table, answers) = (text(&table["table"]), AnswerForm::Table);
-        Some(Self { table, key, format, columns, rows, tags, answers })
+        let origin = None;
+        Some(Self { table, origin, key, format, columns, rows, tags, answers })
     }
 
     /// The answer to this question as a well-behaved model writes it: `cell`

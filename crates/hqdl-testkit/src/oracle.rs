@@ -144,16 +144,18 @@ fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
     if column.many { (0..items).map(one).collect() } else { one(0) }
 }
 
-/// How often each pair of question and value was asked for. A question is what
-/// is asked and what the answer may be.
+/// How often each pair of question and value was asked for. A question is what is asked, of
+/// values of which column, and what the answer may be.
 pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut pairs = BTreeMap::new();
     for request in requests {
         for column in &request.question.columns {
             for row in &request.question.rows {
-                let table = &request.question.table;
-                let question =
-                    format!("{table} {} {} {:?}", column.about, column.kind, column.values);
+                let (table, origin) = (&request.question.table, &request.question.origin);
+                let asked = (&column.about, &column.kind, &column.values);
+                // A value of two columns is two entities, a text is one wherever it is.
+                let origin = origin.as_ref().filter(|_| table != "documents");
+                let question = format!("{table} {origin:?} {asked:?}");
                 let pair = (question, Json::from(row.key.as_slice()).to_string());
                 *pairs.entry(pair).or_insert(0) += 1;
             }

@@ -320,6 +320,7 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
     let mut columns = several::read_questions(system, rest.strip_prefix('\n')?)?;
     several::read_kinds(system, &mut columns)?;
     Some(Question {
+        origin: None,
         table: table.to_owned(),
         key,
         format: Format::Json,
@@ -330,8 +331,16 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Reads a prompt about one row back; `None` if it is a prompt about a table.
+/// Reads a prompt of a form back; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+    let question = read_form(system, user)?;
+    let column = user.strip_prefix("Column: ").and_then(|rest| rest.split_once('\n'));
+    let text = || user.strip_prefix("Text of ").and_then(|rest| rest.split_once(":\n"));
+    let origin = column.or_else(text).map(|(origin, _)| origin.to_owned());
+    Some(Question { origin, ..question })
+}
+
+fn read_form(system: &str, user: &str) -> Option<Question> {
     if let Some(question) = pack::read_back(system, user).or_else(|| row::read_back(system, user)) {
         return Some(question);
     }
@@ -368,6 +377,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         values: read_options(system),
     };
     Some(Question {
+        origin: None,
         table: table.to_owned(),
         key,
         format: Format::Json,

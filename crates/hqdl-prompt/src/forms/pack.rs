@@ -256,6 +256,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     };
     let answers = read_kinds(example["rows"].get(0)?, &mut columns)?;
     Some(Question {
+        origin: None,
         table: "values".to_owned(),
         key: names,
         format: Format::Json,

@@ -156,6 +156,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         None => (Vec::new(), Vec::new(), rest),
     };
     (rest.strip_prefix('\n')? == QUESTION).then(|| Question {
+        origin: None,
         table,
         key: names,
         format: Format::Json,
