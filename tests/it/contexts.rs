@@ -228,7 +228,7 @@ fn a_pattern_is_shown_to_the_model() {
     let map = "SELECT {{LLMMap('fn:initial', text, regex='[A-Z]+')}} FROM note";
     query(&project, &[], map).exits(0);
     let system = endpoint.requests()[0].body["messages"][0]["content"].as_str().unwrap().to_owned();
-    assert!(system.contains(r#""pattern":"[A-Z]+""#), "{system}");
+    assert!(system.contains(r#"the regular expression "[A-Z]+""#), "{system}");
     query(&project, &[], &map.replace(", regex='[A-Z]+'", "")).exits(0);
     assert_eq!(endpoint.count(), 1);
 }
