@@ -245,7 +245,7 @@ fn what_an_answer_is_compared_with_is_its_example() {
     query(&project, sql, &[]).exits(0);
     let asked = endpoint.requests();
     let system = asked[0].body["messages"][0]["content"].as_str().unwrap();
-    assert!(system.contains(r#""example":"CA""#), "{system}");
+    assert!(system.contains(r#"An answer looks like "CA"."#), "{system}");
     // It is no part of the question: another example asks nothing again.
     query(&project, &sql.replace("'CA'", "'NY'"), &[]).exits(0);
     assert_eq!(endpoint.count(), asked.len());
