@@ -153,6 +153,17 @@ impl From<BadAddress> for FactsError {
     }
 }
 
+/// Ignores that this role may not write what is not needed to read.
+fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
+    match written {
+        Err(FactsError::Refused { message, .. }) => {
+            debug!(message, "this role does not write it");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 /// A text as the server takes it: without NUL, which no name has a use for.
 /// Whatever must come back as it was is bytes there, or JSON.
 fn text(text: &str) -> String {
