@@ -132,6 +132,7 @@ impl Daemon {
     fn start(dir: &Path, cache: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hqdl"))
             .args(["daemon", "--listen", "127.0.0.1:0", "--cache", cache])
+            .args(["--client-requests=0", "--client-streams=0", "--client-megabytes=0"])
             .current_dir(dir)
             .env("HQDL_BENCH_KEY", "none")
             .stdout(Stdio::null())

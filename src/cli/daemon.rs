@@ -1,6 +1,6 @@
 //! `hqdl daemon`
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::{CacheFlags, Talk, log, session};
-use crate::daemon::{self, Settings, TOKEN};
+use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
 
@@ -29,6 +29,9 @@ pub struct Options {
     /// clients must send the token in `HQDL_TOKEN`.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = daemon::LISTEN)]
     listen: SocketAddr,
+    /// Unix socket to listen on, too. Its file mode is 0660: this user and this group may connect.
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
     /// Host name that clients may use for this machine, besides its addresses.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
@@ -53,7 +56,30 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     read_within: u64,
     #[command(flatten)]
+    client: ClientFlags,
+    #[command(flatten)]
     cache: CacheFlags,
+}
+
+/// Limits of each client: of an address, or of a user on the Unix socket.
+#[derive(Debug, clap::Args)]
+struct ClientFlags {
+    /// Most requests a second of one client; above that the daemon answers 429. 0 disables this
+    /// limit, and each of the following.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    client_requests: u32,
+    /// Most requests of one client at once.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    client_burst: u32,
+    /// Most event streams and POST requests (queries, plans, runs) of one client at a time.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    client_streams: u32,
+    /// Most megabytes a minute that the daemon sends to one client.
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    client_megabytes: u32,
+    /// Address of a proxy whose `X-Forwarded-For` header names the client.
+    #[arg(long, value_name = "ADDRESS")]
+    trusted_proxy: Vec<IpAddr>,
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
@@ -78,6 +104,14 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let settings = Settings {
         specs: options.specs.clone(),
         listen: options.listen,
+        socket: options.socket.clone(),
+        client_limits: ClientLimits {
+            requests: options.client.client_requests,
+            burst: options.client.client_burst,
+            streams: options.client.client_streams,
+            megabytes: options.client.client_megabytes,
+        },
+        trusted_proxies: options.client.trusted_proxy.iter().map(IpAddr::to_canonical).collect(),
         hosts: options.host.clone(),
         token: token.map(SecretString::from),
         spend: !options.no_spend,

@@ -73,7 +73,7 @@ impl Lent {
     #[cfg(unix)]
     fn open(cache: &Cache) -> Result<Self, FactsError> {
         use crate::facts::server::serve;
-        let Cache::Dir { dir, holder } = cache else {
+        let Cache::Dir { dir, holder, .. } = cache else {
             return Ok(Self { facts: cache.open()?, _lending: None });
         };
         let dir = dir.clone().map_or_else(user_cache, Ok)?;

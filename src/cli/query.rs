@@ -91,9 +91,10 @@ fn told(meta: &Meta, input: &Input<'_>, options: &Options, talk: Talk) -> ExitCo
         anstream::eprintln!("note: {}", note.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     let (missing, unknown) = (meta.values_missing, meta.values_unknown);
-    if missing > 0 && !talk.quiet {
-        let without = match missing - unknown {
-            0 => format!("the model does not know {}", count_noun(missing, "value")),
+    let tried = missing - meta.values_unanswered;
+    if tried > 0 && !talk.quiet {
+        let without = match tried - unknown {
+            0 => format!("the model does not know {}", count_noun(unknown, "value")),
             failed if unknown == 0 => format!("{} could not be read", count_noun(failed, "value")),
             failed => format!(
                 "{} could not be read, and the model does not know {}",

@@ -68,7 +68,7 @@ pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
     let holder = format!("hqdl {command}");
     match server(flags) {
         Some(url) => Cache::Server { url, holder, say: say() },
-        None => Cache::Dir { dir: flags.cache.clone(), holder },
+        None => Cache::Dir { dir: flags.cache.clone(), holder, say: say() },
     }
 }
 

@@ -36,7 +36,7 @@ mod state;
 mod status;
 mod watch;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,12 +54,31 @@ const VALUE: i32 = 16 << 20;
 /// The variable that holds the token of clients.
 pub const TOKEN: &str = "HQDL_TOKEN";
 
+/// Limits of each client; 0 means no limit.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientLimits {
+    /// Requests a second.
+    pub requests: u32,
+    /// Requests that may come at once.
+    pub burst: u32,
+    /// Event streams and POST requests at once.
+    pub streams: u32,
+    /// Megabytes sent a minute.
+    pub megabytes: u32,
+}
+
 /// How a daemon is to run.
 pub struct Settings {
     /// The directory of the specs, or one spec.
     pub specs: PathBuf,
     /// Where it listens.
     pub listen: SocketAddr,
+    /// Unix socket that it serves the same on.
+    pub socket: Option<PathBuf>,
+    /// What each client may use.
+    pub client_limits: ClientLimits,
+    /// Proxies whose `X-Forwarded-For` names the client.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Names that clients may call it by, besides addresses and `localhost`.
     pub hosts: Vec<String>,
     /// What clients must show; demanded beyond loopback.

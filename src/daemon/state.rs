@@ -14,6 +14,7 @@ use super::event::{Checked, EndedRun};
 use super::event::{DaemonEvent, RunWish};
 use super::files::Files;
 use super::house::DaemonContext;
+use super::http::{self, Door};
 use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::DaemonRuns;
@@ -21,7 +22,7 @@ use super::spec::{Entry, Taken, WantedRun};
 use super::specs::Specs;
 use super::status::{Cause, DaemonStatus};
 use super::watch::{Watch, ask_servers, look_later, poll};
-use super::{Settings, http, notify, signals};
+use super::{Settings, notify, signals};
 use crate::facts::Facts;
 use crate::facts::server::{self, CacheServer};
 use crate::failure::Failure;
@@ -63,8 +64,11 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     let (events, mut queue) = mpsc::channel(QUEUE);
     let mut settings = settings;
     settings.specs = std::path::absolute(&settings.specs).unwrap_or(settings.specs);
-    let listener = http::bind(settings.listen).await?;
-    let listens = listener.local_addr().unwrap_or(settings.listen);
+    let mut doors = vec![Door::bind(settings.listen).await?];
+    let listens = doors[0].local_addr().unwrap_or(settings.listen);
+    if let Some(socket) = &settings.socket {
+        doors.push(Door::bind_socket(socket)?);
+    }
     signals::listen(events.clone())
         .map_err(|e| Failure::input(format!("cannot listen to signals: {e}"), ""))?;
     ask_servers(settings.poll.unwrap_or(ASK_SERVERS), events.clone());
@@ -115,7 +119,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     why.into_iter().for_each(|why| state.is_blind(why));
     let (close, closing) = channel::channel(false);
     state.lending = lend(&house)?;
-    let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
+    let serving = tokio::spawn(http::serve(doors, house.clone(), closing));
     state.rescan(Cause::Begin);
     state.begin();
     (house.settings.say)(&format!("listening on {url}"));

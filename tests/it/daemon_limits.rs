@@ -164,3 +164,140 @@ fn a_reader_that_is_slow_frees_the_database() {
     let message = last["error"]["message"].as_str().unwrap();
     assert!(message.contains("not read within 2 s"), "{last}");
 }
+
+/// Asks over a Unix socket; returns the status line and what follows.
+fn ask_socket(path: &std::path::Path) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+fn retry_after(head: &str) -> u64 {
+    let line = head.lines().find_map(|l| l.strip_prefix("retry-after: "));
+    line.unwrap_or_else(|| panic!("no Retry-After: {head}")).trim().parse().unwrap()
+}
+
+#[test]
+fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let socket = project.path("hqdl.sock");
+    let flags = ["--no-spend", "--client-requests", "1", "--client-burst", "3"];
+    let place = socket.to_str().unwrap().to_owned();
+    let daemon = Daemon::start(
+        &project,
+        &[&flags[..], &["--socket", &place], &["--trusted-proxy", "::1"]].concat(),
+    );
+    let all: Vec<_> = (0..8).map(|_| daemon.get("/healthz")).collect();
+    let refused: Vec<_> = all.iter().filter(|a| a.status == 429).collect();
+    assert!((3..=5).contains(&refused.len()), "{all:?}");
+    let last = refused.last().unwrap();
+    assert_eq!(retry_after(&last.head), 1);
+    assert!(last.body.contains("1 request a second"), "{last:?}");
+    // Nobody but a trusted proxy says whose a request is.
+    let forged = format!(
+        "GET /healthz HTTP/1.0\r\nHost: {}\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n",
+        daemon.address
+    );
+    let forged: Vec<u16> = (0..3).map(|_| daemon.raw(&forged).status).collect();
+    assert!(forged.contains(&429), "{forged:?}");
+    // A user on the socket is another client, with a share of its own.
+    let all: Vec<_> = (0..8).map(|_| ask_socket(&socket)).collect();
+    let refused = all.iter().filter(|a| a.starts_with("HTTP/1.0 429")).count();
+    assert!((3..=5).contains(&refused) && all[0].starts_with("HTTP/1.0 200"), "{all:?}");
+    assert_eq!(retry_after(all.iter().find(|a| a.contains(" 429")).unwrap()), 1);
+    // After that it is served again.
+    std::thread::sleep(Duration::from_millis(1100));
+    daemon.get("/healthz").is(200);
+    assert!(ask_socket(&socket).starts_with("HTTP/1.0 200"));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o660);
+    daemon.signal("TERM");
+    assert_eq!(daemon.ends(), 0);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_trusted_proxy_names_its_clients() {
+    let flags = ["--client-requests", "1", "--client-burst", "2", "--trusted-proxy", "127.0.0.1"];
+    let (_endpoint, _project, daemon) = waiting_for_one(&flags);
+    let ask = |from: &str| {
+        let host = &daemon.address;
+        let head =
+            format!("GET /healthz HTTP/1.0\r\nHost: {host}\r\nX-Forwarded-For: {from}\r\n\r\n");
+        daemon.raw(&head).status
+    };
+    let statuses = |from: &str| -> Vec<u16> { (0..4).map(|_| ask(from)).collect() };
+    assert!(statuses("10.0.0.1").contains(&429));
+    assert_eq!(ask("10.0.0.2"), 200);
+    // What a client itself puts in front counts for nothing.
+    assert!(statuses("192.0.2.7, 10.0.0.2").contains(&429));
+    assert_eq!(ask("10.0.0.2, 10.0.0.3:4711, 127.0.0.1"), 200);
+    // One network of IPv6 is one client.
+    assert_eq!([ask("2001:db8::1"), ask("2001:db8::2")], [200, 200]);
+    assert!(statuses("2001:db8::3").contains(&429));
+    assert_eq!(ask("[2001:db8:1::1]:80"), 200);
+    assert!(statuses("no address").contains(&429), "a broken header is the proxy's own request");
+}
+
+/// A daemon of one spec, without waiting for it: that takes requests, too.
+fn waiting_for_one(flags: &[&str]) -> (Endpoint, Project, Daemon) {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[&["--no-spend"], flags].concat());
+    (endpoint, project, daemon)
+}
+
+#[test]
+fn a_client_has_few_streams_and_others_have_theirs() {
+    let flags = ["--client-requests", "0", "--client-streams", "2", "--trusted-proxy", "127.0.0.1"];
+    let (_endpoint, _project, daemon) = waiting(&flags);
+    let open = |from: &str| {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
+        let host = &daemon.address;
+        write!(
+            stream,
+            "GET /v1/runs/events HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {from}\r\n\r\n"
+        )
+        .unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8_lossy(&status[9..]).into_owned())
+    };
+    let streams: Vec<_> = (0..4).map(|_| open("10.0.0.1")).collect();
+    let statuses: Vec<&str> = streams.iter().map(|(_, status)| status.as_str()).collect();
+    assert_eq!(statuses, ["200", "200", "429", "429"]);
+    assert_eq!(open("10.0.0.2").1, "200");
+    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    // A stream that has ended makes room.
+    drop(streams);
+    until("a stream is free", || open("10.0.0.1").1 == "200");
+}
+
+#[test]
+fn a_client_beyond_its_bytes_waits_when_its_stream_has_ended() {
+    let flags =
+        ["--client-requests", "0", "--client-megabytes", "1", "--trusted-proxy", "127.0.0.1"];
+    let (_endpoint, _project, daemon) = waiting(&flags);
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300)
+               SELECT i, hex(zeroblob(5000)) FROM n";
+    let body = json!({ "sql": sql }).to_string();
+    let ask = |from: &str| {
+        daemon.raw(&format!(
+            "POST /v1/query HTTP/1.0\r\nHost: {}\r\nX-Forwarded-For: {from}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            daemon.address,
+            body.len()
+        ))
+    };
+    let first = ask("10.0.0.1").is(200);
+    assert!(first.body.len() > 3_000_000 && first.body.contains("\"meta\""), "it is whole");
+    let second = ask("10.0.0.1").is(429);
+    assert!(second.error().contains("1 MB a minute"), "{second:?}");
+    // Two megabytes above the limit.
+    assert!((110..=125).contains(&retry_after(&second.head)), "{}", second.head);
+    ask("10.0.0.2").is(200);
+}

@@ -313,6 +313,50 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     assert!(endpoint.count() - asked <= rows(COUNT - 4 - 4), "{} more", endpoint.count() - asked);
 }
 
+/// Who borrows from a stopped process is told for whom it waits, before and while it works.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_borrower_of_a_stopped_owner_says_for_whom_it_waits() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let owner = owner_process(&project);
+    let said = project.path("said");
+    let start = || {
+        let mut command = project.command(&["materialize", "specs/x.toml", "--concurrency", "1"]);
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
+        command.spawn().unwrap()
+    };
+    let wanted = format!("process {} ", owner.id());
+    let is_told = || {
+        let began = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&said).unwrap();
+            if text.contains("is stopped; this command waits") {
+                assert!(text.contains(&wanted), "{text}");
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(5), "nothing is said: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    owner.signal("STOP");
+    let mut first = start();
+    is_told();
+    owner.signal("CONT");
+    assert!(first.wait().unwrap().success());
+    project.execute("DROP TABLE llm; INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
+    endpoint.fault(Fault::Latency(Duration::from_secs(1)), Times::Always);
+    let count = endpoint.count();
+    let mut second = start();
+    endpoint.wait_for(count + 1);
+    owner.signal("STOP");
+    is_told();
+    owner.signal("CONT");
+    assert!(second.wait().unwrap().success());
+    owner.signal("KILL");
+    owner.wait();
+}
+
 /// The answer comes when somebody else owns the cache already.
 #[test]
 fn what_an_orphan_was_answered_is_known_to_the_next_owner() {

@@ -666,6 +666,29 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
         let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", "--db", &url, &sql]);
         assert_eq!(explained.code, 0, "{}", explained.stderr);
     }
+    // Around calls, too, it is the server's words.
+    for (condition, rows) in [
+        (format!("{eyes} ILIKE 'blue'"), format!("{eyes} = 'Blue'")),
+        (format!("{eyes} NOT ILIKE 'BLU%'"), format!("{eyes} NOT LIKE 'Blu%'")),
+        (format!("{eyes} SIMILAR TO '(Blue|Green)'"), format!("{eyes} IN ('Blue', 'Green')")),
+        (
+            format!("DATE '2020-03-01' - interval '1 day' = '2020-02-29' AND {eyes} = 'Blue'"),
+            format!("{eyes} = 'Blue'"),
+        ),
+        (
+            format!("make_date({born}::int, 1, 1) < DATE '1950-01-01' - interval '0' day"),
+            format!("{born} < 1950"),
+        ),
+        (
+            format!("id::text = '1' AND {eyes} IS NOT NULL"),
+            format!("id = 1 AND {eyes} IS NOT NULL"),
+        ),
+    ] {
+        let query = |condition| format!("SELECT id FROM hero WHERE {condition} ORDER BY id");
+        let (there, meta) = asked(&project, &query(&condition), &["--db", &url]);
+        let (file, _) = asked(&project, &query(&rows), &[]);
+        assert_eq!(there, file, "{condition}\n{}", meta["sql"]);
+    }
     // Without calls it is the server's own, whatever it takes.
     let own = "SELECT name::varchar(3), now() > '2020-01-01', 1.50 FROM hero WHERE name ILIKE 'zed' -- its own;";
     assert_eq!(asked(&project, own, &["--db", &url]).0, [[json!("Zed"), json!(1), json!(1.5)]]);
@@ -688,9 +711,18 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     project.materialize(&[]).exits(0);
     let count = endpoint.count();
     asked(&project, eyes, &[]);
-    // A row that nobody asked about is no NULL.
+    // New rows keep none of the others from being read: they are NULL, and the result is
+    // reported as incomplete.
     sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'), ('Newer', NULL)");
-    refused(eyes, &["2 rows of `llm` are not all answered", "hqdl materialize"], &[]);
+    let args = ["query", "--spec", "specs/x.toml", "--json", eyes];
+    let ended = project.hqdl(&args).exits(1);
+    let note = "2 rows of `llm` are not all answered yet, and NULL in the result";
+    assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hqdl materialize specs/x.toml"), "{}", ended.stderr);
+    let json: Json = serde_json::from_str(&ended.stdout).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let nulls: Vec<&Json> = rows.iter().filter(|row| row[1].is_null()).collect();
+    assert_eq!((rows.len(), nulls.len(), &json["meta"]["values_missing"]), (12, 2, &json!(2)));
     sql_at(&url, "DELETE FROM hero WHERE name LIKE 'New%'");
     asked(&project, eyes, &[]);
     refused(

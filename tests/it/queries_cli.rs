@@ -771,6 +771,7 @@ fn meta_is_the_object_that_was_promised() {
         values_reused: 3,
         values_missing: 1,
         values_unknown: 1,
+        values_unanswered: 0,
         passes: vec![Pass { demanded: 7, seconds: 0.5 }, Pass::default()],
         input_tokens: 100,
         output_tokens: 20,

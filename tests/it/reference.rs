@@ -373,7 +373,8 @@ fn every_operation_over_http_is_on_the_page() {
         "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` says otherwise. \
          With a token in `HQDL_TOKEN`, send it as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
          this page as an OpenAPI 3.1 document. An error is `{\"error\": {\"message\", \"hint\", \"exit\"}}`, with \
-         the exit code of the command line.\n\n",
+         the exit code of the command line. A client that exceeds its share of the daemon gets 429 \
+         with `Retry-After` (`--client-requests`, `--client-streams`, `--client-megabytes`).\n\n",
     );
     let mut described = 0;
     for (method, path, target, body) in requests() {

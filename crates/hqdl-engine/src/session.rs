@@ -109,6 +109,8 @@ pub enum Cache {
         dir: Option<PathBuf>,
         /// How this process is described to others who use it.
         holder: String,
+        /// Reports that the process which owns it does not go on.
+        say: Say,
     },
     /// On a server.
     Server {
@@ -132,8 +134,8 @@ impl Cache {
     /// [`FactsError`] when they cannot be opened.
     pub fn open(&self) -> Result<Facts, FactsError> {
         match self {
-            Self::Dir { dir: Some(dir), holder } => Facts::open(dir, holder),
-            Self::Dir { dir: None, holder } => Facts::open(&user_cache()?, holder),
+            Self::Dir { dir: Some(dir), holder, say } => Facts::open_with(dir, holder, say),
+            Self::Dir { dir: None, holder, say } => Facts::open_with(&user_cache()?, holder, say),
             Self::Server { url, holder, say } => {
                 Facts::connect(url, &user_cache()?.join("servers"), holder, Arc::clone(say))
             }

@@ -48,6 +48,7 @@ pub mod requests;
 pub mod refresh;
 mod sessions;
 mod spending;
+mod stopped_owner;
 mod store;
 mod throttle;
 pub mod transfer;
@@ -63,6 +64,7 @@ use tracing::warn;
 
 use self::local::Lock;
 use self::remote::Refusal;
+use self::stopped_owner::StoppedOwner;
 pub use batch_jobs::{BatchJob, BatchRequest, Stage};
 pub use checksum::Damage;
 pub use completion::{Completion, Outcome};
@@ -273,6 +275,16 @@ impl Facts {
     /// [`FactsError::Held`] when another process has them and does not lend them;
     /// others when the disk fails.
     pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
+        let say: Say = Arc::new(|_| ());
+        Self::open_with(dir, holder, &say)
+    }
+
+    /// The same; `say` is called when the process that owns the facts is stopped, so that
+    /// this one waits for it.
+    ///
+    /// # Errors
+    /// As [`Facts::open`].
+    pub fn open_with(dir: &Path, holder: &str, say: &Say) -> Result<Self, FactsError> {
         local::make(dir)?;
         let began = Instant::now();
         loop {
@@ -282,7 +294,8 @@ impl Facts {
                 }
                 Lock::Theirs(other) => other,
             };
-            match RemoteStore::begin(dir, holder) {
+            let watched = StoppedOwner::watch(dir, &other, Arc::clone(say));
+            match RemoteStore::begin(dir, holder, watched) {
                 Ok(store) => return Ok(Self::of(store)),
                 Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
                 Err(Refusal::Failed(error)) => return Err(error),

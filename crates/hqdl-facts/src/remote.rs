@@ -21,6 +21,7 @@ use crate::journal::Journal;
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::record::{Record, RecordBytes, decode};
 use crate::sessions::FactsSession;
+use crate::stopped_owner::StoppedOwner;
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
 use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause};
 use crate::wire::{Ask, Hello, MAGIC, OwnerSays, PROTOCOL, Welcome};
@@ -55,6 +56,8 @@ struct Connection {
     asked: AtomicU64,
     /// A line of its own for looking things up: there and back on one thread.
     looks: Mutex<Stream>,
+    /// Reports that the owner is stopped.
+    _watched: StoppedOwner,
 }
 
 /// Who waits for which answer; `None` when the owner is gone.
@@ -77,7 +80,7 @@ pub(super) fn socket(dir: &Path) -> PathBuf {
 
 impl Connection {
     /// Begins a session with the owner.
-    fn begin(dir: &Path, holder: &str) -> Result<Self, Refusal> {
+    fn begin(dir: &Path, holder: &str, watched: StoppedOwner) -> Result<Self, Refusal> {
         let (stream, welcome) = greet(dir, &Hello::Works { holder: holder.to_owned() })?;
         let (looks, _) = greet(dir, &Hello::Looks)?;
         let mut incoming = stream.try_clone().map_err(|_| Refusal::Nobody)?;
@@ -101,6 +104,7 @@ impl Connection {
             pending,
             asked: AtomicU64::new(1),
             looks: Mutex::new(looks),
+            _watched: watched,
         })
     }
 
@@ -187,8 +191,8 @@ impl Drop for Connection {
 
 impl RemoteStore {
     /// Begins to use a cache through its owner. `holder` describes this process.
-    pub(super) fn begin(dir: &Path, holder: &str) -> Result<Self, Refusal> {
-        let owner = Connection::begin(dir, holder)?;
+    pub(super) fn begin(dir: &Path, holder: &str, watched: StoppedOwner) -> Result<Self, Refusal> {
+        let owner = Connection::begin(dir, holder, watched)?;
         let session =
             FactsSession { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
         let journal = Journal::open(&dir.join("journal.sqlite"), session);

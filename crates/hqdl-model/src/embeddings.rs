@@ -31,7 +31,8 @@ impl EmbeddingsEndpoint {
     /// # Errors
     /// [`SetupError`] without its key.
     pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
-        let endpoint = Endpoint::shared(&settings.model, super::per_minute(limits), facts)?;
+        let endpoint =
+            Endpoint::shared(&settings.model, super::per_minute(limits), limits.per, facts)?;
         Ok(Self { endpoint, timeout: settings.timeout })
     }
 

@@ -219,7 +219,7 @@ pub fn connect_with(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupE
     models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
             let limits = per_minute(&spec.limits);
-            Ok(Arc::new(openai::Endpoint::shared(&spec.model, limits, facts)?))
+            Ok(Arc::new(openai::Endpoint::shared(&spec.model, limits, spec.limits.per, facts)?))
         }
         Provider::Replay => recordings(spec),
     })

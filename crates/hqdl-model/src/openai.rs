@@ -30,7 +30,9 @@ use super::{
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
-use hqdl_spec::{CHAT, ModelParameters, ModelSettings, OPENAI, SERVICE_TIER, parameters_text};
+use hqdl_spec::{
+    CHAT, LimitScope, ModelParameters, ModelSettings, OPENAI, SERVICE_TIER, parameters_text,
+};
 use hqdl_values::key::tagged_text;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,11 +99,16 @@ impl Endpoint {
     pub fn shared(
         settings: &ModelSettings,
         limits: PerMinute,
+        per: LimitScope,
         facts: &Facts,
     ) -> Result<Self, SetupError> {
         let key = EndpointKey::read(settings)?;
+        let shared_key = match per {
+            LimitScope::Endpoint => "",
+            LimitScope::Key => key.text(),
+        };
         // Endpoint and key are told apart from others, and not told.
-        let parts = [base(settings).to_owned(), key.text().to_owned()];
+        let parts = [base(settings).to_owned(), shared_key.to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
         let throttle = facts.throttle(&id, &settings.name, limits)?;
         let mut endpoint = Self::with_key(settings, key, throttle)?;

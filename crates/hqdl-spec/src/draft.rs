@@ -464,6 +464,7 @@ impl Draft {
         Limits {
             requests_per_minute: limits.requests_per_minute,
             tokens_per_minute: limits.tokens_per_minute,
+            per: limits.per,
             concurrency: limits.concurrency.unwrap_or(CONCURRENCY).max(1),
             budget_usd: limits.budget_usd,
             budget_usd_per_day: limits.budget_usd_per_day,

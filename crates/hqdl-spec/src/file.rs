@@ -218,6 +218,17 @@ pub enum Reuse {
     AnyModel,
 }
 
+/// Who shares a limit per minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitScope {
+    /// All requests to an endpoint, whatever their keys.
+    #[default]
+    Endpoint,
+    /// The requests of one key.
+    Key,
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
@@ -226,6 +237,11 @@ pub struct LimitsTable {
     pub requests_per_minute: Option<u32>,
     /// Tokens in any minute, input and output.
     pub tokens_per_minute: Option<u32>,
+    /// Whether the limits per minute are shared by all requests to the endpoint
+    /// (`endpoint`, the default), or by those of one key (`key`: for keys of different
+    /// accounts). The strictest known limit applies.
+    #[serde(default)]
+    pub per: LimitScope,
     /// Requests in flight at once.
     pub concurrency: Option<u32>,
     /// USD a run may spend.

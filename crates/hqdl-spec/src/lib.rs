@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use self::secret::is_variable;
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
-pub use file::{Echo, Format, Provider, Reuse};
+pub use file::{Echo, Format, LimitScope, Provider, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{PriceTable, Type};
 pub use images::Images;
@@ -299,6 +299,8 @@ pub struct Limits {
     pub requests_per_minute: Option<u32>,
     /// Tokens in any minute.
     pub tokens_per_minute: Option<u32>,
+    /// Who shares these two.
+    pub per: LimitScope,
     /// Requests in flight at once.
     pub concurrency: u32,
     /// USD a run may spend.

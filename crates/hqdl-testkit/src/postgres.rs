@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::{NoTls, SimpleQueryMessage};
@@ -239,6 +239,16 @@ struct ProxyState {
     cut: AtomicBool,
     /// Milliseconds that each piece takes, there and back.
     delay: AtomicU64,
+    /// Loses what the server answers.
+    deaf: AtomicBool,
+    open: Mutex<Vec<ProxyConnection>>,
+}
+
+/// A connection that goes through.
+struct ProxyConnection {
+    ends: [TcpStream; 2],
+    /// What is under way on it never arrives, its end neither.
+    lost: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -252,11 +262,15 @@ impl Proxy {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                let ends = [client.try_clone().unwrap(), server.try_clone().unwrap()];
+                let lost = Arc::new(AtomicBool::new(false));
+                let connection = ProxyConnection { ends, lost: Arc::clone(&lost) };
+                shared.open.lock().unwrap().push(connection);
                 let ways =
                     [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
-                for (from, to) in ways {
-                    let state = Arc::clone(&shared);
-                    std::thread::spawn(move || carry(from, to, &state));
+                for ((from, to), answers) in ways.into_iter().zip([false, true]) {
+                    let (state, lost) = (Arc::clone(&shared), Arc::clone(&lost));
+                    std::thread::spawn(move || carry(from, to, answers, &state, &lost));
                 }
             }
         });
@@ -279,6 +293,32 @@ impl Proxy {
         self.state.cut.store(false, Ordering::SeqCst);
     }
 
+    /// Connections end. What was sent to the server within the last milliseconds is done there,
+    /// and its answers are lost.
+    pub fn sever(&self, milliseconds: u64) {
+        self.state.deaf.store(true, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        for connection in self.state.open.lock().unwrap().drain(..) {
+            connection.ends.iter().for_each(|end| drop(end.shutdown(std::net::Shutdown::Both)));
+        }
+        self.state.deaf.store(false, Ordering::SeqCst);
+    }
+
+    /// Nothing goes through for some time; then clients see their connections end, and the
+    /// server never does. New connections work.
+    pub fn half_open(&self, milliseconds: u64) {
+        self.cut();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        for connection in self.state.open.lock().unwrap().drain(..) {
+            connection.lost.store(true, Ordering::SeqCst);
+            let [client, server] = connection.ends;
+            let _ = client.shutdown(std::net::Shutdown::Both);
+            // It stays open.
+            std::mem::forget(server);
+        }
+        self.mend();
+    }
+
     /// Whatever goes through takes so long each way.
     pub fn delay(&self, milliseconds: u64) {
         self.state.delay.store(milliseconds, Ordering::SeqCst);
@@ -286,23 +326,34 @@ impl Proxy {
 }
 
 /// Carries what comes, each piece as late as the way is long.
-fn carry(mut from: TcpStream, mut to: TcpStream, state: &Arc<ProxyState>) {
+fn carry(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    answers: bool,
+    state: &Arc<ProxyState>,
+    lost: &Arc<AtomicBool>,
+) {
     let (pieces, arriving) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
-    let held = Arc::clone(state);
+    let (held, lost) = (Arc::clone(state), Arc::clone(lost));
     std::thread::spawn(move || {
         for (at, piece) in arriving {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));
             while held.cut.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            if to.write_all(&piece).is_err() {
+            if lost.load(Ordering::SeqCst) || to.write_all(&piece).is_err() {
                 return;
             }
         }
-        let _ = to.shutdown(std::net::Shutdown::Both);
+        if !lost.load(Ordering::SeqCst) {
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        }
     });
     let mut piece = vec![0; 1 << 16];
     while let Ok(n) = from.read(&mut piece) {
+        if n > 0 && answers && state.deaf.load(Ordering::SeqCst) {
+            continue;
+        }
         let late = Duration::from_millis(state.delay.load(Ordering::SeqCst));
         if n == 0 || pieces.send((Instant::now() + late, piece[..n].to_vec())).is_err() {
             return;

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 
 use super::HttpState;
+use super::client_limits::Client;
 use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
@@ -25,12 +26,31 @@ pub(super) async fn check(State(shop): State<HttpState>, request: Request, next:
     // Only routes that are there have a name; strangers' paths are one.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::name(route.as_deref().unwrap_or_default());
-    let response = match let_in(&shop, request.method(), request.headers(), route) {
-        Ok(()) => next.run(request).await,
+    let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
+    let response = match shop.shares.admit(find_client(&shop, &request), is_stream) {
+        Ok(admitted) => {
+            let response = match let_in(&shop, request.method(), request.headers(), route) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => refusal.into_response(),
+            };
+            response.map(|body| admitted.watch(body))
+        }
         Err(refusal) => refusal.into_response(),
     };
     shop.house.metrics.served(route, response.status().as_u16(), began.elapsed());
     response
+}
+
+/// Returns the client that sent a request.
+fn find_client(shop: &HttpState, request: &Request) -> Client {
+    match request.extensions().get::<Client>() {
+        Some(Client::Address(peer)) => {
+            let trusted = &shop.house.settings.trusted_proxies;
+            Client::behind_proxy(*peer, request.headers(), trusted)
+        }
+        Some(user) => *user,
+        None => Client::User(None),
+    }
 }
 
 /// Sets the headers that every response has.

@@ -5,6 +5,8 @@
 //! on threads of their own; only what changes something goes through the loop.
 
 mod api;
+mod client_limits;
+mod door;
 mod events;
 mod facts;
 mod guard;
@@ -15,7 +17,6 @@ mod reply;
 mod rows;
 mod stalled;
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +30,15 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+use self::client_limits::ClientShares;
+pub(super) use self::door::Door;
 pub(super) use self::events::told;
 pub(super) use self::reply::no_spec;
 use self::stalled::Watched;
 use super::house::DaemonContext;
 use super::metrics::Counted;
-use crate::failure::Failure;
 
 /// Connections at once; one more waits to be accepted. What holds one for as long
 /// as it likes (streams, and who waits for runs) is held to less, and so is what
@@ -62,6 +63,8 @@ const WAITING: i64 = 128;
 #[derive(Clone)]
 struct HttpState {
     house: DaemonContext,
+    /// What each client has used.
+    shares: Arc<ClientShares>,
     /// Places to work in.
     places: Arc<Semaphore>,
     /// Places for short looks.
@@ -76,54 +79,52 @@ struct HttpState {
     closing: watch::Receiver<bool>,
 }
 
-/// Takes the address.
-pub(super) async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(listen).await.map_err(|e| {
-        Failure::input(
-            format!("cannot listen on {listen}: {e}"),
-            "does another daemon? `hqdl status` asks it; --listen 127.0.0.1:0 takes any free port",
-        )
-    })
-}
-
 /// Serves until `closing` becomes true; requests under way are answered.
-pub(super) async fn serve(
-    listener: TcpListener,
-    house: DaemonContext,
-    closing: watch::Receiver<bool>,
-) {
+pub(super) async fn serve(doors: Vec<Door>, house: DaemonContext, closing: watch::Receiver<bool>) {
+    let shares = ClientShares::new(house.settings.client_limits);
     let shop = HttpState {
         house,
+        shares: Arc::new(shares),
         places: Arc::new(Semaphore::new(AT_WORK)),
         looks: Arc::new(Semaphore::new(LOOKS)),
         streams: Arc::new(Semaphore::new(STREAMS)),
         waits: Arc::new(Semaphore::new(WAITS)),
         edits: Arc::default(),
-        closing: closing.clone(),
+        closing,
     };
+    let routes = router(shop.clone());
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let accepting = doors
+        .into_iter()
+        .map(|door| accept_clients(door, shop.clone(), routes.clone(), Arc::clone(&connections)));
+    futures_util::future::join_all(accepting).await;
+}
+
+/// Accepts the clients of a listener.
+async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections: Arc<Semaphore>) {
     let metrics = Arc::clone(&shop.house.metrics);
-    let service = TowerToHyperService::new(router(shop));
+    let service = TowerToHyperService::new(routes);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let closing = shop.closing;
     let mut ending = closing.clone();
     loop {
         let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = door.accept() => accepted,
             () = ends(&mut ending) => return,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, client)) = accepted else {
             // Out of file handles, most likely: others will go.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let _ = stream.set_nodelay(true);
         let (stream, patience) = Watched::new(stream, STALLED);
         let service = service.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             patience.set(STALLED);
             request.extensions_mut().insert(patience.clone());
+            request.extensions_mut().insert(client);
             service.call(request)
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// How long a connection may take nothing.
@@ -30,15 +29,15 @@ impl Patience {
 }
 
 /// A connection whose writes fail when they make no progress.
-pub(super) struct Watched {
-    stream: TcpStream,
+pub(super) struct Watched<S> {
+    stream: S,
     patience: Patience,
     /// While a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Watched {
-    pub(super) fn new(stream: TcpStream, patience: Duration) -> (Self, Patience) {
+impl<S> Watched<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> (Self, Patience) {
         let handle = Patience(Arc::default());
         handle.set(patience);
         (Self { stream, patience: handle.clone(), waiting: None }, handle)
@@ -57,7 +56,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -67,7 +66,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -56,7 +56,8 @@ pub(in crate::swan) fn faults(
         ..SpecOverrides::default()
     };
     let holder = "hqdl swan score".to_owned();
-    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), holder };
+    let say = std::sync::Arc::new(|_: &str| ());
+    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), holder, say };
     let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
     let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut faults = Faults::new();

@@ -93,15 +93,18 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
     let mut engine = Engine::prepare(request, None)?;
     let (direct, reads) = engine.on_server()?;
     let database = Database::open(request.database)?;
+    let (mut unanswered, mut notes) = (0, Vec::new());
     for (expansion, columns) in &reads {
         let expansion = &request.spec.expansions[*expansion];
-        let open = database.unanswered(expansion, columns)?;
+        let open = database.unanswered(expansion, columns)?.unsigned_abs();
         if open > 0 {
-            return Err(QueryError::sql(
-                format!("{open} rows of `{}` are not all answered yet", expansion.name),
-                None,
-                "",
-                format!("fill them first: hqdl materialize {}", request.spec.path.display()),
+            unanswered += open;
+            let (rows, are) = if open == 1 { ("row", "is") } else { ("rows", "are") };
+            notes.push(format!(
+                "{open} {rows} of `{}` {are} not all answered yet, and NULL in the result; to fill \
+                 them: hqdl materialize {}",
+                expansion.name,
+                request.spec.path.display()
             ));
         }
     }
@@ -123,6 +126,9 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
         engine.passes.push(Pass { demanded: 0, seconds });
     }
     let mut meta = engine.meta(Usage::default(), began);
+    meta.values_missing += unanswered;
+    meta.values_unanswered = unanswered;
+    meta.notes.extend(notes);
     let why = "published tables answer every call".to_owned();
     meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, fired: true, why });
     Ok(meta)

@@ -79,6 +79,9 @@ pub struct Meta {
     pub values_missing: u64,
     /// Those of the missing values that the model says it does not know.
     pub values_unknown: u64,
+    /// Those of the missing values that belong to rows which were not asked about yet, since
+    /// the database is on a server.
+    pub values_unanswered: u64,
     /// The runs of its SQL, in their order; the last demanded nothing.
     pub passes: Vec<Pass>,
     /// Input tokens.

@@ -13,7 +13,7 @@ use crate::checksum::checksum;
 use crate::journal::cells_text;
 use crate::postgres::Server;
 use crate::postgres::key::keyed;
-use crate::postgres::link::{Client, Worked};
+use crate::postgres::link::{BEGIN, Client, Worked};
 use crate::postgres::words::Parameter;
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER;
@@ -22,7 +22,7 @@ use hqdl_database::postgres::address::ANSWER;
 const TOGETHER: usize = 256;
 
 /// A unit that waits, and who waits for it.
-pub(super) type Waiting = (CommitUnit, oneshot::Sender<Result<(), FactsError>>);
+pub(super) type Waiting = (Arc<KeptUnit>, oneshot::Sender<Result<(), FactsError>>);
 
 /// A unit with what tells its commit from another's.
 pub(super) struct KeptUnit {
@@ -41,16 +41,21 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
     let mut waiting = Vec::new();
     let mut behind = false;
     while units.recv_many(&mut waiting, TOGETHER).await > 0 {
-        let (units, replies): (Vec<CommitUnit>, Vec<_>) = waiting.drain(..).unzip();
-        let units: Vec<KeptUnit> = units.into_iter().map(KeptUnit::new).collect();
-        let kept = server.keep_safely(&units).await;
+        let (units, replies): (Vec<Arc<KeptUnit>>, Vec<_>) = waiting.drain(..).unzip();
+        let kept = server.commit(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
             // What it did not take while it was away.
             behind = server.keep_spooled().await.is_err();
         }
         behind |= kept.is_err();
-        for reply in replies {
-            let _ = reply.send(kept.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+        let refused = matches!(&kept, Err(e) if !matches!(e, FactsError::Unreachable { .. }));
+        for (unit, reply) in units.into_iter().zip(replies) {
+            // One that the server refuses costs none but itself.
+            let _ = reply.send(match &kept {
+                Ok(()) => Ok(()),
+                Err(_) if refused => server.commit(&[unit]).await,
+                Err(error) => Err(error.again()),
+            });
         }
     }
 }
@@ -89,12 +94,13 @@ struct LineColumns {
 }
 
 impl UnitColumns {
-    fn of(units: &[KeptUnit]) -> Self {
+    fn of(units: &[Arc<KeptUnit>]) -> Self {
         let mut all = Self::default();
         let bytes = |text: &Option<String>| text.as_ref().map(|t| t.clone().into_bytes());
-        for (n, KeptUnit { token, unit }) in (1..).zip(units) {
+        for (n, kept) in (1..).zip(units) {
+            let unit = &kept.unit;
             let c = &unit.completion;
-            all.token.push(*token);
+            all.token.push(kept.token);
             all.run.push(c.run.0);
             all.model.push(c.model.cast_signed());
             all.prompt_hash.push(super::text(&c.prompt_hash));
@@ -126,6 +132,7 @@ impl UnitColumns {
     }
 }
 
+const COMMITTED: &str = "SELECT token FROM hqdl.completion WHERE token = ANY($1)";
 const NUMBER: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
 const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
     error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
@@ -209,31 +216,46 @@ impl Statements {
 }
 
 impl Server {
-    /// Commits units, in one transaction and one round trip. Said twice, it commits
-    /// once. `once`: without waiting for a server that cannot be reached.
-    pub(super) async fn commit(&self, units: &[KeptUnit], once: bool) -> Result<(), FactsError> {
-        let all = UnitColumns::of(units);
-        let all = &all;
-        let within = ANSWER + ANSWER * (all.lines.of.len() / 50_000) as u32;
+    /// Commits units, in one transaction and one round trip. A unit that was committed before
+    /// is not committed again, whoever sent it.
+    pub(super) async fn commit(&self, units: &[Arc<KeptUnit>]) -> Result<(), FactsError> {
+        let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
+        let within = ANSWER + ANSWER * (lines / 50_000) as u32;
         let work = |client: Client| async move {
             let mut statements = Statements::of(&client).await?;
-            match commit(&client, &statements, all).await {
-                // What cannot be read is an older line: these were written just now.
-                Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
-                    statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
-                    Ok(commit(&client, &statements, all).await?)
+            let mut left = units.to_vec();
+            while !left.is_empty() {
+                match commit(&client, &statements, &UnitColumns::of(&left)).await {
+                    Ok(()) => break,
+                    // Sent before, and the server's answer was lost; or sent by another process.
+                    Err(e) if is_committed(&e) => {
+                        let tokens: Vec<i64> = left.iter().map(|kept| kept.token).collect();
+                        let known = client.query(COMMITTED, &[&tokens]).await?;
+                        let known: Vec<i64> =
+                            known.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+                        left.retain(|kept| !known.contains(&kept.token));
+                    }
+                    // What cannot be read is an older line: these were written just now.
+                    Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
+                        statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
+                        commit(&client, &statements, &UnitColumns::of(&left)).await?;
+                        break;
+                    }
+                    Err(e) => return Err(e.into()),
                 }
-                done => Ok(done?),
             }
+            Ok(())
         };
-        if once {
-            self.link.run_once(within, work).await?;
-        } else {
-            self.link.run_for(within, work).await?;
-        }
-        debug!(completions = units.len(), lines = all.lines.of.len(), "the server commits");
+        self.link.run_for(within, work).await?;
+        debug!(completions = units.len(), lines, "the server commits");
         Ok(())
     }
+}
+
+/// Whether a commit failed since one of its units was committed before.
+fn is_committed(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::UNIQUE_VIOLATION)
+        && error.as_db_error().and_then(|e| e.constraint()) == Some("completion_token_key")
 }
 
 async fn commit(
@@ -270,7 +292,7 @@ async fn commit(
     // than the server takes. Where one fails, all do.
     let done = tokio::join!(
         biased;
-        client.batch_execute("BEGIN"),
+        client.batch_execute(BEGIN),
         client.execute(&statements.number, &of_number),
         client.execute(&statements.completions, &of_completions),
         client.execute(&statements.answers, &of_answers),
@@ -291,15 +313,5 @@ async fn commit(
         .and(spent)
         .and(answered)
         .and(rows);
-    match first.map(drop).and(end) {
-        Ok(()) => Ok(()),
-        // Sent before, and its answer was lost on the way: it is kept.
-        Err(e)
-            if e.code() == Some(&SqlState::UNIQUE_VIOLATION)
-                && e.as_db_error().and_then(|d| d.constraint()) == Some("completion_token_key") =>
-        {
-            Ok(())
-        }
-        Err(e) => Err(e),
-    }
+    first.map(drop).and(end)
 }

@@ -24,6 +24,9 @@ const FAR: Duration = Duration::from_millis(10);
 /// How long is waited between two tries, at first and at last.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
+/// Begins a transaction all of whose statements are sent at once. One whose end does not arrive,
+/// since a proxy lost it, holds its locks no longer than a commit may take.
+pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000";
 /// Who is told that a server cannot be reached, and that it can again.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -213,24 +216,6 @@ impl Link {
         tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         *wait = (*wait * 2).min(TRY_EVERY[1]);
         Ok(())
-    }
-
-    /// The same, without waiting for a server that is not reached.
-    pub(super) async fn run_once<T, F>(
-        &self,
-        within: Duration,
-        work: impl Fn(Client) -> F,
-    ) -> Result<T, FactsError>
-    where
-        F: Future<Output = Worked<T>>,
-    {
-        self.once(within, &work).await.map_err(|trouble| match trouble {
-            LinkTrouble::Final(error) => error,
-            LinkTrouble::Passing(passing) => {
-                FactsError::Unreachable { url: self.shown.clone(), message: passing.why }
-            }
-            LinkTrouble::Conflict => self.in_the_way(),
-        })
     }
 
     fn in_the_way(&self) -> FactsError {

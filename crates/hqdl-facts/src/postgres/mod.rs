@@ -153,6 +153,17 @@ impl From<BadAddress> for FactsError {
     }
 }
 
+/// Ignores that this role may not write what is not needed to read.
+fn unless_refused(written: Result<(), FactsError>) -> Result<(), FactsError> {
+    match written {
+        Err(FactsError::Refused { message, .. }) => {
+            debug!(message, "this role does not write it");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 /// A text as the server takes it: without NUL, which no name has a use for.
 /// Whatever must come back as it was is bytes there, or JSON.
 fn text(text: &str) -> String {
@@ -249,8 +260,9 @@ impl FactStore for PostgresStore {
     fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let read = |entities: &[Entity]| self.server.link.here(self.server.records(entities));
         let (run, units, count) = super::transfer::units(self.history(), &read, input)?;
-        let units: Vec<keep::KeptUnit> = units.into_iter().map(keep::KeptUnit::new).collect();
-        let kept = self.server.link.here(self.server.commit(&units, false));
+        let units: Vec<_> =
+            units.into_iter().map(|unit| Arc::new(keep::KeptUnit::new(unit))).collect();
+        let kept = self.server.link.here(self.server.commit(&units));
         self.server.copy.seen();
         kept?;
         self.history().end(run, super::Outcome::Complete)?;
@@ -258,13 +270,10 @@ impl FactStore for PostgresStore {
     }
 
     fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let ended = || self.server.failed("its commits have ended");
-            let (reply, kept) = oneshot::channel();
-            let units = self.units.as_ref().ok_or_else(ended)?;
-            units.send((unit, reply)).await.map_err(|_| ended())?;
-            let kept = kept.await.map_err(|_| ended())?;
-            self.server.copy.seen();
+        let (server, units) = (Arc::clone(&self.server), self.units.clone());
+        self.on_server(async move {
+            let kept = server.keep_safely(units, unit).await;
+            server.copy.seen();
             kept
         })
     }

@@ -10,7 +10,7 @@ use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::texts;
 use crate::postgres::link::Worked;
-use crate::postgres::{Server, text};
+use crate::postgres::{Server, text, unless_refused};
 use crate::questions::{Learned, LiveQuestion, QuestionOrigin, attribute};
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::now;
@@ -51,7 +51,7 @@ impl Questions for Server {
              VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
              DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
         let (table, column) = (text(&origin.table), text(&origin.column));
-        self.write(sql, &[&meaning.cast_signed(), &table, &column, &list])
+        unless_refused(self.write(sql, &[&meaning.cast_signed(), &table, &column, &list]))
     }
 
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {

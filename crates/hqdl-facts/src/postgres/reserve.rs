@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
 use crate::postgres::Server;
-use crate::postgres::link::Worked;
+use crate::postgres::link::{BEGIN, Worked};
 use crate::postgres::sessions::ALIVE;
 use crate::store::Noted;
 use hqdl_values::usage::Spent;
@@ -133,7 +133,7 @@ impl Server {
             // All at once: on a connection that is shared nothing comes in between.
             let (begun, locked, noted, committed) = tokio::join!(
                 biased;
-                client.batch_execute("BEGIN"),
+                client.batch_execute(BEGIN),
                 client.execute(&lock, &[]),
                 client.query_one(&note, &values),
                 client.batch_execute("COMMIT")

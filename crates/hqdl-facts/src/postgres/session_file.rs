@@ -13,6 +13,8 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub(super) struct SessionFile {
     path: PathBuf,
     _locked: File,
+    /// Whether the file stays: the next process of this machine ends the session.
+    abandoned: bool,
 }
 
 impl SessionFile {
@@ -26,10 +28,15 @@ impl SessionFile {
         let locked = File::create(&made).ok()?;
         let holds = locked.try_lock().is_ok() && File::open(&made).is_ok_and(|f| !is_left(&f));
         if holds && fs::rename(&made, &path).is_ok() {
-            return Some(Self { path, _locked: locked });
+            return Some(Self { path, _locked: locked, abandoned: false });
         }
         let _ = fs::remove_file(made);
         None
+    }
+
+    /// Leaves the file to the next process of this machine, which ends the session.
+    pub(super) fn abandon(mut self) {
+        self.abandoned = true;
     }
 
     /// Sessions whose process is gone, by their ids.
@@ -49,7 +56,9 @@ impl SessionFile {
 
 impl Drop for SessionFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if !self.abandoned {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -169,10 +169,19 @@ impl Server {
         if !entered {
             return;
         }
-        if !matches!(tokio::time::timeout(LEAVING, self.end(&id)).await, Ok(Ok(()))) {
+        // What it held is free only when the server has what it was answered.
+        let leaving = async {
+            self.keep_spooled().await?;
+            self.end(&id).await
+        };
+        let left = matches!(tokio::time::timeout(LEAVING, leaving).await, Ok(Ok(())));
+        let file = self.presence.state().file.take();
+        if !left {
             warn!(session = &*id, "the end of this session is not told; its lease ends by itself");
+            if let Some(file) = file {
+                file.abandon();
+            }
         }
-        self.presence.state().file = None;
     }
 
     /// Tells the end of a session: all that it held is free.

@@ -4,15 +4,20 @@
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
+use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::FactsError;
 use crate::postgres::Server;
-use crate::postgres::keep::KeptUnit;
+use crate::postgres::keep::{KeptUnit, Waiting};
 use crate::store::CommitUnit;
+
+/// How long an answer may wait for its commit in memory only.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A unit as it stands in a file.
 #[derive(Serialize, Deserialize)]
@@ -22,18 +27,36 @@ struct Spooled {
 }
 
 impl Server {
-    /// Commits units. Where the server does not take them at once, they are in a
-    /// file of this machine's until it does.
-    pub(super) async fn keep_safely(&self, units: &[KeptUnit]) -> Result<(), FactsError> {
-        if self.commit(units, true).await.is_ok() {
+    /// Keeps a unit. If the server has not committed it within a second, it is in a file of this
+    /// machine until the server has: a process that is killed loses no answer older than that.
+    pub(super) async fn keep_safely(
+        &self,
+        commits: Option<mpsc::Sender<Waiting>>,
+        unit: CommitUnit,
+    ) -> Result<(), FactsError> {
+        let ended = || self.failed("its commits have ended");
+        let unit = Arc::new(KeptUnit::new(unit));
+        let (reply, kept) = oneshot::channel();
+        let waiting = (Arc::clone(&unit), reply);
+        let mut commit = Box::pin(async move {
+            let commits = commits.ok_or_else(ended)?;
+            commits.send(waiting).await.map_err(|_| ended())?;
+            drop(commits);
+            kept.await.map_err(|_| ended())?
+        });
+        let soon = tokio::time::timeout(SOON, commit.as_mut()).await;
+        if let Ok(Ok(())) = soon {
             return Ok(());
         }
-        // One by one from here: another process may send one of them, too.
-        for (path, unit) in self.spool(units)?.into_iter().zip(units) {
-            self.commit(std::slice::from_ref(unit), false).await?;
-            let _ = fs::remove_file(path);
+        let path = self.spool(unit).await?;
+        match soon {
+            Ok(failed) => failed,
+            Err(_) => {
+                commit.await?;
+                drop(fs::remove_file(path));
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Commits what another process, or this one, could not.
@@ -46,8 +69,8 @@ impl Server {
                 let error = std::io::Error::other(format!("an answer that cannot be read: {e}"));
                 FactsError::File { path: path.clone(), error }
             })?;
-            let unit = KeptUnit { token: spooled.token, unit: spooled.unit };
-            match self.commit(&[unit], false).await {
+            let unit = Arc::new(KeptUnit { token: spooled.token, unit: spooled.unit });
+            match self.commit(&[unit]).await {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
                 // It stays where it is, and keeps nobody from work.
@@ -61,20 +84,24 @@ impl Server {
         self.dir.join("unsent")
     }
 
-    fn spool(&self, units: &[KeptUnit]) -> Result<Vec<PathBuf>, FactsError> {
+    /// Writes a unit to a file, on a thread that may wait for the disk.
+    async fn spool(&self, unit: Arc<KeptUnit>) -> Result<PathBuf, FactsError> {
         let dir = self.spool_dir();
-        let write = |KeptUnit { token, unit }: &KeptUnit| -> std::io::Result<PathBuf> {
+        let place = dir.clone();
+        let write = move || -> std::io::Result<PathBuf> {
             fs::create_dir_all(&dir)?;
-            let name = dir.join(format!("{:016x}", token.cast_unsigned()));
+            let name = dir.join(format!("{:016x}", unit.token.cast_unsigned()));
             let (part, whole) = (name.with_extension("part"), name.with_extension("answer"));
-            let spooled = Spooled { token: *token, unit: unit.clone() };
+            let spooled = Spooled { token: unit.token, unit: unit.unit.clone() };
             let mut file = fs::File::create(&part)?;
             file.write_all(&serde_json::to_vec(&spooled)?)?;
             file.sync_all()?;
             fs::rename(part, &whole)?;
             Ok(whole)
         };
-        let failed = |error| FactsError::File { path: dir.clone(), error };
-        units.iter().map(|unit| write(unit).map_err(failed)).collect()
+        let written = self.link.handle.spawn_blocking(write).await;
+        written
+            .unwrap_or_else(|e| Err(std::io::Error::other(e)))
+            .map_err(|error| FactsError::File { path: place, error })
     }
 }

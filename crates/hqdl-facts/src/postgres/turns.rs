@@ -11,7 +11,7 @@ use crate::FactsError;
 use crate::limits::{MINUTE, Need, ON_ITS_WAY, PerMinute};
 use crate::postgres::Server;
 use crate::postgres::limits::LATE;
-use crate::postgres::link::Worked;
+use crate::postgres::link::{BEGIN, Worked};
 use crate::postgres::words::Parameter;
 use crate::throttle::EndpointPlace;
 
@@ -133,7 +133,7 @@ impl Server {
             }
             let (begun, held, row, committed) = tokio::join!(
                 biased;
-                client.batch_execute("BEGIN"),
+                client.batch_execute(BEGIN),
                 client.query(&lock, names),
                 client.query_one(&turns, values),
                 client.batch_execute("COMMIT")

@@ -42,6 +42,7 @@ pub mod rules;
 pub mod runtime;
 mod scan;
 pub mod scope;
+mod server_words;
 mod select;
 pub mod spelling;
 pub mod tree;
@@ -61,6 +62,7 @@ pub use function::may_have_calls;
 pub use ingredients::{Ingredient, Subject, Which};
 pub use lexer::orders_outermost;
 pub use scan::{scan, scan_with_tables};
+pub use server_words::blank_server_words;
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

@@ -131,11 +131,15 @@ impl<'r, 'a> Engine<'r, 'a> {
         let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read(&guard)?;
         let found = blendsql::scan_with_tables(&text, &|table| schema.has_table(table))?;
-        let parsed = parse(&text, found)?;
-        if !parsed.lone {
+        let server = guard.database().url().is_some();
+        let parsed = if server {
+            parse(&blendsql::blank_server_words(&text), found)?
+        } else {
+            parse(&text, found)?
+        };
+        if !parsed.lone && !server {
             statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
         }
-        let server = guard.database().url().is_some();
         let notes = if server { Vec::new() } else { validate(&text, &parsed, &guard)? };
         let usages = usage::of_calls(&text, &parsed, &schema);
         let through = schema
@@ -493,6 +497,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 + live.known.mismatched.len() as u64
                 + inner(|m| m.values_missing),
             values_unknown: live.known.counts.unknown + inner(|m| m.values_unknown),
+            values_unanswered: 0,
             passes: self.passes.clone(),
             input_tokens: usage.input_tokens + inner(|m| m.input_tokens),
             output_tokens: usage.output_tokens + inner(|m| m.output_tokens),

@@ -1,0 +1,269 @@
+//! Limits of each client: requests a second, streams at once, and bytes a minute. A client
+//! that exceeds its share gets 429 with `Retry-After`; the share of others is unaffected.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use hyper::body::{Frame, SizeHint};
+
+use super::reply::HttpRefusal;
+use crate::daemon::ClientLimits;
+
+/// Period of the limit on bytes.
+const MINUTE: Duration = Duration::from_secs(60);
+/// Bytes that are charged as one cell of the limiter.
+const CELL: u64 = 1000;
+/// Number of clients above which idle ones are forgotten.
+const CLIENTS: usize = 4096;
+/// `Retry-After` of a client that has too many streams open.
+const STREAM_RETRY: Duration = Duration::from_secs(1);
+
+/// Identity of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    /// An IPv4 address, or the /64 network of an IPv6 address.
+    Address(IpAddr),
+    /// A user of this machine, connected through the Unix socket.
+    User(Option<u32>),
+}
+
+impl Client {
+    pub(super) fn from_address(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(v6) if !v6.is_loopback() => {
+                Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()
+            }
+            other => other,
+        })
+    }
+
+    /// Returns the client behind a trusted proxy: the last address of `X-Forwarded-For` that is
+    /// no trusted proxy. A request of any other peer belongs to the peer, whatever it sends.
+    pub(super) fn behind_proxy(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> Self {
+        let mut client = peer.to_canonical();
+        let forwarded = headers.get_all("x-forwarded-for").iter().rev();
+        let mut hops = forwarded.filter_map(|v| v.to_str().ok()).flat_map(|v| v.rsplit(','));
+        while trusted.contains(&client) {
+            let Some(hop) = hops.next().and_then(parse_hop) else { break };
+            client = hop.to_canonical();
+        }
+        Self::from_address(client)
+    }
+}
+
+/// Parses an address, which may have a port.
+fn parse_hop(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    text.parse().ok().or_else(with_port)
+}
+
+/// Why a request is refused, and after how many seconds the client may retry.
+pub(super) struct LimitExceeded {
+    refusal: HttpRefusal,
+    seconds: u32,
+}
+
+impl IntoResponse for LimitExceeded {
+    fn into_response(self) -> Response {
+        let mut response = self.refusal.into_response();
+        response.headers_mut().insert(header::RETRY_AFTER, self.seconds.into());
+        response
+    }
+}
+
+/// What all clients have used.
+pub(super) struct ClientShares {
+    limits: ClientLimits,
+    table: Mutex<HashMap<Client, Arc<Share>>>,
+}
+
+/// What one client has used.
+struct Share {
+    limits: ClientLimits,
+    requests: Option<DefaultDirectRateLimiter>,
+    bytes: Option<DefaultDirectRateLimiter>,
+    usage: Mutex<ShareUsage>,
+}
+
+struct ShareUsage {
+    streams: u32,
+    /// Bytes sent that the limiter has not admitted yet.
+    unpaid: u64,
+    last_request: Instant,
+}
+
+impl ClientShares {
+    pub(super) fn new(limits: ClientLimits) -> Self {
+        Self { limits, table: Mutex::default() }
+    }
+
+    /// Admits a request, or refuses it with 429. The returned guard must live as long as the
+    /// response.
+    pub(super) fn admit(&self, client: Client, is_stream: bool) -> Result<Admitted, LimitExceeded> {
+        let share = self.find_share(client);
+        share.charge_request()?;
+        share.charge_bytes()?;
+        if is_stream {
+            share.open_stream()?;
+        }
+        Ok(Admitted { share, is_stream })
+    }
+
+    fn find_share(&self, client: Client) -> Arc<Share> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.len() >= CLIENTS && !table.contains_key(&client) {
+            table.retain(|_, share| share.is_active());
+        }
+        let new = || Arc::new(Share::new(self.limits));
+        Arc::clone(table.entry(client).or_insert_with(new))
+    }
+}
+
+impl Share {
+    fn new(limits: ClientLimits) -> Self {
+        let requests = NonZeroU32::new(limits.requests).map(|requests| {
+            let burst = NonZeroU32::new(limits.burst).unwrap_or(NonZeroU32::MIN);
+            RateLimiter::direct(Quota::per_second(requests).allow_burst(burst))
+        });
+        let usage = ShareUsage { streams: 0, unpaid: 0, last_request: Instant::now() };
+        Self { limits, requests, bytes: limit_bytes(limits), usage: Mutex::new(usage) }
+    }
+
+    fn usage(&self) -> MutexGuard<'_, ShareUsage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_active(&self) -> bool {
+        let usage = self.usage();
+        usage.streams > 0 || usage.unpaid >= CELL || usage.last_request.elapsed() < MINUTE
+    }
+
+    fn charge_request(&self) -> Result<(), LimitExceeded> {
+        self.usage().last_request = Instant::now();
+        let Some(limiter) = &self.requests else { return Ok(()) };
+        limiter.check().map_err(|until| {
+            let most = format!("{} a second", plural(self.limits.requests, "request"));
+            refuse(&most, until.wait_time_from(DefaultClock::default().now()))
+        })
+    }
+
+    /// Charges what earlier responses sent. A stream is not cut when it exceeds the limit; later
+    /// requests wait until the limit has room for it.
+    fn charge_bytes(&self) -> Result<(), LimitExceeded> {
+        let Some(limiter) = &self.bytes else { return Ok(()) };
+        let most = limiter_cells(self.limits);
+        let mut usage = self.usage();
+        loop {
+            let cells = usage.unpaid / CELL;
+            let now = u32::try_from(cells).unwrap_or(u32::MAX).min(most);
+            let Some(n) = NonZeroU32::new(now) else { return Ok(()) };
+            match limiter.check_n(n) {
+                Ok(Err(until)) => {
+                    let rest = (cells - u64::from(now)) as f64 / f64::from(most);
+                    let wait = until.wait_time_from(DefaultClock::default().now());
+                    let most = format!("{} MB a minute", self.limits.megabytes);
+                    return Err(refuse(&most, wait + MINUTE.mul_f64(rest)));
+                }
+                _ => usage.unpaid -= u64::from(now) * CELL,
+            }
+        }
+    }
+
+    fn open_stream(&self) -> Result<(), LimitExceeded> {
+        let mut usage = self.usage();
+        let most = self.limits.streams;
+        if most > 0 && usage.streams >= most {
+            return Err(refuse(&format!("{} at once", plural(most, "stream")), STREAM_RETRY));
+        }
+        usage.streams += 1;
+        Ok(())
+    }
+}
+
+fn limit_bytes(limits: ClientLimits) -> Option<DefaultDirectRateLimiter> {
+    let cells = NonZeroU32::new(limiter_cells(limits))?;
+    let quota = Quota::with_period(MINUTE / cells.get())?.allow_burst(cells);
+    Some(RateLimiter::direct(quota))
+}
+
+fn limiter_cells(limits: ClientLimits) -> u32 {
+    limits.megabytes.saturating_mul(1_000_000 / CELL as u32)
+}
+
+fn plural(n: u32, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+fn refuse(most: &str, wait: Duration) -> LimitExceeded {
+    let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
+    let refusal = HttpRefusal::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        format!("this client exceeds its share of the daemon: {most}"),
+        &format!(
+            "retry in {}; `hqdl daemon --help` lists the limits of clients",
+            plural(seconds, "second")
+        ),
+    );
+    LimitExceeded { refusal, seconds }
+}
+
+/// A request of a client, until its response has been sent.
+pub(super) struct Admitted {
+    share: Arc<Share>,
+    is_stream: bool,
+}
+
+impl Admitted {
+    /// Counts the bytes of a response, and holds the client's stream until it ends.
+    pub(super) fn watch(self, body: Body) -> Body {
+        Body::new(CountedBody { body, admitted: self })
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if self.is_stream {
+            self.share.usage().streams -= 1;
+        }
+    }
+}
+
+struct CountedBody {
+    body: Body,
+    admitted: Admitted,
+}
+
+impl HttpBody for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(data) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
+            self.admitted.share.usage().unpaid += data.len() as u64;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,92 @@
+//! Where clients connect: a TCP address, or a Unix socket.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::client_limits::Client;
+use crate::failure::Failure;
+
+/// Permissions of the socket's file.
+const MODE: u32 = 0o660;
+
+/// A listener.
+pub(in crate::daemon) enum Door {
+    Tcp(TcpListener),
+    Unix(Socket),
+}
+
+/// A Unix socket, whose file is removed at the end.
+pub(in crate::daemon) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A connection of either sort.
+pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
+
+impl Door {
+    /// Listens on an address.
+    pub(in crate::daemon) async fn bind(listen: SocketAddr) -> std::result::Result<Self, Failure> {
+        TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {
+            Failure::input(
+                format!("cannot listen on {listen}: {e}"),
+                "does another daemon? `hqdl status` asks it; --listen 127.0.0.1:0 takes any free port",
+            )
+        })
+    }
+
+    /// Listens on a Unix socket. The file of a daemon that was killed is replaced.
+    pub(in crate::daemon) fn bind_socket(path: &Path) -> std::result::Result<Self, Failure> {
+        let bind = || -> Result<UnixListener> {
+            let is_left = |e: Error| e.kind() == ErrorKind::ConnectionRefused;
+            if std::os::unix::net::UnixStream::connect(path).is_err_and(is_left) {
+                std::fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
+            Ok(listener)
+        };
+        let listener = bind().map_err(|e| {
+            let place = path.display();
+            Failure::input(format!("cannot listen on {place}: {e}"), "name another file")
+        })?;
+        Ok(Self::Unix(Socket { listener, path: path.to_owned() }))
+    }
+
+    /// Returns the address, if it is one.
+    pub(in crate::daemon) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Accepts the next connection; returns it with its client.
+    pub(super) async fn accept(&self) -> Result<(Box<dyn Connection>, Client)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok((Box::new(stream), Client::Address(peer.ip())))
+            }
+            Self::Unix(socket) => {
+                let (stream, _) = socket.listener.accept().await?;
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                Ok((Box::new(stream), Client::User(uid)))
+            }
+        }
+    }
+}
