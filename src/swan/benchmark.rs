@@ -343,11 +343,13 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             key: &["player_name", "weight"],
             columns: &["birthday", "preferred_foot", "height"],
             many: None,
-            // Who is kept has one foot; which rows of the attributes say so is all one.
-            select: "SELECT p.player_name, p.weight, p.birthday,
-                            (SELECT a.preferred_foot FROM Player_Attributes AS a
-                             WHERE a.player_api_id = p.player_api_id LIMIT 1), p.height
+            // Every player that is kept has one foot, or none in all rows. Grouped, since the
+            // attributes have no index by player.
+            select: "SELECT p.player_name, p.weight, p.birthday, f.preferred_foot, p.height
                      FROM Player AS p
+                     LEFT JOIN (SELECT player_api_id, min(preferred_foot) AS preferred_foot
+                                FROM Player_Attributes GROUP BY player_api_id) AS f
+                       ON f.player_api_id = p.player_api_id
                      ORDER BY p.id",
         },
     ],

@@ -211,8 +211,15 @@ fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, Swan
     run().map_err(|e| StoreError::from_sqlite(gold, &e).into())
 }
 
-/// Writes a database without what is hidden; says what was left out.
-fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>, SwanError> {
+/// Writes a database without the hidden columns; returns what it left out.
+///
+/// # Errors
+/// [`SwanError`] when a file cannot be read or written.
+pub(in crate::swan) fn mask(
+    gold: &Path,
+    masked: &Path,
+    benchmark: &Benchmark,
+) -> Result<Vec<String>, SwanError> {
     let connection =
         open(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
     let mut left_out = Vec::new();
