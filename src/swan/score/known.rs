@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::Draft;
+use crate::spec::{Draft, Expansion};
 use crate::swan::grade::grade;
 use crate::swan::oracle::TrueValues;
 use crate::swan::record::{Header, RecordLine, Writer};
@@ -83,8 +83,12 @@ pub(in crate::swan) fn faults(
         };
         faults.insert(answer.query.clone(), fault);
     };
+    let mut spec = session.spec.clone();
+    if header.mode == Mode::Hqdl {
+        spec.expansions.retain(|e| is_read(e, questions));
+    }
     let run = BenchmarkRun {
-        spec: session.spec.clone(),
+        spec,
         database: &session.database,
         facts,
         model: Arc::clone(&model) as Arc<_>,
@@ -100,6 +104,18 @@ pub(in crate::swan) fn faults(
     let mut writer = Writer::begin(&scratch.0, header)?;
     crate::swan::run(run, &mut writer, &mut told)?;
     Ok(faults)
+}
+
+/// Whether one of the queries may read the tables of an expansion.
+fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
+    let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
+    let tables: Vec<String> =
+        many.chain([&expansion.name]).map(|name| name.to_lowercase()).collect();
+    let queries = questions.iter().filter_map(|q| q.query(Mode::Hqdl));
+    queries.into_iter().any(|sql| {
+        let sql = sql.to_lowercase();
+        tables.iter().any(|table| sql.contains(table.as_str()))
+    })
 }
 
 /// A folder that is gone when this is.
