@@ -84,7 +84,9 @@ impl Lookup {
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.aliases.contains_key(&lower)
-            || self.only_aliases && self.folded.contains_key(&lower) && !self.exact.contains_key(text)
+            || self.only_aliases
+                && self.folded.contains_key(&lower)
+                && !self.exact.contains_key(text)
     }
 
     /// The value meant by `text`, and what had to be overlooked.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use self::known::Faults;
+use crate::format::count_noun;
 use crate::query::{Plain, Smoothie};
 use crate::swan::benchmark::Read;
 use crate::swan::compare::{self, Rows};
@@ -229,17 +230,19 @@ pub fn score(
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
-        notes.push(format!(
-            "the gold SQL of {failed} of {} questions fails, so they count for nothing",
-            scored.len()
-        ));
+        let all = count_noun(scored.len() as u64, "question");
+        notes.push(match failed {
+            1 => format!("the gold SQL of 1 of {all} fails, so it counts for nothing"),
+            _ => format!("the gold SQL of {failed} of {all} fails, so they count for nothing"),
+        });
     }
     let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
     if unanswered > 0 {
-        notes.push(format!(
-            "{unanswered} of {} questions were never run, so they count as wrong",
-            questions.len()
-        ));
+        let all = count_noun(questions.len() as u64, "question");
+        notes.push(match unanswered {
+            1 => format!("1 of {all} was never run, so it counts as wrong"),
+            _ => format!("{unanswered} of {all} were never run, so they count as wrong"),
+        });
     }
     if !header.unmasked.is_empty() {
         notes.push(format!(
