@@ -6,8 +6,10 @@ once, ever.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from ._session import Model, Path, Session, session_of
@@ -41,7 +43,8 @@ def register(
     ``llm_map`` yields text, ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
     ``llm_map_list`` what their names say. A third argument, a list of text, is what the
     answer is chosen from: ``llm_map('Which colour?', fruit, ['red', 'green'])``. The value
-    is text, a number, a date or a time. NULL is NULL; so is an answer that could not be had.
+    is text, a number, a date or a time. NULL is NULL; so is an answer that could not be had,
+    which aggregates leave out: a ``RuntimeWarning`` says how many there were, and why.
     A second ``register`` on the same connection replaces the functions of the first.
 
     A vector of DuckDB (2048 rows) is asked together, each distinct value once. DuckDB checks
@@ -151,6 +154,7 @@ def _answer(
         )
         for at, found_here in zip(places, answers.to_pylist()):
             found[at] = found_here
+        _warn(question, answers.states.to_pylist())
     types = {
         "str": pa.string(),
         "bool": pa.bool_(),
@@ -159,3 +163,18 @@ def _answer(
         "list[str]": pa.list_(pa.string()),
     }
     return pa.array(found, types[read_as])
+
+
+def _warn(question: str, states: list[str | None]) -> None:
+    """Warns of values whose answer could not be had; one that is not known is an answer."""
+    failed = collections.Counter(
+        state for state in states if state not in {None, "ok", "unknown"}
+    )
+    if failed:
+        reasons = ", ".join(f"{state}: {count}" for state, count in sorted(failed.items()))
+        warnings.warn(
+            f"{sum(failed.values())} of {len(states)} answers to {question!r} could not be had and "
+            f"are NULL ({reasons})",
+            RuntimeWarning,
+            stacklevel=2,
+        )

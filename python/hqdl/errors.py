@@ -9,6 +9,7 @@ dictionary as ``materialize`` returns).
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 __all__ = ["BudgetError", "EndpointError", "Error", "InputError", "Interrupted"]
@@ -68,11 +69,64 @@ _BY_EXIT: dict[int, type[Error] | type[Interrupted]] = {
 }
 
 
+#: What the command's flags are called here; the others of a model are ``Model``'s.
+_ARGUMENTS = {
+    "db": "database=",
+    "param": "params={name: value}",
+    "batch": "batch=True",
+    "classify": "classify=True",
+    "truncate": "truncate=True",
+    "retry-failed": "retry_failed=True",
+    "price": "hqdl.Model(price=(IN, OUT))",
+    **{
+        name: f"hqdl.Model({name.replace('-', '_')}=…)"
+        for name in [
+            "api-key-env",
+            "base-url",
+            "concurrency",
+            "provider",
+            "recordings",
+            "rows-per-request",
+        ]
+    },
+    **{
+        name: f"{name}="
+        for name in [
+            "budget",
+            "cache",
+            "dialect",
+            "limit",
+            "model",
+            "output",
+            "refresh",
+            "spec",
+            "timeout",
+            "where",
+        ]
+    },
+}
+
+_FLAG = re.compile(r"--([a-z][a-z-]*[a-z])(?:[ =](?:[A-Z]+(?:,[A-Z]+)*\b|name=value))?")
+
+
+def _in_python(hint: str) -> str:
+    """A hint of the command with arguments in the place of its flags."""
+
+    def argument(flag: re.Match[str]) -> str:
+        known = _ARGUMENTS.get(flag[1])
+        return flag[0] if known is None else f"`{known}`"
+
+    return _FLAG.sub(argument, hint)
+
+
 def _of(
     message: str, hint: str, exit: int, text: str, report: str | None = None
 ) -> Error | Interrupted:
     """The exception for a failure of the engine."""
+    told = _in_python(hint)
     text = text.removeprefix("error: ")
+    text = text.replace(hint, told) if hint else text
+    hint = told
     error = _BY_EXIT.get(exit, Error)(message, hint, exit, text)
     error.report = None if report is None else json.loads(report)
     return error

@@ -37,6 +37,14 @@ def test_the_last_registration_counts(con: object, endpoint: Endpoint) -> None:
     assert endpoint.requests == 0 and other.requests == 1
 
 
+def test_answers_that_could_not_be_had_are_warned_of(con: object) -> None:
+    other = Endpoint(lambda question, value: "seven" if value == "v1" else 1)
+    hqdl.duckdb.register(con, hqdl.Model("other", base_url=other.url, price=(0, 0)), cache=False)
+    with pytest.warns(RuntimeWarning, match=r"could not be had and are NULL \(invalid: "):
+        sql = "SELECT sum(llm_map_int('count', s)) FROM (SELECT DISTINCT s FROM t)"
+        assert con.execute(sql).fetchall() == [(49,)]
+
+
 @pytest.mark.parametrize(
     "sql",
     [

@@ -18,8 +18,22 @@ pub struct Benchmark {
     pub truth: &'static [BenchmarkTruth],
     /// Whether SWAN's count of factuality has the cells of the key in it.
     pub counts_keys: bool,
+    /// The rows that SWAN shows as examples.
+    pub shots: &'static [BenchmarkShots],
     /// The spec that expands it.
     pub spec: &'static str,
+}
+
+/// The keys of the rows that SWAN shows the model as examples, as texts: the first of them
+/// with one shot, all with five.
+#[derive(Debug)]
+pub struct BenchmarkShots {
+    /// The expansion.
+    pub expansion: &'static str,
+    /// The source whose rows these are, where each source has examples of its own.
+    pub source: Option<usize>,
+    /// The keys.
+    pub keys: &'static [&'static [&'static str]],
 }
 
 /// A hidden column that HQDL's published SQL reads.
@@ -91,6 +105,18 @@ pub const ALL: [&Benchmark; 4] =
 
 const SUPERHERO: Benchmark = Benchmark {
     name: "superhero",
+    // SWAN's fifth example is asked as Lucifer Morningstar and answered as Abin Sur.
+    shots: &[BenchmarkShots {
+        expansion: "llm",
+        source: None,
+        keys: &[
+            &["3-D Man", "Charles Chandler"],
+            &["Lucifer Morningstar", "-"],
+            &["Abe Sapien", "Abraham Sapien"],
+            &["Abomination", "Emil Blonsky"],
+            &["Abin Sur", "-"],
+        ],
+    }],
     spec: include_str!("../../specs/swan/superhero.toml"),
     counts_keys: true,
     read: &[],
@@ -165,6 +191,42 @@ const SUPERHERO: Benchmark = Benchmark {
 
 const FORMULA_1: Benchmark = Benchmark {
     name: "formula_1",
+    shots: &[
+        BenchmarkShots {
+            expansion: "llm_circuits",
+            source: None,
+            keys: &[
+                &["Kuala Lumpur", "Sepang International Circuit"],
+                &["Sakhir", "Bahrain International Circuit"],
+                &["Montmeló", "Circuit de Barcelona-Catalunya"],
+                &["Istanbul", "Istanbul Park"],
+                &["Monte-Carlo", "Circuit de Monaco"],
+            ],
+        },
+        // One prompt for both sources. SWAN shows BMW Sauber with five shots alone.
+        BenchmarkShots {
+            expansion: "llm_people",
+            source: None,
+            keys: &[
+                &["AFM"],
+                &["LewisHamilton"],
+                &["NickHeidfeld"],
+                &["BMW Sauber"],
+                &["NicoRosberg"],
+            ],
+        },
+        BenchmarkShots {
+            expansion: "llm_races",
+            source: None,
+            keys: &[
+                &["Australian Grand Prix", "2009"],
+                &["Bahrain Grand Prix", "2008"],
+                &["Malaysian Grand Prix", "2007"],
+                &["Bahrain Grand Prix", "2009"],
+                &["Spanish Grand Prix", "2009"],
+            ],
+        },
+    ],
     spec: include_str!("../../specs/swan/formula_1.toml"),
     counts_keys: false,
     read: &[
@@ -223,6 +285,36 @@ const FORMULA_1: Benchmark = Benchmark {
 
 const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
     name: "california_schools",
+    shots: &[
+        BenchmarkShots {
+            expansion: "llm",
+            source: Some(0),
+            keys: &[
+                &["FAME Public Charter", "Alameda County Office of Education"],
+                &[
+                    "Charter Community School Home Study Academy",
+                    "El Dorado County Office of Education",
+                ],
+                &["Alameda County Juvenile Hall/Court", "Alameda County Office of Education"],
+                &["Yu Ming Charter", "Alameda County Office of Education"],
+                &[
+                    "California School for the Deaf-Fremont",
+                    "California School for the Deaf-Fremont (State Special Schl)",
+                ],
+            ],
+        },
+        BenchmarkShots {
+            expansion: "llm",
+            source: Some(1),
+            keys: &[
+                &["1515 Webster Street", "Envision Academy for Arts & Technology"],
+                &["2125 Jefferson Avenue", "Aspire California College Preparatory Academy"],
+                &["39500 Dunlap Road", "Dunlap Leadership Academy"],
+                &["5328 Brann Street", "Urban Montessori Charter"],
+                &["755 Oak Grove Road", "Ygnacio Valley High"],
+            ],
+        },
+    ],
     spec: include_str!("../../specs/swan/california_schools.toml"),
     counts_keys: false,
     read: &[
@@ -286,6 +378,41 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
 
 const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
     name: "european_football_2",
+    shots: &[
+        BenchmarkShots {
+            expansion: "llm_match",
+            source: None,
+            keys: &[
+                &["KRC Genk", "Beerschot AC", "2008-08-17 00:00:00"],
+                &["SV Zulte-Waregem", "Sporting Lokeren", "2008-08-16 00:00:00"],
+                &["KSV Cercle Brugge", "RSC Anderlecht", "2008-08-16 00:00:00"],
+                &["FCV Dender EH", "Standard de Liège", "2008-08-16 00:00:00"],
+                &["Manchester United", "Newcastle United", "2008-08-17 00:00:00"],
+            ],
+        },
+        BenchmarkShots {
+            expansion: "llm_team",
+            source: None,
+            keys: &[
+                &["KRC Genk"],
+                &["Beerschot AC"],
+                &["SV Zulte-Waregem"],
+                &["Sporting Lokeren"],
+                &["KSV Cercle Brugge"],
+            ],
+        },
+        BenchmarkShots {
+            expansion: "llm_player",
+            source: None,
+            keys: &[
+                &["Aaron Appindangoye", "187"],
+                &["Aaron Doran", "163"],
+                &["Aaron Galindo", "198"],
+                &["Aaron Hughes", "154"],
+                &["Aaron Hunt", "161"],
+            ],
+        },
+    ],
     spec: include_str!("../../specs/swan/european_football_2.toml"),
     counts_keys: false,
     read: &[Read { qid: "european_football_2-20", table: "Player", column: "height" }],
@@ -343,11 +470,13 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             key: &["player_name", "weight"],
             columns: &["birthday", "preferred_foot", "height"],
             many: None,
-            // Who is kept has one foot; which rows of the attributes say so is all one.
-            select: "SELECT p.player_name, p.weight, p.birthday,
-                            (SELECT a.preferred_foot FROM Player_Attributes AS a
-                             WHERE a.player_api_id = p.player_api_id LIMIT 1), p.height
+            // Every player that is kept has one foot, or none in all rows. Grouped, since the
+            // attributes have no index by player.
+            select: "SELECT p.player_name, p.weight, p.birthday, f.preferred_foot, p.height
                      FROM Player AS p
+                     LEFT JOIN (SELECT player_api_id, min(preferred_foot) AS preferred_foot
+                                FROM Player_Attributes GROUP BY player_api_id) AS f
+                       ON f.player_api_id = p.player_api_id
                      ORDER BY p.id",
         },
     ],

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::benchmark::{Benchmark, BenchmarkTruth, Read};
 use super::shots::{self, Example, Examples, Shots};
@@ -211,8 +211,15 @@ fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, Swan
     run().map_err(|e| StoreError::from_sqlite(gold, &e).into())
 }
 
-/// Writes a database without what is hidden; says what was left out.
-fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>, SwanError> {
+/// Writes a database without the hidden columns; returns what it left out.
+///
+/// # Errors
+/// [`SwanError`] when a file cannot be read or written.
+pub(in crate::swan) fn mask(
+    gold: &Path,
+    masked: &Path,
+    benchmark: &Benchmark,
+) -> Result<Vec<String>, SwanError> {
     let connection =
         open(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
     let mut left_out = Vec::new();
@@ -408,23 +415,23 @@ fn indexes(
     Ok(found)
 }
 
-/// Writes the first rows of the truth of each source, for `--shots`.
+/// Writes the example rows for `--shots`: SWAN's own, and in the place of those that the
+/// database lacks the first rows of the truth.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
     let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
-    for truth in benchmark.truth {
-        let rows = examples(&connection, truth).map_err(|e| StoreError::from_sqlite(gold, &e))?;
-        let sources = all.entry(truth.expansion.to_owned()).or_default();
-        sources.resize_with(sources.len().max(truth.source + 1), Vec::new);
-        let shown = &mut sources[truth.source];
-        for row in rows {
-            let same = |shot: &Example| truth.key.iter().all(|k| shot.get(*k) == row.get(*k));
-            match shown.iter().position(same) {
-                Some(at) => shown[at].extend(row),
-                None if shown.len() < shots::MOST => shown.push(row),
-                None => {}
-            }
+    for shown in benchmark.shots {
+        let of = |t: &&BenchmarkTruth| {
+            t.expansion == shown.expansion && shown.source.is_none_or(|n| n == t.source)
+        };
+        let mut found: Vec<(usize, Example)> = Vec::new();
+        for truth in benchmark.truth.iter().filter(of) {
+            examples(&connection, truth, shown.keys, &mut found)
+                .map_err(|e| StoreError::from_sqlite(gold, &e))?;
         }
+        found.sort_by_key(|(rank, _)| *rank);
+        let rows = found.into_iter().map(|(_, row)| row).take(shots::MOST).collect();
+        all.entry(shown.expansion.to_owned()).or_default().push(rows);
     }
     let only = |mut sources: Vec<Vec<Example>>| match sources.len() {
         1 => Examples::Rows(sources.remove(0)),
@@ -435,46 +442,59 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
     std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
 }
 
-/// The first rows of a truth as examples: what is not known is left out.
+/// Adds the rows of a truth with these keys to the examples, by the places of their keys;
+/// after those the first rows of the truth. Unknown values are left out.
 fn examples(
     connection: &Connection,
     truth: &BenchmarkTruth,
-) -> rusqlite::Result<Vec<Map<String, Json>>> {
+    keys: &[&[&str]],
+    found: &mut Vec<(usize, Example)>,
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(truth.select)?;
     let mut rows = statement.query([])?;
-    let mut found: Vec<Map<String, Json>> = Vec::new();
+    let mut first = 0;
     while let Some(row) = rows.next()? {
         let value = |at: usize| row.get_ref(at).map(compare::to_json);
-        let mut key = Map::new();
+        let mut example = Example::new();
         for (at, name) in truth.key.iter().enumerate() {
-            key.insert((*name).to_owned(), value(at)?);
+            example.insert((*name).to_owned(), value(at)?);
         }
-        if let Some(many) = truth.many {
-            let item = value(truth.key.len())?;
-            let same = |shot: &&mut Map<String, Json>| {
-                key.iter().all(|(name, value)| shot.get(name) == Some(value))
-            };
-            if let Some(shot) = found.iter_mut().find(same) {
-                shot.get_mut(many).and_then(Json::as_array_mut).into_iter().for_each(|a| {
-                    a.push(item.clone());
-                });
-                continue;
+        let texts: Vec<String> = example_key(truth, &example);
+        let named = keys.iter().position(|key| texts == *key);
+        let same = |(_, shot): &(usize, Example)| example_key(truth, shot) == texts;
+        let at = match found.iter().position(same) {
+            Some(at) => at,
+            None if named.is_some() || first < shots::MOST && truth.many.is_none() => {
+                first += usize::from(named.is_none());
+                found.push((named.unwrap_or(keys.len() + first), example));
+                found.len() - 1
             }
-            key.insert(many.to_owned(), Json::from(vec![item]));
-        } else {
-            for (at, name) in truth.columns.iter().enumerate() {
-                let value = value(truth.key.len() + at)?;
-                if !value.is_null() {
-                    key.insert((*name).to_owned(), value);
+            None => continue,
+        };
+        let shot = &mut found[at].1;
+        for (at, name) in truth.columns.iter().enumerate() {
+            let value = value(truth.key.len() + at)?;
+            match (truth.many, value) {
+                (None, Json::Null) => {}
+                (None, value) => {
+                    shot.entry((*name).to_owned()).or_insert(value);
+                }
+                (Some(many), value) => {
+                    let list = shot.entry(many.to_owned()).or_insert_with(|| Json::Array(vec![]));
+                    if let (Some(list), false) = (list.as_array_mut(), value.is_null()) {
+                        list.push(value);
+                    }
                 }
             }
         }
-        if found.len() == shots::MOST {
-            break;
-        }
-        found.push(key);
     }
-    Ok(found)
+    Ok(())
+}
+
+/// The key of an example, as texts.
+fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
+    let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    truth.key.iter().filter_map(|name| example.get(*name)).map(text).collect()
 }
 
 /// Opens a database whose rows may point at rows that are not there, as BIRD's do.

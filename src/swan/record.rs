@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 
 use super::compare::Rows;
 use super::{Mode, SwanError};
+use crate::format::count_noun;
 
 /// The file in a run's folder.
 pub const FILE: &str = "run.jsonl";
@@ -270,11 +271,11 @@ impl Writer {
             if !same {
                 return Err(SwanError::input(
                     format!(
-                        "{} holds a run of {} in mode {} with {} shots by {}",
+                        "{} holds a run of {} in mode {} with {} by {}",
                         dir.display(),
                         before.database,
                         before.mode.name(),
-                        before.shots,
+                        count_noun(before.shots as u64, "shot"),
                         before.model
                     ),
                     "give this run a folder of its own with --out",

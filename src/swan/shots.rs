@@ -1,5 +1,5 @@
-//! Examples for the model: the first rows of the truth, written down by
-//! `prepare` beside the database that does not hold them.
+//! Examples for the model: the rows that SWAN's own prompts show, written by `prepare`
+//! beside the database that does not hold their values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use super::SwanError;
+use crate::format::count_noun;
 use crate::spec::Draft;
 use crate::spec::Literal;
 use crate::spec::file::{ShotCell, ShotsField};
@@ -70,8 +71,9 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
         if least < shots {
             let of = if sources.len() > 1 { "a source of " } else { "" };
             return Err(bad(format!(
-                "{} holds {least} examples for {of}`{}`, and {shots} are asked for",
+                "{} holds {} for {of}`{}`, and {shots} are asked for",
                 file.display(),
+                count_noun(least as u64, "example"),
                 expansion.name
             )));
         }

@@ -151,11 +151,54 @@ fn aliases_that_cannot_be_are_told() {
         let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
         assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
     }
-    let bare = spec("aliases = { \"Gaul\" = \"France\" }")
-        .replace("values = { list = [\"UK\", \"France\", \"Spain\"] }", "");
-    project.spec(&bare);
+    for (aliases, told) in [
+        ("{ \"Britain\" = \"UK\", \"uk\" = \"GB\" }", "\"uk\" is a value of other aliases"),
+        ("{ \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
+    ] {
+        project.spec(&spec(&format!("aliases = {aliases}")).replace(LIST, ""));
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
+    }
+    let year = spec("type = \"integer\"\naliases = { \"Gaul\" = \"France\" }").replace(LIST, "");
+    project.spec(&year);
     let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
-    assert!(ended.stderr.contains("`aliases` without `values`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"France\" is not of type integer"), "{}", ended.stderr);
+}
+
+const LIST: &str = "values = { list = [\"UK\", \"France\", \"Spain\"] }";
+
+/// A column without a list has aliases, too: nothing but the words they name, and the
+/// case of the values they mean, is read otherwise.
+#[test]
+fn a_column_without_a_list_has_aliases() {
+    let endpoint = Endpoint::start(|_, key| match key[0].as_str().unwrap_or_default() {
+        "Leeds" => "United Kingdom".into(),
+        "York" => "uk".into(),
+        "Lyon" => "Frances".into(),
+        _ => "".into(),
+    });
+    let plain = spec("").replace(LIST, "");
+    let project = Project::new(&endpoint, PLACES, &plain);
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.count();
+    let cell = |value: &str| json!(value);
+    let without = ["United Kingdom", "Frances", "", "uk"].map(cell);
+    let values = || cells(&project).into_iter().map(|row| row[1].clone()).collect::<Vec<_>>();
+    assert_eq!(values(), without);
+    let aliases = "aliases = { \"united kingdom\" = \"UK\", \"Gaul\" = \"France\" }";
+    project.spec(&spec(aliases).replace(LIST, ""));
+    project.materialize(&[]).exits(0);
+    assert_eq!(values(), ["UK", "Frances", "", "UK"].map(cell));
+    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    assert!(why.stdout.contains("alias brought to the alias's value"), "{}", why.stdout);
+    project.spec(&plain);
+    project.materialize(&[]).exits(0);
+    assert_eq!(values(), without);
+    assert_eq!(endpoint.count(), asked);
+    // The prompt is the same with and without them.
+    let fresh = Project::new(&endpoint, PLACES, &spec(aliases).replace(LIST, ""));
+    fresh.materialize(&[]).exits(0);
+    assert_eq!(fresh.rows("SELECT country FROM llm ORDER BY name")[0][0], "UK");
 }
 
 #[test]

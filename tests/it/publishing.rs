@@ -352,3 +352,72 @@ fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
     assert!(run.stderr.contains("no such column: hero.name"), "{}", run.stderr);
     assert_eq!(published(), before);
 }
+
+/// A copy that is older than its database gets the rows that differ, in the transaction that
+/// publishes; one whose tables have changed is made again.
+#[test]
+fn a_copy_gets_the_rows_that_differ() {
+    let endpoint = Endpoint::start(|_, key| key[0].as_str().unwrap_or_default().len().into());
+    let tables = "CREATE TABLE place (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT COLLATE NOCASE UNIQUE, n);
+        INSERT INTO place (name, n) VALUES ('Leeds', 1), ('Lyon', 2), ('Vigo', 3), ('York', 4);
+        CREATE TABLE note (text TEXT); INSERT INTO note VALUES ('a'), ('b'), ('b');
+        CREATE INDEX by_n ON place (n); CREATE VIEW few AS SELECT * FROM place WHERE n < 3;
+        CREATE TRIGGER told AFTER DELETE ON place BEGIN INSERT INTO note VALUES (old.name); END;";
+    let spec = "
+[database]
+path = \"../data.sqlite\"
+output = \"../copy.sqlite\"
+[model]
+name = \"test-model\"
+base_url = \"{base_url}\"
+api_key_env = \"HQDL_TEST_KEY\"
+[[expansion]]
+name = \"llm\"
+source = \"place\"
+key = [\"name\"]
+[[expansion.column]]
+name = \"size\"
+";
+    let project = Project::new(&endpoint, tables, spec);
+    project.materialize(&[]).exits(0);
+    let open = |file: &str| rusqlite::Connection::open(project.path(file)).unwrap();
+    // Statistics of the copy's own are gone when it is made again.
+    let analyze = || open("copy.sqlite").execute_batch("ANALYZE").unwrap();
+    let is_analyzed = || {
+        let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1'";
+        open("copy.sqlite").query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap() == 1
+    };
+    let same = || {
+        for sql in [
+            "SELECT rowid, *, typeof(n) FROM place ORDER BY rowid",
+            "SELECT rowid, * FROM note ORDER BY rowid",
+            "SELECT * FROM sqlite_sequence ORDER BY name",
+        ] {
+            let rows = |file: &str| hqdl_testkit::project::rows(&open(file), sql).unwrap();
+            assert_eq!(rows("copy.sqlite"), rows("data.sqlite"), "{sql}");
+        }
+        let expanded = "SELECT name FROM llm ORDER BY name COLLATE BINARY";
+        let names = "SELECT name FROM place ORDER BY name COLLATE BINARY";
+        let copy = open("copy.sqlite");
+        let of = |sql: &str| hqdl_testkit::project::rows(&copy, sql).unwrap();
+        assert_eq!(of(expanded), of(names));
+    };
+    same();
+    analyze();
+    for change in [
+        "INSERT INTO place (name, n) VALUES ('Bath', 5)",
+        "UPDATE place SET n = 2.0 WHERE name = 'Lyon'",
+        "UPDATE place SET name = 'LEEDS' WHERE name = 'Leeds'",
+        "DELETE FROM place WHERE name = 'Vigo'; INSERT INTO note VALUES (NULL)",
+        "UPDATE place SET id = id + 100; UPDATE place SET name = 'Rome' WHERE name = 'York'",
+    ] {
+        open("data.sqlite").execute_batch(change).unwrap();
+        project.materialize(&[]).exits(0);
+        same();
+        assert!(is_analyzed(), "{change}");
+    }
+    open("data.sqlite").execute_batch("ALTER TABLE place ADD COLUMN more").unwrap();
+    project.materialize(&[]).exits(0);
+    same();
+    assert!(!is_analyzed());
+}

@@ -240,3 +240,46 @@ fn suggest_moves_bindings_into_the_spec() {
     assert_eq!(ended.lines[0]["rows"], fly);
     assert_eq!(endpoint.count(), before);
 }
+
+/// A question of the spec about the one row of a subquery is answered by the column.
+#[test]
+fn a_question_about_one_row_is_answered_by_the_column() {
+    let endpoint = Endpoint::answering(answer);
+    let project = Project::new(&endpoint, HEROES, &[MODEL, EXPANSION, ASKED].concat());
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let names = project.rows("SELECT name, full_name FROM hero WHERE name = 'Zed'");
+    let (name, colour) = (names[0][0].as_str().unwrap(), truth("eye_color", &names[0]));
+    let asked = |context: &str| format!("{{{{LLMQA('What is the eye colour?', ({context}))}}}}");
+    let of_one = format!("SELECT hero.name FROM hero WHERE name = '{name}'");
+    let union = format!("SELECT 'nobody' AS name UNION {of_one}");
+    for sql in [
+        asked(&of_one),
+        format!("SELECT {}", asked(&union)),
+        format!("SELECT {}", asked("SELECT name, full_name FROM hero ORDER BY id DESC LIMIT 1")),
+    ] {
+        let ended = query(&project, &sql).exits(0);
+        assert_eq!(ended.lines[0]["rows"], json!([[colour]]), "{sql}");
+        assert_eq!(route(&ended)["route"], "column", "{sql}");
+    }
+    let sql = format!("SELECT count(*) FROM hero WHERE {} = {colour}", asked(&of_one));
+    let ended = query(&project, &sql.replace('"', "'")).exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[10]]));
+    assert_eq!(endpoint.count(), before);
+    // Of several rows, of none, of what is computed, or another question: asked as before.
+    for sql in [
+        asked("SELECT name FROM hero"),
+        asked(&format!("{of_one} AND 0")),
+        asked(&format!("SELECT upper(name) FROM hero WHERE name = '{name}'")),
+        asked(&format!("SELECT count(name) FROM hero WHERE name = '{name}'")),
+        asked("SELECT 'somebody' AS name"),
+        asked(&of_one).replace("What is the eye colour?", "Is it the first of them?"),
+        format!("SELECT value FROM {}", asked(&of_one)),
+    ] {
+        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);
+        let routes = &explained.exits(0).lines[0];
+        let route = routes["routes"][0]["route"].as_str();
+        let route = route.or_else(|| routes.pointer("/meta/routes/0/route")?.as_str());
+        assert_eq!(route, Some("ad-hoc"), "{sql}");
+    }
+}

@@ -368,7 +368,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert_eq!((&score["ex"]["of"], &score["ex"]["right"]), (&4.into(), &2.0.into()));
     assert_eq!(
         score["notes"][0],
-        "the gold SQL of 1 of 5 questions fails, so they count for nothing"
+        "the gold SQL of 1 of 5 questions fails, so it counts for nothing"
     );
     // BlendSQL's, in a folder of their own: one is none, one was never written.
     let other = bench.run(&["--mode", "blendsql"]).exits(2);
@@ -642,4 +642,38 @@ fn a_report_is_markdown_json_and_charts() {
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
+}
+
+/// Each database has tables of its own, and what cost nothing has no chart of it.
+#[test]
+fn a_report_of_several_databases_has_a_table_for_each() {
+    let (name, schema, data) = OTHERS[0];
+    let bench = Bench::new(&[("superhero", SUPERHERO), (name, &[schema, data].concat())]);
+    bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+    let url = bench.endpoint.url();
+    bench.write("q.csv", &line(&["Any?", "", "moderate", "SELECT 0", "SELECT 0"]));
+    for name in ["superhero", name] {
+        let db = format!("out/{name}.sqlite");
+        let args = ["run", "--db", &db, "--questions", "q.csv", "--out", name, "--base-url", &url];
+        bench.swan(&[&args, &["--price", "0,0"][..]].concat()).exits(0);
+    }
+    std::fs::create_dir(bench.path("report")).unwrap();
+    bench.write("report/cost.svg", "of an earlier report");
+    bench.swan(&["report", "superhero", name, "--gold", "out", "--out", "report"]).exits(0);
+    let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
+    assert!(!report.contains("cost.svg") && !bench.path("report/cost.svg").exists(), "{report}");
+    for said in [
+        "## Questions: superhero\n",
+        "| question | asked | superhero |\n",
+        &format!("## Questions: {name}\n"),
+        &format!("| question | asked | {name} |\n"),
+        "(Wilson 95 %): superhero\n",
+        "| system | 0 shots | 1 shot | 3 shots | 5 shots |",
+    ] {
+        assert!(report.contains(said), "{said}\n{report}");
+    }
+    // One database needs no name beside the heading.
+    bench.swan(&["report", "superhero", "--gold", "out", "--out", "report"]).exits(0);
+    let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
+    assert!(report.contains("## Questions\n"), "{report}");
 }

@@ -14,6 +14,7 @@ pub mod output;
 pub mod postgres;
 pub mod provenance;
 pub mod publish;
+mod refresh;
 pub mod rows;
 pub mod schema;
 pub mod standing;
@@ -267,8 +268,12 @@ impl Database {
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
         // Before it is opened: a file that takes its place between is one too many.
         let file = file_at(path);
-        let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-            .map_err(error)?;
+        let mut mode = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // So that another database can be attached for reading alone.
+        if !path.to_string_lossy().starts_with("file:") {
+            mode |= OpenFlags::SQLITE_OPEN_URI;
+        }
+        let connection = Connection::open_with_flags(path, mode).map_err(error)?;
         connection.busy_timeout(BUSY).map_err(error)?;
         // The first read is where a file shows that it is no database.
         let read =

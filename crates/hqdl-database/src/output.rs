@@ -1,8 +1,9 @@
 //! Where a spec publishes to: into the database itself, or into a copy of it.
 //!
-//! A copy that is older than its database is made again, beside the old one,
-//! and takes its place whole, with the new tables in it. Until then the old one
-//! stands as it was, through a slow run, a failed one or a crash.
+//! A copy that is older than its database gets the rows that differ, in the transaction
+//! that publishes ([`refresh`](super::refresh)). Where that is not possible, it is made
+//! again, beside the old one, and takes its place whole, with the new tables in it. Until
+//! then the old one stands as it was, through a slow run, a failed one or a crash.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use tracing::info;
 
-use super::{BUSY, Database, StoreError, migrate};
+use super::{BUSY, Database, StoreError, migrate, refresh};
 
 /// The row of `hqdl_object` that says what a copy was made from.
 const COPIED_FROM: &str = "hqdl:copied_from";
@@ -24,6 +25,8 @@ pub enum OutputTarget {
     Itself(PathBuf),
     /// A copy that is as new as its database.
     Current(Database),
+    /// A copy that is older than its database, and has the same tables.
+    Outdated(Database),
     /// A copy that is to be made, or made again.
     Stale(PathBuf),
 }
@@ -63,6 +66,9 @@ impl OutputTarget {
         if !own.is_empty() {
             return Err(StoreError::OwnObjects { path: output.to_owned(), names: own.join(", ") });
         }
+        if refresh::is_possible(source, &copy).map_err(|e| copy.error(&e))? {
+            return Ok(Self::Outdated(copy));
+        }
         Ok(Self::Stale(output.to_owned()))
     }
 
@@ -72,7 +78,17 @@ impl OutputTarget {
         match self {
             Self::Itself(_) => Some(source),
             Self::Current(copy) => Some(copy),
-            Self::Stale(_) => None,
+            Self::Outdated(_) | Self::Stale(_) => None,
+        }
+    }
+
+    /// The database that is published into, and has the tables of before: as
+    /// [`standing`](Self::standing), or a copy that is older than its database.
+    #[must_use]
+    pub fn before<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
+        match self {
+            Self::Outdated(copy) => Some(copy),
+            _ => self.standing(source),
         }
     }
 
@@ -83,7 +99,9 @@ impl OutputTarget {
     pub fn try_writing(&self) -> Result<(), StoreError> {
         match self {
             Self::Itself(path) => Database::open_writable(path).map(|_| ()),
-            Self::Current(copy) => Database::open_writable(&copy.path).map(|_| ()),
+            Self::Current(copy) | Self::Outdated(copy) => {
+                Database::open_writable(&copy.path).map(|_| ())
+            }
             Self::Stale(path) if path.exists() => Database::open_writable(path).map(|_| ()),
             Self::Stale(path) => {
                 let file = |error| StoreError::File { path: path.clone(), error };
@@ -116,16 +134,25 @@ impl OutputTarget {
         match self {
             Self::Itself(path) | Self::Current(Database { path, .. }) => {
                 let database = Database::open_writable(path)?;
-                Ok(Place { database, output: None, held: None })
+                Ok(Place { database, output: None, held: None, stamp: None })
+            }
+            Self::Outdated(Database { path, .. }) => {
+                let stamp = stamp(&source.path, path)?;
+                let database = Database::open_writable(path)?;
+                refresh::attach(&database, source)?;
+                Ok(Place { database, output: None, held: None, stamp: Some(stamp) })
             }
             Self::Stale(output) => {
                 let part = part(output);
                 let _ = std::fs::remove_file(&part);
                 let held = hold(&part)?;
                 match copy(source, &part) {
-                    Ok(database) => {
-                        Ok(Place { database, output: Some(output.clone()), held: Some(held) })
-                    }
+                    Ok(database) => Ok(Place {
+                        database,
+                        output: Some(output.clone()),
+                        held: Some(held),
+                        stamp: None,
+                    }),
                     Err(error) => {
                         let _ = std::fs::remove_file(&part);
                         Err(error)
@@ -146,7 +173,7 @@ pub fn readable(source: &Database, output: Option<&Path>) -> Result<(PathBuf, bo
         return Ok((source.path.clone(), false));
     };
     match OutputTarget::look(source, Some(output)) {
-        Ok(OutputTarget::Stale(path)) => Ok((path, true)),
+        Ok(OutputTarget::Stale(_) | OutputTarget::Outdated(_)) => Ok((output.to_owned(), true)),
         Ok(_) => Ok((output.to_owned(), false)),
         Err(
             error @ (StoreError::ForeignOutput(_)
@@ -167,6 +194,8 @@ pub struct Place {
     output: Option<PathBuf>,
     /// The lock that says that somebody works on a copy.
     held: Option<File>,
+    /// The version of the source that a copy is to be brought to.
+    stamp: Option<String>,
 }
 
 impl Place {
@@ -174,6 +203,20 @@ impl Place {
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
+    }
+
+    /// Brings the rows of a copy to those of its database, in the transaction under way.
+    ///
+    /// # Errors
+    /// [`StoreError`] from `SQLite`.
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        let Some(stamp) = &self.stamp else { return Ok(()) };
+        let connection = &self.database.connection;
+        let refreshed = refresh::run(connection).and_then(|()| {
+            let sql = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)";
+            connection.execute(sql, [COPIED_FROM, stamp]).map(|_| ())
+        });
+        refreshed.map_err(|e| self.database.error(&e))
     }
 
     /// Puts a copy in the place of the one before, whole and at once.

@@ -62,6 +62,15 @@ impl Recordings {
         Ok(recordings)
     }
 
+    /// Whether something may be recorded about a row with this key. Only completions of rows
+    /// show whole keys.
+    #[must_use]
+    pub fn may_know(&self, key: &[Json]) -> bool {
+        !self.prompts.is_empty()
+            || !self.facts.is_empty()
+            || self.rows.contains_key(&canonical(key))
+    }
+
     /// Says that a question asks for a column, so that facts recorded under the
     /// question are found by the column's name.
     pub fn means(&mut self, question: &str, column: &str) {

@@ -59,11 +59,14 @@ impl Checker {
             kind: column.kind,
             many: column.many.is_some(),
             keeps_items: column.keeps_items,
-            list: column.values.as_ref().map(|list| {
-                let mut lookup = Lookup::new(list, &column.aliases);
-                lookup.unified = column.unify.then(Unified::default);
-                lookup
-            }),
+            list: match &column.values {
+                None => Lookup::of_aliases(&column.aliases),
+                Some(list) => {
+                    let mut lookup = Lookup::new(list, &column.aliases);
+                    lookup.unified = column.unify.then(Unified::default);
+                    Some(lookup)
+                }
+            },
             unknown: column
                 .unknown
                 .as_ref()
@@ -117,6 +120,11 @@ impl Checker {
         words.iter().filter(is_word).map(|word| word.trim().to_owned()).collect()
     }
 
+    /// Whether the column has a value list, open or closed.
+    fn has_list(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| !list.only_aliases)
+    }
+
     /// Whether the cells of this column are lists.
     #[must_use]
     pub fn is_many(&self) -> bool {
@@ -166,7 +174,7 @@ impl Checker {
         if named {
             return Answer::without_value(State::Unknown, String::new());
         }
-        if self.many || self.list.is_some() || self.kind != Type::Text {
+        if self.many || self.has_list() || self.kind != Type::Text {
             return self.text("");
         }
         Answer::ok(CellValue::One("".into()))
@@ -219,7 +227,7 @@ impl Checker {
             return true;
         }
         let Some(list) = self.list.as_ref().filter(|l| !l.aliases.is_empty()) else { return false };
-        let named = |text: &str| list.aliases.contains_key(&text.trim().to_lowercase());
+        let named = |text: &str| list.is_alias(text);
         match (answer.state, &answer.value, answer.raw.as_deref()) {
             (State::NotInList, ..) => true,
             (State::Ok | State::Unknown, _, Some(raw)) if self.many => {
@@ -301,7 +309,7 @@ impl Checker {
             return Answer::without_value(State::Unknown, raw);
         }
         if kept.is_empty() && !left_out.is_empty() {
-            let state = if self.list.is_some() { State::NotInList } else { State::Invalid };
+            let state = if self.has_list() { State::NotInList } else { State::Invalid };
             return Answer::without_value(state, raw);
         }
         if !left_out.is_empty() {
@@ -323,6 +331,9 @@ impl Checker {
                     let answer = Answer::ok(CellValue::One(value));
                     return match overlooked {
                         None => answer,
+                        Some(what) if list.only_aliases => {
+                            answer.repaired(&format!("{what} brought to the alias's value"), text)
+                        }
                         Some(what) => {
                             answer.repaired(&format!("{what} brought to the value list"), text)
                         }

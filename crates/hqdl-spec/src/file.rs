@@ -442,9 +442,9 @@ pub struct ColumnTable {
     pub about: String,
     /// The values allowed.
     pub values: Option<ValuesField>,
-    /// Other words for these values, and the value that each means:
+    /// Other words for values, with the value that each means:
     /// `{ "United Kingdom" = "UK" }`, or a CSV file beside the spec, with a header
-    /// and two columns: the words, the value.
+    /// and two columns: the words, the value. Without `values`, any value may be named.
     pub aliases: Option<AliasesField>,
     /// Whether each different answer outside a closed list is put before the model once,
     /// which says what value means the same, or that none does.

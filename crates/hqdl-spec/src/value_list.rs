@@ -3,7 +3,7 @@
 //! for spaces and punctuation, and last a unique near match (one or two letters
 //! off, same first letter, same digits). Nothing is ever guessed from meaning.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ValueList;
 use super::unified::{UNIFIED, Unified};
@@ -16,6 +16,9 @@ pub(super) const ALIAS: &str = "alias";
 pub(super) struct Lookup {
     pub(super) values: Vec<String>,
     pub(super) open: bool,
+    /// Whether there is no list: the values are those that the aliases mean, and
+    /// no other text is brought to them.
+    pub(super) only_aliases: bool,
     pub(super) exact: HashMap<String, usize>,
     /// Other words for them, in lower case.
     pub(super) aliases: HashMap<String, usize>,
@@ -30,10 +33,14 @@ pub(super) struct Lookup {
 
 impl Lookup {
     pub(super) fn new(list: &ValueList, aliases: &BTreeMap<String, String>) -> Self {
-        let position = |value: &String| list.values.iter().position(|v| v == value);
+        Self::index(list.values.clone(), list.open, aliases)
+    }
+
+    fn index(values: Vec<String>, open: bool, aliases: &BTreeMap<String, String>) -> Self {
+        let position = |value: &String| values.iter().position(|v| v == value);
         let mut lookup = Self {
-            values: list.values.clone(),
-            open: list.open,
+            open,
+            only_aliases: false,
             exact: HashMap::new(),
             aliases: aliases
                 .iter()
@@ -43,11 +50,12 @@ impl Lookup {
             unified: None,
             squeezed: HashMap::new(),
             inverted: HashMap::new(),
+            values: Vec::new(),
         };
         let unique = |map: &mut HashMap<String, Option<usize>>, text: String, at: usize| {
             map.entry(text).and_modify(|e| *e = None).or_insert(Some(at));
         };
-        for (at, value) in list.values.iter().enumerate() {
+        for (at, value) in values.iter().enumerate() {
             lookup.exact.entry(value.clone()).or_insert(at);
             unique(&mut lookup.folded, value.trim().to_lowercase(), at);
             unique(&mut lookup.squeezed, squeeze(value), at);
@@ -55,12 +63,30 @@ impl Lookup {
                 unique(&mut lookup.inverted, text, at);
             }
         }
+        lookup.values = values;
         lookup
+    }
+
+    /// Returns the lookup of a column that has aliases and no list; `None` without aliases.
+    pub(super) fn of_aliases(aliases: &BTreeMap<String, String>) -> Option<Self> {
+        let values: BTreeSet<&String> = aliases.values().collect();
+        let values = values.into_iter().cloned().collect();
+        let lookup = Self { only_aliases: true, ..Self::index(values, true, aliases) };
+        Some(lookup).filter(|lookup| !lookup.values.is_empty())
     }
 
     /// Whether a text is a value, or another word for one, as it stands.
     pub(super) fn names(&self, text: &str) -> bool {
         self.exact.contains_key(text) || self.aliases.contains_key(&text.to_lowercase())
+    }
+
+    /// Whether a kept text is read otherwise because of an alias.
+    pub(super) fn is_alias(&self, text: &str) -> bool {
+        let lower = text.trim().to_lowercase();
+        self.aliases.contains_key(&lower)
+            || self.only_aliases
+                && self.folded.contains_key(&lower)
+                && !self.exact.contains_key(text)
     }
 
     /// The value meant by `text`, and what had to be overlooked.
@@ -74,6 +100,9 @@ impl Lookup {
         }
         if let Some(at) = self.aliases.get(&text.to_lowercase()) {
             return Some((value(*at)?, Some(ALIAS)));
+        }
+        if self.only_aliases {
+            return None;
         }
         // A number is itself or another one: no sign, point or zero is overlooked.
         if let Some(number) = real(text) {

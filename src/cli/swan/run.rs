@@ -8,17 +8,20 @@ use std::time::Duration;
 use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::Progress;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
-use crate::database::now;
+use crate::database::keys::{KeyRow, Keys};
+use crate::database::{Database, now};
 use crate::failure::stopped;
 use crate::format::{count_noun, thousands};
 use crate::model;
-use crate::spec::Draft;
+use crate::model::replay::Recordings;
+use crate::spec::{Draft, Spec};
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::hidden_of;
 use crate::swan::record::{Header, RecordLine, Writer};
 use crate::swan::run::{BenchmarkRun, Ended, Stop};
 use crate::swan::score::Gold;
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
+use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -28,7 +31,8 @@ pub struct Options {
     /// Form of the queries to run.
     #[arg(long, value_enum, default_value = "hqdl")]
     mode: ModeFlag,
-    /// Number of examples to show the model: the first N that `prepare` wrote.
+    /// Number of examples to show the model: the first N that `prepare` wrote, which are those of
+    /// SWAN's own prompts where the database has them.
     #[arg(long, value_name = "N", default_value = "0")]
     shots: usize,
     /// File with the examples [default: beside the database].
@@ -117,6 +121,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             unmasked.join(", ")
         );
     }
+    if options.true_values.is_none() && !spec.model.recordings.is_empty() {
+        recordings_are_of(spec, database, &name)?;
+    }
     let model = match (&options.true_values, Benchmark::named(&name)) {
         (None, _) => model::connect(spec)?,
         (Some(gold), Some(benchmark)) => {
@@ -191,6 +198,31 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     let ended = crate::swan::run(run, &mut writer, &mut told)?;
     Ok(end(ended, &out, &header, talk))
+}
+
+/// Fails if the recordings answer about no row of the database: they are another's.
+fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(), Failure> {
+    let recordings = Recordings::open(&spec.model.name, &spec.model.recordings)?;
+    let mut known = false;
+    for expansion in &spec.expansions {
+        let mut look = |key: &KeyRow| {
+            let shown = expansion.shown(&key.row);
+            let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
+            known |= recordings.may_know(&key);
+            Ok::<_, rusqlite::Error>(())
+        };
+        let keys = Keys::gather(database, expansion, None)?;
+        keys.each(&mut look).map_err(|e| database.error(&e))?;
+        if known {
+            return Ok(());
+        }
+    }
+    let files: Vec<String> =
+        spec.model.recordings.iter().map(|path| path.display().to_string()).collect();
+    Err(Failure::input(
+        format!("{} answers about no row of {name}", files.join(", ")),
+        "name recordings of this database with --recordings, or the database of these recordings",
+    ))
 }
 
 /// The spec, with the database that is asked about.

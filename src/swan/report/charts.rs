@@ -60,14 +60,17 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
     }
 }
 
-/// Cost × score; tokens where there is no price.
+/// Cost × score; tokens where there is no price. `None` where nothing was spent.
 #[must_use]
-pub fn by_cost(scored: &[Scored]) -> Chart {
+pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
     let priced = scored.iter().all(|s| s.header.priced);
     let cost = |run: &Scored| {
         let total = run.spent;
         if priced { total.cost_usd } else { (total.input_tokens + total.output_tokens) as f64 }
     };
+    if scored.iter().all(|run| cost(run) <= 0.0) {
+        return None;
+    }
     let mut series = Vec::new();
     for (style, (name, runs)) in lines(scored).into_iter().enumerate() {
         let labels: Vec<String> = runs.iter().map(|r| r.header.shots.to_string()).collect();
@@ -83,7 +86,7 @@ pub fn by_cost(scored: &[Scored]) -> Chart {
         }));
     }
     let measure = if priced { "price" } else { "tokens" };
-    Chart {
+    Some(Chart {
         title: format!("Score by {measure}; beside each point, its shots"),
         x: Axis {
             label: if priced { "USD, all questions" } else { "tokens, all questions" }.to_owned(),
@@ -92,7 +95,7 @@ pub fn by_cost(scored: &[Scored]) -> Chart {
         },
         y: percent(),
         series,
-    }
+    })
 }
 
 /// Requests so far, question by question; 0 is materializing.

@@ -2,12 +2,13 @@
 
 pub mod charts;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
+use crate::format::count_noun;
 use crate::swan::published::{self, PublishedFigures};
 use crate::swan::score::RunCost;
 use crate::swan::{Mode, Scored, SwanError};
@@ -40,15 +41,20 @@ pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
     let mut json = serde_json::to_string_pretty(&json(scored)).unwrap_or_default();
     json.push('\n');
     let files = [
-        ("report.md", markdown(scored)),
-        ("report.json", json),
-        ("shots.svg", charts::by_shots(scored).svg()),
-        ("cost.svg", charts::by_cost(scored).svg()),
-        ("requests.svg", charts::by_question(scored).svg()),
+        ("report.md", Some(markdown(scored))),
+        ("report.json", Some(json)),
+        ("shots.svg", Some(charts::by_shots(scored).svg())),
+        ("cost.svg", charts::by_cost(scored).map(|chart| chart.svg())),
+        ("requests.svg", Some(charts::by_question(scored).svg())),
     ];
     let mut written = Vec::new();
     for (name, text) in files {
         let path = dir.join(name);
+        let Some(text) = text else {
+            // An earlier report may have had it.
+            let _ = std::fs::remove_file(&path);
+            continue;
+        };
         std::fs::write(&path, text).map_err(|e| SwanError::file(&path, e))?;
         written.push(path);
     }
@@ -61,9 +67,27 @@ impl Scored {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The model without what tells its recordings apart.
-    fn model(&self) -> &str {
-        self.header.model.split(" (recording").next().unwrap_or_default()
+    /// The model; of a recorded run the recordings, since these say who answered, and the spec
+    /// names another model.
+    fn model(&self) -> String {
+        if self.header.recordings.is_empty() {
+            return self.header.model.clone();
+        }
+        format!("recorded: {}", self.recordings().join(", "))
+    }
+
+    /// The names of the recordings, without the number of shots.
+    fn recordings(&self) -> Vec<String> {
+        let shots = self.header.shots;
+        let plain = |file: &String| {
+            let stem = file.split('.').next().unwrap_or_default();
+            let without =
+                [format!("{shots}shots"), format!("{shots}shot"), format!("{shots}-shot")]
+                    .iter()
+                    .fold(stem.to_owned(), |stem, part| stem.replace(part, ""));
+            without.trim_matches(['_', '-']).to_owned()
+        };
+        self.header.recordings.iter().map(plain).collect()
     }
 }
 
@@ -71,11 +95,11 @@ impl Scored {
 fn markdown(scored: &[Scored]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
     runs(scored, &mut text);
-    text.push_str(
-        "\n![Execution accuracy by number of shots](shots.svg)\n\n\
-         ![Scores by price](cost.svg)\n\n\
-         ![Requests, question by question](requests.svg)\n",
-    );
+    text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
+    if charts::by_cost(scored).is_some() {
+        text.push_str("![Scores by price](cost.svg)\n\n");
+    }
+    text.push_str("![Requests, question by question](requests.svg)\n");
     beside_the_papers(scored, &mut text);
     facts(scored, &mut text);
     costs(scored, &mut text);
@@ -139,7 +163,7 @@ fn runs(scored: &[Scored], text: &mut String) {
                 run.name(),
                 run.header.database.clone(),
                 run.header.mode.name().to_owned(),
-                run.model().to_owned(),
+                run.model(),
                 run.header.shots.to_string(),
                 format!("{:.0}/{}", run.ex.right, run.ex.of),
                 percent(run.ex.percent()),
@@ -182,7 +206,7 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
         let mut shots: BTreeSet<usize> = figures.iter().flat_map(|f| f.ex).map(|e| e.0).collect();
         let here = || scored.iter().filter(|s| s.header.database == database);
         shots.extend(here().map(|s| s.header.shots));
-        let names: Vec<String> = shots.iter().map(|s| format!("{s} shots")).collect();
+        let names: Vec<String> = shots.iter().map(|s| count_noun(*s as u64, "shot")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         head(&["system"], &names, text);
         for (name, runs) in lines(here()) {
@@ -207,24 +231,24 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Who answered, and by which queries. Two recordings may be of one model's name;
-/// recordings of one model with more or fewer shots differ in that number alone.
+/// Who answered, and by which queries. Recordings of one model with more or fewer shots differ
+/// in that number alone.
 fn series(run: &Scored) -> String {
-    let mut name = run.model().to_owned();
-    if !run.header.recordings.is_empty() {
-        let shots = run.header.shots;
-        let plain = |file: &String| {
-            let stem = file.split('.').next().unwrap_or_default();
-            let without =
-                [format!("{shots}shots"), format!("{shots}shot"), format!("{shots}-shot")]
-                    .iter()
-                    .fold(stem.to_owned(), |stem, part| stem.replace(part, ""));
-            without.trim_matches(['_', '-']).to_owned()
-        };
-        let files: Vec<String> = run.header.recordings.iter().map(plain).collect();
-        name = format!("{name}, recorded: {}", files.join(", "));
+    format!("{} (mode {})", run.model(), run.header.mode.name())
+}
+
+/// The databases of the runs, each with its runs.
+fn by_database(scored: &[Scored]) -> BTreeMap<&str, Vec<&Scored>> {
+    let mut all: BTreeMap<&str, Vec<&Scored>> = BTreeMap::new();
+    for run in scored {
+        all.entry(&run.header.database).or_default().push(run);
     }
-    format!("{name} (mode {})", run.header.mode.name())
+    all
+}
+
+/// A heading, with the database where there are several.
+fn heading(title: &str, database: &str, several: bool) -> String {
+    if several { format!("\n## {title}: {database}\n\n") } else { format!("\n## {title}\n\n") }
 }
 
 /// Runs of one database, model and mode, by the number of shots; named with the
@@ -249,16 +273,35 @@ pub(in crate::swan) fn lines<'s>(
     all
 }
 
-/// How true the cells are, column by column.
+/// How true the cells are, column by column, a table for each database.
 fn facts(scored: &[Scored], text: &mut String) {
+    let all = by_database(scored);
+    for (database, runs) in &all {
+        facts_of(database, runs, all.len() > 1, text);
+    }
+    if scored.iter().all(|run| run.factuality.is_none()) {
+        return;
+    }
+    let of = |p: &PublishedFigures| {
+        let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f} ({s})")).collect();
+        format!("{}: {}", p.system, by.join(", "))
+    };
+    let published: Vec<String> = published::FACTUALITY.iter().map(of).collect();
+    let _ = write!(
+        text,
+        "\nPublished over all four databases by SWAN's count, by shots: {}.\n",
+        published.join("; ")
+    );
+}
+
+fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) {
     let with: Vec<(&Scored, _)> =
-        scored.iter().filter_map(|s| Some((s, s.factuality.as_ref()?))).collect();
+        runs.iter().filter_map(|s| Some((*s, s.factuality.as_ref()?))).collect();
     if with.is_empty() {
         return;
     }
-    text.push_str(
-        "\n## Data factuality: generated cells that are true, in percent (Wilson 95 %)\n\n",
-    );
+    let title = "Data factuality: generated cells that are true, in percent (Wilson 95 %)";
+    text.push_str(&heading(title, database, several));
     let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     head(&["column"], &names, text);
@@ -287,16 +330,6 @@ fn facts(scored: &[Scored], text: &mut String) {
         .iter()
         .map(|(_, f)| format!("{:.1} ({:.2} / {})", f.swan.percent(), f.swan.right, f.swan.of));
     row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
-    let of = |p: &PublishedFigures| {
-        let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f} ({s})")).collect();
-        format!("{}: {}", p.system, by.join(", "))
-    };
-    let published: Vec<String> = published::FACTUALITY.iter().map(of).collect();
-    let _ = write!(
-        text,
-        "\nPublished over all four databases by SWAN's count, by shots: {}.\n",
-        published.join("; ")
-    );
 }
 
 /// What the set cost, run by run.
@@ -369,14 +402,24 @@ fn asked(name: &str, run: &RunCost, text: &mut String) {
     }
 }
 
-/// All questions, all runs.
+/// All questions and all runs, a table for each database.
 fn matrix(scored: &[Scored], text: &mut String) {
-    text.push_str("\n## Questions\n\nRight by SWAN's rule, or the graded score.\n\n");
-    let names: Vec<String> = scored.iter().map(Scored::name).collect();
+    let all = by_database(scored);
+    for (n, (database, runs)) in all.iter().enumerate() {
+        text.push_str(&heading("Questions", database, all.len() > 1));
+        if n == 0 {
+            text.push_str("Right by SWAN's rule, or the graded score.\n\n");
+        }
+        matrix_of(runs, text);
+    }
+}
+
+fn matrix_of(runs: &[&Scored], text: &mut String) {
+    let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     head(&["question", "asked"], &names, text);
     let mut seen = BTreeSet::new();
-    for q in scored.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
+    for q in runs.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
         let stands = |run: &Scored| {
             let found = run.questions.iter().find(|o| o.qid == q.qid)?;
             Some(match &found.grade {
@@ -386,7 +429,7 @@ fn matrix(scored: &[Scored], text: &mut String) {
                 Some(g) => format!("{:.2}", g.graded),
             })
         };
-        let all = scored.iter().map(|run| stands(run).unwrap_or_else(dash));
+        let all = runs.iter().map(|run| stands(run).unwrap_or_else(dash));
         row([q.qid.clone(), q.question.clone()].into_iter().chain(all), text);
     }
 }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::Draft;
+use crate::spec::{Draft, Expansion};
 use crate::swan::grade::grade;
 use crate::swan::oracle::TrueValues;
 use crate::swan::record::{Header, RecordLine, Writer};
 use crate::swan::run::BenchmarkRun;
 use crate::swan::score::Gold;
-use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare};
+use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
 
 /// What a query gives that is wrong on the true values, by its text; of the others,
 /// nothing is.
@@ -41,6 +41,9 @@ pub(in crate::swan) fn faults(
 ) -> Result<Faults, SwanError> {
     let Some(benchmark) = Benchmark::named(&header.database) else { return Ok(Faults::new()) };
     let scratch = Scratch::new()?;
+    // As a run sees it: what is hidden may make a wrong query right.
+    let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
+    prepare::mask(gold.database(), &database, benchmark)?;
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
     let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
     let broken = |what: String| {
@@ -51,7 +54,7 @@ pub(in crate::swan) fn faults(
         Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
     draft.ignore_prices();
     let overrides = SpecOverrides {
-        database: Some(gold.database().to_owned()),
+        database: Some(database),
         output: Some(scratch.0.join("expanded.sqlite")),
         ..SpecOverrides::default()
     };
@@ -81,8 +84,12 @@ pub(in crate::swan) fn faults(
         };
         faults.insert(answer.query.clone(), fault);
     };
+    let mut spec = session.spec.clone();
+    if header.mode == Mode::Hqdl {
+        spec.expansions.retain(|e| is_read(e, questions));
+    }
     let run = BenchmarkRun {
-        spec: session.spec.clone(),
+        spec,
         database: &session.database,
         facts,
         model: Arc::clone(&model) as Arc<_>,
@@ -98,6 +105,18 @@ pub(in crate::swan) fn faults(
     let mut writer = Writer::begin(&scratch.0, header)?;
     crate::swan::run(run, &mut writer, &mut told)?;
     Ok(faults)
+}
+
+/// Whether one of the queries may read the tables of an expansion.
+fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
+    let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
+    let tables: Vec<String> =
+        many.chain([&expansion.name]).map(|name| name.to_lowercase()).collect();
+    let queries = questions.iter().filter_map(|q| q.query(Mode::Hqdl));
+    queries.into_iter().any(|sql| {
+        let sql = sql.to_lowercase();
+        tables.iter().any(|table| sql.contains(table.as_str()))
+    })
 }
 
 /// A folder that is gone when this is.

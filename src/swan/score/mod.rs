@@ -3,7 +3,7 @@
 pub(in crate::swan) mod known;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use self::known::Faults;
+use crate::format::count_noun;
 use crate::query::{Plain, Smoothie};
 use crate::swan::benchmark::Read;
 use crate::swan::compare::{self, Rows};
@@ -96,6 +97,13 @@ impl ScoredQuestion {
     }
 }
 
+/// The queries that were run on the true values, and what is wrong with them.
+#[derive(Default)]
+struct Judged {
+    queries: HashSet<String>,
+    faults: Faults,
+}
+
 /// The gold: rows of each gold query, which is run once, however many runs are
 /// scored.
 pub struct Gold {
@@ -103,8 +111,8 @@ pub struct Gold {
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
     known: RefCell<HashMap<String, Result<Rows, String>>>,
-    /// What is wrong with the queries of a file, whatever the model knows.
-    faults: RefCell<HashMap<(PathBuf, Mode), Faults>>,
+    /// What is wrong with the queries of a file, whatever the model knows, of those judged.
+    faults: RefCell<HashMap<(PathBuf, Mode), Judged>>,
 }
 
 impl Gold {
@@ -146,20 +154,23 @@ impl Gold {
         self.interrupt.clone()
     }
 
-    /// What is wrong with the queries of a run, whatever the model knows; found
-    /// out once, when an answer is wrong.
+    /// Returns what is wrong with the queries of questions, whatever the model knows. Each
+    /// query is judged once, when an answer by it is wrong.
     fn faults(
         &self,
         header: &Header,
         questions: &[BenchmarkQuestion],
     ) -> Result<Faults, SwanError> {
-        let of = (header.questions_file.clone(), header.mode);
-        if let Some(known) = self.faults.borrow().get(&of) {
-            return Ok(known.clone());
+        let mut all = self.faults.borrow_mut();
+        let judged = all.entry((header.questions_file.clone(), header.mode)).or_default();
+        let query = |q: &BenchmarkQuestion| q.query(header.mode).unwrap_or_default().to_owned();
+        let mut new = questions.to_vec();
+        new.retain(|q| !judged.queries.contains(&query(q)));
+        if !new.is_empty() {
+            judged.faults.extend(known::faults(header, &new, self)?);
+            judged.queries.extend(new.iter().map(query));
         }
-        let found = known::faults(header, questions, self)?;
-        self.faults.borrow_mut().insert(of, found.clone());
-        Ok(found)
+        Ok(judged.faults.clone())
     }
 
     pub(in crate::swan) fn rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
@@ -201,14 +212,17 @@ pub fn score(
     let mut scored: Vec<ScoredQuestion> =
         questions.iter().map(|q| question(q, answers.get(q.qid.as_str()).copied(), gold)).collect();
     let mut notes = Vec::new();
-    if scored.iter().any(|q| !q.right() && q.grade.is_some()) {
-        let faults = gold.faults(&header, questions).unwrap_or_else(|why| {
+    let is_wrong = |q: &ScoredQuestion| !q.right() && q.grade.is_some();
+    if scored.iter().any(is_wrong) {
+        let both = scored.iter().zip(questions).filter(|(q, _)| is_wrong(q));
+        let wrong: Vec<BenchmarkQuestion> = both.map(|(_, question)| question.clone()).collect();
+        let faults = gold.faults(&header, &wrong).unwrap_or_else(|why| {
             notes.push(format!("what is wrong with the queries themselves is not known: {why}"));
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
             let query = question.query(header.mode).unwrap_or_default();
-            let fault = faults.get(query).filter(|_| !scored.right() && scored.grade.is_some());
+            let fault = faults.get(query).filter(|_| is_wrong(scored));
             scored.known = fault.map(|fault| known::told(fault, scored.difference()));
         }
     }
@@ -216,17 +230,19 @@ pub fn score(
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
-        notes.push(format!(
-            "the gold SQL of {failed} of {} questions fails, so they count for nothing",
-            scored.len()
-        ));
+        let all = count_noun(scored.len() as u64, "question");
+        notes.push(match failed {
+            1 => format!("the gold SQL of 1 of {all} fails, so it counts for nothing"),
+            _ => format!("the gold SQL of {failed} of {all} fails, so they count for nothing"),
+        });
     }
     let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
     if unanswered > 0 {
-        notes.push(format!(
-            "{unanswered} of {} questions were never run, so they count as wrong",
-            questions.len()
-        ));
+        let all = count_noun(questions.len() as u64, "question");
+        notes.push(match unanswered {
+            1 => format!("1 of {all} was never run, so it counts as wrong"),
+            _ => format!("{unanswered} of {all} were never run, so they count as wrong"),
+        });
     }
     if !header.unmasked.is_empty() {
         notes.push(format!(

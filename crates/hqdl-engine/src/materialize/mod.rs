@@ -360,7 +360,7 @@ impl<'w> Work<'w> {
             self.end_rounds(&surveys, report)?;
         }
         let stands = target.standing(self.database);
-        if let Some(db) = stands {
+        if let Some(db) = target.before(self.database) {
             self.tell_of_edits(db, listener)?;
         }
         if !ask && stands.is_some_and(|db| self.stands(db, &surveys)) {
@@ -374,7 +374,7 @@ impl<'w> Work<'w> {
         if ask {
             surveys = self.warn_of_budget(surveys, listener)?;
         }
-        if let Some(db) = target.standing(self.database) {
+        if let Some(db) = target.before(self.database) {
             self.look_for_differences(db, &mut surveys)?;
         }
         if ask {

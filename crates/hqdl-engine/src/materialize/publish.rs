@@ -15,7 +15,7 @@ use super::survey::{Differs, KnownFacts, Survey, key_shows};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::Database;
 use hqdl_database::keys::KeyRow;
-use hqdl_database::output::OutputTarget;
+use hqdl_database::output::{OutputTarget, Place};
 use hqdl_database::publish::{CompletionOrigin, Publication};
 use hqdl_database::rows::Tables;
 use hqdl_database::standing::PublishedVersion;
@@ -109,12 +109,12 @@ impl<'w> Work<'w> {
         let mut again = self.survey_again(surveys, listener)?;
         // Somebody else may have made the copy again while this waited.
         let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
-        if let (Some(again), Some(db)) = (&mut again, target.standing(self.database)) {
+        if let (Some(again), Some(db)) = (&mut again, target.before(self.database)) {
             self.look_for_differences(db, again)?;
         }
         let surveys = again.as_deref().unwrap_or(surveys);
         let place = target.prepare(self.database)?;
-        if let Err(error) = self.write(surveys, place.database(), listener, report) {
+        if let Err(error) = self.write(surveys, &place, listener, report) {
             place.abandon();
             return Err(error);
         }
@@ -152,11 +152,12 @@ impl<'w> Work<'w> {
     fn write(
         &self,
         surveys: &[Survey<'_>],
-        db: &Database,
+        place: &Place,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(db, &self.spec)?;
+        let publication = Publication::begin(place.database(), &self.spec)?;
+        place.refresh()?;
         // Before the facts are read: what comes meanwhile is later than the tables.
         let place = self.facts.history().place()?;
         for (n, survey) in surveys.iter().enumerate() {

@@ -71,7 +71,7 @@ impl<'w> Work<'w> {
                 *survey = self.survey(*n, false)?;
             }
         }
-        match target.standing(self.database) {
+        match target.before(self.database) {
             Some(db) => self.look_for_differences(db, surveys),
             None => Ok(()),
         }

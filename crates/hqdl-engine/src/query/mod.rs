@@ -57,6 +57,7 @@ mod live;
 mod map;
 pub mod macros;
 pub mod math;
+mod one_row;
 pub mod params;
 mod passages;
 mod passes;
@@ -206,12 +207,17 @@ fn in_sqlite<T>(
     })
 }
 
-/// Runs a query whose words that no column has are brought into questions first.
+/// Runs a query whose words that no column has are brought into questions first, and
+/// whose questions about one row are brought to the column that answers them.
 fn classified<T>(
     request: &Request<'_>,
     sql: &str,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
+    let run = |sql: &str| match one_row::written(request, sql)? {
+        Some(written) => placed(&written, run),
+        None => run(sql),
+    };
     match classify::classified(request, sql)? {
         Some(classified) => placed(&classified, run),
         None => run(sql),

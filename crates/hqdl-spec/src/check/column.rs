@@ -134,20 +134,24 @@ impl Check<'_> {
                 }
             },
         };
-        let Some(list) = values else {
-            let label = "there is no list of values to choose from";
-            self.error(place, "`aliases` without `values`", label, "add `values`");
-            return BTreeMap::new();
-        };
         let absent = self.catalog.is_absent();
+        // Without a list, the values are those that the aliases mean.
+        let meant: HashSet<String> = written.values().map(|v| v.to_lowercase()).collect();
         let mut aliases = BTreeMap::new();
         for (words, value) in written {
-            let is_value = |text: &String| list.values.contains(text);
-            if !absent && !is_value(&value) {
+            let is_value = |text: &str| match values {
+                Some(list) => list.values.iter().any(|v| v == text),
+                None => text != value && meant.contains(&text.trim().to_lowercase()),
+            };
+            if values.is_some() && !absent && !is_value(&value) {
                 let message = format!("\"{value}\" is not on the value list of `{}`", c.name);
                 self.error(place, &message, "an alias means a value of the list", "");
+            } else if values.is_none() && Checker::coerce(c.kind, &value).is_none() {
+                let message = format!("\"{value}\" is not of type {}", c.kind.name());
+                self.error(place, &message, "an alias means a value of the column", "");
             } else if is_value(&words) {
-                let message = format!("\"{words}\" is a value of the list itself");
+                let of = if values.is_some() { "of the list itself" } else { "of other aliases" };
+                let message = format!("\"{words}\" is a value {of}");
                 self.error(place, &message, "an alias is another word for a value", "");
             } else if let Some(before) = aliases.insert(words.trim().to_lowercase(), value.clone())
                 && before != value

@@ -1,0 +1,112 @@
+//! Brings a copy to the rows of its database, without making it again: rows that differ go,
+//! and those that are missing come.
+//!
+//! This is done for ordinary tables with row numbers, while both databases have the same
+//! schema but for what hqdl published. Row numbers stay those of the database.
+
+use rusqlite::Connection;
+
+use super::{Database, StoreError};
+use hqdl_values::sql;
+
+/// The name under which the database is attached to its copy.
+const SOURCE: &str = "hqdl_source";
+
+/// Whether a copy can be brought to the rows of its database.
+pub(super) fn is_possible(source: &Database, copy: &Database) -> rusqlite::Result<bool> {
+    if source.server.is_some() || !copy.has_bookkeeping() {
+        return Ok(false);
+    }
+    let (from, to) = (&source.connection, &copy.connection);
+    let plain = from.query_row(
+        "SELECT NOT EXISTS (SELECT 1 FROM pragma_table_list AS l WHERE l.schema = 'main'
+           AND l.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND l.type <> 'view'
+           AND (l.type <> 'table' OR l.wr
+             OR EXISTS (SELECT 1 FROM pragma_table_xinfo(l.name) AS c WHERE c.hidden > 0
+                  OR lower(c.name) IN ('rowid', '_rowid_', 'oid'))))",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(plain
+        && settings(from)? == settings(to)?
+        && user_schema(from, false)? == user_schema(to, true)?)
+}
+
+/// What a database has beside its tables that a copy takes over.
+fn settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
+    let value = |name: &str| {
+        db.query_row(&format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}"), [], |r| r.get(0))
+    };
+    Ok([value("user_version")?, value("application_id")?, value("encoding")?])
+}
+
+/// The user's schema, in order; without what hqdl made, where a database has its bookkeeping.
+fn user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
+    let ours = if made { "SELECT name FROM hqdl_object" } else { "SELECT NULL WHERE 0" };
+    let sql = format!(
+        "SELECT type, name, sql FROM sqlite_schema
+         WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'
+           AND tbl_name NOT LIKE 'hqdl\\_%' ESCAPE '\\'
+           AND lower(name) NOT IN (SELECT lower(name) FROM ({ours}))
+           AND lower(tbl_name) NOT IN (SELECT lower(name) FROM ({ours}))
+         ORDER BY type, name"
+    );
+    let mut statement = db.prepare(&sql)?;
+    let rows = statement.query_map([], |r| Ok([r.get(0)?, r.get(1)?, r.get(2)?]))?;
+    rows.collect()
+}
+
+/// Attaches the database to its copy, which no transaction allows; for reading alone, so that
+/// writing to the copy locks nobody out of it.
+pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreError> {
+    let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
+    let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let attach = format!("ATTACH ?1 AS {SOURCE}");
+    let uri = format!("file:{path}?mode=ro");
+    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.error(&e))
+}
+
+/// Brings all tables of the main database to those of the attached one.
+pub(super) fn run(db: &Connection) -> rusqlite::Result<()> {
+    let tables: Vec<String> = db
+        .prepare(&format!(
+            "SELECT name FROM {SOURCE}.sqlite_schema
+             WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        ))?
+        .query_map([], |r| r.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for table in &tables {
+        let columns: Vec<String> = db
+            .prepare("SELECT name FROM pragma_table_info(?1)")?
+            .query_map([table], |r| r.get::<_, String>(0))?
+            .map(|name| name.map(|name| sql::name(&name)))
+            .collect::<rusqlite::Result<_>>()?;
+        let table = sql::name(table);
+        let same: Vec<String> = columns
+            .iter()
+            .map(|c| format!("s.{c} IS t.{c} COLLATE BINARY AND typeof(s.{c}) = typeof(t.{c})"))
+            .collect();
+        let (same, columns) = (same.join(" AND "), columns.join(", "));
+        db.execute_batch(&format!(
+            "DELETE FROM main.{table} AS t WHERE NOT EXISTS (
+               SELECT 1 FROM {SOURCE}.{table} AS s WHERE s.rowid = t.rowid AND {same});
+             INSERT INTO main.{table} (rowid, {columns}) SELECT rowid, {columns}
+               FROM {SOURCE}.{table} AS s
+               WHERE NOT EXISTS (SELECT 1 FROM main.{table} AS t WHERE t.rowid = s.rowid);"
+        ))?;
+    }
+    let counted = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_sequence')";
+    if db.query_row(counted, [], |r| r.get(0))? {
+        let from = format!("{SOURCE}.sqlite_sequence");
+        let is_there = format!(
+            "SELECT EXISTS (SELECT 1 FROM {SOURCE}.sqlite_schema WHERE name = 'sqlite_sequence')"
+        );
+        if db.query_row(&is_there, [], |r| r.get(0))? {
+            db.execute_batch(&format!(
+                "DELETE FROM main.sqlite_sequence WHERE name IN (SELECT name FROM {from});
+                 INSERT INTO main.sqlite_sequence SELECT name, seq FROM {from};"
+            ))?;
+        }
+    }
+    Ok(())
+}

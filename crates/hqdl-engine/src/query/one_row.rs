@@ -1,0 +1,157 @@
+//! A question about the rows of a query that has one row, where a column of the spec
+//! answers it: `LLMQA` is read as `LLMMap` of that row, so that nothing is asked.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `{{LLMQA('q', (SELECT c FROM t WHERE …))}}` | `(SELECT {{LLMMap('q', (c))}} FROM t WHERE …)` |
+//!
+//! The question must be one of the spec, the result columns plain columns, and the call
+//! as it is read then must be answered by a column. In a UNION, rows that are read from no
+//! table count for nothing: they are no entities.
+
+use std::ops::Range;
+
+use rusqlite::types::Value as Sql;
+
+use super::engine::Engine;
+use super::smoothie::RouteKind;
+use super::{QueryError, Request, Smoothie, deep};
+use crate::routing::question;
+use hqdl_spec::Spec;
+use hqdl_sql::blendsql::parse::{Parsed, parse};
+use hqdl_sql::blendsql::spelling::Spelled;
+use hqdl_sql::blendsql::tree::{Body, Core, ExprKind, Query, ResultColumn};
+use hqdl_sql::blendsql::{Argument, Call, Subject, may_have_calls, scan};
+use hqdl_sql::suql::Translated;
+
+type Edits = Vec<(Range<usize>, String)>;
+
+/// Returns the query with such calls written anew; `None` where it has none. What cannot
+/// be read stays as it is, and is reported when the query runs.
+///
+/// # Errors
+/// [`QueryError::Runtime`] when there is no thread for it.
+pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Translated>, QueryError> {
+    if request.spec.expansions.is_empty() || !may_have_calls(text) {
+        return Ok(None);
+    }
+    deep(|| rewrite(request, text))
+}
+
+fn rewrite(request: &Request<'_>, text: &str) -> Option<Translated> {
+    let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
+    let spelled = Spelled::of(text).ok()?;
+    // The places of the calls are those of the text as it is written.
+    let calls = scan(text).ok()?;
+    calls.iter().find(|call| asks_rows(call) && is_asked(request.spec, &call.question))?;
+    let parsed = parse(&spelled.text, scan(&spelled.text).ok()?).ok()?;
+    let mut edits = Edits::new();
+    for call in calls.iter().filter(|call| asks_rows(call)) {
+        let at = |other: &Call| spelled.place(&other.span) == call.span;
+        let Some(n) = parsed.calls.iter().position(at) else { continue };
+        let Some(found) = of_call(request, text, call, parsed.lone) else { continue };
+        if is_routed(request, &Translated::with(text, found.clone()).sql, n) {
+            edits.extend(found);
+        }
+    }
+    (!edits.is_empty()).then(|| Translated::with(text, edits))
+}
+
+/// Whether a column of the spec is asked a question.
+fn is_asked(spec: &Spec, asked: &str) -> bool {
+    spec.expansions.iter().any(|expansion| {
+        (0..expansion.columns.len()).any(|column| {
+            let found = question::binding(&expansion.columns, column, asked, &mut |_| None);
+            matches!(found, Ok(Some(_)))
+        })
+    })
+}
+
+/// Returns how a call is written anew, if it may be.
+fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
+    let [Argument::Query(query)] = call.values.as_slice() else { return None };
+    let is_list = call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some();
+    if call.row || is_list || !call.inner.is_empty() || !is_asked(request.spec, &call.question) {
+        return None;
+    }
+    // Where a table is read, the call makes one.
+    let before = text[..call.span.start].trim_end().to_lowercase();
+    if ["from", "join", ","].iter().any(|word| before.ends_with(word)) && !lone {
+        return None;
+    }
+    let inner = text.get(query.clone())?;
+    let parsed: Parsed = parse(inner, Vec::new()).ok()?;
+    let (core, end) = arm_with_table(&parsed.query)?;
+    let columns = || core.columns.iter();
+    let plain = |c: &ResultColumn| {
+        matches!(c.expr.as_ref().map(|e| &e.kind), Some(ExprKind::Column { .. }))
+    };
+    let grouped = !core.group.is_empty() || core.having.is_some() || !core.windows.is_empty();
+    if core.distinct || grouped || !columns().all(plain) {
+        return None;
+    }
+    let rows = inner.get(core.span.start..end)?;
+    if !has_one_row(request, rows) {
+        return None;
+    }
+    let named: Vec<&str> =
+        columns().filter_map(|c| inner.get(c.expr.as_ref()?.span.clone())).collect();
+    let rest = inner.get(core.columns.last()?.span.end..end)?;
+    let (open, close) = if lone { ("SELECT ", "") } else { ("(SELECT ", ")") };
+    let name = call.ingredient.name();
+    let name_at = call.span.start + text.get(call.span.clone())?.find(name)?;
+    Some(vec![
+        (call.span.start..call.span.start, open.to_owned()),
+        (name_at..name_at + name.len(), "LLMMap".to_owned()),
+        // Within its parentheses; more columns stand side by side.
+        (query.clone(), named.join("), (")),
+        (call.span.end..call.span.end, format!(" {}{close}", rest.trim())),
+    ])
+}
+
+/// Returns the one SELECT of a query that reads a table, and where it ends.
+fn arm_with_table(query: &Query) -> Option<(&Core, usize)> {
+    fn arms<'q>(query: &'q Query, found: &mut Vec<&'q Core>) -> Option<()> {
+        match &query.body {
+            Body::Core(core) => found.push(core),
+            Body::Compound(operator, left, right) if operator.is_union() => {
+                arms(left, found)?;
+                arms(right, found)?;
+            }
+            Body::Compound(..) | Body::Values(..) => return None,
+        }
+        Some(())
+    }
+    if !query.with.is_empty() {
+        return None;
+    }
+    if let Body::Core(core) = &query.body {
+        return (!core.from.is_empty()).then_some((core, query.span.end));
+    }
+    let mut found = Vec::new();
+    arms(query, &mut found)?;
+    found.retain(|core| !core.from.is_empty());
+    let whole = query.order.is_empty() && query.limit.is_none() && query.offset.is_none();
+    match found.as_slice() {
+        [core] if whole => Some((core, core.span.end)),
+        _ => None,
+    }
+}
+
+/// Whether a query has exactly one row; one that cannot be run alone has not.
+fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
+    let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
+    let mut counted = Smoothie::default();
+    let ran = Request { sql: &sql, ..request.clone() }.plain().run(&mut counted);
+    ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
+}
+
+/// Whether a column answers a call of a query.
+fn is_routed(request: &Request<'_>, sql: &str, call: usize) -> bool {
+    let request = Request { sql, ..request.clone() };
+    let engine = Engine::prepare(&request, None);
+    engine.is_ok_and(|engine| {
+        let route = engine.calls.routes.get(call).map(|route| route.route);
+        route.is_some_and(|route| route != RouteKind::AdHoc)
+    })
+}
