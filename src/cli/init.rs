@@ -9,7 +9,7 @@ use super::Talk;
 use super::failure::Failure;
 use crate::database::{Database, StoreError};
 use crate::format::count_noun;
-use crate::init::scaffold_beside;
+use crate::init::scaffold;
 use crate::init::tables::{self, TablesError};
 use crate::spec::is_server;
 
@@ -39,15 +39,14 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let database = Database::open(&path).map_err(|e| match e {
         StoreError::Missing(path) => Failure::input(
             format!("there is no file at {}", path.display()),
-            "name a SQLite database, or a CSV file to make one of: `hqdl init data.csv`",
+            "name a SQLite database, a CSV file or a directory of CSV files",
         ),
         other => other.into(),
     })?;
     if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
         std::fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
     }
-    let made =
-        scaffold_beside(&database, &reference(&path, options.spec.as_deref()), is_others(&path))?;
+    let made = scaffold(&database, &reference(&path, options.spec.as_deref()))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
         std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(|e| failed(spec, &e))?;
@@ -65,7 +64,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         if let Some(spec) = &options.spec {
             anstream::eprintln!("wrote {}; next: hqdl check {0}", spec.display());
         } else {
-            anstream::eprintln!("next: save this as a file and run `hqdl check` on it");
+            anstream::eprintln!("next: save this as a file and run `hqdl check FILE`");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -77,9 +76,9 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
     let (made, notes) = tables::database_of(path, &files).map_err(|e| {
         let hint = match &e {
             TablesError::Exists(made) => {
-                format!("if it was made of this, use it: `hqdl init {}`", made.display())
+                format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", made.display())
             }
-            _ => "expected UTF-8 text with the names of the columns in its first line".to_owned(),
+            _ => "expected UTF-8 text with the column names in the first line".to_owned(),
         };
         Failure::input(e.to_string(), hint)
     })?;
@@ -89,11 +88,6 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
         notes.iter().for_each(|note| anstream::eprintln!("note: {note}"));
     }
     Ok(made)
-}
-
-/// Whether a database is not the user's to write to.
-fn is_others(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.permissions().readonly())
 }
 
 /// The database as a spec beside which it is saved refers to it. Without a

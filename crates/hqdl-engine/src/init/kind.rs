@@ -172,10 +172,11 @@ pub fn of(table: &SurveyedTable) -> Holds {
     {
         Holds::Framework
     } else if PERSONS.contains(&last)
-        // A school has a principal with a phone, and is none.
-        || any(&look::is_part_of_person)
+        // A school has a principal with a phone, and is not a person.
+        || (any(&look::is_part_of_person) || last == "person")
             && any(&look::is_private)
-            && !table.columns.iter().any(|c| is_called_as(table, c))
+            && !(last != "person" && table.columns.iter().any(|c| is_called_as(table, c)))
+        || any(&look::is_personal)
     {
         Holds::Persons
     } else if EVENTS.contains(&last) || happened(table) {
