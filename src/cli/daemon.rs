@@ -61,7 +61,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if token.as_ref().is_some_and(|t| t.chars().count() < TOKEN_LENGTH) {
         return Err(Failure::input(
             format!("the token in {TOKEN} is too short"),
-            format!("make it {TOKEN_LENGTH} characters or more, such as `openssl rand -hex 16`"),
+            format!(
+                "use {TOKEN_LENGTH} characters or more, for example from `openssl rand -hex 16`"
+            ),
         ));
     }
     let command = format!("daemon {}", options.specs.display());

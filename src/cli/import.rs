@@ -59,7 +59,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let lines = &imported.lines;
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
         return Err(Failure::input(
-            format!("nothing to import: {} lines, and none is of a batch", lines.unreadable),
+            format!("nothing to import: none of the {} lines is from a batch", lines.unreadable),
             "name the output files of batches: JSON lines with `custom_id` and `response`",
         ));
     }
@@ -95,13 +95,16 @@ fn tell(imported: &Imported, talk: Talk) {
     }
     anstream::println!("imported   {} answers", thousands(lines.answered));
     let notes = [
-        (lines.known, "were known already"),
-        (lines.failed, "are failures: their cells stay missing, and the next run asks for them"),
+        (lines.known, "were imported already"),
+        (
+            lines.failed,
+            "are failed requests: their cells stay missing, and the next run asks again",
+        ),
         (
             lines.unknown,
-            "answer requests that `--batch-file` or `--batch` never wrote with this cache",
+            "answer requests that `--batch-file` or `--batch` did not write with this cache",
         ),
-        (lines.unreadable, "are no output lines of a batch"),
+        (lines.unreadable, "are not output lines of a batch"),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
         anstream::eprintln!("note: {} lines {what}", thousands(n));

@@ -29,7 +29,7 @@ pub fn ran(meta: &Meta, spec: &Spec) -> String {
 pub fn explained(meta: &Meta, spec: &Spec) -> String {
     let mut out = routes(meta);
     if meta.routes.is_empty() {
-        line(&mut out, "calls", "none: this is plain SQL, and asks nothing");
+        line(&mut out, "calls", "none: this is plain SQL and sends no request");
     } else {
         line(
             &mut out,
@@ -43,7 +43,7 @@ pub fn explained(meta: &Meta, spec: &Spec) -> String {
         used(&mut out, meta, spec, "at most about ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-            let beside = format!("how much {} asks beside: {}", call.join(" "), unbounded.why);
+            let beside = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
             line(&mut out, "unknown", &beside);
         }
     }

@@ -171,8 +171,7 @@ fn variable(text: &str) -> Result<String, String> {
     if crate::spec::is_variable(text) {
         return Ok(text.to_owned());
     }
-    Err("expected the name of an environment variable, such as OPENAI_API_KEY; a key itself is \
-         never given"
+    Err("expected the name of an environment variable, such as OPENAI_API_KEY; never pass a key itself"
         .to_owned())
 }
 
@@ -265,7 +264,7 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
                 let message = format!("{}: {e}", dir.display());
-                Failure::input(message, "name a folder that can be written to")
+                Failure::input(message, "name a directory that you can write to")
             }),
     };
     ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))

@@ -133,7 +133,7 @@ fn print(plan: &Plan, batch: bool) {
     anstream::println!("{table}");
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
-            "{}: {} published rows have no key in the source any more",
+            "{}: the keys of {} published rows are no longer in the source",
             expansion.name,
             expansion.orphaned
         );
@@ -164,7 +164,7 @@ fn print(plan: &Plan, batch: bool) {
         anstream::println!("price     unknown: set `price` in [model]{notes}");
     }
     if plan.room != BudgetLeft::default() {
-        let enough = || "enough, even for the most".to_owned();
+        let enough = || "enough, even for the maximum".to_owned();
         anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
     }
     let about = if batch { "within" } else { "about" };

@@ -66,7 +66,7 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
     match found.as_slice() {
         [one] => Ok(one.clone()),
         _ => Err(Failure::input(
-            format!("{} specs in specs/ make a table `{}`", found.len(), options.table),
+            format!("{} specs in specs/ define a table `{}`", found.len(), options.table),
             "name the expanded database with --db, or its spec with --spec",
         )),
     }

@@ -127,7 +127,7 @@ fn aliases_that_cannot_be_are_told() {
         ("none.csv", "", "line 1: 0 fields, not 2"),
         ("semicolons.csv", "said;means\na;UK\n", "line 1: 1 fields, not 2"),
         ("open.csv", "\"said,means\na,UK\n", "line 1: 1 fields, not 2"),
-        ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 is an alias, and is to be a header"),
+        ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 contains an alias, but must be a header"),
         ("twice.csv", "said,means\na,UK\na,France\n", "line 3: \"a\" means \"UK\", too"),
     ] {
         std::fs::write(project.path(format!("specs/{name}")), text).unwrap();
@@ -140,8 +140,8 @@ fn aliases_that_cannot_be_are_told() {
     let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
     assert!(told.contains("bytes.csv") && told.contains("UTF-8"), "{told}");
     for (aliases, told) in [
-        ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not on the value list of `country`"),
-        ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is a value of the list itself"),
+        ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not in the value list of `country`"),
+        ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is already a value of the list"),
         ("aliases = { \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
         ("aliases = \"nowhere.csv\"", "nowhere.csv"),
         ("aliases = \"three.csv\"", "three.csv"),
@@ -155,7 +155,7 @@ fn aliases_that_cannot_be_are_told() {
         .replace("values = { list = [\"UK\", \"France\", \"Spain\"] }", "");
     project.spec(&bare);
     let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
-    assert!(ended.stderr.contains("`aliases` without `values`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`aliases` needs `values`"), "{}", ended.stderr);
 }
 
 #[test]

@@ -591,7 +591,7 @@ fn recordings_take_no_batches() {
     let project = heroes(&endpoint, "");
     std::fs::write(project.path("r.jsonl"), "").unwrap();
     let ended = project.materialize(&["--batch", "--recordings", "r.jsonl"]).exits(2);
-    assert!(ended.stderr.contains("recordings take no batches"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("recordings cannot be run as batches"), "{}", ended.stderr);
 }
 
 #[test]
@@ -820,7 +820,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
     assert_eq!(events(&third, "unanswered").len(), 4);
     let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
     assert!(said.stderr.contains("--again writes the cells once more"), "{}", said.stderr);
-    assert!(said.stderr.contains("nothing is missing beside these"), "{}", said.stderr);
+    assert!(said.stderr.contains("no cell is missing beside these"), "{}", said.stderr);
     // Gone, it may have been sent.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();
     let fourth = write(&[]).exits(0);

@@ -103,7 +103,11 @@ fn a_persons_word_is_looked_at_before_it_is_taken() {
     // Everything at once.
     let ended = set(&["Nobody", "No Body", "eye_color", "Octarine"]).exits(2);
     assert!(ended.stderr.contains("no source of `llm` has the key (Nobody, No Body)"));
-    assert!(ended.stderr.contains("\"Octarine\" is no value for `eye_color`"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("\"Octarine\" is not a valid value for `eye_color`"),
+        "{}",
+        ended.stderr
+    );
     let ended = set(&["Nobody", "colour", "x"]).exits(2);
     assert!(ended.stderr.contains("2 parts, 1 are given"), "{}", ended.stderr);
     assert!(ended.stderr.contains("no column `colour`"), "{}", ended.stderr);

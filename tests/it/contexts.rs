@@ -94,7 +94,7 @@ fn a_context_is_cut_to_whole_rows_and_the_meta_says_so() {
     let tokens = Tokenizer::of("gpt-4o-mini").count(&text);
     assert!((270..=300).contains(&tokens), "{tokens} tokens were used");
     assert_eq!(ended.lines[0]["rows"], json!([[used]]));
-    let cut = format!("{used} of the 100 rows of its context were used (--truncate)");
+    let cut = format!("the model saw {used} of the 100 rows of its context (--truncate)");
     let why = ended.lines[0]["meta"]["routes"][0]["why"].as_str().unwrap().to_owned();
     assert!(why.ends_with(&cut), "{why}");
     assert!(ended.stderr.contains("note: {{LLMQA('fn:table_size'"), "{}", ended.stderr);

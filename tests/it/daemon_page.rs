@@ -107,7 +107,7 @@ fn pages_are_whole_without_a_script() {
     let head =
         format!("GET /nowhere HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n", daemon.address);
     let nowhere = daemon.raw(&head).is(404);
-    assert!(nowhere.body.contains("<h1>That did not work</h1>"), "{}", nowhere.body);
+    assert!(nowhere.body.contains("<h1>Error</h1>"), "{}", nowhere.body);
     assert!(daemon.get("/nowhere").is(404).body.starts_with('{'));
 }
 

@@ -191,8 +191,8 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
     let why =
         |key: &str| project.hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout;
     for (key, told) in [
-        ("img/none.png", "there is no file img/none.png"),
-        ("img/text.png", "img/text.png is no PNG, JPEG, GIF or WebP"),
+        ("img/none.png", "the file img/none.png does not exist"),
+        ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
         ("../outside.png", "is outside of"),
         ("/etc/passwd", "is outside of"),
         ("img/link.png", "is outside of"),
@@ -358,11 +358,15 @@ fn what_a_spec_says_of_images_is_checked() {
     let project = project(&endpoint, &["'img/cat.png'"]);
     let spec = project.spec_text();
     for (from, to, told) in [
-        ("images = [\"photo\"]", "images = [\"foto\"]", "`foto` is no column of key or context"),
+        (
+            "images = [\"photo\"]",
+            "images = [\"foto\"]",
+            "`foto` is not a column of `key` or `context`",
+        ),
         (
             "images = [\"photo\"]",
             "images = [\"photo\"]\nrows_per_request = 5",
-            "rows with images are asked about one a request",
+            "hqdl sends rows with images one per request",
         ),
     ] {
         std::fs::write(project.path("specs/x.toml"), spec.replace(from, to)).unwrap();

@@ -257,7 +257,7 @@ fn a_key_that_is_no_part_is_told_with_its_place() {
         ("[]", "the key of this source is empty", "[]"),
         (
             "[\"full_name\", \"full_name\"]",
-            "stands twice in the key of this source",
+            "occurs twice in the key of this source",
             "\"full_name\"]\n[[expansion.column",
         ),
         ("[\"full_name\"]", "no source has the key column `superhero_name`", "\"superhero_name\""),

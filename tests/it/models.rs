@@ -190,7 +190,7 @@ fn names_that_no_model_has_are_told() {
     }
     let text = project.spec_text();
     for (from, to, told) in [
-        ("model = \"large\"", "model = \"lagre\"", "there is no [model.lagre]"),
+        ("model = \"large\"", "model = \"lagre\"", "the spec has no [model.lagre]"),
         ("name = \"gpt-4o\"\n", "", "the model of [model.large] has no name"),
         ("[model.large]\n", "[model.large]\ntemprature = 1\n", "unknown field `temprature`"),
         ("[model]\n", "[model]\ntemprature = 1\n", "unknown field `temprature` in [model]"),
@@ -210,7 +210,7 @@ fn names_that_no_model_has_are_told() {
     // Batches go to one model.
     project.spec(&text);
     let ended = project.materialize(&["--batch"]).exits(2);
-    assert!(ended.stderr.contains("`big` is asked of [model.large]"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`big` uses [model.large]"), "{}", ended.stderr);
     // Flags say who is asked, of all.
     let before = small.count();
     // The spec's price is that of its own model, and its budget needs one.

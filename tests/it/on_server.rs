@@ -333,12 +333,12 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
     for (text, said) in [
         (at("postgres://owner@127.0.0.1:1/x"), &["127.0.0.1:1/x", "check the URL"][..]),
         (at(&url.replace(name, "nowhere")), &["\"nowhere\" does not exist", "createdb"]),
-        (at("mysql://owner@127.0.0.1/x"), &["`url` is none of a PostgreSQL database"]),
+        (at("mysql://owner@127.0.0.1/x"), &["`url` is not the URL of a PostgreSQL database"]),
         (at(&url.replace("owner@", "owner:geheim@")), &["the URL holds a password", "PGPASSWORD"]),
         (sound.replace("url =", "path = \"x.sqlite\"\nurl ="), &["a `path` and a `url`"]),
         (sound.replace("url =", "output = \"x.sqlite\"\nurl ="), &["`schema`"]),
         (sound.replace("url =", "schema = \"\"\nurl ="), &["`schema` is empty"]),
-        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schemas"]),
+        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schema"]),
         (
             sound.replace("key = [\"name\"", "key = [\"namee\""),
             &["has no column `namee`", "`name`"],

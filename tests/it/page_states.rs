@@ -109,14 +109,14 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.press("price", "button[value=run]", &["Run, for at most about $"]);
     walk.look("query to fail", daemon, &format!("/query?spec=x&{WRONG}"), &["Run"]);
     walk.press("query with an error", "button[value=run]", &["no such column", "^^^^"]);
-    walk.look("not found", daemon, "/nowhere", &["That did not work"]);
-    walk.look("no such spec", daemon, "/specs/nothing", &["That did not work", "nothing"]);
+    walk.look("not found", daemon, "/nowhere", &["Error"]);
+    walk.look("no such spec", daemon, "/specs/nothing", &["Error", "nothing"]);
     let good = project.spec_text();
     project.spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
     std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();
     daemon.until("broken", |spec| spec["state"] == "broken");
     hqdl_testkit::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
-    walk.look("broken", daemon, "/", &["The last good spec stays in force.", "temprature"]);
+    walk.look("broken", daemon, "/", &["The daemon keeps the last valid spec.", "temprature"]);
     walk.look("broken spec", daemon, "/specs/x", &["nome", "temprature"]);
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
 }
@@ -146,7 +146,7 @@ fn all(walk: &mut Walk) {
         let run = || daemon.status()["runs"][0].clone();
         hqdl_testkit::daemon::until("under way", || run()["requests"] == 2);
         let done = format!("{} of 40", run()["cells_done"]);
-        let answered = format!("{done} missing cells are answered by run 1");
+        let answered = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&answered]);
         walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
     }

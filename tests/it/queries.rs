@@ -269,7 +269,7 @@ fn arguments_that_do_nothing_are_told_of() {
     let sql = "SELECT {{LLMMap('Is it old?', hero.name, batch_size=5, options_searcher=x)}}, \
                {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
     let told =
-        ["`batch_size`, `options_searcher` changes nothing here", "`max_tokens` changes nothing"];
+        ["`batch_size`, `options_searcher` has no effect here", "`max_tokens` has no effect"];
     let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
     let json = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0).stdout;
     let asked = query(&project, sql, &[]).exits(0);

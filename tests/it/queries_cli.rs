@@ -371,7 +371,7 @@ fn nothing_but_reading_is_allowed() {
         "SELECT id FROM v WHERE fts3_tokenizer('simple') IS NULL",
     ];
     for sql in refused {
-        fails(query(&project, &[sql]), 2, &["hqdl query only reads", "<query>:1:"]);
+        fails(query(&project, &[sql]), 2, &["`hqdl query` is read-only", "<query>:1:"]);
     }
     // Not there at all, or not as tables.
     for sql in [
@@ -443,7 +443,10 @@ fn a_name_in_double_quotes_that_is_a_text_is_noted() {
         format!("SELECT \"nme\", \"it's\", \"name\", {call} FROM hero WHERE id = 1"),
     ] {
         let ended = project.hqdl(&["query", "--spec", "specs/x.toml", &sql]).exits(0);
-        for told in ["\"nme\" is no column here, so it is the text 'nme'", "write 'it''s' if"] {
+        for told in [
+            "there is no column \"nme\" here, so SQLite reads it as the text 'nme'",
+            "write 'it''s'",
+        ] {
             assert_eq!(ended.stderr.matches(told).count(), 1, "{sql}: {}", ended.stderr);
         }
         assert_eq!(ended.stderr.matches("is no column here").count(), 2, "{sql}: {}", ended.stderr);
@@ -469,7 +472,7 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     let began = Instant::now();
     let endless = format!("{ENDLESS} SELECT count(*) FROM c");
     let ended = query(&project, &["--timeout", "0.3", &endless]);
-    fails(ended, 2, &["the query ran longer than 0.3 s", "--timeout"]);
+    fails(ended, 2, &["the query exceeded its time limit of 0.3 s", "--timeout"]);
     assert!(began.elapsed() < Duration::from_secs(60));
     // What came until then is whole.
     let rows = format!("{ENDLESS} SELECT x FROM c");
@@ -754,7 +757,7 @@ fn meta_and_explain_tell_how() {
     let ended = project.hqdl(&["explain", "--db", "data.sqlite", "SELECT 1 AS x"]).exits(0);
     assert_eq!(
         ended.stdout,
-        "calls      none: this is plain SQL, and asks nothing\nsql        SELECT 1 AS x\n"
+        "calls      none: this is plain SQL and sends no request\nsql        SELECT 1 AS x\n"
     );
     let ended =
         project.hqdl(&["explain", "--db", "data.sqlite", "--json", "SELECT 1 AS x"]).exits(0);
@@ -827,7 +830,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
         "PRAGMA journal_mode = WAL",
     ] {
         let error = run(sql).unwrap_err();
-        assert_eq!(error.to_string(), "hqdl query only reads", "{sql}");
+        assert_eq!(error.to_string(), "`hqdl query` is read-only", "{sql}");
     }
     guard.lock().unwrap();
     for sql in [
@@ -837,7 +840,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
         "BEGIN",
         "PRAGMA query_only = 0",
     ] {
-        assert_eq!(run(sql).unwrap_err().to_string(), "hqdl query only reads", "{sql}");
+        assert_eq!(run(sql).unwrap_err().to_string(), "`hqdl query` is read-only", "{sql}");
     }
     let read = |sql: &str| -> i64 { guard.connection().query_row(sql, [], |r| r.get(0)).unwrap() };
     assert_eq!(read("SELECT m.b FROM m JOIN v ON v.id = 1"), 3);

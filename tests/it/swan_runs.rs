@@ -368,7 +368,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert_eq!((&score["ex"]["of"], &score["ex"]["right"]), (&4.into(), &2.0.into()));
     assert_eq!(
         score["notes"][0],
-        "the gold SQL of 1 of 5 questions fails, so they count for nothing"
+        "the gold SQL of 1 of 5 questions fails, so the score ignores them"
     );
     // BlendSQL's, in a folder of their own: one is none, one was never written.
     let other = bench.run(&["--mode", "blendsql"]).exits(2);
@@ -384,7 +384,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert!(!error(2).is_empty() && answers[2]["rows"].is_null());
     assert_eq!(answers[3]["rows"], json!([["Kept"], ["Twice"], ["Once"]]));
     assert_eq!((&answers[3]["requests"], &answers[3]["values_asked"]), (&1.into(), &3.into()));
-    assert_eq!(error(4), "the file of questions has no blendsql query for it");
+    assert_eq!(error(4), "the questions file has no blendsql query for this question");
     // What is wrong with the queries themselves was found by running them on the truth.
     let known = |n: usize| score["questions"][n]["known"].clone();
     assert_eq!((known(0), known(1), known(4)), (Json::Null, Json::Null, Json::Null));
@@ -443,10 +443,10 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
         let ended = bench.run(&[]).exits(2);
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     };
-    refused(b"", "questions.csv holds no questions");
+    refused(b"", "questions.csv contains no questions");
     refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and does not end");
-    refused(b"qid,question,gold_sql,hqdl_sql\n", "holds no questions");
-    refused(b"a,b\n1,2\n", "line 1: 2 columns are none of SWAN's forms");
+    refused(b"qid,question,gold_sql,hqdl_sql\n", "contains no questions");
+    refused(b"a,b\n1,2\n", "line 1: 2 columns match no format of SWAN");
     refused(
         b"qid,question,gold_sql\nx,y,z\n",
         "no column `hqdl_sql` among qid, question, gold_sql",
@@ -454,7 +454,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     refused(b"q,\xe9t\xe9?,e,simple,SELECT 1,SELECT 1\n", "line 1: text that is not UTF-8");
     refused(b"q,?,e,simple,,SELECT 1\n", "line 1: no gold SQL");
     let twice = b"q,?,e,simple,SELECT 1,SELECT 1\nq,?,e,simple,SELECT 1,SELECT 1\n";
-    refused(twice, "line 2: a second question is called q");
+    refused(twice, "line 2: a second question has the id q");
     std::fs::remove_file(bench.path("questions.csv")).unwrap();
     assert!(bench.run(&[]).exits(2).stderr.contains("questions.csv"));
 }
@@ -596,7 +596,7 @@ fn what_cannot_be_run_or_scored_is_said() {
     };
     let questions = ["run", "--questions", "questions.csv"];
     let with = |more: &[&'static str]| [&questions, more].concat();
-    says(&with(&[]), "no database to ask about");
+    says(&with(&[]), "no database to query");
     says(&with(&["--db", "nowhere.sqlite"]), "SWAN has no database `nowhere`");
     says(&with(&["--db", "out/gold/no/superhero.sqlite"]), "no database at");
     says(&with(&["--db", "questions.csv"]), "SWAN has no database `questions`");
@@ -605,7 +605,7 @@ fn what_cannot_be_run_or_scored_is_said() {
         "its SQL reads materialized tables",
     );
     says(&with(&["--db", "out/superhero.sqlite", "--price", "x"]), "expected two prices");
-    says(&["score", "nothing", "--gold", "out"], "no record of a run at nothing");
+    says(&["score", "nothing", "--gold", "out"], "nothing has no record of a run");
     bench.run(&[]).exits(1);
     says(&["score", "run", "--gold", "nothing"], "no gold database of superhero at nothing");
     bench.write("run/run.jsonl", "{}\n{}\n");

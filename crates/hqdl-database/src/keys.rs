@@ -94,12 +94,15 @@ impl KeyReport {
                 remarks.push(format!("{n} {what}, such as {}", samples.join("; ")));
             }
         };
-        say(&self.duplicate, "keys stand in several rows and are one entity each");
+        say(
+            &self.duplicate,
+            "keys occur in several rows; rows with the same key get the same answers",
+        );
         say(&self.partly_null, "keys have a part that is NULL");
-        say(&self.unreadable, "keys hold a blob or text that is not UTF-8 and are left out");
-        say(&self.respelled, "keys are another spelling of an entity and share its facts");
+        say(&self.unreadable, "keys contain a blob or text that is not UTF-8 and are skipped");
+        say(&self.respelled, "keys are other spellings of the same entity and share its answers");
         if self.null > 0 {
-            remarks.push(format!("{} rows have no key at all (NULL) and are left out", self.null));
+            remarks.push(format!("{} rows have no key (NULL) and are skipped", self.null));
         }
         remarks
     }

@@ -225,7 +225,7 @@ pub enum OriginError {
         all: Vec<String>,
     },
     /// The key has too many parts.
-    #[error("the key of `{expansion}` has {} parts, {given} are given", key.len())]
+    #[error("the key of `{expansion}` has {} parts, but the command has {given}", key.len())]
     Key {
         /// The expansion.
         expansion: String,
@@ -256,12 +256,15 @@ impl OriginError {
             Self::Store(error) => error.hint().to_owned(),
             Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
             Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
-            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::Key { expansion, key, column, .. } => {
                 format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())
             }
             Self::NoRow { names, .. } => {
-                format!("its key is {}; materialize it if the row is new", names.join(", "))
+                format!(
+                    "its key is {}; if the row is new, run `hqdl materialize` first",
+                    names.join(", ")
+                )
             }
         }
     }

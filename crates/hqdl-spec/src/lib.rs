@@ -132,7 +132,7 @@ impl Spec {
             let field = parameters::billed_beside_tokens(&model.parameters);
             let why = match (&model.price_origin, field) {
                 (PriceOrigin::Unknown(why), _) => why.clone(),
-                (_, Some(field)) => format!("`{field}` is billed in another way than by tokens"),
+                (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
             return Err(UnpricedModel { name: model.name.clone(), why });
@@ -254,7 +254,7 @@ pub struct ModelSettings {
 
 /// A model of unknown price, under which no budget can be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a budget cannot be kept: the price of {name} is not known ({why})")]
+#[error("hqdl cannot keep a budget: the price of {name} is not known ({why})")]
 pub struct UnpricedModel {
     name: String,
     why: String,

@@ -74,9 +74,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 
 fn missing(options: &Options, names: &str) -> Failure {
     Failure::input(
-        format!("no database of BIRD's in {}: {names}", options.bird.display()),
+        format!("{} contains no BIRD database: {names}", options.bird.display()),
         format!(
-            "name BIRD's dev_databases, in which each is at <name>/<name>.sqlite: {BIRD}; {SWAN}"
+            "pass BIRD's directory dev_databases, which has each database at <name>/<name>.sqlite: {BIRD}; {SWAN}"
         ),
     )
 }

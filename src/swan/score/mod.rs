@@ -127,7 +127,7 @@ impl Gold {
             }
             None => Err(SwanError::input(
                 format!("no gold database of {name} at {}", path.display()),
-                "`hqdl swan prepare` writes it into the folder `gold`; name that, or the file",
+                "pass the directory `gold` that `hqdl swan prepare` writes, or the file",
             )),
         }
     }
@@ -203,7 +203,7 @@ pub fn score(
     let mut notes = Vec::new();
     if scored.iter().any(|q| !q.right() && q.grade.is_some()) {
         let faults = gold.faults(&header, questions).unwrap_or_else(|why| {
-            notes.push(format!("what is wrong with the queries themselves is not known: {why}"));
+            notes.push(format!("hqdl cannot check the queries themselves: {why}"));
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
@@ -217,7 +217,7 @@ pub fn score(
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
         notes.push(format!(
-            "the gold SQL of {failed} of {} questions fails, so they count for nothing",
+            "the gold SQL of {failed} of {} questions fails, so the score ignores them",
             scored.len()
         ));
     }
@@ -280,7 +280,7 @@ fn reads_hidden(header: &Header) -> Option<String> {
     let read = Benchmark::named(&header.database)?.read;
     let named: Vec<String> = read.iter().map(Read::named).collect();
     let any = !named.is_empty() && header.mode == Mode::Hqdl;
-    any.then(|| format!("HQDL's published SQL reads what is hidden: {}", named.join(", ")))
+    any.then(|| format!("HQDL's published SQL reads hidden data: {}", named.join(", ")))
 }
 
 fn question(
@@ -318,12 +318,18 @@ fn facts(
     notes: &mut Vec<String>,
 ) -> Result<Option<Factuality>, SwanError> {
     let Some(benchmark) = Benchmark::named(&header.database) else {
-        notes.push(format!("{} is none of SWAN's databases: no factuality", header.database));
+        notes.push(format!(
+            "{} is not a SWAN database, so there is no factuality score",
+            header.database
+        ));
         return Ok(None);
     };
     let Some(expanded) = &header.expanded else { return Ok(None) };
     if !expanded.exists() {
-        notes.push(format!("{} is gone: no factuality", expanded.display()));
+        notes.push(format!(
+            "{} no longer exists, so there is no factuality score",
+            expanded.display()
+        ));
         return Ok(None);
     }
     Ok(Some(factuality(benchmark, &gold.database, expanded)?))

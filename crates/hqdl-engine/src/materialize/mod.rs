@@ -65,10 +65,10 @@ pub enum MaterializeError {
     #[error("--where: {0}")]
     Where(String),
     /// The model takes no batches.
-    #[error("recordings take no batches")]
+    #[error("recordings cannot be run as batches")]
     NoBatches,
     /// Batches go to the model of `[model]` alone.
-    #[error("`{expansion}` is asked of [model.{model}], and batches are sent to [model] alone")]
+    #[error("`{expansion}` uses [model.{model}], but hqdl sends batches only to [model]")]
     BatchesOfOther {
         /// The expansion.
         expansion: String,
@@ -76,7 +76,7 @@ pub enum MaterializeError {
         model: String,
     },
     /// Batches hold no images.
-    #[error("`{0}` shows images, and batches take none")]
+    #[error("`{0}` sends images, which batches do not support")]
     BatchesOfImages(String),
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
@@ -263,7 +263,7 @@ impl<'w> Work<'w> {
             }
             if survey.under_way() > 0 {
                 warnings.push(format!(
-                    "{}: {} cells are asked for by batches under way and are not counted",
+                    "{}: {} cells are part of running batches and are not counted",
                     expansion.name,
                     survey.under_way()
                 ));
@@ -337,7 +337,7 @@ impl<'w> Work<'w> {
         let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
         if under_way > 0 && self.way == Way::Live {
             listener(&Event::Warning(format!(
-                "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
+                "{under_way} cells are part of running batches and are skipped: `--batch` waits for them"
             )));
         }
         let mut said = self.rounds_gone_on_with(&surveys);
@@ -416,7 +416,7 @@ impl<'w> Work<'w> {
         if nothing && target.standing(self.database).is_some_and(keeps) {
             report.as_surveyed(&surveys);
             listener(&Event::Warning(
-                "nothing was answered, so the tables stay as they were".to_owned(),
+                "the model answered nothing, so the published tables are unchanged".to_owned(),
             ));
             return Ok(true);
         }
@@ -424,7 +424,7 @@ impl<'w> Work<'w> {
             Err(MaterializeError::Stopped(why)) => {
                 report.as_surveyed(&surveys);
                 listener(&Event::Warning(
-                    "another run publishes there, so the tables stay as they were".to_owned(),
+                    "another run publishes into the same database, so this run leaves the tables unchanged".to_owned(),
                 ));
                 report.stopped.get_or_insert(Arc::new(why));
             }

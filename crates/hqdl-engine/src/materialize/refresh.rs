@@ -92,7 +92,7 @@ impl Work<'_> {
             let column = &self.spec.expansions[round.expansion].columns[round.column].name;
             (left > 0).then(|| {
                 format!(
-                    "the {} of `{column}` begun {} goes on: {left} cells are left",
+                    "the {} of `{column}` that began {} continues: {left} cells are left",
                     round.subject.kind.name(),
                     open.begun_at
                 )

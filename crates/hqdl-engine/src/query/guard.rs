@@ -296,7 +296,7 @@ impl Guard {
             _ => None,
         };
         if let Some(what) = refused {
-            let help = "a query is one SELECT, WITH or VALUES over the tables that are there";
+            let help = "write one SELECT, WITH or VALUES over tables of the database";
             return QueryError::sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
         }
         match error.sqlite_error_code() {
@@ -318,7 +318,7 @@ impl Guard {
                 format!("a value is longer than {} bytes", LONGEST.load(Ordering::Relaxed)),
                 None,
                 "",
-                "take a part of it with `substr`",
+                "select a part of it with `substr`",
             ),
             _ => {
                 let message = message(error);
@@ -337,7 +337,7 @@ impl Guard {
                 let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
                 let found = ingredients::all().into_iter().find(is);
                 return found.map_or_else(String::new, |found| {
-                    format!("a call stands in braces: {{{{{}(…)}}}}", found.name())
+                    format!("write the call in double braces: {{{{{}(…)}}}}", found.name())
                 });
             }
             Some(("no such table", _)) => self.database.tables(),
@@ -353,8 +353,7 @@ impl Guard {
                 columns.map(|(name, _)| name).collect()
             }
             _ if message.starts_with("near \"ILIKE\"") => {
-                return "ILIKE is PostgreSQL's: use the dialect `suql` (`--dialect suql`), or LIKE, \
-                        which ignores the case of ASCII letters in SQLite"
+                return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
                     .to_owned();
             }
             _ => return String::new(),

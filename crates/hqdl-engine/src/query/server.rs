@@ -32,13 +32,13 @@ pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), Q
     let refused = |message: &str, help: &str| Err(QueryError::sql(message, None, "", help));
     if dialect == Dialect::Suql {
         return refused(
-            "SUQL is not run over a database on a server",
-            "write it in PostgreSQL's words",
+            "hqdl does not run SUQL on a database on a server",
+            "write the query in PostgreSQL's SQL",
         );
     }
     if !params.is_empty() {
         return refused(
-            "a query over a database on a server takes no parameters",
+            "a query on a database on a server cannot have parameters",
             "write the values into the query",
         );
     }
@@ -98,10 +98,10 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
         let open = database.unanswered(expansion, columns)?;
         if open > 0 {
             return Err(QueryError::sql(
-                format!("{open} rows of `{}` are not all answered yet", expansion.name),
+                format!("{open} rows of `{}` have no answer yet", expansion.name),
                 None,
                 "",
-                format!("fill them first: hqdl materialize {}", request.spec.path.display()),
+                format!("fill them first with: hqdl materialize {}", request.spec.path.display()),
             ));
         }
     }

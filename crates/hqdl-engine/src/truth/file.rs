@@ -71,7 +71,7 @@ impl Truth {
             !name.is_empty() && header[..*at].iter().any(|h| h.eq_ignore_ascii_case(name))
         });
         if let Some((_, name)) = twice {
-            return Err(error(Some(1), format!("the column `{name}` is there twice")));
+            return Err(error(Some(1), format!("the header names the column `{name}` twice")));
         }
         let sides = sides(spec, &header);
         let mut truth = Self::default();
@@ -103,7 +103,7 @@ impl Truth {
                     let entity = side.expansion.entity(&key);
                     if !seen.insert((side.at, *column, entity)) {
                         let name = &side.expansion.columns[*column].name;
-                        let message = format!("a second truth of `{name}` for one key");
+                        let message = format!("two values of `{name}` for the same key");
                         return Err(error(line, message));
                     }
                     let value = side.value(n, text);
@@ -113,7 +113,7 @@ impl Truth {
             }
         }
         if truth.columns.is_empty() {
-            return Err(error(None, "it says nothing of any cell".to_owned()));
+            return Err(error(None, "it has no value for any cell".to_owned()));
         }
         Ok(truth)
     }
@@ -180,10 +180,15 @@ fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
 fn nothing(spec: &Spec, header: &[String]) -> String {
     let of = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
-        format!("`{}` needs {} and any of {}", e.name, e.key.names().join(", "), columns.join(", "))
+        format!(
+            "for `{}` it needs {} and one of {}",
+            e.name,
+            e.key.names().join(", "),
+            columns.join(", ")
+        )
     };
     let needs: Vec<String> = spec.expansions.iter().map(of).collect();
-    let mut said = format!("its columns tell no cell of the spec: {}", needs.join("; "));
+    let mut said = format!("its columns do not identify a cell of the spec: {}", needs.join("; "));
     let known: Vec<&str> = spec
         .expansions
         .iter()
@@ -193,7 +198,7 @@ fn nothing(spec: &Spec, header: &[String]) -> String {
     for name in header {
         let strange = !known.iter().any(|k| k.eq_ignore_ascii_case(name));
         if let Some(near) = nearest(name, known.iter().copied()).filter(|_| strange) {
-            said.push_str(&format!("; did you mean `{near}` by `{name}`?"));
+            said.push_str(&format!("; did you mean `{near}` instead of `{name}`?"));
         }
     }
     said

@@ -75,11 +75,7 @@ impl Dispatch<'_, '_> {
         }
         if deleted.contains(&"output") {
             let id = &batch.id;
-            self.in_doubt(
-                parcel,
-                format!("the endpoint does not have the output of {id} any more"),
-            )
-            .await?;
+            self.in_doubt(parcel, format!("the endpoint no longer has the output of {id}")).await?;
         }
         // Whatever has no line at all.
         let unanswered = history().unanswered(parcel.id)?;
@@ -88,7 +84,9 @@ impl Dispatch<'_, '_> {
             lines.failed += 1;
             let message = match &batch.error {
                 Some((code, message)) => format!("the batch {}: {code}: {message}", batch.status),
-                None => format!("the batch is {} and has no answer to this request", batch.status),
+                None => {
+                    format!("the batch is {} and contains no answer to this request", batch.status)
+                }
             };
             let error = ModelError::Passing { message, wait: None, in_doubt: false };
             rest.failed(request, error)?;
@@ -108,13 +106,13 @@ impl Dispatch<'_, '_> {
         });
         if cancelled > 0 {
             (self.readers.events.listener)(&Event::Warning(format!(
-                "{} was cancelled; {cancelled} of its requests have no answer and are left for the next run",
+                "{} was cancelled; {cancelled} of its requests have no answer, and the next run sends them again",
                 batch.id
             )));
         }
         if lines.unreadable > 0 {
             (self.readers.events.listener)(&Event::Warning(format!(
-                "{} lines of {} are no output of a batch",
+                "{} lines of {} are not output lines of a batch",
                 lines.unreadable, batch.id
             )));
         }
@@ -139,9 +137,8 @@ impl Dispatch<'_, '_> {
             }
             info!(file, found, lines, "a file came in part, and is brought again");
             if lengths.len() > SHORT as usize {
-                let why = format!(
-                    "{found} of {lines} lines of {file} arrive, however often it is asked for"
-                );
+                let why =
+                    format!("only {found} of {lines} lines of {file} arrive, even after retries");
                 return Err(Stopped::Gone(why));
             }
             tokio::time::sleep(self.first_pause()).await;
@@ -151,7 +148,7 @@ impl Dispatch<'_, '_> {
     /// A batch that the endpoint does not know any more. Its cells are missing, and
     /// may be asked for again.
     pub(super) async fn lost(&self, parcel: &BatchJob, batch: &str) -> Result<(), Stopped> {
-        self.in_doubt(parcel, format!("the endpoint does not know {batch} any more")).await?;
+        self.in_doubt(parcel, format!("the endpoint no longer knows {batch}")).await?;
         self.facts().history().close(parcel.id, "lost")?;
         Ok(())
     }

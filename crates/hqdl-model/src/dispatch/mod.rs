@@ -113,7 +113,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         for mut parcel in parcels {
             if parcel.endpoint != self.endpoint.base() {
                 (self.readers.events.listener)(&Event::Warning(format!(
-                    "batch {} is at {}: `--base-url {}` collects it",
+                    "batch {} is at another endpoint, {}: collect it with `--base-url {}`",
                     parcel.batch.as_deref().unwrap_or("(unknown)"),
                     parcel.endpoint,
                     parcel.endpoint

@@ -118,7 +118,7 @@ fn which_part_of_the_key_is_the_year_is_said() {
     let meaning = |spec: &str| Fixture::new().expansion(spec).columns.remove(0).fingerprint;
     assert_eq!(meaning(&born), meaning(&said));
     for (wrong, told) in [
-        (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is no column of the key"),
+        (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is not a column of the key"),
         (said.replace("type = \"date\"", "type = \"url\""), "and has no year"),
     ] {
         assert!(Fixture::new().problems(&wrong).render(false).contains(told), "{told}");

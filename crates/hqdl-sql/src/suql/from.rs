@@ -68,7 +68,7 @@ impl Parser<'_> {
         if let Some(word) = lateral {
             self.at += 1;
             if self.is(b'(') {
-                let help = "SQLite's subqueries in FROM do not see the tables beside them";
+                let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
                 return Err(unsaid(word.span(), "LATERAL", help));
             }
             pieces.push(Piece::new(Vec::new(), word.start..self.here()));
@@ -267,7 +267,7 @@ impl Parser<'_> {
         if let Some((_, span)) = names.get(columns.len()) {
             let count = columns.len();
             let message =
-                format!("the query has {count} columns, and these are {} names", names.len());
+                format!("the query has {count} columns, but there are {} names", names.len());
             return Err(SqlError::new(span.clone(), message, "one too many"));
         }
         for ((name, _), column) in names.iter().zip(&mut columns) {

@@ -28,7 +28,7 @@ pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>
             h1 { (name) " " (badge(&spec)) }
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
-                @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
+                @if spec.loaded.is_some() { p { "The daemon keeps the last valid spec." } }
                 (wrong(problem))
             }
             @if let Some(loaded) = &spec.loaded {
@@ -62,8 +62,8 @@ pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, Erro
 fn go_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
-            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
+        @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "The daemon will retry." } }
+            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
@@ -74,7 +74,7 @@ fn go_form(spec: &SpecStatus) -> Markup {
         }
         @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {
             form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="as the spec says"; }
+                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
                 " " button { "Ask for " (missing) " cells" }
             }
         }
@@ -140,8 +140,8 @@ pub(super) async fn go(
             Some(budget) => Some(budget),
             None => {
                 return Err(HttpRefusal::bad(
-                    format!("`{text}` is no budget"),
-                    "a number of USD, such as 0.50",
+                    format!("`{text}` is not a valid budget"),
+                    "enter an amount in USD, such as 0.50",
                 )
                 .into());
             }
