@@ -233,7 +233,7 @@ def test_a_budget_is_kept(endpoint: Endpoint, model: hqdl.Model) -> None:
 
 @pytest.mark.parametrize("budget", [-1, float("nan"), float("inf")])
 def test_a_budget_is_an_amount(endpoint: Endpoint, model: hqdl.Model, budget: float) -> None:
-    with pytest.raises(hqdl.InputError, match="is no amount"):
+    with pytest.raises(hqdl.InputError, match="is not a valid amount"):
         hqdl.map("upper", ["ant"], model=model, budget=budget)
     assert endpoint.requests == 0
 

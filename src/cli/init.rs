@@ -5,23 +5,39 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::Talk;
 use super::failure::Failure;
+use super::{ModelFlags, Talk, interrupt, session};
 use crate::database::{Database, StoreError};
 use crate::format::count_noun;
-use crate::init::scaffold;
+use crate::init::FirstSpec;
+use crate::init::advice::{self, TableAdvice};
 use crate::init::tables::{self, TablesError};
+use crate::model;
+use crate::query::{self, Smoothie};
 use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Database, or a CSV file or a directory of CSV files, from which hqdl makes a database beside
     /// them.
-    db: PathBuf,
+    #[arg(value_name = "DB")]
+    source: PathBuf,
     /// Output file [default: stdout]. An existing file is never overwritten.
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
+    /// Ask a model for the key, a description and three columns of up to three tables. Prints the
+    /// price first.
+    #[arg(long)]
+    ask: bool,
+    /// Most USD that --ask may spend.
+    #[arg(long, value_name = "USD", requires = "ask", allow_hyphen_values = true, value_parser = super::budget)]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
 }
+
+/// Model that --ask uses if no flag names one, as in the spec that `init` writes.
+const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
@@ -35,7 +51,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             "choose another file with --spec, or delete this one first",
         ));
     }
-    let path = database(&options.db, talk)?;
+    let path = database(&options.source, talk)?;
     let database = Database::open(&path).map_err(|e| match e {
         StoreError::Missing(path) => Failure::input(
             format!("there is no file at {}", path.display()),
@@ -46,7 +62,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
         std::fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
     }
-    let made = scaffold(&database, &reference(&path, options.spec.as_deref()))?;
+    let mut first = FirstSpec::look(&database)?;
+    if options.ask {
+        advise(&mut first, &path, options, talk)?;
+    }
+    let made = first.write(&reference(&path, options.spec.as_deref()))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
         std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(|e| failed(spec, &e))?;
@@ -68,6 +88,55 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks a model about the tables, after it has printed the price.
+fn advise(
+    first: &mut FirstSpec<'_>,
+    path: &Path,
+    options: &Options,
+    talk: Talk,
+) -> Result<(), Failure> {
+    if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
+        return Err(Failure::input(
+            "--ask works on a SQLite database or CSV files, without --db and --output",
+            "remove the flag",
+        ));
+    }
+    let cards = first.cards();
+    if cards.is_empty() {
+        return Ok(());
+    }
+    let mut flags = options.flags.clone();
+    if flags.recordings.is_empty() {
+        flags.model.get_or_insert_with(|| MODEL.to_owned());
+    }
+    let session = session::bare(path, &flags, options.budget, "init")?;
+    session::tell(session.facts()?, talk);
+    let sql = advice::query(&cards);
+    let mut request = session.query(path, &sql)?;
+    request.model = Some(model::for_planning(&session.spec)?);
+    let planned = query::explain(&request)?;
+    if !talk.quiet {
+        let price = if session.spec.is_priced() {
+            format!("at most about ${:.4}", planned.cost_usd)
+        } else {
+            "at an unknown price".to_owned()
+        };
+        anstream::eprintln!(
+            "asking {} about {} in {}, {price}",
+            session.spec.model.name,
+            count_noun(cards.len() as u64, "table"),
+            count_noun(planned.requests, "request"),
+        );
+    }
+    request.model = Some(session.model()?);
+    request.interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    let mut answers = Smoothie::default();
+    query::run(&request, &mut answers)?;
+    let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
+    first.follow(&advised);
+    Ok(())
 }
 
 /// The database that is meant: itself, or one made of CSV files.

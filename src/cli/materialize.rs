@@ -277,8 +277,8 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let errors = report.asked.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(
-            "failed     {} cells, which the next run asks again: {why}",
-            thousands(errors)
+            "failed     {}, asked again by the next run: {why}",
+            count_noun(errors, "cell")
         );
     }
     // Cells without a value that the tables do not show as such: they keep what
@@ -286,7 +286,7 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
     if kept > 0 {
         anstream::println!(
-            "unchanged   {} got no value when asked again and keep the earlier one",
+            "unchanged  {} got no value when asked again and keep the earlier one",
             count_noun(kept, "cell")
         );
     }

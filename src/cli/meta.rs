@@ -1,7 +1,7 @@
 //! A smoothie's meta as a person reads it: after a query, and before one.
 
 use super::progress::{duration, in_brackets};
-use crate::format::thousands;
+use crate::format::{count_noun, thousands};
 use crate::query::Meta;
 use crate::spec::Spec;
 
@@ -84,7 +84,10 @@ fn demand(meta: &Meta) -> String {
     let each: Vec<String> = meta.passes.iter().map(|p| thousands(p.demanded)).collect();
     match each.as_slice() {
         [] => "none".to_owned(),
-        [one] => format!("1, which needed {one} values"),
+        [_] => {
+            let needed: u64 = meta.passes.iter().map(|p| p.demanded).sum();
+            format!("1, which needed {}", count_noun(needed, "value"))
+        }
         _ => format!("{}, which needed {} values", each.len(), each.join(", ")),
     }
 }

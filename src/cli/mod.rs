@@ -56,7 +56,7 @@ struct Cli {
     log: Option<PathBuf>,
 }
 
-const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered, 2 wrong input, \
+const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
 3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
 
 /// Display order of the flags that every command shares: after the command's own flags.

@@ -12,7 +12,7 @@ use super::{ModelFlags, Talk, progress, session};
 use crate::Row;
 use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
-use crate::format::thousands;
+use crate::format::{count_noun, thousands};
 use crate::materialize::Way;
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
@@ -133,9 +133,9 @@ fn print(plan: &Plan, batch: bool) {
     anstream::println!("{table}");
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
-            "{}: the keys of {} published rows are no longer in the source",
+            "{}: the source no longer has the keys of {}",
             expansion.name,
-            expansion.orphaned
+            count_noun(expansion.orphaned, "published row")
         );
     }
     let output = plan.output_tokens();

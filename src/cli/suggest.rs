@@ -163,8 +163,8 @@ fn asks(keys: u64, expansion: &str) -> String {
         return "sends no request: the stored answers become this column's".to_owned();
     }
     format!(
-        "asks about {} keys, including answered ones: `{expansion}` stores its answers by its own key",
-        thousands(keys)
+        "asks about {}, including answered ones: `{expansion}` stores its answers by its own key",
+        count_noun(keys, "key")
     )
 }
 

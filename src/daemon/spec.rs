@@ -15,6 +15,7 @@ use super::listing::Stamp;
 use super::loaded::ActiveSpec;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
+use crate::format::count_noun;
 use crate::materialize::{ColumnReport, Selection};
 
 /// Runs that clients may have waiting for one spec.
@@ -319,7 +320,8 @@ impl Entry {
                 let unasked: u64 = self.columns.iter().map(|c| c.unasked).sum();
                 self.held = match (&self.plan, unasked) {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
-                        let missing = format!("{unasked} cells are missing");
+                        let verb = if unasked == 1 { "is" } else { "are" };
+                        let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
                         Held::by(format!("{missing}, and the daemon sends no requests on its own"))
                     })),
                     // What was said before the last run no longer holds.

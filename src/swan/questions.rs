@@ -4,6 +4,7 @@
 //! also stand in one file: with a header that names the columns, or without one
 //! (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
 
+use crate::format::count_noun;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -111,7 +112,10 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
             Some(columns) => columns,
             None => placed(&row).ok_or_else(|| {
                 SwanError::input(
-                    format!("{name}, line {line}: {} columns match no format of SWAN", row.len()),
+                    format!(
+                        "{name}, line {line}: a row of {} matches no format of SWAN",
+                        count_noun(row.len() as u64, "column")
+                    ),
                     FORMS,
                 )
             })?,

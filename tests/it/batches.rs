@@ -348,7 +348,7 @@ fn a_plain_run_leaves_out_what_a_batch_asks_for() {
     running.wait().exits(130);
     assert_eq!(endpoint.created().len(), 1);
     let ended = project.materialize(&[]).exits(1);
-    assert!(ended.stdout.contains("16 cells are asked for by batches"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("running batches ask for 16 cells"), "{}", ended.stdout);
     assert_eq!(check(&project)["ok"], 24);
     assert_eq!(ended.done()["cells_unasked"], 16);
     nothing_twice(&endpoint);
@@ -553,7 +553,7 @@ fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
     endpoint.wait_for_polls(endpoint.calls("GET batches/") + 8);
     endpoint.relent();
     let ended = running.wait().exits(0);
-    assert_eq!(ended.stdout.matches("is tried again").count(), 1, "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches("hqdl retries").count(), 1, "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -819,7 +819,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
     assert_eq!(events(&third, "written").len(), 0);
     assert_eq!(events(&third, "unanswered").len(), 4);
     let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
-    assert!(said.stderr.contains("--again writes the cells once more"), "{}", said.stderr);
+    assert!(said.stderr.contains("--again writes these cells again"), "{}", said.stderr);
     assert!(said.stderr.contains("no cell is missing beside these"), "{}", said.stderr);
     // Gone, it may have been sent.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();

@@ -384,7 +384,7 @@ fn what_a_spec_says_of_images_is_checked() {
     let ended = project.materialize(&["--batch"]).exits(2);
     assert!(ended.stdout.contains("batches take none"), "{ended:?}");
     let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet").exits(2);
-    assert!(bad.stderr.contains("`image` is no truth"), "{}", bad.stderr);
+    assert!(bad.stderr.contains("`image` is not a boolean"), "{}", bad.stderr);
     let bad =
         query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}").exits(2);
     assert!(bad.stderr.contains("has no argument `image`"), "{}", bad.stderr);

@@ -439,7 +439,7 @@ fn what_hangs_on_a_published_table_is_kept_or_told() {
     sql_at(&url, "DROP VIEW mine");
     let count = endpoint.count();
     project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), count, "what was answered is kept");
+    assert_eq!(endpoint.count(), count, "the answers stay in the cache");
     assert_eq!(one(&url, "SELECT count(weapon) FROM expanded.llm"), "11");
     project.spec(&before);
     project.materialize(&[]).exits(0);

@@ -163,8 +163,8 @@ fn all(walk: &mut Walk) {
             let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
             runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
         });
-        walk.look("refused", &daemon, "/", &["waiting", "failed as above", "no-space-in-it"]);
-        walk.look("refused spec", &daemon, "/specs/x", &["Waits for a go", "401"]);
+        walk.look("refused", &daemon, "/", &["waiting", "failed, see above", "no-space-in-it"]);
+        walk.look("refused spec", &daemon, "/specs/x", &["Waits for your approval", "401"]);
         walk.browser.eval("document.querySelectorAll('details').forEach(d => d.open = true)");
         walk.judge("refused told in full", &["no-space-in-it"]);
     }
@@ -174,8 +174,8 @@ fn all(walk: &mut Walk) {
         project.spec(&project.spec_text().replace(&endpoint.url(), "http://127.0.0.1:9/v1"));
         let daemon = Daemon::start(&project, &[]);
         daemon.rests("failing");
-        walk.look("failing", &daemon, "/", &["failing", "It is tried again", "127.0.0.1:9"]);
-        walk.look("failing spec", &daemon, "/specs/x", &["It is tried again"]);
+        walk.look("failing", &daemon, "/", &["failing", "The daemon will retry", "127.0.0.1:9"]);
+        walk.look("failing spec", &daemon, "/specs/x", &["The daemon will retry"]);
     }
     {
         let endpoint = honest();
@@ -187,7 +187,7 @@ fn all(walk: &mut Walk) {
         // A look at files that comes late on a busy machine begins another run.
         std::thread::sleep(std::time::Duration::from_secs(2));
         daemon.until("held", is_held);
-        walk.look("waiting for money", &daemon, "/", &["Waits for a go", "budget"]);
+        walk.look("waiting for money", &daemon, "/", &["Waits for your approval", "budget"]);
         walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);
     }
     {
@@ -195,7 +195,7 @@ fn all(walk: &mut Walk) {
         let project = heroes(&endpoint, "csv");
         let daemon = Daemon::start(&project, &["--no-spend"]);
         daemon.rests("waiting");
-        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for a go"]);
+        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for your approval"]);
         walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
         walk.look(
             "table not published",

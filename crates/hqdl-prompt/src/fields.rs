@@ -11,6 +11,7 @@
 
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::format::count_noun;
 
 /// Fields too many beyond which a row is not explained any more.
 const TOO_MANY: usize = 40;
@@ -64,7 +65,8 @@ pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, 
         n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
         _ => None,
     };
-    explained.ok_or_else(|| format!("{} fields instead of {wanted}", fields.len()))
+    explained
+        .ok_or_else(|| format!("{} instead of {wanted}", count_noun(fields.len() as u64, "field")))
 }
 
 /// The fields with lists in brackets put together: what stands in them is one value,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// How a repair tells that a model said which value a word means.
-pub(super) const UNIFIED: &str = "matched to the value list by the model: other words";
+pub(super) const UNIFIED: &str = "unified by the model: other words";
 
 /// What is known of the words outside a list.
 #[derive(Debug, Clone, Default)]

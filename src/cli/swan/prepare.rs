@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::Talk;
 use super::super::failure::Failure;
-use crate::format::thousands;
+use crate::format::count_noun;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{Prepared, find, prepare};
 
@@ -101,7 +101,7 @@ fn tell(done: &Prepared, talk: Talk) {
         anstream::eprintln!("  left     {}: HQDL's published SQL reads it", done.left.join(", "));
     }
     for (table, rows) in &done.removed {
-        anstream::eprintln!("  removed  {} rows of {table}", thousands(*rows));
+        anstream::eprintln!("  removed  {} of {table}", count_noun(*rows as u64, "row"));
     }
     anstream::eprintln!("  truth    {}", done.gold.display());
     anstream::eprintln!("  shots    {}", done.shots.display());

@@ -132,7 +132,8 @@ impl DraftedSpec {
         self.line("\n[[expansion]]");
         self.line(&format!("name = {}", text(&name)));
         self.line("# The model reads this sentence. Describe the rows more closely if you can.");
-        self.line(&format!("about = {}", text(&about(&noun, &entity.examples))));
+        let about = entity.about.clone().unwrap_or_else(|| about(&noun, &entity.examples));
+        self.line(&format!("about = {}", text(&about)));
         match &entity.owned {
             Some(owned) => self.line(&format!("source = {}", sql_text(&owned.select))),
             None => self.line(&format!("source = {}", source(&table.name))),
@@ -160,7 +161,12 @@ impl DraftedSpec {
                 ));
             }
         }
-        if used.is_empty() {
+        for (name, about) in &entity.advised {
+            let column = columns.free_name(name, &[]);
+            self.text_column(&column, about);
+            self.question(&look::words(&column).join(" "), &key, &noun);
+        }
+        if used.is_empty() && entity.advised.is_empty() {
             let column = columns.free_name("description", &["summary".to_owned()]);
             self.example_column(&column, &key, &noun);
         }
@@ -183,12 +189,16 @@ impl DraftedSpec {
     fn example_column(&mut self, column: &str, key: &[&str], entity: &str) {
         let what = noun(&look::words(column), "description");
         self.line("\n# An example. Replace it with what you want to know.");
-        self.line("[[expansion.column]]");
+        self.out.truncate(self.out.trim_end().len());
+        self.text_column(column, &format!("a one-sentence description of the {entity}"));
+        self.question(&what, key, entity);
+    }
+
+    fn text_column(&mut self, column: &str, about: &str) {
+        self.line("\n[[expansion.column]]");
         self.line(&format!("name = {}", text(column)));
         self.line("type = \"text\"            # or integer, real, boolean, date, url");
-        let about = format!("a one-sentence description of the {entity}");
-        self.line(&format!("about = {}", text(&about)));
-        self.question(&what, key, entity);
+        self.line(&format!("about = {}", text(about)));
     }
 
     /// A question leads to one column of a key, so a second column that could

@@ -5,6 +5,7 @@
 //! finds keys and `list` value lists; `draft` writes the TOML. What is
 //! proposed is valid: the draft passes [`check`](hqdl_spec::check) as it is.
 
+pub mod advice;
 mod draft;
 mod identity;
 mod kind;
@@ -18,6 +19,7 @@ use std::cmp::Reverse;
 
 use rusqlite::ErrorCode;
 
+use advice::TableAdvice;
 use hqdl_database::{Database, StoreError, message};
 use hqdl_values::format::{count_noun, thousands};
 use identity::Identity;
@@ -54,14 +56,52 @@ pub struct Scaffold {
 /// # Errors
 /// [`StoreError`] when the database is locked, damaged or cannot be read.
 pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
-    db.sample(survey::SAMPLE_ROWS + 1)?;
-    let found = Inventory::look(db)?;
-    let taken = survey::taken(db).map_err(|e| db.error(&e))?;
-    let mut notes = found.notes();
-    notes.extend(draft::output_of(db_path).map(|output| {
-        format!("the spec publishes into the copy {output}, and the database stays as it is")
-    }));
-    Ok(Scaffold { toml: draft::write(&found, db_path, taken), notes })
+    FirstSpec::look(db)?.write(db_path)
+}
+
+/// A first spec before it is written: a model can be asked about its tables.
+#[derive(Debug)]
+pub struct FirstSpec<'db> {
+    db: &'db Database,
+    found: Inventory,
+}
+
+impl<'db> FirstSpec<'db> {
+    /// Looks at the tables of a database.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is locked, damaged or cannot be read.
+    pub fn look(db: &'db Database) -> Result<Self, StoreError> {
+        db.sample(survey::SAMPLE_ROWS + 1)?;
+        Ok(Self { db, found: Inventory::look(db)? })
+    }
+
+    /// Describes the tables that get an expansion, for [`advice::query`].
+    #[must_use]
+    pub fn cards(&self) -> Vec<String> {
+        let (chosen, _) = self.found.chosen();
+        chosen.iter().map(|entity| advice::card(self.db, &entity.table)).collect()
+    }
+
+    /// Applies a model's advice, in the order of the [`cards`](Self::cards).
+    pub fn follow(&mut self, advised: &[TableAdvice]) {
+        for (entity, advised) in self.found.entities.iter_mut().zip(advised) {
+            advice::follow(self.db, entity, advised);
+        }
+    }
+
+    /// Writes the spec; `db_path` is how it refers to the database.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be read.
+    pub fn write(&self, db_path: &str) -> Result<Scaffold, StoreError> {
+        let taken = survey::taken(self.db).map_err(|e| self.db.error(&e))?;
+        let mut notes = self.found.notes();
+        notes.extend(draft::output_of(db_path).map(|output| {
+            format!("the spec publishes into the copy {output}, and the database stays as it is")
+        }));
+        Ok(Scaffold { toml: draft::write(&self.found, db_path, taken), notes })
+    }
 }
 
 /// A table whose rows are entities.
@@ -73,11 +113,15 @@ struct EntityTable {
     owned: Option<Owned>,
     /// A few names of its rows, for the sentence that describes them.
     examples: Vec<String>,
+    /// The model's sentence about a row.
+    about: Option<String>,
+    /// Names and descriptions of columns that the model proposes.
+    advised: Vec<(String, String)>,
 }
 
 impl EntityTable {
     fn new(table: SurveyedTable, key: Identity) -> Self {
-        Self { table, key, owned: None, examples: Vec::new() }
+        Self { table, key, owned: None, examples: Vec::new(), about: None, advised: Vec::new() }
     }
 
     /// The names of the key's columns.

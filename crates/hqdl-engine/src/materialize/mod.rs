@@ -36,9 +36,11 @@ use hqdl_facts::{Facts, FactsError, Wanted};
 use hqdl_model::generate::{Event, Listener, Stopped};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, ModelChoice, SetupError};
+
 use hqdl_spec::overrides::{Overrides, OverridesError};
-use hqdl_spec::{Expansion, Provider, Spec};
+use hqdl_spec::{Expansion, Format, Provider, Spec};
 use hqdl_values::cell::State;
+use hqdl_values::format::count_noun;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -254,7 +256,7 @@ impl<'w> Work<'w> {
                 survey
                     .keys
                     .report
-                    .remarks()
+                    .run_remarks()
                     .into_iter()
                     .map(|r| format!("{}: {r}", expansion.name)),
             );
@@ -263,9 +265,9 @@ impl<'w> Work<'w> {
             }
             if survey.under_way() > 0 {
                 warnings.push(format!(
-                    "{}: {} cells are part of running batches and are not counted",
+                    "{}: running batches ask for {}, which the plan leaves out",
                     expansion.name,
-                    survey.under_way()
+                    count_noun(survey.under_way(), "cell")
                 ));
             }
             plan.expansions.push(survey.plan.clone());
@@ -328,7 +330,7 @@ impl<'w> Work<'w> {
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, false)?;
-            for remark in survey.keys.report.remarks() {
+            for remark in survey.keys.report.run_remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }
             report.reused += survey.known;
@@ -337,7 +339,8 @@ impl<'w> Work<'w> {
         let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
         if under_way > 0 && self.way == Way::Live {
             listener(&Event::Warning(format!(
-                "{under_way} cells are part of running batches and are skipped: `--batch` waits for them"
+                "running batches ask for {}, which this run skips: `--batch` waits for them",
+                count_noun(under_way, "cell")
             )));
         }
         let mut said = self.rounds_gone_on_with(&surveys);
@@ -420,6 +423,9 @@ impl<'w> Work<'w> {
             ));
             return Ok(true);
         }
+        if report.asked.total() > 0 && report.asked.total() == report.asked.get(State::Invalid) {
+            listener(&Event::Warning(self.unreadable_advice()));
+        }
         match self.publish(&surveys, listener, interrupt, report) {
             Err(MaterializeError::Stopped(why)) => {
                 report.as_surveyed(&surveys);
@@ -431,6 +437,17 @@ impl<'w> Work<'w> {
             published => report.failed = report.failed.take().or(published.err()),
         }
         Ok(report.published)
+    }
+
+    /// Returns the advice for a run whose answers were all unreadable.
+    fn unreadable_advice(&self) -> String {
+        let is_csv = self.spec.expansions.iter().any(|e| e.format == Some(Format::Csv));
+        let advice = if is_csv {
+            "small models often answer in JSON only: set `format = \"json\"` in the expansion"
+        } else {
+            "look at one with `hqdl why`, and try `rows_per_request = 1` or another model"
+        };
+        format!("hqdl could not read any answer of this run; {advice}, then pass --retry-failed")
     }
 
     /// Whether all expansions have been published to a database before.

@@ -17,6 +17,7 @@ use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::Stopped as Ended;
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::format::count_noun;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
@@ -98,7 +99,11 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
         let open = database.unanswered(expansion, columns)?;
         if open > 0 {
             return Err(QueryError::sql(
-                format!("{open} rows of `{}` have no answer yet", expansion.name),
+                format!(
+                    "`{}` has {} without an answer",
+                    expansion.name,
+                    count_noun(open.unsigned_abs(), "row")
+                ),
                 None,
                 "",
                 format!("fill them first with: hqdl materialize {}", request.spec.path.display()),

@@ -18,6 +18,7 @@ use crate::openai::Endpoint;
 use crate::plan::RowBatch;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
+use hqdl_values::format::count_noun;
 
 /// How often a request is sent when its batch expires or fails as a whole.
 const SENDS: u32 = 2;
@@ -112,8 +113,9 @@ impl Dispatch<'_, '_> {
         }
         if lines.unreadable > 0 {
             (self.readers.events.listener)(&Event::Warning(format!(
-                "{} lines of {} are not output lines of a batch",
-                lines.unreadable, batch.id
+                "{}: ignored {} that hqdl cannot read as output of a batch",
+                batch.id,
+                count_noun(lines.unreadable, "line")
             )));
         }
         // Whatever ended has made room, unless it never got in.
@@ -282,7 +284,8 @@ impl UnansweredSink for Rest<'_, '_> {
                 self.given_up.push((request.id, State::Error, message));
             }
             (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
-                let message = format!("{message} (sent {} times)", request.sent);
+                let message =
+                    format!("{message} (sent {})", count_noun(u64::from(request.sent), "time"));
                 self.refused.get_or_insert(ModelError::Refused { status: 400, message });
                 history().drop_request(request.id)?;
             }

@@ -196,8 +196,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                     // A day is long; the batch goes on without us.
                     Err(Stopped::Gone(why)) if missed < MISSED => {
                         if missed == 0 {
-                            let why =
-                                format!("a look at a batch failed, and is tried again: {why}");
+                            let why = format!("checking a batch failed; hqdl retries: {why}");
                             (self.readers.events.listener)(&Event::Warning(why));
                         }
                         missed += 1;

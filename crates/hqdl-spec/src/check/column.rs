@@ -8,6 +8,7 @@ use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::shape::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
+use hqdl_values::format::count_noun;
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
@@ -179,7 +180,10 @@ impl Check<'_> {
         let mut reader = csv::Reader::from_path(&path).map_err(|e| told(&e))?;
         let header = reader.headers().map_err(|e| told(&e))?;
         if header.len() != 2 {
-            return Err(told(&format!("line 1 has {} fields instead of 2", header.len())));
+            return Err(told(&format!(
+                "line 1 has {} instead of 2",
+                count_noun(header.len() as u64, "field")
+            )));
         }
         let is_value = |text: &str| values.is_some_and(|l| l.values.iter().any(|v| v == text));
         if header.get(1).is_some_and(|value| is_value(value.trim())) {
@@ -190,9 +194,9 @@ impl Check<'_> {
             let record = record.map_err(|e| told(&e))?;
             let (Some(words), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
                 return Err(told(&format!(
-                    "line {} has {} fields instead of 2",
+                    "line {} has {} instead of 2",
                     n + 2,
-                    record.len()
+                    count_noun(record.len() as u64, "field")
                 )));
             };
             if let Some(before) = aliases.insert(words.to_owned(), value.to_owned())

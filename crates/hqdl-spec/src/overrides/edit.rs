@@ -22,7 +22,7 @@ pub enum OverrideEditError {
         all: Vec<String>,
     },
     /// The key has another number of parts.
-    #[error("the key of `{expansion}` has {} parts, but the command has {given}", names.len())]
+    #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
         /// The expansion.
         expansion: String,

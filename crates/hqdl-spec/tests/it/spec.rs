@@ -161,7 +161,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "[model]\n",
         "[limits]\nbudget_usd = -2.0\n[model]\n",
-        "`budget_usd` is no amount",
+        "`budget_usd` is not a valid amount",
         "-2.0",
         "",
     ),
@@ -228,7 +228,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "[model]\n",
         "[model]\nprice = { input = -1.0, output = 1.0 }\n",
-        "`input` is no price",
+        "`input` is not a valid price",
         "-1.0",
         "",
     ),
@@ -258,12 +258,12 @@ const MISTAKES: &[Mistake] = &[
         "[model]\nprovider = \"replay\"\n",
         "provider \"replay\" has no recordings",
         "\"replay\"",
-        "name files in `recordings`, or pass --recordings",
+        "name files in `recordings`, or pass --recordings FILE",
     ),
     mistake(
         "[model]\n",
         "[model]\nprovider = \"replay\"\nrecordings = [\"no.jsonl\"]\n",
-        "no recording at specs/no.jsonl",
+        "the recording specs/no.jsonl does not exist",
         "\"no.jsonl\"",
         "",
     ),
@@ -299,7 +299,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "source = \"superhero\"",
         "source = \"SELECT * FORM superhero\"",
-        "the SELECT of this source does not work",
+        "SQLite rejects the SELECT of this source",
         "\"SELECT * FORM",
         "",
     ),
@@ -348,7 +348,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "table = \"llm_power\"",
         "table = \"LLM\"",
-        "the table `LLM` is made twice",
+        "the spec defines the table `LLM` twice",
         "{ table = \"LLM\"",
         "rename one of the two",
     ),
@@ -405,14 +405,14 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
         "name = \"publisher_name\"\ntype = \"integer\"\nvalues = [1, \"two\"]",
-        "the value list of `publisher_name` holds \"two\", which is no integer",
+        "the value list of `publisher_name` contains \"two\", which is not a valid integer",
         "[1, \"two\"]",
         "",
     ),
     mistake(
         "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
         "name = \"publisher_name\"\ntype = \"integer\"\nvalues = { sql = \"SELECT n FROM publisher\" }",
-        "the SELECT of this value list does not work",
+        "SQLite rejects the SELECT of this value list",
         "\"SELECT n ",
         "",
     ),
@@ -498,7 +498,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "questions = [{ ask = \"Does the hero have {value}?\", sql = \"EXISTS {value}\" }]",
         "questions = [\"who is the PUBLISHER\"]",
-        "is asked of `publisher_name` too",
+        "belongs to `publisher_name` already",
         "\"who is the PUBLISHER\"",
         "",
     ),
@@ -619,7 +619,7 @@ fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
         ("unknown field `temprature` in [model]", at(TWELVE, "temprature")),
         ("`localhost` is not the URL of an endpoint", at(TWELVE, "\"localhost\"")),
         ("`concurrency` is a string", at(TWELVE, "\"many\"")),
-        ("`budget_usd` is no amount", at(TWELVE, "-1")),
+        ("`budget_usd` is not a valid amount", at(TWELVE, "-1")),
         (
             "the database has a table `publisher` that hqdl did not make",
             at(TWELVE, "\"publisher\"\nsource"),
@@ -636,7 +636,7 @@ fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
         ),
         ("the value list of `empty` is empty", at(TWELVE, "[]")),
         ("`type` cannot be \"number\"", at(TWELVE, "\"number\"")),
-        ("the table `publisher` is made twice", at(TWELVE, "{ table = \"publisher\"")),
+        ("the spec defines the table `publisher` twice", at(TWELVE, "{ table = \"publisher\"")),
     ];
     let told: Vec<(&str, _)> =
         problems.problems.iter().map(|p| (p.message.as_str(), problems.place(p))).collect();
@@ -775,7 +775,7 @@ fn two_expansions_may_not_make_one_table() {
             .replace("hero have", "hero own")
     );
     let problems = Fixture::new().problems(&toml);
-    let (found, place) = problem(&problems, "the table `llm` is made twice");
+    let (found, place) = problem(&problems, "the spec defines the table `llm` twice");
     let later = at(&toml[GOOD.len()..], "\"llm\"").unwrap();
     let lines = GOOD.matches('\n').count();
     assert_eq!(place, Some((later.0 + lines, later.1)));

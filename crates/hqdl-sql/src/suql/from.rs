@@ -9,6 +9,7 @@ use super::parser::{
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
+use hqdl_values::format::count_noun;
 
 /// Names that a query gives to columns, and where they stand.
 type GivenNames = Vec<(String, Range<usize>)>;
@@ -266,8 +267,11 @@ impl Parser<'_> {
         let Some(mut columns) = self.columns.take() else { return Ok(None) };
         if let Some((_, span)) = names.get(columns.len()) {
             let count = columns.len();
-            let message =
-                format!("the query has {count} columns, but there are {} names", names.len());
+            let message = format!(
+                "the query has {}, but there are {} names",
+                count_noun(count as u64, "column"),
+                names.len()
+            );
             return Err(SqlError::new(span.clone(), message, "one too many"));
         }
         for ((name, _), column) in names.iter().zip(&mut columns) {

@@ -412,7 +412,8 @@ impl Parser<'_> {
             _ => counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
         };
         let written = names.last().map_or(name, |token| token.text(self.sql));
-        let message = format!("`{written}` takes {takes} values, but the call has {args}");
+        let noun = if takes == "1" { "value" } else { "values" };
+        let message = format!("`{written}` takes {takes} {noun}, but the call has {args}");
         Some(SqlError::new(span, message, "this call"))
     }
 

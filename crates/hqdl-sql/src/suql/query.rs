@@ -9,6 +9,7 @@ use super::parser::{
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
+use hqdl_values::format::count_noun;
 
 impl Parser<'_> {
     /// The whole text: one query.
@@ -234,9 +235,8 @@ impl Parser<'_> {
                 if let Some((first, _)) = rows.first().filter(|(first, _)| first.len() != row.len())
                     && !calls
                 {
-                    let (first, here) = (first.len(), row.len());
-                    let message =
-                        format!("the first row has {first} values, but this one has {here}");
+                    let (first, here) = (count_noun(first.len() as u64, "value"), row.len());
+                    let message = format!("the first row has {first}, but this one has {here}");
                     return Err(SqlError::new(span, message, "this row of VALUES"));
                 }
                 rows.push((row, span));

@@ -433,7 +433,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMMap(c, 'q')}}",
-            "the question of `LLMMap` is no text",
+            "the question of `LLMMap` is not a text",
             "c",
             "expected '…'",
             "",
@@ -447,7 +447,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMMap(?, c)}}",
-            "the question of `LLMMap` is no text",
+            "the question of `LLMMap` is not a text",
             "?",
             "write the value into the query",
             "write it into the query as a text: '…'",
@@ -649,7 +649,13 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "no number of answers fits",
             "",
         ),
-        ("SELECT {{LLMMap('q', c, regex=abc)}}", "the regex is no text", "abc", "expected '…'", ""),
+        (
+            "SELECT {{LLMMap('q', c, regex=abc)}}",
+            "the regex is not a text",
+            "abc",
+            "expected '…'",
+            "",
+        ),
         (
             "SELECT {{LLMJoin(a)}}",
             "`LLMJoin` needs two columns",
@@ -666,21 +672,21 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMQA('q') x}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             "x",
             "expected `}}`",
             "write what you do with the answer after `}}`",
         ),
         (
             "SELECT {{LLMQA('q'))}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             ")",
             "expected `}}`",
             "write what you do with the answer after `}}`",
         ),
         (
             "SELECT {{LLMQA('q') AND {{LLMQA('r')}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             "AND",
             "expected `}}`",
             "write what you do with the answer after `}}`",
@@ -703,7 +709,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "SELECT {{LLMMap('q', c, options=['a')}}",
             "`)` closes nothing",
             ")",
-            "`[` is open here",
+            "a `[` is open here",
             "",
         ),
         (

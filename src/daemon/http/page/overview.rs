@@ -48,7 +48,7 @@ fn card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
                 @if spec.loaded.is_some() { p { "The daemon keeps the last valid spec." } }
                 (wrong(problem))
             }
-            @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "The daemon will retry." } }
+            @if let Some(trouble) = spec.trouble.as_ref().filter(|_| spec.run.is_none()) { (wrong(trouble)) p { "The daemon will retry." } }
             @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
             @if let Some(run) = run {
                 p {
