@@ -221,7 +221,7 @@ def test_without_a_model_it_is_said(endpoint: Endpoint) -> None:
     assert "model=" in raised.value.hint
     with pytest.raises(hqdl.EndpointError, match="OPENAI_API_KEY"):
         hqdl.map("upper", ["ant"], model="gpt-4o-mini")
-    with pytest.raises(hqdl.InputError, match="no return type"):
+    with pytest.raises(hqdl.InputError, match="not a return type"):
         hqdl.map("upper", ["ant"], return_type=dict, model="m")
 
 

@@ -59,8 +59,11 @@ fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             specs.push(path.clone());
             continue;
         }
-        let entries = std::fs::read_dir(path)
-            .map_err(|e| Failure::input(format!("cannot read {}: {e}", path.display()), ""))?;
+        let entries = std::fs::read_dir(path).map_err(|e| {
+            let why = crate::format::io_reason(&e);
+            let message = format!("cannot read {}: {why}", path.display());
+            Failure::input(message, "pass a spec file, or a directory of specs")
+        })?;
         let files = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
         let mut found: Vec<PathBuf> =
             files.filter(|file| file.extension().is_some_and(|ends| ends == "toml")).collect();

@@ -27,7 +27,7 @@ pub struct Options {
     specs: PathBuf,
     /// Address and port to listen on; port 0 picks a free port. If the address is not loopback,
     /// clients must send the token in `HQDL_TOKEN`.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = daemon::LISTEN)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, default_value = daemon::LISTEN)]
     listen: SocketAddr,
     /// Host name that clients may use for this machine, besides its addresses.
     #[arg(long, value_name = "NAME")]
@@ -54,6 +54,10 @@ pub struct Options {
     read_within: u64,
     #[command(flatten)]
     cache: CacheFlags,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an address and a port, such as 127.0.0.1:4735".to_owned())
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {

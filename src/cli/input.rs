@@ -214,8 +214,8 @@ impl<'o> Input<'o> {
 fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
         Failure::input(
-            format!("cannot read {}: {e}", name.display()),
-            "expected a file with a query in UTF-8 text",
+            format!("cannot read {}: {}", name.display(), crate::format::io_reason(e)),
+            "pass a file with a query in UTF-8 text",
         )
     };
     let sql = options.sql.clone().or_else(|| options.file.is_none().then(|| taken(flags))?);

@@ -160,10 +160,10 @@ struct ModelFlags {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
     /// Most rows in one request.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     rows_per_request: Option<u32>,
     /// Most requests in flight at once.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     concurrency: Option<u32>,
 }
 
@@ -173,6 +173,12 @@ fn variable(text: &str) -> Result<String, String> {
     }
     Err("expected the name of an environment variable, such as OPENAI_API_KEY; never pass a key itself"
         .to_owned())
+}
+
+/// Reads a flag's number of things.
+fn count(text: &str) -> Result<u32, String> {
+    let wrong = || "expected a whole number, 1 or more".to_owned();
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
 }
 
 fn price(text: &str) -> Result<PriceTable, String> {

@@ -453,7 +453,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     let project = heroes(&endpoint, "");
     endpoint.refuse("GET files/", 404);
     let ended = batch(&project, &[]).exits(1);
-    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
     let (input, output) = endpoint.billed();
     let sql = "SELECT coalesce(sum(cost_usd), 0) FROM completion";
     let counted = project.recorded(sql)[0][0].as_f64().unwrap();
@@ -473,7 +473,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     endpoint.relent();
     endpoint.refuse("GET files/file-2", 404);
     let ended = batch(&project, &[]).exits(0);
-    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -537,7 +537,7 @@ fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
     running.wait();
     endpoint.forget_batches();
     let ended = batch(&project, &[]).exits(0);
-    assert!(ended.stdout.contains("does not know batch_1 any more"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer knows batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -771,7 +771,7 @@ fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
     batch(&project, &["--refresh", "born"]);
     let asked = endpoint.cells_since(0).len();
     let ended = batch(&project, &["--refresh", "born"]).exits(0);
-    assert!(ended.stdout.contains("goes on"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("continues"), "{}", ended.stdout);
     let rest = endpoint.cells_since(0).len() - asked;
     assert!((1..10).contains(&rest), "{rest}");
     check_complete(&project);

@@ -230,7 +230,7 @@ fn overrides_show_at_once() {
     until("the model's again", || motto()[0][0].as_str().unwrap().starts_with("The motto of Zed"));
     let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
     let refused = daemon.post("/v1/overrides", &wrong).is(400);
-    assert_eq!(refused.json()["error"]["hint"], "its key is name, full_name");
+    assert_eq!(refused.json()["error"]["hint"], "its key is: name, full_name");
     // As on the command line, what is not on the list must be meant.
     let mut beyond = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "eye_color",
                              "value": "Purple" });

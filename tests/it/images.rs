@@ -287,7 +287,7 @@ fn a_model_that_sees_nothing_says_so_once() {
     assert_eq!(endpoint.count(), 1);
     // Remembered, as other refused forms are.
     let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").exits(4);
-    assert!(ended.stderr.contains("takes no images"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("does not accept images"), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 1);
     // Texts it is asked all the same.
     endpoint.mend();
@@ -382,7 +382,7 @@ fn what_a_spec_says_of_images_is_checked() {
     project.execute("UPDATE pet SET photo = 'cat.png'");
     project.materialize(&["--rows-per-request", "10"]).exits(0);
     let ended = project.materialize(&["--batch"]).exits(2);
-    assert!(ended.stdout.contains("batches take none"), "{ended:?}");
+    assert!(ended.stdout.contains("which batches do not support"), "{ended:?}");
     let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet").exits(2);
     assert!(bad.stderr.contains("`image` is not a boolean"), "{}", bad.stderr);
     let bad =

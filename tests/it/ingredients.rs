@@ -175,11 +175,11 @@ fn what_a_call_lacks_is_told_with_its_place() {
         ("IsFruit(name, day)", "`IsFruit` takes thing and no more"),
         ("IsFruit(name, thing=day)", "`thing` appears twice"),
         ("IsFruit(name, colour='x')", "has no argument `colour`"),
-        ("WebSearch('Who won?')", "give what a search would find"),
+        ("WebSearch('Who won?')", "pass the search results yourself"),
         ("VQA('What is it?')", "`VQA` has no value to ask about"),
         ("ImageCaption()", "`ImageCaption` has no value to ask about"),
         ("RAGQA('Who won?')", "`RAGQA` needs a question and documents"),
-        ("RAGQA('Who won?', 'docs')", "no column and no query"),
+        ("RAGQA('Who won?', 'docs')", "neither a column nor a query"),
         ("DT(day)", "`DT` needs `start=` or `end=`"),
         // What is no argument is never left out without a word.
         (
@@ -272,11 +272,11 @@ fn what_is_wrong_with_an_ingredient_is_told() {
     for (from, to, told) in [
         ("\"IsFruit\"", "\"llmmap\"", "an ingredient `llmmap` exists already"),
         ("\"IsFruit\"", "\"Translate\"", "an ingredient `Translate` exists already"),
-        ("\"IsFruit\"", "\"Is it?\"", "cannot name an ingredient"),
+        ("\"IsFruit\"", "\"Is it?\"", "cannot be the name of an ingredient"),
         ("{thing}", "{thin}", "did you mean {thing}?"),
         ("[\"thing\"]", "[]", "`IsFruit` has no argument"),
         ("[\"thing\"]", "[\"thing\", \"Thing\"]", "`Thing` occurs twice"),
-        ("Is {thing} a fruit?", "", "`IsFruit` asks nothing"),
+        ("Is {thing} a fruit?", "", "the ingredient `IsFruit` has no question"),
         ("[\"thing\"]", "[\"thing\"]\noptions = []", "has no options"),
         ("[\"thing\"]", "[\"thing\"]\nmodel = \"huge\"", "the spec has no [model.huge]"),
         ("[\"thing\"]", "[\"thing\"]\nkind = \"int\"", "unknown field `kind`"),

@@ -184,7 +184,8 @@ fn a_column_answers_a_call_that_names_its_model_and_no_other() {
 fn names_that_no_model_has_are_told() {
     let (small, large, project) = project();
     let ended = query(&project, "SELECT {{LLMQA('Why?', model='lagre')}}", &[]).exits(2);
-    for told in ["`lagre` is none of the models", "`gpt-4o-mini`, `large`", "did you mean `large`?"]
+    for told in
+        ["does not allow the model `lagre`", "`gpt-4o-mini`, `large`", "did you mean `large`?"]
     {
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
@@ -215,7 +216,7 @@ fn names_that_no_model_has_are_told() {
     let before = small.count();
     // The spec's price is that of its own model, and its budget needs one.
     let ended = project.materialize(&["--model", "gpt-4.1-mini"]).exits(2);
-    assert!(ended.stderr.contains("`budget_usd` cannot be kept"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hqdl cannot keep `budget_usd`"), "{}", ended.stderr);
     project.materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).exits(0);
     assert_eq!(large.count(), 0);
     assert!(small.requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));

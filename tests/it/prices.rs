@@ -76,7 +76,7 @@ fn no_price_is_guessed() {
         let refused =
             project.hqdl(&[&["plan", "specs/x.toml", "--budget", "1"], &flags[..]].concat());
         let refused = refused.exits(2).stderr;
-        assert!(refused.contains("`budget_usd` cannot be kept"), "{refused}");
+        assert!(refused.contains("hqdl cannot keep `budget_usd`"), "{refused}");
         assert!(refused.contains(&why), "{refused}");
     }
     // A run says so, too.

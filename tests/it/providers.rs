@@ -422,5 +422,5 @@ fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_
     let project = heroes(&endpoint, "json");
     let url = endpoint.url().replace("http://", "https://");
     let ended = run(&project, &[], &["--base-url", &url]).exits(4);
-    assert!(ended.stderr.contains("does not speak TLS"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("does not use TLS"), "{}", ended.stderr);
 }

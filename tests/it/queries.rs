@@ -341,7 +341,7 @@ fn explain_asked_what_options_come_from() {
     // Eight heroes, and two of the names that options come from.
     assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
     assert!(
-        ended.stdout.contains("once the calls that give them are answered"),
+        ended.stdout.contains("its options come from calls that are not answered yet"),
         "{}",
         ended.stdout
     );

@@ -738,7 +738,7 @@ fn flags_of_a_query_without_a_spec_are_checked() {
         2,
         &["no recording at no.jsonl"],
     );
-    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is no URL"]);
+    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is not the URL"]);
     // --recordings takes all that follows, and leaves the query.
     std::fs::write(project.path("f.jsonl"), "").unwrap();
     for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {
@@ -768,7 +768,7 @@ fn meta_and_explain_tell_how() {
         project.hqdl(&["explain", "--db", "data.sqlite", "--json", "SELECT 1 AS x"]).exits(0);
     assert_eq!(ended.lines[0]["passes"], 0);
     fails(project.hqdl(&["explain", "--db", "data.sqlite", "SELECT y"]), 2, &["no such column: y"]);
-    fails(project.hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]), 2, &["only reads"]);
+    fails(project.hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]), 2, &["is read-only"]);
 }
 
 #[test]

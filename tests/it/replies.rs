@@ -451,7 +451,7 @@ fn a_dead_endpoint_ends_the_run_soon() {
         );
         let project = many(&endpoint, "csv", rows, 10, 3);
         let ended = project.materialize(&[]).exits(4);
-        assert!(ended.stderr.contains("no request gets an answer"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("no request is answered"), "{}", ended.stderr);
         assert!(endpoint.count() <= most, "{rows}, {alive}: {} requests", endpoint.count());
         endpoint.mend();
         project.materialize(&[]).exits(0);

@@ -446,7 +446,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     };
     refused(b"", "questions.csv contains no questions");
-    refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and does not end");
+    refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and has no end");
     refused(b"qid,question,gold_sql,hqdl_sql\n", "contains no questions");
     refused(b"a,b\n1,2\n", "line 1: a row of 2 columns matches no format of SWAN");
     refused(

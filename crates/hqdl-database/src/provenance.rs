@@ -317,9 +317,10 @@ impl Database {
         let joined = || published.iter().filter(is_joined);
         let named = |long: bool| {
             joined().find_map(|p| {
-                let shows = |c: &str| match long {
-                    false => c.eq_ignore_ascii_case(column),
-                    true => format!("{}_{c}", p.expansion).eq_ignore_ascii_case(column),
+                let long_name = |c: &str| format!("{}_{c}", p.expansion);
+                let shows = |c: &str| {
+                    let name = if long { long_name(c) } else { c.to_owned() };
+                    name.eq_ignore_ascii_case(column)
                 };
                 p.columns.iter().find(|(c, _)| shows(c)).map(|(c, _)| (p, c.clone()))
             })

@@ -29,7 +29,7 @@ const BATCH_POLL: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
-    #[error("cannot read spec {}: {error}", path.display())]
+    #[error("cannot read spec {}: {}", path.display(), hqdl_values::format::io_reason(error))]
     File {
         /// The spec.
         path: PathBuf,

@@ -336,9 +336,10 @@ impl Guard {
             Some(("no such function", name)) => {
                 let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
                 let found = ingredients::all().into_iter().find(is);
-                return found.map_or_else(String::new, |found| {
-                    format!("write the call in double braces: {{{{{}(…)}}}}", found.name())
-                });
+                return found.map_or_else(
+                    || "use a function of SQLite; docs/query.md lists those of SUQL".to_owned(),
+                    |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
+                );
             }
             Some(("no such table", _)) => self.database.tables(),
             Some(("no such column", name)) => {
@@ -356,6 +357,10 @@ impl Guard {
                 return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
                     .to_owned();
             }
+            _ if message == "incomplete input" => {
+                return "the query ends too early: complete it, as in SELECT name FROM city"
+                    .to_owned();
+            }
             _ => return String::new(),
         };
         let wrong = unknown(message);
@@ -368,12 +373,26 @@ impl Guard {
         }
         match (nearest(wrong, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, Some((table, _))) if self.database.columns(table).is_some() => {
+                format!("`{table}` has the columns {}", first_names(&known))
+            }
             (None, Some((table, _))) => {
                 format!("`{table}` must be a table or an alias in FROM that has this column")
+            }
+            (None, None) if message.starts_with("no such table") && !known.is_empty() => {
+                format!("the tables are {}", first_names(&known))
             }
             (None, None) => String::new(),
         }
     }
+}
+
+/// Returns the first names of a list, with a sign if there are more.
+fn first_names(names: &[String]) -> String {
+    const NAMED: usize = 8;
+    let more = if names.len() > NAMED { " …" } else { "" };
+    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    format!("{}{more}", first.join(", "))
 }
 
 /// The name that a message of `SQLite`'s ends in, without what stands before it

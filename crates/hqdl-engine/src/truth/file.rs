@@ -56,7 +56,8 @@ impl Truth {
     /// two things of one cell.
     pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
-        let bytes = std::fs::read(path).map_err(|e| error(None, e.to_string()))?;
+        let bytes =
+            std::fs::read(path).map_err(|e| error(None, hqdl_values::format::io_reason(&e)))?;
         if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
             return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
         }

@@ -83,15 +83,15 @@ impl Plan {
         };
         if let Some(lacking) = lacking(beyond.likely_usd, beyond.likely_tokens) {
             return Some(format!(
-                "the budget will likely be reached: {left} is left, {lacking} less than the likely cost{fit}"
+                "the budget will likely be reached: {left} left, {lacking} less than the likely cost{fit}"
             ));
         }
         match lacking(beyond.most_usd, beyond.most_tokens) {
             Some(lacking) => Some(format!(
-                "the budget may be reached: {left} is left, enough for the likely cost but {lacking} less than the maximum{fit}"
+                "the budget may be reached: {left} left, enough for the likely cost but {lacking} less than the maximum{fit}"
             )),
             None if beyond.next.is_some() => Some(format!(
-                "the budget may be reached: {left} is left, less than hqdl must reserve for the requests in flight{fit}"
+                "the budget may be reached: {left} left, less than hqdl must reserve for the requests in flight{fit}"
             )),
             None => None,
         }

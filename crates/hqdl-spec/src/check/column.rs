@@ -284,7 +284,7 @@ impl Check<'_> {
                     place,
                     &format!("SQLite rejects the SELECT of this value list: {message}"),
                     "this SELECT",
-                    "",
+                    "correct it until it runs in the sqlite3 shell",
                 );
             }
             Ok(columns) if columns.len() != 1 => {
@@ -362,7 +362,7 @@ impl Check<'_> {
                             place,
                             &format!("{slot} occurs in the question but not in its SQL"),
                             "",
-                            "",
+                            "use the slot in the SQL, or remove it from the question",
                         );
                     }
                 }
@@ -372,7 +372,7 @@ impl Check<'_> {
                             place,
                             &format!("{slot} occurs in the SQL but not in the question"),
                             "",
-                            "",
+                            "use the slot in the question, or remove it from the SQL",
                         );
                     }
                 }
@@ -381,7 +381,7 @@ impl Check<'_> {
                         place,
                         &format!("SQLite rejects the SQL of \"{ask}\": {message}"),
                         "this SQL",
-                        "",
+                        "write a condition over the columns of the expansion",
                     );
                 }
             }

@@ -372,7 +372,7 @@ impl Check<'_> {
                             here,
                             &format!("SQLite rejects the SELECT of this source: {message}"),
                             "this SELECT",
-                            "",
+                            "correct it until it runs in the sqlite3 shell",
                         );
                         return;
                     }

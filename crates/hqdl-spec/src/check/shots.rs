@@ -71,7 +71,7 @@ impl Check<'_> {
                     here,
                     &format!("SQLite rejects the SELECT of the shots: {message}"),
                     "this SELECT",
-                    "",
+                    "correct it until it runs in the sqlite3 shell",
                 );
                 return Vec::new();
             }

@@ -491,7 +491,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "sql = \"EXISTS {value}\"",
         "sql = \"EXISTS {value} AND\"",
-        "the SQL of \"Does the hero have {value}?\" does not work",
+        "SQLite rejects the SQL of \"Does the hero have {value}?\"",
         "{ ask = \"Does the hero",
         "",
     ),
