@@ -283,7 +283,7 @@ fn a_model_that_sees_nothing_says_so_once() {
     let words = "Invalid content type. image_url is only supported by certain models.";
     endpoint.fault(Fault::status(400, words, "invalid_request_error"), Times::Always);
     let ended = project.materialize(&["--concurrency", "1"]).exits(4);
-    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
     assert_eq!(endpoint.count(), 1);
     // Remembered, as other refused forms are.
     let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").exits(4);
@@ -303,7 +303,7 @@ fn a_server_that_fails_at_images_is_not_asked_again() {
     let words = "image input is not supported - hint: you may need to provide the mmproj";
     endpoint.fault(Fault::status(500, words, "server_error"), Times::Always);
     let ended = project.materialize(&["--concurrency", "1"]).exits(4);
-    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
     assert_eq!(endpoint.count(), 1);
 }
 

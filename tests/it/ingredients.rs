@@ -168,7 +168,7 @@ fn what_a_call_lacks_is_told_with_its_place() {
     );
     for (call, told) in [
         ("Translate(name)", "`Translate` needs `language`"),
-        ("Translate(name, langage='x')", "did you mean `language=` by `langage=`?"),
+        ("Translate(name, langage='x')", "did you mean `language=` instead of `langage=`?"),
         // What would be asked of nobody is no argument.
         ("Season(name, 'Peru')", "the question of `Season` has no slot for a text"),
         ("IsFruit()", "`IsFruit` needs `thing`"),

@@ -237,7 +237,7 @@ fn parameters_are_values_and_never_sql() {
     fails(query(&project, &["SELECT ?", "--param", "2=1"]), 2, &["`?1` has no value"]);
     fails(query(&project, &["SELECT 1", "--param", "x"]), 2, &["--param x has no value"]);
     let twice = ["SELECT :x", "--param", "x=1", "--param", "x=2"];
-    fails(query(&project, &twice), 2, &["gives `x` twice"]);
+    fails(query(&project, &twice), 2, &["sets `x` twice"]);
 }
 
 #[test]
@@ -483,7 +483,9 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     let rows = format!("{ENDLESS} SELECT x FROM c");
     let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).exits(2);
     assert!(ended.lines[0]["rows"].as_array().unwrap().len() > 10);
-    assert!(ended.lines[0]["error"]["message"].as_str().unwrap().contains("longer than"));
+    assert!(
+        ended.lines[0]["error"]["message"].as_str().unwrap().contains("exceeded its time limit")
+    );
     for wrong in ["0", "-1", "soon", "inf"] {
         query(&project, &["--timeout", wrong, "SELECT 1"]).exits(2);
     }
@@ -736,7 +738,7 @@ fn flags_of_a_query_without_a_spec_are_checked() {
     fails(
         query(&project, &["--recordings", "no.jsonl", "--", "SELECT 1"]),
         2,
-        &["no recording at no.jsonl"],
+        &["the recording no.jsonl does not exist"],
     );
     fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is not the URL"]);
     // --recordings takes all that follows, and leaves the query.

@@ -118,7 +118,7 @@ fn what_is_no_truth_is_told() {
         "name,born\nAnn,7\n",
         "line 1: its columns do not identify a cell of the spec: for `llm` it needs name, year",
     );
-    says("name,year,boern\nAnn,1962,7\n", "did you mean `born` by `boern`?");
+    says("name,year,boern\nAnn,1962,7\n", "did you mean `born` instead of `boern`?");
     says("name,year,born\n", "it has no value for any cell");
     says(
         "name,year,born\nAnn,1962,7\nAnn,1962,8\n",
