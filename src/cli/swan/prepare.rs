@@ -101,7 +101,7 @@ fn tell(done: &Prepared, talk: Talk) {
         anstream::eprintln!("  left     {}: HQDL's published SQL reads it", done.left.join(", "));
     }
     for (table, rows) in &done.removed {
-        anstream::eprintln!("  removed  {} of {table}", count_noun(*rows as u64, "row"));
+        anstream::eprintln!("  removed  {} of {table}", count_noun(*rows, "row"));
     }
     anstream::eprintln!("  truth    {}", done.gold.display());
     anstream::eprintln!("  shots    {}", done.shots.display());
