@@ -111,29 +111,29 @@ impl Failure {
 pub fn stopped(why: &Stopped) -> (String, String, u8) {
     match why {
         Stopped::Interrupted => {
-            ("interrupted".to_owned(), "everything answered is kept; run this again to go on".to_owned(), INTERRUPTED)
+            ("interrupted".to_owned(), "everything answered is kept; run this again to continue".to_owned(), INTERRUPTED)
         }
         Stopped::Left(_) => (
             why.to_string(),
-            "run this again with --batch to wait for it, or without to collect it once it has ended".to_owned(),
+            "run this again with --batch to wait for the batch, or without --batch to collect it after it has ended".to_owned(),
             INTERRUPTED,
         ),
         Stopped::Endpoint(ModelError::Refused { status, .. }) => {
             let hint = match status {
-                401 | 403 => "set that variable to a key of this endpoint, or name another with --api-key-env (`api_key_env` in [model]); everything answered is kept",
+                401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
                 404 => "check `base_url` and the model's `name`; everything answered is kept",
-                _ => "everything answered is kept; mend the cause and run this again",
+                _ => "everything answered is kept; fix the cause and run this again",
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
         Stopped::Endpoint(ModelError::NoImages { .. }) => (
             why.to_string(),
-            "ask one that sees: `model = \"NAME\"` at the expansion or `model='NAME'` in the call, of a [model.NAME]; everything answered is kept".to_owned(),
+            "use a model that accepts images: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; everything answered is kept".to_owned(),
             REFUSED,
         ),
         Stopped::Endpoint(ModelError::NoConnection { hint, .. }) => (
             why.to_string(),
-            format!("{hint}; everything answered is kept, run this again to go on"),
+            format!("{hint}; everything answered is kept, run this again to continue"),
             REFUSED,
         ),
         Stopped::Endpoint(ModelError::Budget(reached)) if reached.is_of_day() => (
@@ -143,24 +143,24 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
         ),
         Stopped::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
-            "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
+            "everything answered is kept; run this again with a larger --budget to continue".to_owned(),
             BUDGET,
         ),
         Stopped::Endpoint(ModelError::Usage(_)) => (
             why.to_string(),
-            "everything answered is kept and counts as spent, at the higher figure that is possible; check the endpoint's own account of the usage before you continue".to_owned(),
+            "everything answered is kept and counts as spent at the higher possible cost; check the usage that the endpoint's provider reports before you continue".to_owned(),
             REFUSED,
         ),
         Stopped::Endpoint(_) | Stopped::Gone(_) => {
             let text = why.to_string();
             let check = if text.contains("the endpoint answers 429") {
-                "ask for less a minute (`requests_per_minute`, `tokens_per_minute`), or check the account's quota"
+                "lower `requests_per_minute` or `tokens_per_minute` in [limits], or check the account's quota"
             } else if text.contains("the endpoint answers 5") {
-                "the endpoint is in trouble: try again later"
+                "the endpoint has a problem: retry later"
             } else {
-                "check that the endpoint of `base_url` is up"
+                "check that the endpoint of `base_url` is running"
             };
-            (text, format!("{check}; everything answered is kept, run this again to go on"), REFUSED)
+            (text, format!("{check}; everything answered is kept, run this again to continue"), REFUSED)
         }
         Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
         Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), of_facts(error)),
@@ -175,7 +175,9 @@ impl From<ReadError> for Failure {
                 error.to_string(),
                 format!("`hqdl init {}` writes a first spec for it", path.display()),
             ),
-            ReadError::Directory(_) => Self::input(error.to_string(), "name a spec file in it"),
+            ReadError::Directory(_) => {
+                Self::input(error.to_string(), "name a spec file of this directory")
+            }
             ReadError::NotText(_) | ReadError::File { .. } => Self::input(
                 error.to_string(),
                 "name a spec file, such as specs/superhero.toml; `hqdl init DB` writes a first one",
@@ -192,7 +194,7 @@ impl From<Problems> for Failure {
 
 impl From<UnpricedModel> for Failure {
     fn from(error: UnpricedModel) -> Self {
-        Self::input(error.to_string(), "set `price` in [model], or leave the budget out")
+        Self::input(error.to_string(), "set `price` in [model], or remove the budget")
     }
 }
 
@@ -266,7 +268,7 @@ impl From<SetupError> for Failure {
 
 impl From<OverridesError> for Failure {
     fn from(error: OverridesError) -> Self {
-        Self::input(error.to_string(), "mend the line; nothing was asked and nothing changed")
+        Self::input(error.to_string(), "correct the line; hqdl sent no request and changed nothing")
     }
 }
 
@@ -292,20 +294,19 @@ impl From<MaterializeError> for Failure {
             }
             MaterializeError::Where(_) => Self::input(
                 error.to_string(),
-                "it is SQL over the columns of the source, such as \"height_cm > 200\"",
+                "write an SQL condition on columns of the source, such as \"height_cm > 200\"",
             ),
             MaterializeError::NoBatches => Self::input(
                 error.to_string(),
-                "batches need an endpoint that has the Batch API: `provider = \"openai\"`",
+                "batches need an endpoint with a Batch API: `provider = \"openai\"`",
             ),
             MaterializeError::BatchesOfOther { .. } => Self::input(
                 error.to_string(),
-                "leave `--batch` out, or give the expansion a spec of its own with that model in \
-                 [model]",
+                "remove `--batch`, or move the expansion into a separate spec with that model in [model]",
             ),
             MaterializeError::BatchesOfImages(_) => Self::input(
                 error.to_string(),
-                "leave `--batch` out, or give the expansion a spec of its own",
+                "remove `--batch`, or move the expansion into a separate spec",
             ),
             MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
         }
@@ -327,12 +328,13 @@ impl From<QueryError> for Failure {
                 let help = problem.help.unwrap_or_default();
                 Self::input(problem.message, help)
             }
-            QueryError::NoModel => {
-                Self::input(error.to_string(), "name one in [model] of the spec, or with --model")
-            }
+            QueryError::NoModel => Self::input(
+                error.to_string(),
+                "name a model in [model] of the spec, or with --model",
+            ),
             QueryError::Timeout(_) => Self::input(
                 error.to_string(),
-                "give it longer with --timeout, or ask for less; `hqdl explain` shows the SQL",
+                "raise --timeout, or select less; `hqdl explain` shows the SQL",
             ),
             QueryError::Output(_) | QueryError::Runtime(_) => Self::input(error.to_string(), ""),
         }

@@ -122,8 +122,7 @@ static USED: AtomicUsize = AtomicUsize::new(usize::MAX);
 fn orphan() -> Failed {
     input(
         "this process was forked from one that had a cache open, and cannot open one",
-        "start processes with multiprocessing's `spawn` or `forkserver`, or fork before hqdl is \
-         used",
+        "start processes with multiprocessing's `spawn` or `forkserver`, or fork before you use hqdl",
     )
 }
 

@@ -41,5 +41,5 @@ pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Something that cannot happen did.
 pub fn bug(what: &str) -> PyErr {
-    PyRuntimeError::new_err(format!("{what}: this is a bug of hqdl, please report it"))
+    PyRuntimeError::new_err(format!("{what}: this is a bug in hqdl; please report it"))
 }

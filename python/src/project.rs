@@ -96,7 +96,7 @@ impl Settings {
     fn model(&self, spec: &Spec, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failed> {
         if self.is_nameless(spec) {
             return Ok(Err(Failure::input(
-                "a model must be asked, and none is named",
+                "this needs a model, but none is named",
                 "pass model=\"NAME\", or hqdl.Model(\"NAME\", base_url=…)",
             )));
         }
@@ -188,11 +188,11 @@ fn overrides(
                 all.provider = name.as_deref().and_then(Provider::named);
                 if let (Some(other), None) = (name, all.provider) {
                     let names = Provider::ALL.map(Provider::name).join(" and ");
-                    let message = format!("`{other}` is no provider");
-                    return Err(input(message, format!("there is {names}")).into());
+                    let message = format!("`{other}` is not a provider");
+                    return Err(input(message, format!("the providers are {names}")).into());
                 }
             }
-            other => return Err(input(format!("a model has no `{other}`"), "").into()),
+            other => return Err(input(format!("`Model` has no argument `{other}`"), "").into()),
         }
     }
     Ok(all)
@@ -412,7 +412,7 @@ fn read_as(said: Option<&str>, options: Option<&[Value]>) -> PyResult<(Type, boo
     };
     match ReturnType::parse(said) {
         Some(kind) => Ok((kind.scalar, kind.list)),
-        None => Err(input(format!("`{said}` is no return type"), ReturnType::FORMS).into()),
+        None => Err(input(format!("`{said}` is not a return type"), ReturnType::FORMS).into()),
     }
 }
 
@@ -424,7 +424,7 @@ fn map(
     run: &Run,
 ) -> Result<(arrow_array::ArrayRef, arrow_array::ArrayRef, String), Failed> {
     if let Some(usd) = budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
-        return Err(input(format!("budget={usd} is no amount"), "give USD, 0 or more"));
+        return Err(input(format!("budget={usd} is not a valid amount"), "pass an amount in USD, 0 or more"));
     }
     let opened = settings.facts()?;
     let mut spec = settings.spec.clone();
@@ -468,7 +468,7 @@ fn selection(said: &Bound<'_, PyDict>) -> PyResult<Selection> {
             "where" => selection.filter = said.extract()?,
             "refresh" => selection.refresh = said.extract::<Option<_>>()?.unwrap_or_default(),
             "retry_failed" => selection.retry_failed = said.extract()?,
-            other => return Err(input(format!("a run takes no `{other}`"), "").into()),
+            other => return Err(input(format!("`{other}` is not an argument of a run"), "").into()),
         }
     }
     Ok(selection)
@@ -495,7 +495,7 @@ fn materialize(
         }
         // The same run goes on, over what is true by now.
         let path = session.spec.database.display();
-        let said = format!("{path} was replaced by another file meanwhile; it is read again");
+        let said = format!("{path} was replaced by another file; hqdl reads the new one");
         (run.listener)(&Event::Warning(said));
         earlier.push(report);
     };
@@ -546,8 +546,8 @@ impl Asked {
                         "sqlite" => Dialect::Sqlite,
                         "suql" => Dialect::Suql,
                         other => {
-                            let message = format!("`{other}` is no dialect");
-                            return Err(input(message, "there is sqlite and suql").into());
+                            let message = format!("`{other}` is not a dialect");
+                            return Err(input(message, "the dialects are sqlite and suql").into());
                         }
                     }
                 }
@@ -557,7 +557,7 @@ impl Asked {
                 "refresh" => asked.refresh = said.extract()?,
                 "timeout" => asked.timeout = said.extract()?,
                 "budget" => asked.budget = said.extract()?,
-                other => return Err(input(format!("a query takes no `{other}`"), "").into()),
+                other => return Err(input(format!("`{other}` is not an argument of a query"), "").into()),
             }
         }
         Ok(asked)
@@ -572,7 +572,7 @@ impl Asked {
         let (up_to, refresh) = (facts.history().last_completion()?, self.refresh);
         let again = (refresh || self.retry_failed).then_some(Again { up_to, failed: !refresh });
         let timeout = self.timeout.map(std::time::Duration::try_from_secs_f64).transpose();
-        let timeout = timeout.map_err(|_| input("a timeout is seconds, more than 0", ""))?;
+        let timeout = timeout.map_err(|_| input("pass a timeout in seconds, more than 0", ""))?;
         let command = settings.command("query");
         let mut no_model = None;
         let mut request = Request {

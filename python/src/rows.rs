@@ -166,8 +166,8 @@ fn mixed(name: &str, all: &[Value]) -> Failed {
         }
     }
     input(
-        format!("the column `{name}` holds {}, and an Arrow column has one type", kinds.join(", ")),
-        "CAST it in the query; `.rows` has the values as they are",
+        format!("the column `{name}` contains {}, but an Arrow column has one type", kinds.join(", ")),
+        "CAST it in the query, or read the unchanged values from `.rows`",
     )
 }
 

@@ -117,7 +117,7 @@ pub fn run<T: Send + 'static>(
                     raised = Some(error);
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(bug("a run ended without a word")),
+            Err(RecvTimeoutError::Disconnected) => return Err(bug("the run ended without a result")),
         }
     }
 }

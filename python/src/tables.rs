@@ -157,7 +157,7 @@ pub fn load_rows(
         }
         if values.len() != columns.len() {
             let message = format!("row {n} of `{table}` has {} values", values.len());
-            let hint = format!("its columns are {}", columns.join(", "));
+            let hint = format!("its columns are: {}", columns.join(", "));
             return Err(input(message, hint).into());
         }
         some.push(values);

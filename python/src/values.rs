@@ -131,7 +131,7 @@ impl Seen {
             DataType::Null => (0..array.len()).for_each(|_| self.null()),
             other => {
                 return Err(input(
-                    format!("the values are {other}, which no model can be shown"),
+                    format!("the values are {other}, which cannot be sent to a model"),
                     "ask about text or numbers",
                 ));
             }
@@ -177,9 +177,8 @@ pub fn plain(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
             return decimal(array, what);
         }
         other => {
-            let hint = "SQL has numbers, text, bytes, dates and times; take it apart, or make it \
-                        text, first";
-            return Err(input(format!("{what}: {other} is no value of SQL"), hint));
+            let hint = "SQL has numbers, text, bytes, dates and times; convert it to one of them first";
+            return Err(input(format!("{what}: {other} is not an SQL value"), hint));
         }
     };
     if matches!(array.data_type(), D::Date64) {
@@ -188,8 +187,7 @@ pub fn plain(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
     cast(array, &to, what)
 }
 
-const NOT_WHOLE: &str = "whoever made this Arrow array did not keep to its format; text must be \
-                         UTF-8";
+const NOT_WHOLE: &str = "this Arrow array violates the Arrow format; text must be UTF-8";
 
 fn cast(array: &ArrayRef, to: &DataType, what: &str) -> Result<ArrayRef, Failed> {
     let strict = CastOptions { safe: false, ..CastOptions::default() };
@@ -223,8 +221,8 @@ fn decimal(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
             && !same(real, text)
         {
             return Err(input(
-                format!("{what}: {text} is no double"),
-                "SQLite has no decimals: make it text or a scaled integer first",
+                format!("{what}: {text} is not a double"),
+                "SQLite has no decimals: convert it to text or to a scaled integer first",
             ));
         }
     }
@@ -262,7 +260,7 @@ pub fn value(item: &Bound<'_, PyAny>, what: &str) -> PyResult<Value> {
     }
     if item.is_instance_of::<PyBytes>() {
         let hint = "decode them to text first";
-        return Err(input(format!("{what} is bytes, which no model can be shown"), hint).into());
+        return Err(input(format!("{what} is bytes, which cannot be sent to a model"), hint).into());
     }
     let module = kind.module()?.to_string();
     if module == "numpy" && item.hasattr("item")? {
@@ -274,14 +272,14 @@ pub fn value(item: &Bound<'_, PyAny>, what: &str) -> PyResult<Value> {
     if matches!(name.as_str(), "datetime" | "Timestamp" | "date" | "time") {
         return instant(item, &name);
     }
-    let message = format!("{what} is a {name}, which is no value of SQL");
-    let hint = "SQL has numbers, text, dates and times; take it apart, or make it text, first";
+    let message = format!("{what} is a {name}, which is not an SQL value");
+    let hint = "SQL has numbers, text, dates and times; convert it to one of them first";
     Err(input(message, hint).into())
 }
 
 fn integer(item: &Bound<'_, PyAny>, what: &str) -> PyResult<Value> {
     let whole = item.extract::<i64>().map_err(|_| {
-        input(format!("{what} is an integer beyond 64 bits"), "make it text or a float first")
+        input(format!("{what} is an integer beyond 64 bits"), "convert it to text or to a float first")
     })?;
     Ok(Value::Integer(whole))
 }

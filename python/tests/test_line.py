@@ -67,7 +67,7 @@ def test_a_request_a_line(line: Line, endpoint: Endpoint) -> None:
         ("no JSON", "a request"),
         ('{"question": "q"}', "values"),
         ('{"question": "q", "values": [1], "more": 1}', "more"),
-        ('{"question": "q", "values": [[1]]}', "no value"),
+        ('{"question": "q", "values": [[1]]}', "not a value"),
         ('{"question": "q", "values": [18446744073709551615]}', "64 bits"),
         ('{"question": "q", "values": ["x"], "type": "nix"}', "return type"),
         ('{"question": "q", "values": ["x"], "budget": 0.0000001}', "budget"),

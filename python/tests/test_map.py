@@ -227,7 +227,7 @@ def test_without_a_model_it_is_said(endpoint: Endpoint) -> None:
     assert "model=" in raised.value.hint
     with pytest.raises(hqdl.EndpointError, match="OPENAI_API_KEY"):
         hqdl.map("upper", ["ant"], model="gpt-4o-mini")
-    with pytest.raises(hqdl.InputError, match="no return type"):
+    with pytest.raises(hqdl.InputError, match="not a return type"):
         hqdl.map("upper", ["ant"], return_type=dict, model="m")
 
 
@@ -239,7 +239,7 @@ def test_a_budget_is_kept(endpoint: Endpoint, model: hqdl.Model) -> None:
 
 @pytest.mark.parametrize("budget", [-1, float("nan"), float("inf")])
 def test_a_budget_is_an_amount(endpoint: Endpoint, model: hqdl.Model, budget: float) -> None:
-    with pytest.raises(hqdl.InputError, match="is no amount"):
+    with pytest.raises(hqdl.InputError, match="is not a valid amount"):
         hqdl.map("upper", ["ant"], model=model, budget=budget)
     assert endpoint.requests == 0
 

@@ -278,10 +278,10 @@ def test_what_goes_wrong_is_told(
         hqdl.spark.ask(rows.drop("name"), spec, **options)
     with pytest.raises(hqdl.InputError, match="same name"):
         hqdl.spark.ask(rows.select("*", f.lit(1).alias("NAME")), spec, **options)
-    with pytest.raises(hqdl.InputError, match="is no value of SQL|no column|unknown column"):
+    with pytest.raises(hqdl.InputError, match="is not an SQL value|no column|unknown column"):
         hqdl.spark.ask(rows.drop("name").withColumn("name", f.array("id")), spec, **options)
     decimal = rows.withColumn("height", f.lit("0.1234567890123456789").cast("decimal(30,20)"))
-    with pytest.raises(hqdl.InputError, match="is no double"):
+    with pytest.raises(hqdl.InputError, match="is not a double"):
         hqdl.spark.ask(decimal, spec, **options)
     text = spec.read_text()
     for wrong, said in [

@@ -110,9 +110,9 @@ def test_what_goes_wrong_is_told(
         ("SELECT llm_map('upper', x'00')", "BLOB"),
         ("SELECT llm_map('upper', CAST(x'ff' AS TEXT))", "UTF-8"),
         ("SELECT llm_map('upper', 9e999)", "infinity"),
-        ("SELECT llm_map('upper', 'a', 'red')", "options are no list"),
+        ("SELECT llm_map('upper', 'a', 'red')", "options are not a list"),
         ("SELECT llm_map('upper')", "wrong number of arguments"),
-        ("SELECT hqdl_ask(2)", "1 asks"),
+        ("SELECT hqdl_ask(2)", "pass 1 to ask"),
     ]:
         with pytest.raises(sqlite3.OperationalError, match=said):
             db.execute(sql).fetchall()

@@ -50,14 +50,14 @@ impl Asked {
             ValueRef::Integer(integer) => json!(integer),
             ValueRef::Real(real) if real.is_finite() => json!(real),
             ValueRef::Real(_) => {
-                return Err(failed("infinity is no value to ask about".to_owned()));
+                return Err(failed("infinity is not a value to ask about".to_owned()));
             }
             ValueRef::Text(text) => match std::str::from_utf8(text) {
                 Ok(text) => json!(text),
                 Err(_) => return Err(failed("the value is text that is not UTF-8".to_owned())),
             },
             ValueRef::Blob(_) => {
-                return Err(failed("a BLOB is no value to ask about: make it text".to_owned()));
+                return Err(failed("a BLOB is not a value to ask about: convert it to text".to_owned()));
             }
         };
         let asked: Question = (kind, question.to_owned(), options.map(str::to_owned));
@@ -90,7 +90,7 @@ impl Asked {
     /// Asks for what was noted; how many values that were.
     pub fn ask(&mut self, budget: Option<f64>) -> Result<i64> {
         if std::env::var(ASK).is_ok_and(|said| said == "never") {
-            return Err(failed(format!("nothing may be asked here: {ASK} says never")));
+            return Err(failed(format!("hqdl must not ask here, because {ASK} is `never`")));
         }
         let mut count = 0;
         let mut left = budget;
@@ -141,7 +141,7 @@ impl Asked {
             json!({ "question": question, "type": kind, "values": values, "ask": ask });
         if let Some(options) = options {
             let list: Vec<Json> = serde_json::from_str(options).map_err(|e| {
-                failed(format!("the options are no list: {e}; write json_array('a', 'b')"))
+                failed(format!("the options are not a list: {e}; write json_array('a', 'b')"))
             })?;
             request["options"] = list.into();
         }
@@ -153,7 +153,7 @@ impl Asked {
         }
         match &mut self.line {
             Some(line) => line.put(&request),
-            None => Err(failed("there is no line to hqdl".to_owned())),
+            None => Err(failed("the connection to hqdl is closed".to_owned())),
         }
     }
 }
@@ -172,7 +172,7 @@ fn read(answer: &Json, at: usize) -> Result<Option<Value>> {
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(integer), _) => Value::Integer(integer),
             (None, Some(real)) => Value::Real(real),
-            (None, None) => return Err(failed(format!("{number} is no number"))),
+            (None, None) => return Err(failed(format!("{number} is not a number"))),
         },
         list => Value::Text(list.to_string()),
     }))

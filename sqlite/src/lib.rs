@@ -83,7 +83,7 @@ fn ask(call: &Context<'_>, noted: &Mutex<Asked>, budget: Option<f64>) -> Result<
     match call.get::<i64>(0)? {
         0 => Ok(lock(noted).forget()),
         1 => lock(noted).ask(budget),
-        other => Err(failed(format!("hqdl_ask({other}): 1 asks, 0 forgets what was noted"))),
+        other => Err(failed(format!("hqdl_ask({other}): pass 1 to ask, or 0 to discard the noted values"))),
     }
 }
 

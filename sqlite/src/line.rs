@@ -37,7 +37,7 @@ pub fn cache_flags() -> Vec<String> {
 pub fn not_started(error: &std::io::Error) -> Error {
     let program = hqdl().get_program().to_string_lossy().into_owned();
     failed(format!(
-        "cannot start `{program}`: {error}; put it on the path, or its path in {PROGRAM}"
+        "cannot start `{program}`: {error}; add it to PATH, or set {PROGRAM} to its path"
     ))
 }
 
@@ -63,7 +63,7 @@ impl Line {
             (Some(requests), Some(answers)) => {
                 Ok(Self { process, requests: Some(requests), answers: BufReader::new(answers) })
             }
-            _ => Err(failed("hqdl was started without a line to it".to_owned())),
+            _ => Err(failed("hqdl started without a connection to this process".to_owned())),
         }
     }
 
@@ -79,10 +79,10 @@ impl Line {
             // It has said why on stderr.
             self.requests = None;
             let ended = self.process.wait().map_err(gone)?;
-            return Err(failed(format!("hqdl has ended ({ended}); it says why on stderr")));
+            return Err(failed(format!("hqdl has ended ({ended}); see stderr for the reason")));
         }
         let answer: Json =
-            serde_json::from_str(&line).map_err(|e| failed(format!("hqdl says no JSON: {e}")))?;
+            serde_json::from_str(&line).map_err(|e| failed(format!("hqdl sent invalid JSON: {e}")))?;
         if answer["event"] == "error" {
             let said = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
             let (message, hint) = (said("message"), said("hint"));

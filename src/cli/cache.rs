@@ -30,8 +30,8 @@ enum Command {
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
         /// Most facts to list.
-        #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        #[arg(long, value_name = "N", value_parser = super::count)]
+        limit: Option<u32>,
     },
     /// Count facts by column and state, and print the total cost.
     Stats,
@@ -56,7 +56,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     session::tell(&facts, talk);
     match &options.command {
         Command::List { filter, limit } => {
-            list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?;
+            list(&facts, filter.as_deref(), limit.map_or(usize::MAX, |n| n as usize), talk)?;
         }
         Command::Stats => stats(&facts, talk)?,
         Command::Export { file } => export(&facts, file.as_ref(), talk)?,
@@ -242,8 +242,10 @@ fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failu
 }
 
 fn import(facts: &Facts, file: &PathBuf, talk: Talk) -> Result<(), Failure> {
-    let failed =
-        |e: std::io::Error| Failure::input(format!("cannot read {}: {e}", file.display()), "");
+    let failed = |e: std::io::Error| {
+        let message = format!("cannot read {}: {}", file.display(), crate::format::io_reason(&e));
+        Failure::input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
+    };
     let count = if file.as_os_str() == "-" {
         facts.import(&mut std::io::stdin().lock())?
     } else {

@@ -59,8 +59,11 @@ fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             specs.push(path.clone());
             continue;
         }
-        let entries = std::fs::read_dir(path)
-            .map_err(|e| Failure::input(format!("cannot read {}: {e}", path.display()), ""))?;
+        let entries = std::fs::read_dir(path).map_err(|e| {
+            let why = crate::format::io_reason(&e);
+            let message = format!("cannot read {}: {why}", path.display());
+            Failure::input(message, "pass a spec file, or a directory of specs")
+        })?;
         let files = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
         let mut found: Vec<PathBuf> =
             files.filter(|file| file.extension().is_some_and(|ends| ends == "toml")).collect();
@@ -93,9 +96,9 @@ fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), 
         keys += gathered.report.keys;
         let place = ["expansion".into(), n.into(), "key".into()];
         let help = if expansion.key.names().iter().any(|key| expansion.is_image(key)) {
-            "an image in a key is a path or a URL; a BLOB is one in `context`"
+            "write an image in a key as a path or a URL; use a BLOB only in `context`"
         } else {
-            "a semantic key should name one entity, and name it to the model"
+            "a key should identify one entity, by names that the model knows"
         };
         let remarks = gathered.report.remarks();
         problems.problems.extend(remarks.into_iter().map(|r| draft.warning(&place, r, help)));
@@ -104,12 +107,13 @@ fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), 
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let Some(edited) = target.edited(expansion)? else { continue };
             let place = ["expansion".into(), n.into(), "name".into()];
-            let help = "the next run makes them again; `hqdl override set` changes a cell for good";
+            let help =
+                "the next run restores them; use `hqdl override set` to change a cell permanently";
             problems.problems.push(draft.warning(&place, edited, help));
         }
     }
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();
     let summary =
-        format!("sound; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
+        format!("valid; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
     Ok((problems, summary))
 }

@@ -38,13 +38,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     } else if cleaned.file {
         anstream::println!("removed {path}, the copy that hqdl made");
     } else if cleaned.objects.is_empty() {
-        anstream::println!("{path} holds nothing that hqdl made for this spec");
+        anstream::println!("{path} has nothing that hqdl made for this spec");
     } else {
         anstream::println!("removed {} from {path}", cleaned.objects.join(", "));
     }
     if !talk.quiet && !cleaned.objects.is_empty() {
         anstream::eprintln!(
-            "what was answered is kept in the cache; `hqdl materialize` publishes it again and asks nothing"
+            "the answers stay in the cache; `hqdl materialize` publishes them again and sends no request"
         );
     }
     Ok(ExitCode::SUCCESS)

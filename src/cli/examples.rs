@@ -3,7 +3,14 @@
 
 /// Examples by command; `swan run` is the subcommand `run` of `swan`.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
-    ("init", &["hqdl init my.db", "hqdl init cities.csv --spec specs/cities.toml"]),
+    (
+        "init",
+        &[
+            "hqdl init my.db",
+            "hqdl init cities.csv --spec specs/cities.toml",
+            "hqdl init my.db --ask --model gpt-4o-mini --budget 0.05",
+        ],
+    ),
     (
         "check",
         &[

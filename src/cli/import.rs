@@ -7,7 +7,7 @@ use super::failure::{Failure, INCOMPLETE};
 use super::materialize::show;
 use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
-use crate::format::thousands;
+use crate::format::count_noun;
 use crate::materialize::{Imported, Selection, Way};
 use crate::model;
 
@@ -59,7 +59,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let lines = &imported.lines;
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
         return Err(Failure::input(
-            format!("nothing to import: {} lines, and none is of a batch", lines.unreadable),
+            format!(
+                "nothing to import: the files have {}, but none from a batch",
+                count_noun(lines.unreadable, "line")
+            ),
             "name the output files of batches: JSON lines with `custom_id` and `response`",
         ));
     }
@@ -93,17 +96,17 @@ fn tell(imported: &Imported, talk: Talk) {
     if talk.quiet {
         return;
     }
-    anstream::println!("imported   {} answers", thousands(lines.answered));
+    anstream::println!("imported   {}", count_noun(lines.answered, "answer"));
     let notes = [
-        (lines.known, "were known already"),
-        (lines.failed, "are failures: their cells stay missing, and the next run asks for them"),
+        (lines.known, "imported before"),
+        (lines.failed, "of failed requests: their cells stay missing, and the next run asks again"),
         (
             lines.unknown,
-            "answer requests that `--batch-file` or `--batch` never wrote with this cache",
+            "with answers to requests that `--batch-file` or `--batch` did not write with this cache",
         ),
-        (lines.unreadable, "are no output lines of a batch"),
+        (lines.unreadable, "that hqdl cannot read as output of a batch"),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
-        anstream::eprintln!("note: {} lines {what}", thousands(n));
+        anstream::eprintln!("note: skipped {} {what}", count_noun(n, "line"));
     }
 }

@@ -5,23 +5,39 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::Talk;
 use super::failure::Failure;
+use super::{ModelFlags, Talk, interrupt, session};
 use crate::database::{Database, StoreError};
 use crate::format::count_noun;
-use crate::init::scaffold_beside;
+use crate::init::FirstSpec;
+use crate::init::advice::{self, TableAdvice};
 use crate::init::tables::{self, TablesError};
+use crate::model;
+use crate::query::{self, Smoothie};
 use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Database, or a CSV file or a directory of CSV files, from which hqdl makes a database beside
     /// them.
-    db: PathBuf,
+    #[arg(value_name = "DB")]
+    source: PathBuf,
     /// Output file [default: stdout]. An existing file is never overwritten.
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
+    /// Ask a model for the key, a description and three columns of up to three tables. Prints the
+    /// price first.
+    #[arg(long)]
+    ask: bool,
+    /// Most USD that --ask may spend.
+    #[arg(long, value_name = "USD", requires = "ask", allow_hyphen_values = true, value_parser = super::budget)]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
 }
+
+/// Model that --ask uses if no flag names one, as in the spec that `init` writes.
+const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
@@ -35,19 +51,22 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             "choose another file with --spec, or delete this one first",
         ));
     }
-    let path = database(&options.db, talk)?;
+    let path = database(&options.source, talk)?;
     let database = Database::open(&path).map_err(|e| match e {
         StoreError::Missing(path) => Failure::input(
             format!("there is no file at {}", path.display()),
-            "name a SQLite database, or a CSV file to make one of: `hqdl init data.csv`",
+            "name a SQLite database, a CSV file or a directory of CSV files",
         ),
         other => other.into(),
     })?;
     if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
         std::fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
     }
-    let made =
-        scaffold_beside(&database, &reference(&path, options.spec.as_deref()), is_others(&path))?;
+    let mut first = FirstSpec::look(&database)?;
+    if options.ask {
+        advise(&mut first, &path, options, talk)?;
+    }
+    let made = first.write(&reference(&path, options.spec.as_deref()))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
         std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(|e| failed(spec, &e))?;
@@ -65,10 +84,59 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         if let Some(spec) = &options.spec {
             anstream::eprintln!("wrote {}; next: hqdl check {0}", spec.display());
         } else {
-            anstream::eprintln!("next: save this as a file and run `hqdl check` on it");
+            anstream::eprintln!("next: save this as a file and run `hqdl check FILE`");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks a model about the tables, after it has printed the price.
+fn advise(
+    first: &mut FirstSpec<'_>,
+    path: &Path,
+    options: &Options,
+    talk: Talk,
+) -> Result<(), Failure> {
+    if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
+        return Err(Failure::input(
+            "--ask works on a SQLite database or CSV files, without --db and --output",
+            "remove the flag",
+        ));
+    }
+    let cards = first.cards();
+    if cards.is_empty() {
+        return Ok(());
+    }
+    let mut flags = options.flags.clone();
+    if flags.recordings.is_empty() {
+        flags.model.get_or_insert_with(|| MODEL.to_owned());
+    }
+    let session = session::bare(path, &flags, options.budget, "init")?;
+    session::tell(session.facts()?, talk);
+    let sql = advice::query(&cards);
+    let mut request = session.query(path, &sql)?;
+    request.model = Some(model::for_planning(&session.spec)?);
+    let planned = query::explain(&request)?;
+    if !talk.quiet {
+        let price = if session.spec.is_priced() {
+            format!("at most about ${:.4}", planned.cost_usd)
+        } else {
+            "at an unknown price".to_owned()
+        };
+        anstream::eprintln!(
+            "asking {} about {} in {}, {price}",
+            session.spec.model.name,
+            count_noun(cards.len() as u64, "table"),
+            count_noun(planned.requests, "request"),
+        );
+    }
+    request.model = Some(session.model()?);
+    request.interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    let mut answers = Smoothie::default();
+    query::run(&request, &mut answers)?;
+    let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
+    first.follow(&advised);
+    Ok(())
 }
 
 /// The database that is meant: itself, or one made of CSV files.
@@ -77,9 +145,9 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
     let (made, notes) = tables::database_of(path, &files).map_err(|e| {
         let hint = match &e {
             TablesError::Exists(made) => {
-                format!("if it was made of this, use it: `hqdl init {}`", made.display())
+                format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", made.display())
             }
-            _ => "expected UTF-8 text with the names of the columns in its first line".to_owned(),
+            _ => "expected UTF-8 text with the column names in the first line".to_owned(),
         };
         Failure::input(e.to_string(), hint)
     })?;
@@ -89,11 +157,6 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
         notes.iter().for_each(|note| anstream::eprintln!("note: {note}"));
     }
     Ok(made)
-}
-
-/// Whether a database is not the user's to write to.
-fn is_others(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.permissions().readonly())
 }
 
 /// The database as a spec beside which it is saved refers to it. Without a

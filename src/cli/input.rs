@@ -113,7 +113,7 @@ impl<'o> Input<'o> {
         let (target, stale) = output::readable(&session.database, spec.output.as_deref())?;
         if stale && !talk.quiet {
             anstream::eprintln!(
-                "note: {} is older than its database; `hqdl materialize` brings it up to date",
+                "note: {} is older than its database; update it with `hqdl materialize`",
                 target.display()
             );
         }
@@ -140,7 +140,7 @@ impl<'o> Input<'o> {
         // A bare database's model is `replay` by name when no flag names one.
         if settings.provider == Provider::Openai && self.is_nameless() {
             return Ok(Err(Failure::input(
-                "this query must ask a model, and none is named",
+                "this query needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
@@ -213,7 +213,10 @@ impl<'o> Input<'o> {
 /// The query's text, and where it was read.
 fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
-        Failure::input(format!("cannot read {}: {e}", name.display()), "a query is UTF-8 text")
+        Failure::input(
+            format!("cannot read {}: {}", name.display(), crate::format::io_reason(e)),
+            "pass a file with a query in UTF-8 text",
+        )
     };
     let sql = options.sql.clone().or_else(|| options.file.is_none().then(|| taken(flags))?);
     match (&options.file, sql.as_deref()) {
@@ -228,7 +231,7 @@ fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), 
         }
         (None, Some(sql)) => Ok((sql.to_owned(), PathBuf::from("<query>"))),
         (None, None) => {
-            Err(Failure::input("no query", "give it as an argument, with --file, or as - on stdin"))
+            Err(Failure::input("no query", "pass it as an argument, with --file, or as - on stdin"))
         }
     }
 }
@@ -251,13 +254,13 @@ fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| {
                 Failure::input(
-                    format!("--param {text} gives no value"),
+                    format!("--param {text} has no value"),
                     "write --param name=value, or --param 1=value by position",
                 )
             })?;
         let param = Param::parse(name);
         if params.iter().any(|(p, _)| *p == param) {
-            return Err(Failure::input(format!("--param gives {param} twice"), ""));
+            return Err(Failure::input(format!("--param sets {param} twice"), ""));
         }
         params.push((param, literal(value)));
     }

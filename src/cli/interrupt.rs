@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use super::failure::INTERRUPTED;
 
 /// What a command that is asking a model says at the first Ctrl-C.
-pub const FINISHING: &str = "finishing what is in flight; press Ctrl-C again to leave it";
+pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C again to stop at once";
 
 /// Becomes true at the first Ctrl-C, after `said`; the second ends the process,
 /// and what is in flight is lost.

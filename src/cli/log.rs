@@ -60,8 +60,8 @@ fn open(path: &Path) -> std::io::Result<File> {
 fn filter(said: &str) -> Result<Targets, Failure> {
     let all: Targets = said.parse().map_err(|e| {
         Failure::input(
-            format!("RUST_LOG cannot be read: {e}"),
-            "such as \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
+            format!("cannot parse RUST_LOG: {e}"),
+            "write for example \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
         )
     })?;
     let own = all.iter().filter(|(target, _)| target.starts_with("hqdl"));

@@ -133,7 +133,7 @@ fn spec(options: &Options) -> Result<Spec, Failure> {
         return Ok(session::open(spec, &flags, *budget, "map")?.spec);
     }
     if flags.db.is_some() || flags.output.is_some() {
-        return Err(Failure::input("there is no database in this", "leave --db and --output out"));
+        return Err(Failure::input("`hqdl map` uses no database", "remove --db and --output"));
     }
     let empty = std::env::temp_dir().join(format!("hqdl-map-{}.sqlite", std::process::id()));
     let made = std::fs::write(&empty, "");
@@ -163,7 +163,7 @@ impl InputLine<'_> {
             None => (Type::Text, false),
             Some((_, Some(kind))) => (kind.scalar, kind.list),
             Some((said, None)) => {
-                let message = format!("`{said}` is no return type");
+                let message = format!("`{said}` is not a return type");
                 return Err(Failure::input(message, ReturnType::FORMS));
             }
         };
@@ -222,7 +222,7 @@ impl InputLine<'_> {
         let named = self.options.flags.model.as_deref().is_some_and(|name| !name.is_empty());
         if self.options.spec.is_none() && spec.model.provider == Provider::Openai && !named {
             return Err(Failure::input(
-                "a model must be asked, and none is named",
+                "this needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), --spec SPEC, or --recordings FILE",
             ));
         }
@@ -252,10 +252,10 @@ fn value(said: &Json) -> Result<Value, Failure> {
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(integer), _) => Ok(Value::Integer(integer)),
             (None, Some(real)) if !number.is_u64() => Ok(Value::Real(real)),
-            _ => Err(Failure::input(format!("{number} is beyond 64 bits"), "make it text")),
+            _ => Err(Failure::input(format!("{number} exceeds 64 bits"), "pass it as text")),
         },
         other => {
-            Err(Failure::input(format!("{other} is no value"), "pass null, numbers and texts"))
+            Err(Failure::input(format!("{other} is not a value"), "pass null, numbers and texts"))
         }
     }
 }

@@ -123,7 +123,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         // The same run goes on, over what is true by now.
         let path = session.spec.database.display();
         listener(&Event::Warning(format!(
-            "{path} was replaced by another file meanwhile; it is read again"
+            "{path} was replaced by another file; hqdl reads the new one"
         )));
         earlier.push(report);
         session = session.again(open()?);
@@ -182,17 +182,17 @@ fn print_written(exported: &Exported, priced: bool, talk: Talk) {
     }
     if written.is_empty() {
         let more = if exported.before.is_empty() { "" } else { " beside these" };
-        anstream::eprintln!("nothing is missing{more}, so nothing was written");
+        anstream::eprintln!("no cell is missing{more}, so hqdl wrote no file");
         return;
     }
     let most: f64 = written.iter().map(|w| w.most.usd).sum();
     if priced {
         anstream::println!(
-            "price      ${most:.4} at most; `hqdl plan --batch` says what is likely"
+            "price      ${most:.4} at most; `hqdl plan --batch` prints the likely price"
         );
     }
     anstream::eprintln!(
-        "run them as batches of /v1/chat/completions, then `hqdl import SPEC OUTPUT...`"
+        "submit them as batches for /v1/chat/completions, then run `hqdl import SPEC OUTPUT...`"
     );
 }
 
@@ -209,8 +209,7 @@ fn print_before(file: &InFile, talk: Talk) {
         let path = file.path.as_ref().map_or("a file".to_owned(), |p| p.display().to_string());
         let gone = if is_there { "" } else { " (deleted since)" };
         anstream::eprintln!(
-            "note: {path}{gone} already contains {}: {} of {} without an answer yet. `hqdl import` \
-             reads its answers; --again writes the cells once more",
+            "note: {path}{gone} already contains {}: {} of {} have no answer yet. `hqdl import` reads its answers; --again writes these cells again",
             count_noun(file.cells, "cell"),
             thousands(file.unanswered),
             count_noun(file.requests, "request")
@@ -278,8 +277,8 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let errors = report.asked.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(
-            "failed     {} cells this time, and will be asked again: {why}",
-            thousands(errors)
+            "failed     {}, asked again by the next run: {why}",
+            count_noun(errors, "cell")
         );
     }
     // Cells without a value that the tables do not show as such: they keep what
@@ -287,7 +286,7 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
     if kept > 0 {
         anstream::println!(
-            "no better   {} got no value when asked again and kept the earlier one",
+            "unchanged  {} got no value when asked again and keep the earlier one",
             count_noun(kept, "cell")
         );
     }

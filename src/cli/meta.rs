@@ -1,7 +1,7 @@
 //! A smoothie's meta as a person reads it: after a query, and before one.
 
 use super::progress::{duration, in_brackets};
-use crate::format::thousands;
+use crate::format::{count_noun, thousands};
 use crate::query::Meta;
 use crate::spec::Spec;
 
@@ -29,7 +29,7 @@ pub fn ran(meta: &Meta, spec: &Spec) -> String {
 pub fn explained(meta: &Meta, spec: &Spec) -> String {
     let mut out = routes(meta);
     if meta.routes.is_empty() {
-        line(&mut out, "calls", "none: this is plain SQL, and asks nothing");
+        line(&mut out, "calls", "none: this is plain SQL and sends no request");
     } else {
         line(
             &mut out,
@@ -43,7 +43,7 @@ pub fn explained(meta: &Meta, spec: &Spec) -> String {
         used(&mut out, meta, spec, "at most about ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-            let beside = format!("how much {} asks beside: {}", call.join(" "), unbounded.why);
+            let beside = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
             line(&mut out, "unknown", &beside);
         }
     }
@@ -84,7 +84,10 @@ fn demand(meta: &Meta) -> String {
     let each: Vec<String> = meta.passes.iter().map(|p| thousands(p.demanded)).collect();
     match each.as_slice() {
         [] => "none".to_owned(),
-        [one] => format!("1, which needed {one} values"),
+        [_] => {
+            let needed: u64 = meta.passes.iter().map(|p| p.demanded).sum();
+            format!("1, which needed {}", count_noun(needed, "value"))
+        }
         _ => format!("{}, which needed {} values", each.len(), each.join(", ")),
     }
 }

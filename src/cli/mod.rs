@@ -56,7 +56,7 @@ struct Cli {
     log: Option<PathBuf>,
 }
 
-const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered, 2 wrong input, \
+const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
 3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
 
 /// Display order of the flags that every command shares: after the command's own flags.
@@ -160,10 +160,10 @@ struct ModelFlags {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
     /// Most rows in one request.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     rows_per_request: Option<u32>,
     /// Most requests in flight at once.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     concurrency: Option<u32>,
 }
 
@@ -171,9 +171,14 @@ fn variable(text: &str) -> Result<String, String> {
     if crate::spec::is_variable(text) {
         return Ok(text.to_owned());
     }
-    Err("expected the name of an environment variable, such as OPENAI_API_KEY; a key itself is \
-         never given"
+    Err("expected the name of an environment variable, such as OPENAI_API_KEY; never pass a key itself"
         .to_owned())
+}
+
+/// Reads a flag's number of things.
+fn count(text: &str) -> Result<u32, String> {
+    let wrong = || "expected a whole number, 1 or more".to_owned();
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
 }
 
 fn price(text: &str) -> Result<PriceTable, String> {
@@ -265,7 +270,7 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
                 let message = format!("{}: {e}", dir.display());
-                Failure::input(message, "name a folder that can be written to")
+                Failure::input(message, "name a directory that you can write to")
             }),
     };
     ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))

@@ -94,7 +94,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 fn said(talk: Talk, what: &str, path: &std::path::Path) -> ExitCode {
     if !talk.quiet {
         anstream::eprintln!(
-            "{what} in {}; it shows with the next `hqdl materialize`",
+            "{what} in {}; the next `hqdl materialize` publishes it",
             path.display()
         );
     }

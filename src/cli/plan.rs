@@ -12,7 +12,7 @@ use super::{ModelFlags, Talk, progress, session};
 use crate::Row;
 use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
-use crate::format::thousands;
+use crate::format::{count_noun, thousands};
 use crate::materialize::Way;
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
@@ -133,9 +133,9 @@ fn print(plan: &Plan, batch: bool) {
     anstream::println!("{table}");
     for expansion in plan.expansions.iter().filter(|e| e.orphaned > 0) {
         anstream::println!(
-            "{}: {} published rows have no key in the source any more",
+            "{}: the source no longer has the keys of {}",
             expansion.name,
-            expansion.orphaned
+            count_noun(expansion.orphaned, "published row")
         );
     }
     let output = plan.output_tokens();
@@ -164,7 +164,7 @@ fn print(plan: &Plan, batch: bool) {
         anstream::println!("price     unknown: set `price` in [model]{notes}");
     }
     if plan.room != BudgetLeft::default() {
-        let enough = || "enough, even for the most".to_owned();
+        let enough = || "enough, even for the maximum".to_owned();
         anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
     }
     let about = if batch { "within" } else { "about" };

@@ -25,7 +25,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let format =
         options.format.unwrap_or(if talk.json { RowsFormat::Json } else { RowsFormat::Table });
     if talk.json && format != RowsFormat::Json {
-        return Err(Failure::input("--json and another --format", "leave one of them out"));
+        return Err(Failure::input("--json and another --format", "remove one of them"));
     }
     let book = PriceBook::bundled();
     let entries = select(book, options.model.as_deref())?;
@@ -39,7 +39,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             return Ok(ExitCode::SUCCESS);
         }
-        Err(error) => return Err(Failure::input(format!("the output failed: {error}"), "")),
+        Err(error) => return Err(Failure::input(format!("cannot write the output: {error}"), "")),
     }
     if for_reading && !talk.quiet {
         anstream::println!();

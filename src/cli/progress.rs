@@ -82,7 +82,7 @@ impl Progress {
         let failures = Mutex::new(Failures::default());
         Arc::new(move |event: &Event| match event {
             Event::Begin { expansion, cells } if shown => {
-                anstream::eprintln!("asking for {} values ({expansion})", thousands(*cells));
+                anstream::eprintln!("asking for {} ({expansion})", count_noun(*cells, "value"));
             }
             Event::Failed(message)
                 if !talk.quiet
@@ -121,7 +121,7 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
             if talk.json {
                 anstream::println!("{}", event.to_json());
             } else if plain {
-                anstream::eprintln!("{expansion}: {cells} cells to ask");
+                anstream::eprintln!("{expansion}: {} to ask", count_noun(*cells, "cell"));
             }
         }
         Event::Kept { cells, usage } => {

@@ -30,7 +30,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let format =
         options.format.unwrap_or(if talk.json { RowsFormat::Json } else { RowsFormat::Table });
     if talk.json && format != RowsFormat::Json {
-        return Err(Failure::input("--json and another --format", "leave one of them out"));
+        return Err(Failure::input("--json and another --format", "remove one of them"));
     }
     let input = Input::open(&options.input, "query", talk)?;
     let mut rows = rows::to_stdout(format);
@@ -95,9 +95,9 @@ fn told(meta: &Meta, input: &Input<'_>, options: &Options, talk: Talk) -> ExitCo
     if tried > 0 && !talk.quiet {
         let without = match tried - unknown {
             0 => format!("the model does not know {}", count_noun(unknown, "value")),
-            failed if unknown == 0 => format!("{} could not be read", count_noun(failed, "value")),
+            failed if unknown == 0 => format!("hqdl could not read {}", count_noun(failed, "value")),
             failed => format!(
-                "{} could not be read, and the model does not know {}",
+                "hqdl could not read {}, and the model does not know {}",
                 count_noun(failed, "value"),
                 thousands(unknown)
             ),

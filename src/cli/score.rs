@@ -42,12 +42,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let (spec, target) = (&session.spec, session.spec.target());
     if !target.exists() && !is_server(target) {
         return Err(Failure::input(
-            format!("{} is not there yet", target.display()),
-            "`hqdl materialize` makes it",
+            format!("{} does not exist yet", target.display()),
+            "create it with `hqdl materialize`",
         ));
     }
     let truth = Truth::read(&options.truth, spec).map_err(|e| {
-        let hint = "the first line names key columns and columns of the spec, each other one a key";
+        let hint = "the first line names the key columns and columns of the spec; each other line has one key";
         Failure::input(e.to_string(), hint)
     })?;
     let expanded = Database::open(target)?;
@@ -58,7 +58,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
     if !truth.ignored.is_empty() && !talk.quiet {
         let names = truth.ignored.join(", ");
-        anstream::eprintln!("note: columns of no expansion that this file can tell: {names}");
+        anstream::eprintln!(
+            "note: ignored columns that belong to no expansion of this file: {names}"
+        );
     }
     anstream::println!("{}", summary(&scores));
     for score in &scores {

@@ -20,7 +20,7 @@ pub struct Options {
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if session::server(&options.cache).is_some() {
         return Err(Failure::input(
-            "a cache on a server has no one daemon",
+            "a cache on a server has no single daemon",
             "ask a machine's daemon over HTTP: `curl http://127.0.0.1:4735/v1/specs`",
         ));
     }
@@ -52,10 +52,10 @@ fn print(status: &Json) {
     anstream::println!("specs     {}", text(&status["watched"]));
     anstream::println!("cache     {}", text(&status["cache"]));
     if status["spend"] == false {
-        anstream::println!("asks      only when it is told to (--no-spend)");
+        anstream::println!("asks      only on request (--no-spend)");
     }
     if let Some(why) = status["blind"].as_str() {
-        anstream::println!("warning   changes are not seen: {why}");
+        anstream::println!("warning   the daemon does not notice changes: {why}");
     }
     let all = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     anstream::println!();
@@ -91,10 +91,10 @@ fn specs(specs: &[Json]) {
             thousands(unasked),
         ]);
         if let Some(held) = spec["held"].as_str() {
-            notes.push(format!("{name} waits for a go: {held}"));
+            notes.push(format!("{name} waits for approval: {held}"));
         }
         if let Some(price) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
-            notes.push(format!("{name}: what is missing costs about ${price:.4}"));
+            notes.push(format!("{name}: the missing cells cost about ${price:.4}"));
         }
         for problem in spec["problem"]["problems"].as_array().into_iter().flatten() {
             let place = |n: &str| problem[n].as_u64().map(|n| format!(":{n}")).unwrap_or_default();
@@ -106,7 +106,7 @@ fn specs(specs: &[Json]) {
             notes.push(format!("{name}: {message}"));
         }
         if spec["state"] == "broken" && spec["in_force"] == true {
-            notes.push(format!("{name}: the last good spec stays in force"));
+            notes.push(format!("{name}: the daemon keeps the last valid spec"));
         }
     }
     for column in 2..5 {

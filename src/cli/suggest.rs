@@ -54,15 +54,17 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if all.questions.is_empty() && all.bound.is_empty() {
-        anstream::eprintln!("no question was asked live so far");
+        anstream::eprintln!("no query has asked a live question yet");
     }
     match (&options.spec, added) {
         (Some(path), Some(added)) => said(path, &added),
         (Some(path), None) if !all.questions.is_empty() || !all.bound.is_empty() => {
-            anstream::eprintln!("hint: --write adds what can be to {}", path.display());
+            anstream::eprintln!("hint: --write adds the columns to {}", path.display());
         }
         (None, _) if !all.questions.is_empty() => {
-            anstream::eprintln!("hint: --spec SPEC says which expansion each would join");
+            anstream::eprintln!(
+                "hint: with --spec SPEC hqdl shows the expansion that each would join"
+            );
         }
         _ => {}
     }
@@ -76,7 +78,10 @@ fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, F
     };
     let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
     let by_hand = |e: edit::EditError| {
-        Failure::input(e.to_string(), "nothing was added; copy the TOML shown without --write")
+        Failure::input(
+            e.to_string(),
+            "nothing was added; copy the TOML that is printed without --write",
+        )
     };
     let (written, added) = edit::write(&text, all).map_err(by_hand)?;
     if added.is_empty() {
@@ -118,7 +123,7 @@ fn told(question: &Suggestion) -> String {
         ColumnPlace::NoSpec => {}
         ColumnPlace::Nowhere => line("joins", "no expansion: none of its values is a key"),
         ColumnPlace::Asked(expansion, column) => {
-            line("joins", &format!("nothing: `{expansion}.{column}` is asked it"));
+            line("joins", &format!("nothing: `{expansion}.{column}` answers it already"));
         }
         ColumnPlace::Joins(joins) => {
             line(
@@ -136,12 +141,15 @@ fn told(question: &Suggestion) -> String {
         }
     }
     if asked.meaning.key.len() > 1 {
-        line("note", "it was asked of several values; a column sees the key and the context");
+        line(
+            "note",
+            "the question uses several values, but a column sees only the key and the context",
+        );
     }
     if !matches!(question.place, ColumnPlace::NoSpec | ColumnPlace::Asked(..))
         && let Err(why) = question.writable()
     {
-        line("note", &format!("--write leaves it out: {why}"));
+        line("note", &format!("--write skips it: {why}"));
     }
     if !matches!(question.place, ColumnPlace::Asked(..)) {
         out.push('\n');
@@ -152,11 +160,11 @@ fn told(question: &Suggestion) -> String {
 
 fn asks(keys: u64, expansion: &str) -> String {
     if keys == 0 {
-        return "asks nothing: the answers kept are this column's".to_owned();
+        return "sends no request: the stored answers become this column's".to_owned();
     }
     format!(
-        "asks about {} keys, those answered too: what `{expansion}` knows is kept by its own key",
-        thousands(keys)
+        "asks about {}, including answered ones: `{expansion}` stores its answers by its own key",
+        count_noun(keys, "key")
     )
 }
 
@@ -186,6 +194,6 @@ fn said(path: &Path, added: &Added) {
         anstream::eprintln!("added the question \"{ask}\" to `{expansion}.{column}` in {path}");
     }
     if !added.columns.is_empty() {
-        anstream::eprintln!("hint: `hqdl plan {path}` tells what materializing them costs");
+        anstream::eprintln!("hint: `hqdl plan {path}` prints the price of materializing them");
     }
 }

@@ -7,11 +7,11 @@ use super::Talk;
 use super::failure::Failure;
 use crate::database::Database;
 use crate::database::provenance::Origin;
-use crate::spec::Draft;
+use crate::spec::{Catalog, Draft};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Table of an expansion or of a one-to-many column.
+    /// Table of an expansion or of a one-to-many column, or a joined view (`SOURCE_expanded`).
     table: String,
     /// Key values in the order of the key (NULL for NULL), then the column.
     #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
@@ -48,28 +48,38 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(spec) = &options.spec {
         return Ok(place(&Draft::read(spec)?));
     }
-    let found: Vec<PathBuf> = std::fs::read_dir("specs")
+    let drafts: Vec<Draft> = std::fs::read_dir("specs")
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
         .filter_map(|path| Draft::read(&path).ok())
+        .collect();
+    let found: Vec<PathBuf> = drafts
+        .iter()
         .filter(|draft| {
             draft.file.expansion.iter().any(|e| {
                 let many = e.column.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
                 std::iter::once(&e.name).chain(many).any(|t| t.eq_ignore_ascii_case(&options.table))
-            })
+            }) || shows_view(draft, &options.table)
         })
-        .map(|draft| place(&draft))
+        .map(place)
         .collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
         _ => Err(Failure::input(
-            format!("{} specs in specs/ make a table `{}`", found.len(), options.table),
+            format!("{} specs in specs/ define a table `{}`", found.len(), options.table),
             "name the expanded database with --db, or its spec with --spec",
         )),
     }
+}
+
+/// Returns whether a spec publishes this joined view, as its database shows.
+fn shows_view(draft: &Draft, view: &str) -> bool {
+    let target = draft.output().unwrap_or_else(|| draft.database());
+    view.to_lowercase().ends_with("_expanded")
+        && Database::open(&target).is_ok_and(|db| db.columns(view).is_some())
 }
 
 fn print(cell: &Origin) {

@@ -315,12 +315,12 @@ pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
     guard.broken().map(|broken| match broken {
         QueryError::Timeout(limit) => Failure::input(
             format!("the database took longer than {} s", limit.as_secs_f64()),
-            "ask for less: `where` runs for every key; or raise `timeout`",
+            "simplify `where`, which runs for every key, or raise `timeout`",
         ),
         other => other.into(),
     })
 }
 
 fn bug() -> Failure {
-    Failure::input("this is a bug of hqdl", "everything answered is kept; please report this")
+    Failure::input("this is a bug in hqdl", "everything answered is kept; please report this")
 }

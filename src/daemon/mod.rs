@@ -110,7 +110,7 @@ pub struct Settings {
 pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     if !settings.listen.ip().is_loopback() && settings.token.is_none() {
         return Err(Failure::input(
-            format!("{} can be reached by others, and there is no token", settings.listen),
+            format!("other machines can reach {}, but no token is set", settings.listen),
             format!("export {TOKEN}=… (at least 16 characters), or listen on 127.0.0.1"),
         ));
     }

@@ -15,6 +15,7 @@ use super::listing::Stamp;
 use super::loaded::ActiveSpec;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
+use crate::format::count_noun;
 use crate::materialize::{ColumnReport, Selection};
 
 /// Runs that clients may have waiting for one spec.
@@ -158,7 +159,7 @@ impl Entry {
             }
             Err(failure) => {
                 let stays = match self.loaded {
-                    Some(_) => "; the last good one stays in force",
+                    Some(_) => "; the daemon keeps the last valid spec",
                     None => "",
                 };
                 taken.said = Some(format!("{}: broken{stays}\n{}", self.name, failure.text()));
@@ -210,7 +211,7 @@ impl Entry {
             return Err(match &self.problem {
                 Some(problem) => Failure::clone(problem),
                 None => Failure::input(
-                    format!("the spec {} is still being read", self.name),
+                    format!("the daemon is still loading the spec {}", self.name),
                     "ask again in a moment",
                 ),
             });
@@ -289,7 +290,7 @@ impl Entry {
     /// A client has ended its run. What becomes of a part says nothing of the rest.
     pub(super) fn ended_by_a_client(&mut self) {
         if self.whole {
-            self.held = Some(Held::by("its run was ended by a client"));
+            self.held = Some(Held::by("a client stopped the run"));
         }
     }
 
@@ -319,8 +320,9 @@ impl Entry {
                 let unasked: u64 = self.columns.iter().map(|c| c.unasked).sum();
                 self.held = match (&self.plan, unasked) {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
-                        let missing = format!("{unasked} cells are missing");
-                        Held::by(format!("{missing}, and it asks for nothing by itself"))
+                        let verb = if unasked == 1 { "is" } else { "are" };
+                        let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
+                        Held::by(format!("{missing}, and the daemon sends no requests on its own"))
                     })),
                     // What was said before the last run no longer holds.
                     _ if ended.interrupted => self.held.take(),

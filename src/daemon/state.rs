@@ -125,7 +125,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     (house.settings.say)(&format!("listening on {url}"));
     if state.specs.len() == 0 {
         let place = house.settings.specs.display();
-        state.say(&format!("no spec in {place} yet; it is watched"));
+        state.say(&format!("no spec in {place} yet; the daemon watches it"));
     }
     notify::ready(&format!("{} specs, {url}", state.specs.len()));
     state.live(&mut queue, &close).await;
@@ -186,7 +186,7 @@ impl Loop {
                 }
                 if Instant::now() >= deadline {
                     self.say(
-                        "the grace is over: what is still in flight is left, and counts as spent",
+                        "the grace period is over: the daemon abandons the requests in flight, which count as spent",
                     );
                     return;
                 }
@@ -221,7 +221,7 @@ impl Loop {
                 notify::reloading();
                 (self.house.settings.reopen_log)();
                 info!("reads everything again");
-                self.say("reading everything again");
+                self.say("reloading all specs");
                 self.reload();
                 notify::ready(&format!("{} specs", self.specs.len()));
             }
@@ -245,7 +245,7 @@ impl Loop {
     fn stop(&mut self) {
         notify::stopping();
         info!("ends");
-        self.say("ending: what is in flight is finished");
+        self.say("shutting down after the requests in flight");
         self.deadline = Some(Instant::now() + self.house.settings.grace);
         self.specs.change_all(Entry::forget_wishes);
         self.runs.interrupt_all();
@@ -341,7 +341,7 @@ impl Loop {
         entry.running.iter().for_each(|run| {
             self.runs.interrupt(*run);
         });
-        self.say(&format!("{name}: its file has gone"));
+        self.say(&format!("{name}: its file was deleted"));
     }
 
     /// Says when changes are not seen.
@@ -355,7 +355,7 @@ impl Loop {
 
     fn is_blind(&mut self, why: String) {
         if self.blind.is_none() {
-            self.say(&format!("warning: changes are not seen: {why}"));
+            self.say(&format!("warning: the daemon does not notice changes: {why}"));
         }
         self.blind = Some(why);
     }
@@ -497,7 +497,7 @@ impl Loop {
 
 /// Why nothing begins any more.
 pub(super) fn ending() -> Failure {
-    Failure::input("the daemon is ending", "ask again when it is back")
+    Failure::input("the daemon is shutting down", "retry after its restart")
 }
 
 async fn tick(alive: Option<&mut tokio::time::Interval>) {

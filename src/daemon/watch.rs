@@ -170,11 +170,9 @@ pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
 /// What went wrong, and what to do.
 fn said(error: &notify::Error) -> String {
     match &error.kind {
-        ErrorKind::MaxFilesWatch => "the system's limit of watches is reached: raise \
-             fs.inotify.max_user_watches, or start with --poll"
+        ErrorKind::MaxFilesWatch => "the system's limit for watched files is reached: raise fs.inotify.max_user_watches, or start with --poll"
             .to_owned(),
-        ErrorKind::Io(e) if e.raw_os_error() == Some(24) => "the system's limit of watchers is \
-             reached: raise fs.inotify.max_user_instances, or start with --poll"
+        ErrorKind::Io(e) if e.raw_os_error() == Some(24) => "the system's limit for file watchers is reached: raise fs.inotify.max_user_instances, or start with --poll"
             .to_owned(),
         _ => error.to_string(),
     }

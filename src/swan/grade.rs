@@ -1,6 +1,7 @@
 //! How an answer stands against the gold: right or not, how far off, and what
 //! differs, in words.
 
+use crate::format::count_noun;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -111,7 +112,7 @@ fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     }
     let width = |rows: &Rows| rows.first().map_or(0, Vec::len);
     if !ours.is_empty() && !gold.is_empty() && width(ours) != width(gold) {
-        return format!("{} columns instead of {}", width(ours), width(gold));
+        return format!("{} instead of {}", count_noun(width(ours) as u64, "column"), width(gold));
     }
     let whole = |rows: &Rows| compare::sorted(&compare::cells(rows));
     let (mut a, mut b) = (whole(ours), whole(gold));

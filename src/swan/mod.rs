@@ -76,7 +76,9 @@ impl SwanError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Input { hint, .. } => hint,
-            Self::File { .. } => "look at the file and its directory, then run this again",
+            Self::File { .. } => {
+                "check that the file and its directory can be read and written, then run this again"
+            }
             Self::Store(error) => error.hint(),
         }
     }

@@ -51,7 +51,7 @@ impl TrueValues {
 
     fn reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
         let question = Question::read(&prompt.system, &prompt.user)
-            .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
+            .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if !self.tables.contains(&question.table.as_str()) {
             self.beside.fetch_add(1, Ordering::Relaxed);
             let asked: Vec<&str> = question.columns.iter().map(|c| c.about.trim()).collect();

@@ -69,7 +69,8 @@ pub fn prepare(
     let dir = out.join("gold");
     std::fs::create_dir_all(&dir).map_err(|e| SwanError::file(&dir, e))?;
     let database = Database::open(source)?;
-    database.only_a_file("nothing is prepared", "name BIRD's SQLite file")?;
+    database
+        .only_a_file("hqdl cannot prepare a database on a server", "pass BIRD's SQLite file")?;
     has_what_is_hidden(&database, benchmark)?;
     let part = PartFile::new(&gold)?;
     database
@@ -101,7 +102,7 @@ fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
     if target.exists() && !force {
         return Err(SwanError::input(
             format!("{} exists", target.display()),
-            "pass --force to make it again; tables that hqdl added to it are lost, their facts are not",
+            "pass --force to create it again; this deletes the tables that hqdl published there, but not the stored answers",
         ));
     }
     Ok(())
@@ -150,7 +151,7 @@ fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), 
             benchmark.name,
             missing.join(", ")
         ),
-        "name the folder of BIRD's dev_databases with --bird; a prepared copy cannot be prepared again",
+        "pass BIRD's directory dev_databases with --bird; hqdl cannot prepare a prepared copy again",
     ))
 }
 

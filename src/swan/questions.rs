@@ -4,6 +4,7 @@
 //! also stand in one file: with a header that names the columns, or without one
 //! (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
 
+use crate::format::count_noun;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -111,7 +112,10 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
             Some(columns) => columns,
             None => placed(&row).ok_or_else(|| {
                 SwanError::input(
-                    format!("{name}, line {line}: {} columns are none of SWAN's forms", row.len()),
+                    format!(
+                        "{name}, line {line}: a row of {} matches no format of SWAN",
+                        count_noun(row.len() as u64, "column")
+                    ),
                     FORMS,
                 )
             })?,
@@ -131,8 +135,8 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
             .map_or_else(|| format!("{database}-{:02}", questions.len()), str::to_owned);
         if !seen.insert(qid.clone()) {
             return Err(SwanError::input(
-                format!("{name}, line {line}: a second question is called {qid}"),
-                "give each question a name of its own",
+                format!("{name}, line {line}: a second question has the id {qid}"),
+                "give each question its own id",
             ));
         }
         questions.push(BenchmarkQuestion {
@@ -152,12 +156,12 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
     if questions.is_empty() && !others.is_empty() {
         let others: Vec<String> = others.into_iter().collect();
         return Err(SwanError::input(
-            format!("{name} asks about {}, not about {database}", others.join(", ")),
-            "name the questions of this database, or the database of these questions",
+            format!("{name} is about {}, not about {database}", others.join(", ")),
+            "pass the questions of this database, or the database of these questions",
         ));
     }
     if questions.is_empty() {
-        return Err(SwanError::input(format!("{name} holds no questions"), FORMS));
+        return Err(SwanError::input(format!("{name} contains no questions"), FORMS));
     }
     Ok(questions)
 }

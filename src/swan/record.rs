@@ -191,8 +191,8 @@ impl RunsRecord {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| {
             SwanError::input(
-                format!("no record of a run at {}: {e}", path.display()),
-                "name folders that `hqdl swan run --out` wrote",
+                format!("{} has no record of a run: {e}", path.display()),
+                "pass directories that `hqdl swan run --out` wrote",
             )
         })?;
         let mut runs: Vec<Invocation> = Vec::new();
@@ -204,7 +204,7 @@ impl RunsRecord {
                 Err(e) => {
                     return Err(SwanError::input(
                         format!("{}, line {}: {e}", path.display(), n + 1),
-                        "it is no record of `hqdl swan run`, or it was changed: run it into a new folder",
+                        "it is not a record of `hqdl swan run`, or it was edited: run into a new directory",
                     ));
                 }
             };
@@ -227,8 +227,8 @@ impl RunsRecord {
         }
         if runs.is_empty() {
             return Err(SwanError::input(
-                format!("{} has no run in it", path.display()),
-                "name folders that `hqdl swan run --out` wrote",
+                format!("{} contains no run", path.display()),
+                "pass directories that `hqdl swan run --out` wrote",
             ));
         }
         Ok(Self { dir: dir.to_owned(), runs })
@@ -271,14 +271,14 @@ impl Writer {
             if !same {
                 return Err(SwanError::input(
                     format!(
-                        "{} holds a run of {} in mode {} with {} by {}",
+                        "{} already contains a run of {} in mode {} with {} by {}",
                         dir.display(),
                         before.database,
                         before.mode.name(),
                         count_noun(before.shots as u64, "shot"),
                         before.model
                     ),
-                    "give this run a folder of its own with --out",
+                    "choose another directory for this run with --out",
                 ));
             }
         }

@@ -163,7 +163,7 @@ pub fn run(
 /// Why a question has no rows.
 #[derive(Debug, thiserror::Error)]
 enum FailedQuestion {
-    #[error("the file of questions has no {} query for it", .0.name())]
+    #[error("the questions file has no {} query for this question", .0.name())]
     NoQuery(Mode),
     #[error(transparent)]
     Query(#[from] QueryError),

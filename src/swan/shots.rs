@@ -58,20 +58,20 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
     let bad = |message: String| {
         SwanError::input(
             message,
-            "`hqdl swan prepare` writes them beside the database; or name a file with --shots-file",
+            "`hqdl swan prepare` writes them beside the database; or pass a file with --shots-file",
         )
     };
     let text = std::fs::read_to_string(file)
-        .map_err(|e| bad(format!("no examples at {}: {e}", file.display())))?;
+        .map_err(|e| bad(format!("cannot read examples from {}: {e}", file.display())))?;
     let all: Shots = serde_json::from_str(&text)
-        .map_err(|e| bad(format!("{} holds no examples: {e}", file.display())))?;
+        .map_err(|e| bad(format!("{} contains no valid examples: {e}", file.display())))?;
     for expansion in &mut draft.file.expansion {
         let sources = all.get(&expansion.name).map_or(&[][..], Examples::by_source);
         let least = sources.iter().map(Vec::len).min().unwrap_or_default();
         if least < shots {
             let of = if sources.len() > 1 { "a source of " } else { "" };
             return Err(bad(format!(
-                "{} holds {} for {of}`{}`, and {shots} are asked for",
+                "{} contains {} for {of}`{}`, but --shots asks for {shots}",
                 file.display(),
                 count_noun(least as u64, "example"),
                 expansion.name

@@ -124,11 +124,15 @@ fn aliases_that_cannot_be_are_told() {
     std::fs::write(project.path("specs/three.csv"), "said,means\na,UK,b\n").unwrap();
     // What would be lost in silence.
     for (name, text, said) in [
-        ("none.csv", "", "line 1: 0 fields, not 2"),
-        ("semicolons.csv", "said;means\na;UK\n", "line 1: 1 fields, not 2"),
-        ("open.csv", "\"said,means\na,UK\n", "line 1: 1 fields, not 2"),
-        ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 is an alias, and is to be a header"),
-        ("twice.csv", "said,means\na,UK\na,France\n", "line 3: \"a\" means \"UK\", too"),
+        ("none.csv", "", "line 1 has 0 fields instead of 2"),
+        ("semicolons.csv", "said;means\na;UK\n", "line 1 has 1 field instead of 2"),
+        ("open.csv", "\"said,means\na,UK\n", "line 1 has 1 field instead of 2"),
+        ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 contains an alias, but must be a header"),
+        (
+            "twice.csv",
+            "said,means\na,UK\na,France\n",
+            "line 3: the alias \"a\" already means \"UK\"",
+        ),
     ] {
         std::fs::write(project.path(format!("specs/{name}")), text).unwrap();
         project.spec(&spec(&format!("aliases = \"{name}\"")));
@@ -140,9 +144,9 @@ fn aliases_that_cannot_be_are_told() {
     let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
     assert!(told.contains("bytes.csv") && told.contains("UTF-8"), "{told}");
     for (aliases, told) in [
-        ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not on the value list of `country`"),
-        ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is a value of the list itself"),
-        ("aliases = { \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
+        ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not in the value list of `country`"),
+        ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is already a value of the list"),
+        ("aliases = { \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "has two values"),
         ("aliases = \"nowhere.csv\"", "nowhere.csv"),
         ("aliases = \"three.csv\"", "three.csv"),
         ("aliases = 3", "aliases"),

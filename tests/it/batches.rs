@@ -348,7 +348,7 @@ fn a_plain_run_leaves_out_what_a_batch_asks_for() {
     running.wait().exits(130);
     assert_eq!(endpoint.created().len(), 1);
     let ended = project.materialize(&[]).exits(1);
-    assert!(ended.stdout.contains("16 cells are asked for by batches"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("running batches ask for 16 cells"), "{}", ended.stdout);
     assert_eq!(check(&project)["ok"], 24);
     assert_eq!(ended.done()["cells_unasked"], 16);
     nothing_twice(&endpoint);
@@ -453,7 +453,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     let project = heroes(&endpoint, "");
     endpoint.refuse("GET files/", 404);
     let ended = batch(&project, &[]).exits(1);
-    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
     let (input, output) = endpoint.billed();
     let sql = "SELECT coalesce(sum(cost_usd), 0) FROM completion";
     let counted = project.recorded(sql)[0][0].as_f64().unwrap();
@@ -473,7 +473,7 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     endpoint.relent();
     endpoint.refuse("GET files/file-2", 404);
     let ended = batch(&project, &[]).exits(0);
-    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -537,7 +537,7 @@ fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
     running.wait();
     endpoint.forget_batches();
     let ended = batch(&project, &[]).exits(0);
-    assert!(ended.stdout.contains("does not know batch_1 any more"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no longer knows batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -553,7 +553,7 @@ fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
     endpoint.wait_for_polls(endpoint.calls("GET batches/") + 8);
     endpoint.relent();
     let ended = running.wait().exits(0);
-    assert_eq!(ended.stdout.matches("is tried again").count(), 1, "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches("hqdl retries").count(), 1, "{}", ended.stdout);
     check_complete(&project);
 }
 
@@ -591,7 +591,7 @@ fn recordings_take_no_batches() {
     let project = heroes(&endpoint, "");
     std::fs::write(project.path("r.jsonl"), "").unwrap();
     let ended = project.materialize(&["--batch", "--recordings", "r.jsonl"]).exits(2);
-    assert!(ended.stderr.contains("recordings take no batches"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("recordings cannot be run as batches"), "{}", ended.stderr);
 }
 
 #[test]
@@ -771,7 +771,7 @@ fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
     batch(&project, &["--refresh", "born"]);
     let asked = endpoint.cells_since(0).len();
     let ended = batch(&project, &["--refresh", "born"]).exits(0);
-    assert!(ended.stdout.contains("goes on"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("continues"), "{}", ended.stdout);
     let rest = endpoint.cells_since(0).len() - asked;
     assert!((1..10).contains(&rest), "{rest}");
     check_complete(&project);
@@ -819,8 +819,8 @@ fn what_stands_in_a_file_is_not_written_twice() {
     assert_eq!(events(&third, "written").len(), 0);
     assert_eq!(events(&third, "unanswered").len(), 4);
     let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
-    assert!(said.stderr.contains("--again writes the cells once more"), "{}", said.stderr);
-    assert!(said.stderr.contains("nothing is missing beside these"), "{}", said.stderr);
+    assert!(said.stderr.contains("--again writes these cells again"), "{}", said.stderr);
+    assert!(said.stderr.contains("no cell is missing beside these"), "{}", said.stderr);
     // Gone, it may have been sent.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();
     let fourth = write(&[]).exits(0);

@@ -44,12 +44,12 @@ fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
     let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &half]).exits(0).stdout;
     assert!(said.contains("will likely be reached") && said.contains("of 40 cells fit"), "{said}");
     let said = project.hqdl(&["plan", "specs/x.toml", "--budget", "0.00001"]).exits(0).stdout;
-    assert!(said.contains("0 of 40 cells fit: one request may cost $0."), "{said}");
+    assert!(said.contains("0 of 40 cells fit: one request can cost $0."), "{said}");
     let between = format!("{}", f64::midpoint(likely, most));
     let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &between]).exits(0).stdout;
     assert!(said.contains("the budget may be reached"), "{said}");
     let said = project.hqdl(&["plan", "specs/x.toml", "--budget", "9"]).exits(0).stdout;
-    assert!(said.contains("budget    enough, even for the most"), "{said}");
+    assert!(said.contains("budget    enough, even for the maximum"), "{said}");
     assert_eq!(project.plan(&["--budget", "9"])["budget"]["cells_that_fit"], 40);
     assert_eq!(endpoint.count(), 0);
 }

@@ -138,5 +138,5 @@ fn the_spec_says_it_of_a_column() {
             .replace("values = [\"calm\", \"lively\", \"romantic\"]\n", ""),
     );
     let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
-    assert!(ended.stderr.contains("`classify` without `values`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`classify` needs `values`"), "{}", ended.stderr);
 }

@@ -64,14 +64,14 @@ fn a_context_that_is_too_long_is_an_error_with_the_numbers() {
     let tokens = Tokenizer::of("gpt-4o-mini").count(&text);
     let ended = query(&project, &[], SIZE).exits(2);
     let said = format!(
-        "the context of LLMQA('fn:table_size') has {tokens} tokens in 100 rows, and 300 is the limit"
+        "the context of LLMQA('fn:table_size') has {tokens} tokens in 100 rows; the limit is 300"
     );
     for said in [said.as_str(), "--truncate", "`context_tokens`", "this call", "<query>:1:8"] {
         assert!(ended.stderr.contains(said), "{said:?} is not in:\n{}", ended.stderr);
     }
     assert_eq!(endpoint.count(), 0);
     let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", SIZE]).exits(2);
-    assert!(ended.stderr.contains("300 is the limit"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the limit is 300"), "{}", ended.stderr);
     // A model of another tokenizer is estimated, and said to be.
     project.spec(&SPEC.replace("gpt-4o-mini", "nobody-knows"));
     let ended = query(&project, &[], SIZE).exits(2);
@@ -94,7 +94,7 @@ fn a_context_is_cut_to_whole_rows_and_the_meta_says_so() {
     let tokens = Tokenizer::of("gpt-4o-mini").count(&text);
     assert!((270..=300).contains(&tokens), "{tokens} tokens were used");
     assert_eq!(ended.lines[0]["rows"], json!([[used]]));
-    let cut = format!("{used} of the 100 rows of its context were used (--truncate)");
+    let cut = format!("the model saw {used} of the 100 rows of its context (--truncate)");
     let why = ended.lines[0]["meta"]["routes"][0]["why"].as_str().unwrap().to_owned();
     assert!(why.ends_with(&cut), "{why}");
     assert!(ended.stderr.contains("note: {{LLMQA('fn:table_size'"), "{}", ended.stderr);
@@ -141,8 +141,8 @@ fn a_row_that_fits_nowhere_is_an_error_even_so() {
     let sql = "SELECT {{LLMQA('fn:table_size', (SELECT replace(hex(zeroblob(4000)), '0', \
                'word ') FROM note), return_type='int')}}";
     let ended = query(&project, &["--truncate"], sql).exits(2);
-    assert!(ended.stderr.contains("in 1 row, and 300 is the limit"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("not even one row of it fits"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("in 1 row; the limit is 300"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("not even one row fits"), "{}", ended.stderr);
     project.spec(&SPEC.replace("= 300", "= 0"));
     let ended = query(&project, &[], sql).exits(2);
     assert!(ended.stderr.contains("`context_tokens` is 0"), "{}", ended.stderr);

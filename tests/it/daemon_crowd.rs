@@ -194,7 +194,7 @@ fn malformed_requests_are_refused_and_harm_nobody() {
         assert!(began.elapsed() < DEADLINE, "{told}");
         let fine =
             said.is_empty() || said.starts_with("HTTP/1.1 ") || said.starts_with("HTTP/1.0 ");
-        assert!(fine && !said.contains(" 500 ") && !said.contains("a bug of hqdl"), "{told}");
+        assert!(fine && !said.contains(" 500 ") && !said.contains("a bug in hqdl"), "{told}");
     }
     until("all ended", || figure(&daemon, "hqdl_connections") == 1);
     assert_eq!(daemon.query("SELECT 1"), [json!([1])]);

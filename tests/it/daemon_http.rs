@@ -100,7 +100,7 @@ fn requests_that_cannot_be_answered_say_why() {
     );
     daemon.raw(&text).is(415);
     let slow = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "timeout": 0.2 });
-    assert!(post("/v1/query", slow).is(400).error().contains("longer than"));
+    assert!(post("/v1/query", slow).is(400).error().contains("exceeded its time limit"));
     let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100) SELECT i FROM n", "max_rows": 10 });
     assert!(post("/v1/query", many).is(400).error().contains("more than 10 rows"));
     assert_eq!(endpoint.count(), 0);

@@ -162,7 +162,7 @@ fn a_reader_that_is_slow_frees_the_database() {
     let text = String::from_utf8_lossy(&text);
     let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     let message = last["error"]["message"].as_str().unwrap();
-    assert!(message.contains("not read within 2 s"), "{last}");
+    assert!(message.contains("did not read the rows within 2 s"), "{last}");
 }
 
 /// Asks over a Unix socket; returns the status line and what follows.

@@ -1,12 +1,13 @@
 //! The daemon's page: readable without a script, closed to what a model says.
 
 use std::io::Write;
+use std::time::Duration;
 
 use serde_json::json;
 
 use hqdl_testkit::browser::{Browser, chromium};
 use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
 use hqdl_testkit::project::{COLUMNS, COUNT, Project, heroes, honest, truth};
 
 /// What a page would run if it were not escaped.
@@ -70,7 +71,7 @@ fn pages_are_whole_without_a_script() {
     let spec = page(&daemon, "/specs/x");
     assert!(spec.contains("Ask for 40 cells"), "{spec}");
     let refused = daemon.form("/specs/x/go", "budget=lots").is(400);
-    assert!(refused.body.contains("`lots` is no budget"), "{}", refused.body);
+    assert!(refused.body.contains("`lots` is not a valid budget"), "{}", refused.body);
     let gone = daemon.form("/specs/x/go", "budget=1").is(303);
     assert!(gone.head.contains("location: /specs/x"), "{}", gone.head);
     daemon.rests("complete");
@@ -107,7 +108,7 @@ fn pages_are_whole_without_a_script() {
     let head =
         format!("GET /nowhere HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n", daemon.address);
     let nowhere = daemon.raw(&head).is(404);
-    assert!(nowhere.body.contains("<h1>That did not work</h1>"), "{}", nowhere.body);
+    assert!(nowhere.body.contains("<h1>Error</h1>"), "{}", nowhere.body);
     assert!(daemon.get("/nowhere").is(404).body.starts_with('{'));
 }
 
@@ -131,7 +132,7 @@ fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
         project.rows("SELECT motto FROM llm WHERE name = 'Echo'") == [[json!("Hello? Hello!")]]
     });
     let cell = page(&daemon, "/specs/x/cell?table=llm&column=motto&key=Echo&key=NULL");
-    assert!(cell.contains("overridden") && cell.contains("Take it back"), "{cell}");
+    assert!(cell.contains("overridden") && cell.contains("Remove the override"), "{cell}");
     daemon.form("/specs/x/cell", &word.replace("do=set", "do=unset")).is(303);
     until("the model's", || {
         project.rows("SELECT motto FROM llm WHERE name = 'Echo'")
@@ -164,7 +165,7 @@ fn the_first_page_shows_what_each_model_cost() {
         assert_eq!(cells[..2], [&money, &money], "{column}");
         assert_eq!(cells[3], format!("<td class=\"n\">{COUNT}"), "{column}");
     }
-    assert!(!shown.contains("that brought no cell"), "{shown}");
+    assert!(!shown.contains("that filled no cell"), "{shown}");
     // What a query asks live is a column, too; the sums go on from where they were.
     daemon.query("SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero");
     let shown = page(&daemon, "/");
@@ -232,4 +233,40 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
     let (dom, _) = dom(&link);
     assert!(dom.contains("Override") && dom.contains("test-model"), "{dom}");
     assert!(dom.contains("&lt;script&gt;document.title='owned'"), "{dom}");
+}
+
+/// A run that goes well shows no error: tables and columns that are not published yet are named.
+#[test]
+fn a_table_that_is_being_filled_is_no_error() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Always);
+    let project = heroes(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    until("under way", || daemon.status()["runs"][0]["state"] == "running");
+    for table in ["llm", "llm_power"] {
+        let shown = page(&daemon, &format!("/specs/x/tables/{table}"));
+        assert!(shown.contains("This table is not published yet."), "{shown}");
+        assert!(shown.contains("A run is filling it") && !shown.contains("problem"), "{shown}");
+    }
+    let spec = page(&daemon, "/specs/x");
+    assert_eq!(spec.matches("being filled").count(), COLUMNS.len(), "{spec}");
+}
+
+#[test]
+fn a_one_to_many_table_and_a_new_column_are_shown() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let powers = page(&daemon, "/specs/x/tables/llm_power");
+    assert!(powers.contains("<th>powers</th>") && !powers.contains("<th>motto</th>"), "{powers}");
+    assert!(powers.contains("Zed"), "{powers}");
+    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Always);
+    let column = "\n[[expansion.column]]\nname = \"city\"\ntype = \"text\"\nabout = \"home\"\n";
+    project.spec(&(project.spec_text() + column));
+    daemon.until("filling", |spec| !spec["run"].is_null());
+    let spec = page(&daemon, "/specs/x");
+    assert!(spec.contains("<td>city</td>") && spec.contains("being filled"), "{spec}");
+    let table = page(&daemon, "/specs/x/tables/llm");
+    assert!(table.contains("Not published yet: city."), "{table}");
 }

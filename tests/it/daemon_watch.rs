@@ -230,7 +230,7 @@ fn overrides_show_at_once() {
     until("the model's again", || motto()[0][0].as_str().unwrap().starts_with("The motto of Zed"));
     let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
     let refused = daemon.post("/v1/overrides", &wrong).is(400);
-    assert_eq!(refused.json()["error"]["hint"], "its key is name, full_name");
+    assert_eq!(refused.json()["error"]["hint"], "its key is: name, full_name");
     // As on the command line, what is not on the list must be meant.
     let mut beyond = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "eye_color",
                              "value": "Purple" });
@@ -392,7 +392,7 @@ fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
     std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,never\n").unwrap();
     let spec = daemon.rests("failing");
     assert!(
-        spec["problem"]["message"].as_str().unwrap().contains("\"never\" is no value"),
+        spec["problem"]["message"].as_str().unwrap().contains("\"never\" is not a valid value"),
         "{spec}"
     );
     assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
@@ -417,7 +417,7 @@ fn a_run_that_a_client_ends_stays_ended() {
     daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
     let spec = daemon.rests("waiting");
     daemon.form(&format!("/runs/{run}/end"), "").is(404);
-    assert!(spec["held"].as_str().unwrap().contains("ended by a client"), "{spec}");
+    assert!(spec["held"].as_str().unwrap().contains("a client stopped the run"), "{spec}");
     let asked = endpoint.count();
     std::thread::sleep(Duration::from_millis(900));
     assert_eq!(endpoint.count(), asked);

@@ -401,7 +401,7 @@ fn a_long_pause_that_an_endpoint_asks_for_is_told() {
     let project = heroes(&endpoint, "csv");
     let ended = project.materialize(&[]).exits(0);
     assert_eq!(ended.stdout.matches("wait until").count(), 1, "{ended:?}");
-    assert!(ended.stdout.contains("the endpoint asks for it (Retry-After)"), "{ended:?}");
+    assert!(ended.stdout.contains("as the endpoint requested (Retry-After)"), "{ended:?}");
     check_complete(&project);
 }
 

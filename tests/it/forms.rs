@@ -254,7 +254,7 @@ fn distinct_on_keeps_the_first_of_each() {
         let ended =
             project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
         if columns.is_null() {
-            assert!(ended.exits(2).stderr.contains("name the columns"), "{sql}");
+            assert!(ended.exits(2).stderr.contains("list its columns"), "{sql}");
             continue;
         }
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
@@ -264,7 +264,7 @@ fn distinct_on_keeps_the_first_of_each() {
     let natural = "SELECT DISTINCT ON (price) * FROM tiny NATURAL JOIN pair";
     for sql in [shadowed, natural] {
         let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]);
-        assert!(ended.exits(2).stderr.contains("name the columns"), "{sql}");
+        assert!(ended.exits(2).stderr.contains("list its columns"), "{sql}");
     }
     // An error in it is told where it was written.
     let sql = "SELECT DISTINCT ON (price) price, nmae FROM restaurants ORDER BY price";

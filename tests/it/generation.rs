@@ -593,7 +593,7 @@ fn blobs_and_broken_text_are_reported_and_skipped() {
     assert_eq!(endpoint.cells_since(0).len(), 40);
     let said: Vec<&str> = ended.lines.iter().filter_map(|l| l["message"].as_str()).collect();
     let said = said.join("\n");
-    assert!(said.contains("2 keys hold a blob or text that is not UTF-8"), "{said}");
+    assert!(said.contains("2 keys contain a blob or text that is not UTF-8"), "{said}");
     assert!(said.contains("NULL"), "{said}");
 }
 

@@ -191,8 +191,8 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
     let why =
         |key: &str| project.hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout;
     for (key, told) in [
-        ("img/none.png", "there is no file img/none.png"),
-        ("img/text.png", "img/text.png is no PNG, JPEG, GIF or WebP"),
+        ("img/none.png", "the file img/none.png does not exist"),
+        ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
         ("../outside.png", "is outside of"),
         ("/etc/passwd", "is outside of"),
         ("img/link.png", "is outside of"),
@@ -283,11 +283,11 @@ fn a_model_that_sees_nothing_says_so_once() {
     let words = "Invalid content type. image_url is only supported by certain models.";
     endpoint.fault(Fault::status(400, words, "invalid_request_error"), Times::Always);
     let ended = project.materialize(&["--concurrency", "1"]).exits(4);
-    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
     assert_eq!(endpoint.count(), 1);
     // Remembered, as other refused forms are.
     let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").exits(4);
-    assert!(ended.stderr.contains("takes no images"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("does not accept images"), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 1);
     // Texts it is asked all the same.
     endpoint.mend();
@@ -303,7 +303,7 @@ fn a_server_that_fails_at_images_is_not_asked_again() {
     let words = "image input is not supported - hint: you may need to provide the mmproj";
     endpoint.fault(Fault::status(500, words, "server_error"), Times::Always);
     let ended = project.materialize(&["--concurrency", "1"]).exits(4);
-    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
     assert_eq!(endpoint.count(), 1);
 }
 
@@ -358,11 +358,15 @@ fn what_a_spec_says_of_images_is_checked() {
     let project = project(&endpoint, &["'img/cat.png'"]);
     let spec = project.spec_text();
     for (from, to, told) in [
-        ("images = [\"photo\"]", "images = [\"foto\"]", "`foto` is no column of key or context"),
+        (
+            "images = [\"photo\"]",
+            "images = [\"foto\"]",
+            "`foto` is not a column of `key` or `context`",
+        ),
         (
             "images = [\"photo\"]",
             "images = [\"photo\"]\nrows_per_request = 5",
-            "rows with images are asked about one a request",
+            "hqdl sends rows with images one per request",
         ),
     ] {
         std::fs::write(project.path("specs/x.toml"), spec.replace(from, to)).unwrap();
@@ -378,9 +382,9 @@ fn what_a_spec_says_of_images_is_checked() {
     project.execute("UPDATE pet SET photo = 'cat.png'");
     project.materialize(&["--rows-per-request", "10"]).exits(0);
     let ended = project.materialize(&["--batch"]).exits(2);
-    assert!(ended.stdout.contains("batches take none"), "{ended:?}");
+    assert!(ended.stdout.contains("which batches do not support"), "{ended:?}");
     let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet").exits(2);
-    assert!(bad.stderr.contains("`image` is no truth"), "{}", bad.stderr);
+    assert!(bad.stderr.contains("`image` is not a boolean"), "{}", bad.stderr);
     let bad =
         query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}").exits(2);
     assert!(bad.stderr.contains("has no argument `image`"), "{}", bad.stderr);

@@ -340,11 +340,11 @@ fn a_cell_that_somebody_writes_by_hand_is_told_and_mended() {
         project.execute(edit);
         let triggers = !edit.starts_with("DROP");
         let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
-        assert_eq!(checked.stderr.contains("written by hand"), triggers, "{edit}: {checked:?}");
+        assert_eq!(checked.stderr.contains("edited by hand"), triggers, "{edit}: {checked:?}");
         let run = project.materialize(&[]).exits(0);
-        assert_eq!(run.stdout.contains("written by hand"), triggers, "{edit}: {run:?}");
+        assert_eq!(run.stdout.contains("edited by hand"), triggers, "{edit}: {run:?}");
         assert_eq!(changing.published("data.sqlite"), whole, "{edit}");
         let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
-        assert!(!checked.stderr.contains("written by hand"), "{edit}: {checked:?}");
+        assert!(!checked.stderr.contains("edited by hand"), "{edit}: {checked:?}");
     }
 }

@@ -161,21 +161,25 @@ fn what_a_call_lacks_is_told_with_its_place() {
     let endpoint = endpoint();
     let project = project(&endpoint);
     let bare = query(&project, "SELECT LLMMap('Which?', name) FROM t").exits(2);
-    assert!(bare.stderr.contains("a call stands in braces: {{LLMMap(…)}}"), "{}", bare.stderr);
+    assert!(
+        bare.stderr.contains("write the call in double braces: {{LLMMap(…)}}"),
+        "{}",
+        bare.stderr
+    );
     for (call, told) in [
         ("Translate(name)", "`Translate` needs `language`"),
-        ("Translate(name, langage='x')", "did you mean `language=` by `langage=`?"),
+        ("Translate(name, langage='x')", "did you mean `language=` instead of `langage=`?"),
         // What would be asked of nobody is no argument.
-        ("Season(name, 'Peru')", "the question of `Season` has no place for a text"),
+        ("Season(name, 'Peru')", "the question of `Season` has no slot for a text"),
         ("IsFruit()", "`IsFruit` needs `thing`"),
         ("IsFruit(name, day)", "`IsFruit` takes thing and no more"),
-        ("IsFruit(name, thing=day)", "`thing` is given twice"),
+        ("IsFruit(name, thing=day)", "`thing` appears twice"),
         ("IsFruit(name, colour='x')", "has no argument `colour`"),
-        ("WebSearch('Who won?')", "give what a search would find"),
+        ("WebSearch('Who won?')", "pass the search results yourself"),
         ("VQA('What is it?')", "`VQA` has no value to ask about"),
         ("ImageCaption()", "`ImageCaption` has no value to ask about"),
         ("RAGQA('Who won?')", "`RAGQA` needs a question and documents"),
-        ("RAGQA('Who won?', 'docs')", "no column and no query"),
+        ("RAGQA('Who won?', 'docs')", "neither a column nor a query"),
         ("DT(day)", "`DT` needs `start=` or `end=`"),
         // What is no argument is never left out without a word.
         (
@@ -183,14 +187,14 @@ fn what_a_call_lacks_is_told_with_its_place() {
             "did you mean `end=`? it takes value, start, end",
         ),
         ("DT(day, start='2024-01-01', model='large')", "`DT` has no argument `model`"),
-        ("DT(day, start='2024-01-01', start='2024-01-02')", "`start` is given twice"),
+        ("DT(day, start='2024-01-01', start='2024-01-02')", "`start` appears twice"),
         ("RAGQA('Who won?', docs.body, model='large')", "it takes question, documents"),
         ("RAGQA('Who won?', docs.body, 'more')", "takes question, documents and no more"),
         ("DocumentSearch('Who?', docs.body, k=3)", "`DocumentSearch` has no argument `k`"),
         ("TableSummary('t', modle='large')", "did you mean `model`?"),
         ("TableSummary('t', left_on=name)", "there are question, value"),
         ("TableSummary('What?', name, t)", "takes question, table and no more"),
-        ("DT(day, start='last week')", "`start` of `DT` is no day"),
+        ("DT(day, start='last week')", "`start` of `DT` is not a day"),
         ("TableSummary()", "`TableSummary` needs a table"),
     ] {
         let ended = query(&project, &format!("SELECT {{{{{call}}}}} FROM t")).exits(2);
@@ -266,15 +270,15 @@ fn what_is_wrong_with_an_ingredient_is_told() {
     let project = project(&endpoint);
     let fruit = "name = \"IsFruit\"\nquestion = \"Is {thing} a fruit?\"\narguments = [\"thing\"]";
     for (from, to, told) in [
-        ("\"IsFruit\"", "\"llmmap\"", "there is an ingredient `llmmap` already"),
-        ("\"IsFruit\"", "\"Translate\"", "there is an ingredient `Translate` already"),
-        ("\"IsFruit\"", "\"Is it?\"", "cannot name an ingredient"),
+        ("\"IsFruit\"", "\"llmmap\"", "an ingredient `llmmap` exists already"),
+        ("\"IsFruit\"", "\"Translate\"", "an ingredient `Translate` exists already"),
+        ("\"IsFruit\"", "\"Is it?\"", "cannot be the name of an ingredient"),
         ("{thing}", "{thin}", "did you mean {thing}?"),
         ("[\"thing\"]", "[]", "`IsFruit` has no argument"),
-        ("[\"thing\"]", "[\"thing\", \"Thing\"]", "`Thing` stands twice"),
-        ("Is {thing} a fruit?", "", "`IsFruit` asks nothing"),
+        ("[\"thing\"]", "[\"thing\", \"Thing\"]", "`Thing` occurs twice"),
+        ("Is {thing} a fruit?", "", "the ingredient `IsFruit` has no question"),
         ("[\"thing\"]", "[\"thing\"]\noptions = []", "has no options"),
-        ("[\"thing\"]", "[\"thing\"]\nmodel = \"huge\"", "there is no [model.huge]"),
+        ("[\"thing\"]", "[\"thing\"]\nmodel = \"huge\"", "the spec has no [model.huge]"),
         ("[\"thing\"]", "[\"thing\"]\nkind = \"int\"", "unknown field `kind`"),
     ] {
         let text = SPEC.replace(fruit, &fruit.replacen(from, to, 1));

@@ -57,7 +57,7 @@ fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
     assert_eq!(expansions, ["name = \"llm_Artist\"", "name = \"llm_Album\""], "{toml}");
     // Two albums of one title are two albums.
     assert!(toml.contains("key = [\"Title\", \"artist\"]"), "{toml}");
-    assert!(toml.contains("# Left out on purpose, they hold persons' data: `Customer`, `Speaker`"));
+    assert!(toml.contains("# Left out because they hold personal data: `Customer`, `Speaker`"));
     for word in ["Email", "Phone", "FirstName", "alembic", "django", "Invoice"] {
         assert!(!toml.contains(word), "{word}: {toml}");
     }
@@ -274,4 +274,26 @@ fn rows_are_known_by_their_own_names() {
          INSERT INTO urls VALUES (1, 'https://a.example', 'A page', 1), (2, 'https://b.example', 'B page', 2);",
         &[],
     );
+}
+
+/// `--ask` prints the price, asks about each table, and applies answers that fit the table.
+#[test]
+fn a_model_is_asked_for_key_description_and_columns() {
+    let endpoint = Endpoint::start(|column, _| match column {
+        c if c == "answer" || c.contains("name the thing") => serde_json::json!(["Title"]),
+        c if c == "answer_2" || c.contains("one row") => "Each row is a music album.".into(),
+        _ => serde_json::json!(["release year: year of the first release", "no description"]),
+    });
+    let dir = folder_with(SHOP);
+    let url = endpoint.url();
+    let flags = ["--base-url", &url, "--model", "m", "--price", "1,2", "--budget", "0.5"];
+    let args = [&["init", "my.db", "-s", "specs/my.toml", "--ask"], &flags[..]].concat();
+    let ended = hqdl(dir.path(), &args).exits(0);
+    assert!(ended.stderr.contains("asking m about 2 tables in"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("at most about $0.0"), "{}", ended.stderr);
+    let toml = std::fs::read_to_string(dir.path().join("specs/my.toml")).unwrap();
+    assert!(toml.contains("about = \"Each row is a music album.\""), "{toml}");
+    assert!(toml.contains("name = \"release_year\""), "{toml}");
+    assert!(toml.contains("about = \"year of the first release\""), "{toml}");
+    hqdl(dir.path(), &["check", "specs/my.toml"]).exits(0);
 }

@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::{Project, heroes, honest};
 
 /// Runs a command with a wrong argument and checks its exit code and stderr.
@@ -107,7 +108,40 @@ fn a_csv_column_that_gets_another_name_is_noted() {
     let project = heroes(&honest(), "json");
     std::fs::write(project.path("twice.csv"), "a,b,A,\n1,2,3,4\n").unwrap();
     let ended = project.hqdl(&["init", "twice.csv"]).exits(0);
-    for note in ["a second column `A` is called `A_2`", "without a name is called `column_4`"] {
+    for note in
+        ["a second column `A` is imported as `A_2`", "without a name is imported as `column_4`"]
+    {
         assert!(ended.stderr.contains(note), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn a_run_that_can_read_no_answer_names_json() {
+    let endpoint = Endpoint::start(|_, _| "no number".into());
+    let project = heroes(&endpoint, "csv");
+    let ended = project.hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
+    assert!(ended.stderr.contains("`format = \"json\"`"), "{ended:?}");
+}
+
+#[test]
+fn keys_with_a_null_part_are_noted_by_check_alone() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let note = "a part that is NULL";
+    assert!(project.hqdl(&["check", "specs/x.toml"]).exits(0).stderr.contains(note));
+    for command in ["plan", "materialize"] {
+        let ended = project.hqdl(&[command, "specs/x.toml"]).exits(0);
+        assert!(!ended.stderr.contains(note), "{command}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn why_reads_a_joined_view() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    project.hqdl(&["materialize", "specs/x.toml"]).exits(0);
+    let why = |table| project.hqdl(&["why", table, "Zed", "Zed Zedsson", "motto"]).exits(0).stdout;
+    assert_eq!(why("hero_expanded"), why("llm"));
+    let ended = project.hqdl(&["why", "hero_expanded", "Zed", "full_name"]);
+    assert_eq!(ended.code, 2, "{ended:?}");
 }

@@ -184,13 +184,14 @@ fn a_column_answers_a_call_that_names_its_model_and_no_other() {
 fn names_that_no_model_has_are_told() {
     let (small, large, project) = project();
     let ended = query(&project, "SELECT {{LLMQA('Why?', model='lagre')}}", &[]).exits(2);
-    for told in ["`lagre` is none of the models", "`gpt-4o-mini`, `large`", "did you mean `large`?"]
+    for told in
+        ["does not allow the model `lagre`", "`gpt-4o-mini`, `large`", "did you mean `large`?"]
     {
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
     let text = project.spec_text();
     for (from, to, told) in [
-        ("model = \"large\"", "model = \"lagre\"", "there is no [model.lagre]"),
+        ("model = \"large\"", "model = \"lagre\"", "the spec has no [model.lagre]"),
         ("name = \"gpt-4o\"\n", "", "the model of [model.large] has no name"),
         ("[model.large]\n", "[model.large]\ntemprature = 1\n", "unknown field `temprature`"),
         ("[model]\n", "[model]\ntemprature = 1\n", "unknown field `temprature` in [model]"),
@@ -210,12 +211,12 @@ fn names_that_no_model_has_are_told() {
     // Batches go to one model.
     project.spec(&text);
     let ended = project.materialize(&["--batch"]).exits(2);
-    assert!(ended.stderr.contains("`big` is asked of [model.large]"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("`big` uses [model.large]"), "{}", ended.stderr);
     // Flags say who is asked, of all.
     let before = small.count();
     // The spec's price is that of its own model, and its budget needs one.
     let ended = project.materialize(&["--model", "gpt-4.1-mini"]).exits(2);
-    assert!(ended.stderr.contains("`budget_usd` cannot be kept"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hqdl cannot keep `budget_usd`"), "{}", ended.stderr);
     project.materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).exits(0);
     assert_eq!(large.count(), 0);
     assert!(small.requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));

@@ -274,7 +274,7 @@ fn keys_of_every_type_join_their_source_again() {
     let blob = text.replace("key = [\"k0\"]", "key = [\"blob\"]");
     project.spec(&blob);
     let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
-    assert!(checked.stderr.contains("2 keys hold a blob"), "{}", checked.stderr);
+    assert!(checked.stderr.contains("2 keys contain a blob"), "{}", checked.stderr);
 }
 
 /// Sources of any shape: views, SELECTs, other schemas, several of them with other types.
@@ -333,12 +333,15 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
     for (text, said) in [
         (at("postgres://owner@127.0.0.1:1/x"), &["127.0.0.1:1/x", "check the URL"][..]),
         (at(&url.replace(name, "nowhere")), &["\"nowhere\" does not exist", "createdb"]),
-        (at("mysql://owner@127.0.0.1/x"), &["`url` is none of a PostgreSQL database"]),
-        (at(&url.replace("owner@", "owner:geheim@")), &["the URL holds a password", "PGPASSWORD"]),
-        (sound.replace("url =", "path = \"x.sqlite\"\nurl ="), &["a `path` and a `url`"]),
+        (at("mysql://owner@127.0.0.1/x"), &["`url` is not the URL of a PostgreSQL database"]),
+        (
+            at(&url.replace("owner@", "owner:geheim@")),
+            &["the URL contains a password", "PGPASSWORD"],
+        ),
+        (sound.replace("url =", "path = \"x.sqlite\"\nurl ="), &["both `path` and `url`"]),
         (sound.replace("url =", "output = \"x.sqlite\"\nurl ="), &["`schema`"]),
         (sound.replace("url =", "schema = \"\"\nurl ="), &["`schema` is empty"]),
-        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schemas"]),
+        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schema"]),
         (
             sound.replace("key = [\"name\"", "key = [\"namee\""),
             &["has no column `namee`", "`name`"],
@@ -425,7 +428,7 @@ fn what_hangs_on_a_published_table_is_kept_or_told() {
     project.materialize(&[]).exits(0);
     sql_at(&url, "UPDATE expanded.llm SET motto = 'by hand'");
     let mended = project.materialize(&[]).exits(0);
-    assert!(mended.stdout.contains("written by hand") || mended.stderr.contains("written by hand"));
+    assert!(mended.stdout.contains("edited by hand") || mended.stderr.contains("edited by hand"));
     assert_eq!(one(&url, "SELECT count(*) FILTER (WHERE motto LIKE 'The motto%') FROM mine"), "11");
     let wider = project.spec_text() + "[[expansion.column]]\nname = \"weapon\"\n";
     let before = project.spec_text();
@@ -433,13 +436,13 @@ fn what_hangs_on_a_published_table_is_kept_or_told() {
     fails(
         &project,
         &["materialize", "specs/x.toml"],
-        &["view mine depends on", "drop what hangs on it"],
+        &["view mine depends on", "drop the views that depend on it"],
     );
     assert_eq!(one(&url, "SELECT count(*) FROM mine"), "11");
     sql_at(&url, "DROP VIEW mine");
     let count = endpoint.count();
     project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), count, "what was answered is kept");
+    assert_eq!(endpoint.count(), count, "the answers stay in the cache");
     assert_eq!(one(&url, "SELECT count(weapon) FROM expanded.llm"), "11");
     project.spec(&before);
     project.materialize(&[]).exits(0);
@@ -727,10 +730,10 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     asked(&project, eyes, &[]);
     refused(
         "SELECT {{LLMMap('Is it raining?', hero.name)}} FROM hero",
-        &["nothing is asked live", "hqdl materialize"],
+        &["does not ask the model live", "hqdl materialize"],
         &[],
     );
-    refused("SELECT {{LLMQA('Who is it?')}}", &["nothing is asked live"], &[]);
+    refused("SELECT {{LLMQA('Who is it?')}}", &["does not ask the model live"], &[]);
     // One name is two heroes, so a question of the name alone is another one.
     refused(
         "SELECT {{LLMMap('What is the eye colour?', h.n)}} FROM (SELECT name AS n FROM hero) AS h",
@@ -741,6 +744,6 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     refused("DELETE FROM hero", &["syntax error"], &[]);
     refused("SELECT 1; DROP TABLE hero", &["syntax error"], &[]);
     refused("SELECT name FROM hero WHERE name = :n", &["no parameters"], &["--param", "n=Zed"]);
-    refused("SELECT pg_sleep(60)", &["longer than"], &["--timeout", "1"]);
+    refused("SELECT pg_sleep(60)", &["exceeded its time limit"], &["--timeout", "1"]);
     assert_eq!((endpoint.count(), one(&url, "SELECT count(*) FROM hero").as_str()), (count, "10"));
 }

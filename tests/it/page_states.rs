@@ -109,14 +109,14 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.press("price", "button[value=run]", &["Run, for at most about $"]);
     walk.look("query to fail", daemon, &format!("/query?spec=x&{WRONG}"), &["Run"]);
     walk.press("query with an error", "button[value=run]", &["no such column", "^^^^"]);
-    walk.look("not found", daemon, "/nowhere", &["That did not work"]);
-    walk.look("no such spec", daemon, "/specs/nothing", &["That did not work", "nothing"]);
+    walk.look("not found", daemon, "/nowhere", &["Error"]);
+    walk.look("no such spec", daemon, "/specs/nothing", &["Error", "nothing"]);
     let good = project.spec_text();
     project.spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
     std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();
     daemon.until("broken", |spec| spec["state"] == "broken");
     hqdl_testkit::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
-    walk.look("broken", daemon, "/", &["The last good spec stays in force.", "temprature"]);
+    walk.look("broken", daemon, "/", &["The daemon keeps the last valid spec.", "temprature"]);
     walk.look("broken spec", daemon, "/specs/x", &["nome", "temprature"]);
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
 }
@@ -146,7 +146,7 @@ fn all(walk: &mut Walk) {
         let run = || daemon.status()["runs"][0].clone();
         hqdl_testkit::daemon::until("under way", || run()["requests"] == 2);
         let done = format!("{} of 40", run()["cells_done"]);
-        let answered = format!("{done} missing cells are answered by run 1");
+        let answered = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&answered]);
         walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
     }
@@ -163,8 +163,8 @@ fn all(walk: &mut Walk) {
             let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
             runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
         });
-        walk.look("refused", &daemon, "/", &["waiting", "failed as above", "no-space-in-it"]);
-        walk.look("refused spec", &daemon, "/specs/x", &["Waits for a go", "401"]);
+        walk.look("refused", &daemon, "/", &["waiting", "failed, see above", "no-space-in-it"]);
+        walk.look("refused spec", &daemon, "/specs/x", &["Waits for your approval", "401"]);
         walk.browser.eval("document.querySelectorAll('details').forEach(d => d.open = true)");
         walk.judge("refused told in full", &["no-space-in-it"]);
     }
@@ -174,8 +174,8 @@ fn all(walk: &mut Walk) {
         project.spec(&project.spec_text().replace(&endpoint.url(), "http://127.0.0.1:9/v1"));
         let daemon = Daemon::start(&project, &[]);
         daemon.rests("failing");
-        walk.look("failing", &daemon, "/", &["failing", "It is tried again", "127.0.0.1:9"]);
-        walk.look("failing spec", &daemon, "/specs/x", &["It is tried again"]);
+        walk.look("failing", &daemon, "/", &["failing", "The daemon will retry", "127.0.0.1:9"]);
+        walk.look("failing spec", &daemon, "/specs/x", &["The daemon will retry"]);
     }
     {
         let endpoint = honest();
@@ -187,7 +187,7 @@ fn all(walk: &mut Walk) {
         // A look at files that comes late on a busy machine begins another run.
         std::thread::sleep(std::time::Duration::from_secs(2));
         daemon.until("held", is_held);
-        walk.look("waiting for money", &daemon, "/", &["Waits for a go", "budget"]);
+        walk.look("waiting for money", &daemon, "/", &["Waits for your approval", "budget"]);
         walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);
     }
     {
@@ -195,7 +195,7 @@ fn all(walk: &mut Walk) {
         let project = heroes(&endpoint, "csv");
         let daemon = Daemon::start(&project, &["--no-spend"]);
         daemon.rests("waiting");
-        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for a go"]);
+        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for your approval"]);
         walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
         walk.look(
             "table not published",

@@ -76,7 +76,7 @@ fn no_price_is_guessed() {
         let refused =
             project.hqdl(&[&["plan", "specs/x.toml", "--budget", "1"], &flags[..]].concat());
         let refused = refused.exits(2).stderr;
-        assert!(refused.contains("`budget_usd` cannot be kept"), "{refused}");
+        assert!(refused.contains("hqdl cannot keep `budget_usd`"), "{refused}");
         assert!(refused.contains(&why), "{refused}");
     }
     // A run says so, too.
@@ -153,7 +153,7 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
     let project = heroes(&endpoint, "json");
     edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
     let ended = project.materialize(&["--budget", "1"]).exits(2);
-    let why = "no price of service_tier \"flex\" (set `service_tier` in `price`)";
+    let why = "no price for service_tier \"flex\" (set `service_tier` in `price`)";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 0);
     // Without one its price is unknown, and not that of the standard tier.
@@ -167,7 +167,7 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
     assert!((flex / standard - 0.5).abs() < 1e-9, "{flex} {standard}");
     edit(&project, "\"flex\"", "\"turbo\"");
     let ended = project.hqdl(&["plan", "specs/x.toml", "--budget", "1"]).exits(2);
-    assert!(ended.stderr.contains("no price of service_tier \"turbo\""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no price for service_tier \"turbo\""), "{}", ended.stderr);
 }
 
 /// A budget that comes with a request, to the daemon or to `hqdl map`, is refused where it could
@@ -181,7 +181,7 @@ fn a_budget_of_a_request_needs_a_price_too() {
     daemon.rests("waiting");
     let sql =
         "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
-    let says = "a budget cannot be kept: the price of test-model is not known";
+    let says = "hqdl cannot keep a budget: the price of test-model is not known";
     for (path, asked) in [
         ("/v1/query", json!({ "sql": sql, "budget": 0.1 })),
         ("/v1/plan", json!({ "budget": 0.1 })),

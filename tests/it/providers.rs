@@ -71,11 +71,16 @@ fn a_key_is_the_named_variables_and_a_401_says_which() {
     };
     // No key, and none that belongs to another endpoint.
     let openai = [("OPENAI_API_KEY", "sk-openai-1234"), ("MINE", "mine-5678")];
-    let sent = refused(&openai, &[], "asked without a key: no variable is named for it");
+    let sent = refused(
+        &openai,
+        &[],
+        "hqdl sent no key, because the spec names no variable (`api_key_env`)",
+    );
     assert_eq!(sent, None);
-    let sent = refused(&openai, &["--api-key-env", "MINE"], "asked with the key in MINE");
+    let sent = refused(&openai, &["--api-key-env", "MINE"], "hqdl sent the key in MINE");
     assert_eq!(sent.as_deref(), Some("Bearer mine-5678"));
-    let sent = refused(&[], &["--api-key-env", "MINE"], "asked without a key: MINE is not set");
+    let sent =
+        refused(&[], &["--api-key-env", "MINE"], "hqdl sent no key, because MINE is not set");
     assert_eq!(sent, None);
     let ended = run(&project, &openai, &["--api-key-env", "sk-abcdefgh"]).exits(2);
     assert!(ended.stderr.contains("the name of an environment variable"), "{}", ended.stderr);
@@ -417,5 +422,5 @@ fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_
     let project = heroes(&endpoint, "json");
     let url = endpoint.url().replace("http://", "https://");
     let ended = run(&project, &[], &["--base-url", &url]).exits(4);
-    assert!(ended.stderr.contains("does not speak TLS"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("does not use TLS"), "{}", ended.stderr);
 }

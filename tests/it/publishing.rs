@@ -211,7 +211,7 @@ fn a_file_where_the_index_belongs_is_told_and_left_alone() {
     std::fs::create_dir(project.path("cache")).unwrap();
     std::fs::write(project.path("cache/index.sled"), "my notes").unwrap();
     let ended = project.hqdl(&["materialize", "specs/x.toml"]).exits(2);
-    assert!(ended.stderr.contains("a file stands where the index"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("expected the directory of the index"), "{}", ended.stderr);
     assert_eq!(std::fs::read(project.path("cache/index.sled")).unwrap(), b"my notes");
     assert_eq!(endpoint.count(), 0);
 }

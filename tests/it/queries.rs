@@ -269,7 +269,7 @@ fn arguments_that_do_nothing_are_told_of() {
     let sql = "SELECT {{LLMMap('Is it old?', hero.name, batch_size=5, options_searcher=x)}}, \
                {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
     let told =
-        ["`batch_size`, `options_searcher` changes nothing here", "`max_tokens` changes nothing"];
+        ["`batch_size`, `options_searcher` has no effect here", "`max_tokens` has no effect"];
     let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
     let json = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0).stdout;
     let asked = query(&project, sql, &[]).exits(0);
@@ -341,7 +341,7 @@ fn explain_asked_what_options_come_from() {
     // Eight heroes, and two of the names that options come from.
     assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
     assert!(
-        ended.stdout.contains("once the calls that give them are answered"),
+        ended.stdout.contains("its options come from calls that are not answered yet"),
         "{}",
         ended.stdout
     );

@@ -235,9 +235,9 @@ fn parameters_are_values_and_never_sql() {
         &["the query has no parameter `nme`", "did you mean `name`?"],
     );
     fails(query(&project, &["SELECT ?", "--param", "2=1"]), 2, &["`?1` has no value"]);
-    fails(query(&project, &["SELECT 1", "--param", "x"]), 2, &["--param x gives no value"]);
+    fails(query(&project, &["SELECT 1", "--param", "x"]), 2, &["--param x has no value"]);
     let twice = ["SELECT :x", "--param", "x=1", "--param", "x=2"];
-    fails(query(&project, &twice), 2, &["gives `x` twice"]);
+    fails(query(&project, &twice), 2, &["sets `x` twice"]);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn nothing_but_reading_is_allowed() {
         "SELECT id FROM v WHERE fts3_tokenizer('simple') IS NULL",
     ];
     for sql in refused {
-        fails(query(&project, &[sql]), 2, &["hqdl query only reads", "<query>:1:"]);
+        fails(query(&project, &[sql]), 2, &["`hqdl query` is read-only", "<query>:1:"]);
     }
     // Not there at all, or not as tables.
     for sql in [
@@ -443,15 +443,23 @@ fn a_name_in_double_quotes_that_is_a_text_is_noted() {
         format!("SELECT \"nme\", \"it's\", \"name\", {call} FROM hero WHERE id = 1"),
     ] {
         let ended = project.hqdl(&["query", "--spec", "specs/x.toml", &sql]).exits(0);
-        for told in ["\"nme\" is no column here, so it is the text 'nme'", "write 'it''s' if"] {
+        for told in [
+            "there is no column \"nme\" here, so SQLite reads it as the text 'nme'",
+            "write 'it''s'",
+        ] {
             assert_eq!(ended.stderr.matches(told).count(), 1, "{sql}: {}", ended.stderr);
         }
-        assert_eq!(ended.stderr.matches("is no column here").count(), 2, "{sql}: {}", ended.stderr);
+        assert_eq!(
+            ended.stderr.matches("SQLite reads it as the text").count(),
+            2,
+            "{sql}: {}",
+            ended.stderr
+        );
     }
     // Of a view it is the view's own matter.
     project.execute("CREATE VIEW v AS SELECT \"text\" AS t FROM hero");
     let ended = query(&project, &["SELECT \"t\" FROM v"]).exits(0);
-    assert!(!ended.stderr.contains("is no column here"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("SQLite reads it as the text"), "{}", ended.stderr);
     assert!(ended.stdout.contains("text"), "{}", ended.stdout);
 }
 
@@ -469,13 +477,15 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     let began = Instant::now();
     let endless = format!("{ENDLESS} SELECT count(*) FROM c");
     let ended = query(&project, &["--timeout", "0.3", &endless]);
-    fails(ended, 2, &["the query ran longer than 0.3 s", "--timeout"]);
+    fails(ended, 2, &["the query exceeded its time limit of 0.3 s", "--timeout"]);
     assert!(began.elapsed() < Duration::from_secs(60));
     // What came until then is whole.
     let rows = format!("{ENDLESS} SELECT x FROM c");
     let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).exits(2);
     assert!(ended.lines[0]["rows"].as_array().unwrap().len() > 10);
-    assert!(ended.lines[0]["error"]["message"].as_str().unwrap().contains("longer than"));
+    assert!(
+        ended.lines[0]["error"]["message"].as_str().unwrap().contains("exceeded its time limit")
+    );
     for wrong in ["0", "-1", "soon", "inf"] {
         query(&project, &["--timeout", wrong, "SELECT 1"]).exits(2);
     }
@@ -728,9 +738,9 @@ fn flags_of_a_query_without_a_spec_are_checked() {
     fails(
         query(&project, &["--recordings", "no.jsonl", "--", "SELECT 1"]),
         2,
-        &["no recording at no.jsonl"],
+        &["the recording no.jsonl does not exist"],
     );
-    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is no URL"]);
+    fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is not the URL"]);
     // --recordings takes all that follows, and leaves the query.
     std::fs::write(project.path("f.jsonl"), "").unwrap();
     for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {
@@ -754,13 +764,13 @@ fn meta_and_explain_tell_how() {
     let ended = project.hqdl(&["explain", "--db", "data.sqlite", "SELECT 1 AS x"]).exits(0);
     assert_eq!(
         ended.stdout,
-        "calls      none: this is plain SQL, and asks nothing\nsql        SELECT 1 AS x\n"
+        "calls      none: this is plain SQL and sends no request\nsql        SELECT 1 AS x\n"
     );
     let ended =
         project.hqdl(&["explain", "--db", "data.sqlite", "--json", "SELECT 1 AS x"]).exits(0);
     assert_eq!(ended.lines[0]["passes"], 0);
     fails(project.hqdl(&["explain", "--db", "data.sqlite", "SELECT y"]), 2, &["no such column: y"]);
-    fails(project.hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]), 2, &["only reads"]);
+    fails(project.hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]), 2, &["is read-only"]);
 }
 
 #[test]
@@ -828,7 +838,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
         "PRAGMA journal_mode = WAL",
     ] {
         let error = run(sql).unwrap_err();
-        assert_eq!(error.to_string(), "hqdl query only reads", "{sql}");
+        assert_eq!(error.to_string(), "`hqdl query` is read-only", "{sql}");
     }
     guard.lock().unwrap();
     for sql in [
@@ -838,7 +848,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
         "BEGIN",
         "PRAGMA query_only = 0",
     ] {
-        assert_eq!(run(sql).unwrap_err().to_string(), "hqdl query only reads", "{sql}");
+        assert_eq!(run(sql).unwrap_err().to_string(), "`hqdl query` is read-only", "{sql}");
     }
     let read = |sql: &str| -> i64 { guard.connection().query_row(sql, [], |r| r.get(0)).unwrap() };
     assert_eq!(read("SELECT m.b FROM m JOIN v ON v.id = 1"), 3);

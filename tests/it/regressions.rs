@@ -802,7 +802,7 @@ name = "c"
 
 #[test]
 fn an_endpoint_that_answers_429_for_ever_was_said_to_be_down() {
-    for (status, hint) in [(429, "ask for less a minute"), (503, "try again later")] {
+    for (status, hint) in [(429, "lower `requests_per_minute`"), (503, "retry later")] {
         let endpoint = honest();
         let soon = vec![("retry-after-ms", "1".to_owned())];
         endpoint.fault(Fault::Status(status, soon, "busy".to_owned()), Times::Always);

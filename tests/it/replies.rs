@@ -152,7 +152,7 @@ fn no_budget_is_exceeded_whatever_the_endpoint_says_of_its_usage() {
         let states = check(&project);
         assert!(states.keys().all(|s| s == "ok" || s == "missing"), "{states:?}");
         if ended.code == 4 {
-            assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
+            assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
         }
     });
 }
@@ -168,7 +168,7 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
         if price == "price" {
             project.spec(&text);
             let ended = project.materialize(&[]).exits(4);
-            assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
+            assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
             assert_eq!(endpoint.count(), 1);
             assert_eq!(check(&project), states([("ok", 8)]));
             // What cannot be true is in no total.
@@ -178,7 +178,10 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
             // Nothing is paid for: it is told, once.
             project.spec(&text.replace("price = { input = 1.0, output = 2.0 }\n", ""));
             let ended = project.materialize(&[]).exits(0);
-            let told = ended.lines.iter().filter(|l| l.to_string().contains("the endpoint bills"));
+            let told = ended
+                .lines
+                .iter()
+                .filter(|l| l.to_string().contains("the endpoint reports usage of"));
             assert_eq!(told.count(), 1, "{ended:?}");
         }
         check_complete(&project);
@@ -448,7 +451,7 @@ fn a_dead_endpoint_ends_the_run_soon() {
         );
         let project = many(&endpoint, "csv", rows, 10, 3);
         let ended = project.materialize(&[]).exits(4);
-        assert!(ended.stderr.contains("no request gets an answer"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("no request is answered"), "{}", ended.stderr);
         assert!(endpoint.count() <= most, "{rows}, {alive}: {} requests", endpoint.count());
         endpoint.mend();
         project.materialize(&[]).exits(0);
@@ -507,7 +510,7 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
         let flags = ["--rows-per-request", "10"];
         let ended = project.materialize(&flags).exits(code);
         if code == 4 {
-            assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
+            assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
             endpoint.mend();
             project.materialize(&flags).exits(0);
         }

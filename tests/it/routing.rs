@@ -149,7 +149,7 @@ fn what_does_not_hold_is_asked_live_and_remembered() {
         "Who drew it?",
         "Is it famous?",
         "What is the meaning of it?",
-        // A value, where true or false is asked for.
+        // A value, where the call asks for true or false.
         "Which colour, then?",
     ];
     for (n, question) in wrong.iter().enumerate() {

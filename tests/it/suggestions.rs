@@ -91,7 +91,7 @@ fn a_live_question_becomes_a_column_that_answers_it() {
     // Once is enough.
     let again = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
     assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
-    assert!(again.stdout.contains("`llm.is_fn_tall` is asked it"), "{}", again.stdout);
+    assert!(again.stdout.contains("`llm.is_fn_tall` answers it already"), "{}", again.stdout);
     assert_eq!(project.spec_text(), text);
     // The column is what a query is answered from, and is asked by its own key, as it was said.
     for asked in [10, 0] {

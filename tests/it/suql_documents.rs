@@ -441,9 +441,9 @@ fn mistakes_in_the_part_of_embeddings_are_told_at_their_place() {
     let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
     for said in [
         "the embedding model has no name",
-        "`base_url` is no URL",
+        "`base_url` is not a URL",
         "`api_key_env` is not the name",
-        "`timeout_seconds` is no time",
+        "`timeout_seconds` is not a valid time",
         "unknown field `colour`",
         "the embedding model has no price",
         "`passage_tokens` is 0",

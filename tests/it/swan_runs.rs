@@ -253,7 +253,7 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     assert_eq!(kept("bird/superhero/superhero.sqlite").len(), 10);
     // What is not there is said.
     let none = bench.swan(&["prepare", "--bird", "out/gold/none", "--out", "x"]).exits(2);
-    assert!(none.stderr.contains("no database of BIRD's"), "{}", none.stderr);
+    assert!(none.stderr.contains("contains no BIRD database"), "{}", none.stderr);
     bench.swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "hockey"]).exits(2);
     bench.swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "formula_1"]).exits(2);
     assert!(!bench.path("x/superhero.sqlite").exists());
@@ -368,11 +368,13 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert_eq!((&score["ex"]["of"], &score["ex"]["right"]), (&4.into(), &2.0.into()));
     assert_eq!(
         score["notes"][0],
-        "the gold SQL of 1 of 5 questions fails, so it counts for nothing"
+        "the gold SQL of 1 of 5 questions fails, so the score ignores it"
     );
     // BlendSQL's, in a folder of their own: one is none, one was never written.
     let other = bench.run(&["--mode", "blendsql"]).exits(2);
-    assert!(other.stderr.contains("run holds a run of superhero in mode hqdl with 0 shots"));
+    assert!(
+        other.stderr.contains("run already contains a run of superhero in mode hqdl with 0 shots")
+    );
     let url = bench.endpoint.url();
     let mut args = args(&url, &["--mode", "blendsql"]);
     let out = args.iter().rposition(|a| *a == "run").unwrap();
@@ -384,7 +386,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert!(!error(2).is_empty() && answers[2]["rows"].is_null());
     assert_eq!(answers[3]["rows"], json!([["Kept"], ["Twice"], ["Once"]]));
     assert_eq!((&answers[3]["requests"], &answers[3]["values_asked"]), (&1.into(), &3.into()));
-    assert_eq!(error(4), "the file of questions has no blendsql query for it");
+    assert_eq!(error(4), "the questions file has no blendsql query for this question");
     // What is wrong with the queries themselves was found by running them on the truth.
     let known = |n: usize| score["questions"][n]["known"].clone();
     assert_eq!((known(0), known(1), known(4)), (Json::Null, Json::Null, Json::Null));
@@ -443,10 +445,10 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
         let ended = bench.run(&[]).exits(2);
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     };
-    refused(b"", "questions.csv holds no questions");
-    refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and does not end");
-    refused(b"qid,question,gold_sql,hqdl_sql\n", "holds no questions");
-    refused(b"a,b\n1,2\n", "line 1: 2 columns are none of SWAN's forms");
+    refused(b"", "questions.csv contains no questions");
+    refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and has no end");
+    refused(b"qid,question,gold_sql,hqdl_sql\n", "contains no questions");
+    refused(b"a,b\n1,2\n", "line 1: a row of 2 columns matches no format of SWAN");
     refused(
         b"qid,question,gold_sql\nx,y,z\n",
         "no column `hqdl_sql` among qid, question, gold_sql",
@@ -454,7 +456,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     refused(b"q,\xe9t\xe9?,e,simple,SELECT 1,SELECT 1\n", "line 1: text that is not UTF-8");
     refused(b"q,?,e,simple,,SELECT 1\n", "line 1: no gold SQL");
     let twice = b"q,?,e,simple,SELECT 1,SELECT 1\nq,?,e,simple,SELECT 1,SELECT 1\n";
-    refused(twice, "line 2: a second question is called q");
+    refused(twice, "line 2: a second question has the id q");
     std::fs::remove_file(bench.path("questions.csv")).unwrap();
     assert!(bench.run(&[]).exits(2).stderr.contains("questions.csv"));
 }
@@ -529,7 +531,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let ended = Ended::new(&child.wait_with_output().unwrap()).exits(130);
-    assert!(ended.stderr.contains("run this again to go on"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("run this again to continue"), "{}", ended.stderr);
     // Killed while it wrote: half a line is no line.
     let mut record = std::fs::read_to_string(bench.path("run/run.jsonl")).unwrap();
     record.push_str("{\"event\":\"answ");
@@ -579,12 +581,12 @@ fn runs_with_and_without_examples_share_no_facts() {
     let args = args(&url, &["--shots", "4"]);
     let many = bench.swan(&args).exits(2);
     assert!(
-        many.stderr.contains("holds 3 examples for `llm`, and 4 are asked for"),
+        many.stderr.contains("contains 3 examples for `llm`, but --shots asks for 4"),
         "{}",
         many.stderr
     );
     std::fs::remove_file(bench.path("out/superhero.shots.json")).unwrap();
-    assert!(bench.run(&["--shots", "1"]).exits(2).stderr.contains("no examples at"));
+    assert!(bench.run(&["--shots", "1"]).exits(2).stderr.contains("cannot read examples from"));
 }
 
 #[test]
@@ -596,7 +598,7 @@ fn what_cannot_be_run_or_scored_is_said() {
     };
     let questions = ["run", "--questions", "questions.csv"];
     let with = |more: &[&'static str]| [&questions, more].concat();
-    says(&with(&[]), "no database to ask about");
+    says(&with(&[]), "no database to query");
     says(&with(&["--db", "nowhere.sqlite"]), "SWAN has no database `nowhere`");
     says(&with(&["--db", "out/gold/no/superhero.sqlite"]), "no database at");
     says(&with(&["--db", "questions.csv"]), "SWAN has no database `questions`");
@@ -605,7 +607,7 @@ fn what_cannot_be_run_or_scored_is_said() {
         "its SQL reads materialized tables",
     );
     says(&with(&["--db", "out/superhero.sqlite", "--price", "x"]), "expected two prices");
-    says(&["score", "nothing", "--gold", "out"], "no record of a run at nothing");
+    says(&["score", "nothing", "--gold", "out"], "nothing has no record of a run");
     bench.run(&[]).exits(1);
     says(&["score", "run", "--gold", "nothing"], "no gold database of superhero at nothing");
     bench.write("run/run.jsonl", "{}\n{}\n");

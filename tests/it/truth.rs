@@ -116,22 +116,22 @@ fn what_is_no_truth_is_told() {
     };
     says(
         "name,born\nAnn,7\n",
-        "line 1: its columns tell no cell of the spec: `llm` needs name, year",
+        "line 1: its columns do not identify a cell of the spec: for `llm` it needs name, year",
     );
-    says("name,year,boern\nAnn,1962,7\n", "did you mean `born` by `boern`?");
-    says("name,year,born\n", "it says nothing of any cell");
+    says("name,year,boern\nAnn,1962,7\n", "did you mean `born` instead of `boern`?");
+    says("name,year,born\n", "it has no value for any cell");
     says(
         "name,year,born\nAnn,1962,7\nAnn,1962,8\n",
-        "line 3: a second truth of `born` for one key",
+        "line 3: two values of `born` for the same key",
     );
     says("name,year,born\nAnn,1962\n", "truth.csv, line 2");
-    says("name,year,born,Born\nAnn,1962,1962,1\n", "the column `Born` is there twice");
+    says("name,year,born,Born\nAnn,1962,1962,1\n", "the header names the column `Born` twice");
     says("name,year,born\nAnn,1962,\"1962\n", "truth.csv, line 2: a quoted field begins here");
     let ended = project.hqdl(&["score", "specs/x.toml", "--truth", "nowhere.csv"]).exits(2);
     assert!(ended.stderr.contains("nowhere.csv"), "{}", ended.stderr);
     let ended =
         project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--output", "no.sqlite"]);
-    assert!(ended.exits(2).stderr.contains("no.sqlite is not there yet"));
+    assert!(ended.exits(2).stderr.contains("no.sqlite does not exist yet"));
 }
 
 /// Wilson's intervals as published: 15 of 20 and 0 of 10, and what holds of all.

@@ -189,7 +189,7 @@ fn it_needs_a_closed_list() {
             &SPEC.replace("UNIFY", "unify = true").replace(from, to),
         );
         let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
-        assert!(ended.stderr.contains("has no closed list"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("has no closed value list"), "{}", ended.stderr);
     }
 }
 

@@ -143,7 +143,7 @@ fn usage_above_what_is_possible_costs_one_request_and_stays_out_of_the_totals() 
         endpoint.fault(Fault::Usage(shape), Times::Always);
         let project = priced(&endpoint, PRICE, "budget_usd = 0.5");
         let ended = project.materialize(&[]).exits(4);
-        assert!(ended.stderr.contains("the endpoint bills"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
         assert_eq!(endpoint.count(), 1, "the first request goes alone");
         let said = ended.done()["cost_usd"].as_f64().unwrap();
         assert!(said > 0.0 && said < most, "{tokens}: {said}");

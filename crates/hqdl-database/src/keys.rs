@@ -85,21 +85,54 @@ pub struct KeyReport {
 }
 
 impl KeyReport {
-    /// What a user should know, in sentences.
+    /// Returns what `hqdl check` reports about the keys, in sentences.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
+        let (n, samples) = &self.partly_null;
+        let verb = if *n == 1 { "has" } else { "have" };
+        let partly_null = (*n > 0).then(|| {
+            let keys = hqdl_values::format::count_noun(*n, "key");
+            format!("{keys} {verb} a part that is NULL, such as {}", samples.join("; "))
+        });
+        partly_null.into_iter().chain(self.run_remarks()).collect()
+    }
+
+    /// Returns what every plan and run reports: the remarks without keys that are partly NULL,
+    /// which are complete keys.
+    #[must_use]
+    pub fn run_remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        let mut say = |(n, samples): &(u64, Vec<String>), what: &str| {
+        let mut say = |(n, samples): &(u64, Vec<String>), one: &str, many: &str| {
             if *n > 0 {
-                remarks.push(format!("{n} {what}, such as {}", samples.join("; ")));
+                let (noun, verbs) = if *n == 1 { ("key", one) } else { ("keys", many) };
+                remarks.push(format!("{n} {noun} {verbs}, such as {}", samples.join("; ")));
             }
         };
-        say(&self.duplicate, "keys stand in several rows and are one entity each");
-        say(&self.partly_null, "keys have a part that is NULL");
-        say(&self.unreadable, "keys hold a blob or text that is not UTF-8 and are left out");
-        say(&self.respelled, "keys are another spelling of an entity and share its facts");
+        say(
+            &self.duplicate,
+            "occurs in several rows; rows with the same key get the same answers",
+            "occur in several rows; rows with the same key get the same answers",
+        );
+        say(
+            &self.unreadable,
+            "contains a blob or text that is not UTF-8 and is skipped",
+            "contain a blob or text that is not UTF-8 and are skipped",
+        );
+        say(
+            &self.respelled,
+            "is another spelling of an entity and shares its answers",
+            "are other spellings of entities and share their answers",
+        );
         if self.null > 0 {
-            remarks.push(format!("{} rows have no key at all (NULL) and are left out", self.null));
+            let verbs = if self.null == 1 {
+                "has no key (NULL) and is"
+            } else {
+                "have no key (NULL) and are"
+            };
+            remarks.push(format!(
+                "{} {verbs} skipped",
+                hqdl_values::format::count_noun(self.null, "row")
+            ));
         }
         remarks
     }

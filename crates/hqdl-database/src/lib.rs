@@ -57,10 +57,10 @@ pub enum StoreError {
         message: String,
     },
     /// The output exists and was not made by hqdl.
-    #[error("{} exists and is no copy that hqdl made", .0.display())]
+    #[error("{} exists and is not a copy that hqdl made", .0.display())]
     ForeignOutput(PathBuf),
     /// The database has a table with a name that hqdl needs.
-    #[error("{} has a table or index `{name}`, and names that begin with hqdl_ are hqdl's", path.display())]
+    #[error("{} has a table or index `{name}`, but names that begin with hqdl_ are reserved for hqdl", path.display())]
     Reserved {
         /// The database.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum StoreError {
         of: String,
     },
     /// The output is older than its database, and holds more than hqdl made.
-    #[error("{} is to be made again from its database, and holds what would be lost: {names}", path.display())]
+    #[error("{} must be copied again from its database, which would delete these tables: {names}", path.display())]
     OwnObjects {
         /// The output.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum StoreError {
         names: String,
     },
     /// Another file stands where the database was when it was read.
-    #[error("{} was replaced by another file meanwhile", .0.display())]
+    #[error("{} was replaced by another file during the run", .0.display())]
     Replaced(PathBuf),
     /// A server cannot be reached, lets nobody in, or not to do this.
     #[error("the database {url}: {message}")]
@@ -105,7 +105,7 @@ pub enum StoreError {
         message: String,
     },
     /// What only a file has is asked of a server.
-    #[error("the database {url} is on a server, where {what}")]
+    #[error("the database {url} is on a server: {what}")]
     NotOnServer {
         /// Its URL, without a password.
         url: String,
@@ -154,12 +154,12 @@ impl StoreError {
             Self::Missing(_) => "check `path` in [database], or pass --db",
             Self::NotADatabase(_) => "it must be a SQLite 3 database file",
             Self::Locked(_) => {
-                "close the program that is writing to it, then run this again; nothing was lost"
+                "close the program that writes to it, then run this again; nothing was lost"
             }
             Self::ReadOnly(_) => "set `output` in [database], or pass --output, to write to a copy",
-            Self::Reserved { .. } => "give it another name",
+            Self::Reserved { .. } => "rename it, then run this again",
             Self::OtherCopy { .. } => {
-                "choose another `output` for this database, or remove that file"
+                "choose another `output` for this database, or delete that file"
             }
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
             Self::Replaced(_) => "run this again; everything answered is kept",
@@ -169,7 +169,7 @@ impl StoreError {
             }
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {
-                "look at the file and its directory, then run this again"
+                "check that the file and its directory can be read and written, then run this again"
             }
         }
     }
@@ -181,7 +181,9 @@ pub fn message(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
-        rusqlite::Error::MultipleStatement => "more than one statement".to_owned(),
+        rusqlite::Error::MultipleStatement => {
+            "the text contains more than one statement".to_owned()
+        }
         other => other.to_string(),
     }
 }

@@ -49,8 +49,7 @@ pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
 /// What a newer program has written, an older one does not know how to keep.
 fn newer(version: u32, known: u32) -> rusqlite::Error {
     let said = format!(
-        "it has version {version}, and this hqdl knows {known}: use the one that made it, or a \
-         newer one; nothing was changed"
+        "it has version {version}, but this hqdl supports versions up to {known}: use the hqdl that wrote it, or a newer one; nothing was changed"
     );
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(said))
 }

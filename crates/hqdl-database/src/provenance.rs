@@ -225,7 +225,7 @@ pub enum OriginError {
         all: Vec<String>,
     },
     /// The key has too many parts.
-    #[error("the key of `{expansion}` has {} parts, {given} are given", key.len())]
+    #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
     Key {
         /// The expansion.
         expansion: String,
@@ -256,12 +256,15 @@ impl OriginError {
             Self::Store(error) => error.hint().to_owned(),
             Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
             Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
-            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::Key { expansion, key, column, .. } => {
                 format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())
             }
             Self::NoRow { names, .. } => {
-                format!("its key is {}; materialize it if the row is new", names.join(", "))
+                format!(
+                    "its key is {}; if the row is new, run `hqdl materialize` first",
+                    names.join(", ")
+                )
             }
         }
     }
@@ -280,7 +283,8 @@ impl Database {
         column: &str,
     ) -> Result<Vec<Origin>, OriginError> {
         let published = self.published()?;
-        let Some((expansion, column)) = find(&published, table, column) else {
+        let in_view = || self.find_in_view(&published, table, column);
+        let Some((expansion, column)) = find(&published, table, column).or_else(in_view) else {
             return Err(self.no_cell(&published, table, column));
         };
         let (name, names) = (expansion.expansion.clone(), expansion.key.clone());
@@ -293,6 +297,35 @@ impl Database {
             return Err(OriginError::NoRow { expansion: name, key: key.to_vec(), names });
         }
         Ok(cells)
+    }
+
+    /// Returns the expansion and its column that a column of a joined view shows. If two expansions
+    /// have a column of the same name, the view calls the second one `EXPANSION_COLUMN`.
+    fn find_in_view<'p>(
+        &self,
+        published: &'p [Published],
+        view: &str,
+        column: &str,
+    ) -> Option<(&'p Published, String)> {
+        let sql = "SELECT sql FROM sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE";
+        let text = self.connection().query_row(sql, [view], |r| r.get::<_, String>(0)).ok();
+        let on_server = self.server().is_some() && view.to_lowercase().ends_with("_expanded");
+        let is_joined = |p: &&Published| {
+            let join = format!(" LEFT JOIN {} AS ", hqdl_values::sql::name(&p.expansion));
+            text.as_ref().map_or(on_server, |text| text.contains(&join))
+        };
+        let joined = || published.iter().filter(is_joined);
+        let named = |long: bool| {
+            joined().find_map(|p| {
+                let long_name = |c: &str| format!("{}_{c}", p.expansion);
+                let shows = |c: &str| {
+                    let name = if long { long_name(c) } else { c.to_owned() };
+                    name.eq_ignore_ascii_case(column)
+                };
+                p.columns.iter().find(|(c, _)| shows(c)).map(|(c, _)| (p, c.clone()))
+            })
+        };
+        named(false).or_else(|| named(true))
     }
 
     /// Which of table and column is not there.

@@ -403,7 +403,7 @@ impl<'db> Publication<'db> {
                 continue;
             }
             if self.db.columns(&view).is_some() && !self.db.made_by_hqdl(&view) {
-                warnings.push(format!("the database has a table `{view}` that hqdl did not make, so there is no view of that name"));
+                warnings.push(format!("the database has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name"));
                 continue;
             }
             let text = view_sql(self.db, &view, &joined);

@@ -61,7 +61,7 @@ impl Catalog for Database {
             return Err("it would write to the database".to_owned());
         }
         if statement.column_count() == 0 {
-            return Err("it yields no columns".to_owned());
+            return Err("it returns no columns".to_owned());
         }
         if statement.parameter_count() > 0 {
             return Err("it has parameters".to_owned());

@@ -147,7 +147,7 @@ impl Database {
         let key = key.unwrap_or_default();
         let s = if rows == 1 { " was" } else { "s were" };
         Ok((rows > 0)
-            .then(|| format!("{name}: {rows} published row{s} written by hand, such as ({key})")))
+            .then(|| format!("{name}: {rows} published row{s} edited by hand, such as ({key})")))
     }
 
     /// Whether all objects of an expansion are here, are ours, and were written by

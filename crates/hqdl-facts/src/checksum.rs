@@ -83,7 +83,7 @@ impl Damage {
         let s = if n == 1 { "" } else { "s" };
         (n > 0).then(|| {
             format!(
-                "{n} answer{s} in the journal no longer say what was kept (line{s} {}{more}): their cells count as missing and are asked again",
+                "{n} answer{s} in the journal do not match their checksum (line{s} {}{more}): their cells count as missing, and hqdl asks for them again",
                 first.join(", ")
             )
         })

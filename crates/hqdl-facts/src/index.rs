@@ -54,7 +54,7 @@ impl Index {
         let error = |error| FactsError::File { path: path.to_owned(), error };
         if path.exists() && !path.is_dir() {
             // Whoever put it there may want it.
-            let what = "a file stands where the index, a directory, belongs; move it away";
+            let what = "expected the directory of the index, found a file; move the file away";
             return Err(error(std::io::Error::other(what)));
         }
         let db = match open(path) {

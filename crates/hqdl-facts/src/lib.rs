@@ -97,7 +97,7 @@ const TRY_EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     /// There is no directory for facts.
-    #[error("no data directory: {0}")]
+    #[error("cannot find a data directory for the cache: {0}")]
     NoDirectory(String),
     /// The cache is named by a URL that hqdl does not know.
     #[error(
@@ -106,7 +106,7 @@ pub enum FactsError {
     )]
     UnknownUrl(PathBuf),
     /// The path of the cache is a file.
-    #[error("{} is a file; a cache is a directory", _0.display())]
+    #[error("{} is a file, but a cache is a directory", _0.display())]
     NotAFolder(PathBuf),
     /// Another process uses the cache.
     #[error("the cache {} is in use by {holder}", dir.display())]
@@ -117,7 +117,7 @@ pub enum FactsError {
         holder: String,
     },
     /// The process that owns the cache has ended, in the midst of something.
-    #[error("{owner}, which owns the cache {}, has ended", dir.display())]
+    #[error("the process that owned the cache {} has ended ({owner})", dir.display())]
     Lost {
         /// The cache.
         dir: PathBuf,
@@ -155,7 +155,7 @@ pub enum FactsError {
         message: String,
     },
     /// The disk of the cache is full.
-    #[error("the disk of {} is full", path.display())]
+    #[error("the disk with {} is full", path.display())]
     DiskFull {
         /// The file that cannot grow.
         path: PathBuf,
@@ -169,7 +169,7 @@ pub enum FactsError {
         error: std::io::Error,
     },
     /// A server cannot be reached, and was waited for.
-    #[error("the cache {url} cannot be reached, or does not do what it is asked: {message}")]
+    #[error("the cache {url} cannot be reached or fails: {message}")]
     Unreachable {
         /// The server, without a password.
         url: String,
@@ -202,16 +202,18 @@ impl FactsError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
-            Self::Held { .. } => "wait for it to end, or use another cache with --cache",
+            Self::Held { .. } => "wait until it ends, or use another cache with --cache",
             Self::Lost { .. } => "everything answered is kept; run this again to go on",
-            Self::Stranger { .. } => "end it, such as the daemon, and start it with this version",
+            Self::Stranger { .. } => {
+                "stop that process (for example the daemon), and start it again with this version"
+            }
             Self::Journal { .. } => {
-                "the journal holds what was paid for; check the disk and the file's permissions"
+                "the journal holds the answers you paid for; check the disk and the file's permissions"
             }
             Self::Damaged { .. } => {
-                "put a backup of it in its place, or what `sqlite3 journal.sqlite .recover` brings out"
+                "restore a backup, or the output of `sqlite3 journal.sqlite .recover`"
             }
-            Self::Index { .. } => "run `hqdl cache rebuild`; the journal has every fact",
+            Self::Index { .. } => "run `hqdl cache rebuild`; the journal still has every fact",
             Self::DiskFull { .. } => {
                 "free some space and run this again; every answer that is in the journal is kept"
             }
@@ -223,11 +225,11 @@ impl FactsError {
             }
             Self::NotAFolder(_) => "name a directory with --cache or HQDL_CACHE",
             Self::Unreachable { .. } => {
-                "everything answered is kept; run this again when the server is well"
+                "everything answered is kept; check the server, then run this again"
             }
             Self::Refused { hint, .. } => hint,
-            Self::UnknownUrl(_) => "check the spelling of `--cache` or HQDL_CACHE",
-            Self::Import { .. } => "nothing was imported; mend the line and run this again",
+            Self::UnknownUrl(_) => "check the spelling of --cache or HQDL_CACHE",
+            Self::Import { .. } => "nothing was imported; correct the line and run this again",
         }
     }
 }

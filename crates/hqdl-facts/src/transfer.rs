@@ -295,8 +295,7 @@ impl ExportedLine {
         let entity = json.get("entity").filter(|e| e.is_object()).ok_or("`entity` is missing")?;
         let meaning = json.get("meaning").cloned().ok_or("`meaning` is missing")?;
         let state = need("state")?;
-        let state =
-            State::from_name(&state).ok_or_else(|| format!("no state is called `{state}`"))?;
+        let state = State::from_name(&state).ok_or_else(|| format!("unknown state `{state}`"))?;
         let value = json.get("value").map_or(CellValue::Nothing, CellValue::from_json);
         if state.shows() != (value != CellValue::Nothing) {
             return Err(format!(

@@ -95,7 +95,8 @@ impl EmbeddingsEndpoint {
         };
         if !vectors.iter().all(whole) {
             let shown = wire::shown(&String::from_utf8_lossy(&body));
-            let message = format!("the endpoint's reply is no list of {count} embeddings: {shown}");
+            let message =
+                format!("the endpoint's reply is not a list of {count} embeddings: {shown}");
             return Err(ModelError::Passing { message, wait: None, in_doubt: true });
         }
         // A vector is no output: whatever is said of tokens is said of the input.

@@ -532,9 +532,7 @@ impl Context {
     /// Prints once that the endpoint does not say whether its answers are complete.
     fn warn_of_no_finish_reason(&self, frame: &PromptFrame) {
         if frame.format == Format::Csv && !self.told_unfinished.swap(true, Ordering::Relaxed) {
-            let note = "the endpoint sends no finish_reason, so the last line of an answer may be \
-                        cut off; without a line break it is asked again (`format = \"json\"` \
-                        avoids that)";
+            let note = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
             (self.run.events.listener)(&Event::Warning(note.to_owned()));
         }
     }

@@ -93,7 +93,7 @@ pub enum ModelError {
     #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
     /// The endpoint refuses what the request holds; it answers others.
-    #[error("the endpoint refuses what the request holds: {0}")]
+    #[error("the endpoint's content filter rejected the request: {0}")]
     Filtered(String),
     /// It was not answered in time, or with more than is read; it may have been
     /// billed, and fewer rows may be answered.
@@ -103,7 +103,7 @@ pub enum ModelError {
     #[error(transparent)]
     Usage(#[from] ImplausibleUsage),
     /// The model takes no images, and was to be shown one.
-    #[error("{model} takes no images: {message}")]
+    #[error("{model} does not accept images: {message}")]
     NoImages {
         /// The model's name.
         model: String,
@@ -385,7 +385,7 @@ pub enum RequestError {
     #[error(transparent)]
     Facts(#[from] FactsError),
     /// Nothing more is to be sent.
-    #[error("it was not sent: the run ends")]
+    #[error("not sent, because the run ended")]
     Unsent,
 }
 

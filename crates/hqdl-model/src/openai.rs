@@ -291,7 +291,7 @@ impl Endpoint {
             ModelError::NoConnection { message, hint, lasting } => {
                 let (name, start) = (self.habits.name, self.habits.start);
                 let asks = start.map_or(String::new(), |_| format!("; is {name} running?"));
-                let hint = start.map_or(hint, |start| format!("{start}, if this is {name}"));
+                let hint = start.map_or(hint, |start| format!("if this is {name}, {start}"));
                 let lasting = lasting && !self.reached.load(Ordering::Relaxed);
                 ModelError::NoConnection { message: format!("{message}{asks}"), hint, lasting }
             }
@@ -373,9 +373,11 @@ impl EndpointKey {
     /// Which key was sent, in words.
     fn named(&self) -> String {
         match (&self.variable, &self.secret) {
-            (Some(variable), Some(_)) => format!("asked with the key in {variable}"),
-            (Some(variable), None) => format!("asked without a key: {variable} is not set"),
-            (None, _) => "asked without a key: no variable is named for it".to_owned(),
+            (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
+            (Some(variable), None) => format!("hqdl sent no key, because {variable} is not set"),
+            (None, _) => {
+                "hqdl sent no key, because the spec names no variable (`api_key_env`)".to_owned()
+            }
         }
     }
 }

@@ -149,7 +149,9 @@ impl Recordings {
                 _ => {}
             }
         } else {
-            return Err("neither a row completion, a fact nor a batch output line".to_owned());
+            return Err(
+                "expected a row completion, a fact, or a line of a batch output file".to_owned()
+            );
         }
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Recordings {
             }
         }
         let question = Question::read(&prompt.system, &prompt.user)
-            .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
+            .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
             && let Some(reply) = self.rows.get(&canonical(&with_images(row, prompt).key))

@@ -246,7 +246,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
 /// The error for a body that is no completion.
 pub(super) fn no_completion(body: &str) -> ModelError {
     ModelError::Passing {
-        message: format!("the endpoint's reply is no chat completion: {}", wire::shown(body)),
+        message: format!("the endpoint's reply is not a chat completion: {}", wire::shown(body)),
         wait: None,
         in_doubt: true,
     }

@@ -139,22 +139,22 @@ impl RequestForm {
         };
         let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
         let refuses = any(&REFUSES) && !any(&TOO_MUCH);
-        let without = |what: &str, form| Some((form, format!("{what}; it is asked without")));
+        let without = |what: &str, form| Some((form, format!("{what}; hqdl retries without it")));
         if let 400 | 422 = status {
             if self.schema && any(&["response_format", "json_schema", "response format"]) {
                 let form = Self { schema: false, ..self };
-                return without("the endpoint does not take `response_format`", form);
+                return without("the endpoint rejects `response_format`", form);
             }
             if let Some((cap, last)) = self.cap.filter(|(cap, _)| refuses && names(cap)) {
                 let other = if cap == NEW_CAP { OLD_CAP } else { NEW_CAP };
                 let next = (!last).then_some((other, true));
                 let instead =
                     if last { "without".to_owned() } else { format!("with `{other}` instead") };
-                let told = format!("the endpoint does not take `{cap}`; it is asked {instead}");
+                let told = format!("the endpoint rejects `{cap}`; hqdl retries {instead}");
                 return Some((Self { cap: next, ..self }, told));
             }
             if self.temperature && refuses && names("temperature") {
-                let told = "the endpoint does not take this `temperature`";
+                let told = "the endpoint rejects this `temperature`";
                 return without(told, self.without_temperature());
             }
             if let Some(refused) = self.without_refused_caching(names) {
@@ -164,7 +164,7 @@ impl RequestForm {
         if let (400..=499 | 501, true) = (status, self.stream) {
             // A stream that does not end with its usage is not worth having.
             if ["stream", "streaming", "stream_options"].into_iter().any(names) {
-                return without("the endpoint does not stream", Self { stream: false, ..self });
+                return without("the endpoint cannot stream", Self { stream: false, ..self });
             }
         }
         None
@@ -184,7 +184,7 @@ impl RequestForm {
         } else {
             return None;
         };
-        let told = format!("the endpoint does not take {what}; it is asked without");
+        let told = format!("the endpoint rejects {what}; hqdl retries without it");
         Some((Self { caching, ..self }, told))
     }
 }

@@ -9,10 +9,12 @@ pub enum SetupError {
     #[error("the environment variable {0} is not set")]
     NoKey(String),
     /// The key's variable holds what no header can.
-    #[error("the environment variable {0} does not hold a key: it has characters that no key has")]
+    #[error(
+        "the environment variable {0} does not contain a valid key: it has spaces, line breaks or other characters that keys cannot have"
+    )]
     UnfitKey(String),
     /// The base URL is none.
-    #[error("`{0}` is no URL of an endpoint")]
+    #[error("`{0}` is not the URL of an endpoint")]
     NoUrl(String),
     /// A recording cannot be read.
     #[error("recording {path}, line {line}: {message}")]
@@ -46,7 +48,9 @@ impl SetupError {
             Self::UnfitKey(name) => format!("export {name}=… again, without line breaks"),
             Self::NoUrl(_) => "expected http://… or https://…, up to /v1".to_owned(),
             Self::Facts(error) => error.hint().to_owned(),
-            Self::Recording { .. } => "a recording is JSON lines, plain or .gz".to_owned(),
+            Self::Recording { .. } => {
+                "expected a recording: JSON lines, plain or compressed (.gz)".to_owned()
+            }
             Self::Client(_) => "check the system's TLS certificates".to_owned(),
         }
     }

@@ -40,7 +40,9 @@ pub(super) async fn read(
         .and_then(|t| t.to_str().ok())
         .is_some_and(|t| t.to_lowercase().starts_with("text/event-stream"));
     if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|e| *e != "identity") {
-        let message = format!("the endpoint's reply is compressed ({encoding:?}), unasked");
+        let message = format!(
+            "the endpoint's reply is compressed ({encoding:?}), which hqdl did not request"
+        );
         return Err(passing(message));
     }
     if response.content_length().is_some_and(|n| n > wire::REPLY as u64) {
@@ -158,7 +160,7 @@ impl EventReader {
         let Ok(event) = serde_json::from_slice::<Json>(data) else {
             // Words are missing here: nothing after it can be trusted.
             let shown = wire::shown(&String::from_utf8_lossy(data));
-            return Err(passing(format!("the endpoint's stream holds what is not JSON: {shown}")));
+            return Err(passing(format!("the endpoint's stream contains invalid JSON: {shown}")));
         };
         if let Some(error) = wire::told(&event) {
             return Err(error);
@@ -171,7 +173,7 @@ impl EventReader {
     fn look(&mut self, prompt: &Prompt) -> Option<&'static str> {
         let written = self.draft.content.len() + self.draft.beside.len();
         if written as u64 > BYTES_A_TOKEN * (prompt.max_output + 64) {
-            return Some("it is longer than the request allows");
+            return Some("the answer is longer than the request allows");
         }
         if self.draft.content.len() < self.looked + LOOK_EVERY {
             return None;
@@ -195,7 +197,7 @@ impl EventReader {
         if self.draft.begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
             return Ok(self.draft.reply());
         }
-        let message = "the endpoint's stream ended before its end";
+        let message = "the endpoint closed the stream before the end of the answer";
         self.broken(passing(message.to_owned()))
     }
 

@@ -17,7 +17,11 @@ const BELIEVED: u64 = 10;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ImplausibleUsage {
     /// The endpoint reports more than the request can take.
-    #[error("the endpoint bills {} for a request of {} at the most", words(used), words(worst))]
+    #[error(
+        "the endpoint reports usage of {} for a request that can use at most {}",
+        words(used),
+        words(worst)
+    )]
     Above {
         /// What it bills.
         used: Spent,

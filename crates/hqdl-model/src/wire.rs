@@ -63,7 +63,7 @@ pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>,
 /// The error for a reply of more than so many bytes.
 pub(super) fn too_large(most: usize) -> ModelError {
     ModelError::Unfinished(format!(
-        "the endpoint's reply is larger than {} MiB, which is the most that is read",
+        "the endpoint's reply is larger than hqdl's limit of {} MiB",
         most >> 20
     ))
 }
@@ -154,7 +154,7 @@ pub(super) fn failed(failure: WireFailure) -> ModelError {
 pub(super) fn told(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = WireFailure::of(400, json, &error.to_string());
-    let message = format!("the endpoint's reply is an error: {}", failure.message);
+    let message = format!("the endpoint replied with an error: {}", failure.message);
     Some(match failed(failure) {
         same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,
         _ => ModelError::Passing { message, wait: None, in_doubt: true },
@@ -178,7 +178,7 @@ pub(super) fn error(error: &reqwest::Error) -> ModelError {
 /// The same for a chat, where a timeout is one of the request's size.
 pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
-        return ModelError::Unfinished(format!("not answered in time: {}", chain(error)));
+        return ModelError::Unfinished(format!("timed out: {}", chain(error)));
     }
     error_of_connection(error).unwrap_or_else(|| self::error(error))
 }
@@ -207,7 +207,7 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     } else if unresolved {
         "the host name cannot be resolved"
     } else if error.is_timeout() {
-        "no answer in time"
+        "timed out"
     } else {
         // What is outermost says that of the URL which is said here.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
@@ -216,7 +216,7 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     let hint = if unresolved {
         "check the spelling of `base_url` and that this machine is online".to_owned()
     } else {
-        "check that the endpoint of `base_url` is up".to_owned()
+        "check that the endpoint of `base_url` is running".to_owned()
     };
     // On this machine nobody listens until somebody starts it.
     let lasting = refused && error.url().is_some_and(super::providers::is_loopback);
@@ -236,14 +236,13 @@ fn tls_failure(error: &rustls::Error) -> (String, String) {
     };
     match error {
         _ if of_nobody => (
-            "its certificate is signed by nobody that this system trusts".to_owned(),
-            "add its authority (or the certificate itself) to the system's certificates, or name \
-             a file with it in SSL_CERT_FILE"
+            "this system does not trust the authority that signed its certificate".to_owned(),
+            "add the authority (or the certificate) to the system's certificates, or name a file that contains it in SSL_CERT_FILE"
                 .to_owned(),
         ),
         Error::InvalidMessage(_) => (
-            "what answers there does not speak TLS".to_owned(),
-            "is it http:// instead of https:// in `base_url`?".to_owned(),
+            "the server does not use TLS".to_owned(),
+            "if the server uses plain HTTP, write http:// in `base_url`".to_owned(),
         ),
         other => (other.to_string(), "check the endpoint's certificate and `base_url`".to_owned()),
     }

@@ -41,7 +41,7 @@ impl Prompt {
         let rows = self.rows;
         // A line says all of its number, and nothing but its row.
         let most = if self.answers == AnswerForm::Lines { 0 } else { rows + STRANGERS };
-        (strangers(&answer, rows) > most).then_some("its rows are none of the request's")
+        (strangers(&answer, rows) > most).then_some("its rows are not rows of the request")
     }
 }
 

@@ -109,9 +109,11 @@ pub fn read(
         .enumerate()
         .map(|(n, (row, conflict))| match row {
             None if refused => failed(State::Refused, "the model refused", content),
-            None if answer.is_none() => {
-                failed(State::Invalid, "the completion ends within the model's reasoning", content)
-            }
+            None if answer.is_none() => failed(
+                State::Invalid,
+                "the completion ended before the model finished reasoning",
+                content,
+            ),
             None if answer.as_deref().is_some_and(|a| a.trim().is_empty()) => {
                 failed(State::Invalid, "the completion is empty", content)
             }

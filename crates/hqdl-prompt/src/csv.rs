@@ -347,7 +347,7 @@ fn reading(
     let place = match likeliest(&places, fields, keys, checkers)? {
         Likeliest::One(place) => place,
         Likeliest::Unclear(row) => {
-            let cells = Err("key and values cannot be told apart".to_owned());
+            let cells = Err("key and values cannot be separated".to_owned());
             let place = RowPlace { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
             let words = RowWords::Line(line.to_owned());
             let found = FoundRow { row, cells, note: None, words, partial: Vec::new() };

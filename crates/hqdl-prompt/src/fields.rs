@@ -11,6 +11,7 @@
 
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::format::count_noun;
 
 /// Fields too many beyond which a row is not explained any more.
 const TOO_MANY: usize = 40;
@@ -64,7 +65,8 @@ pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, 
         n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
         _ => None,
     };
-    explained.ok_or_else(|| format!("{} fields where {wanted} were asked for", fields.len()))
+    explained
+        .ok_or_else(|| format!("{} instead of {wanted}", count_noun(fields.len() as u64, "field")))
 }
 
 /// The fields with lists in brackets put together: what stands in them is one value,
@@ -152,7 +154,7 @@ fn list_at_end(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>
     let joined = rest.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
     let whole = list.text(&joined);
     cells.push(match whole.state {
-        State::Ok => whole.repaired("a list split into fields put together", &joined),
+        State::Ok => whole.repaired("joined the fields of a split list", &joined),
         _ => Answer::without_value(State::Invalid, joined),
     });
     Some(cells)
@@ -352,7 +354,7 @@ fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
         let told = !checker.vouches() && fields.iter().any(|f| f.text.contains('|'));
         let answer = checker.text(&joined);
         return (!told && passes(&answer))
-            .then(|| answer.repaired("a list split into fields put together", &joined));
+            .then(|| answer.repaired("joined the fields of a split list", &joined));
     }
     // The quotes may be part of a text that goes on behind them.
     if !checker.vouches() && fields.windows(2).any(|f| f[0].quoted && f[1].is_spaced()) {
@@ -364,6 +366,6 @@ fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
         return None;
     }
     let answer = checker.text(&joined);
-    let note = "a value split at its commas put together";
+    let note = "joined a value that was split at its commas";
     passes(&answer).then(|| answer.repaired(note, &joined))
 }

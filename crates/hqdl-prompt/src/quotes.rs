@@ -13,7 +13,7 @@ use hqdl_spec::coerce::within_quotes;
 use hqdl_values::cell::{Answer, State};
 
 /// What is told of a value that had such quotes.
-const NOTE: &str = "quotes around it taken off";
+const NOTE: &str = "surrounding quotes removed";
 
 /// What names a row, where the row's own key has no quotes that could explain those
 /// that it is named with.

@@ -266,9 +266,9 @@ impl Checker {
                     None => Answer::without_value(State::Invalid, json.to_string()),
                 }
             }
-            Json::Array(items) if items.len() == 1 => {
-                self.json(&items[0]).repaired("a list of one taken as its value", &json.to_string())
-            }
+            Json::Array(items) if items.len() == 1 => self
+                .json(&items[0])
+                .repaired("list of one replaced by its value", &json.to_string()),
             Json::Array(_) | Json::Object(_) => {
                 Answer::without_value(State::Invalid, json.to_string())
             }
@@ -335,7 +335,7 @@ impl Checker {
                             answer.repaired(&format!("{what} brought to the alias's value"), text)
                         }
                         Some(what) => {
-                            answer.repaired(&format!("{what} brought to the value list"), text)
+                            answer.repaired(&format!("{what} matched to the value list"), text)
                         }
                     };
                 }

@@ -15,7 +15,7 @@ pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
         && let Some((_, inner)) = within_quotes(text)
     {
         // No value but a text stands in quotes.
-        return Some((coerce(kind, inner)?.0, Some("quotes around it taken off")));
+        return Some((coerce(kind, inner)?.0, Some("surrounding quotes removed")));
     }
     match kind {
         Type::Text => Some((text.into(), None)),
@@ -92,7 +92,7 @@ fn number(text: &str) -> Option<f64> {
 /// there is no doubt.
 fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
     use jiff::civil::Date;
-    const NOTE: Option<&str> = Some("date brought to ISO 8601");
+    const NOTE: Option<&str> = Some("date converted to ISO 8601");
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
     let real = |t: &str| Date::strptime("%Y-%m-%d", t).is_ok();
     match shape.as_str() {
@@ -161,7 +161,7 @@ pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     let day = formats.iter().find_map(|f| Date::strptime(f, &whole).ok())?;
     // A day of the week that it is not in that year says that another is meant.
     let is_day = weekday.is_none_or(|w| w == day.weekday());
-    is_day.then(|| (day.to_string().into(), "the year of its key put to the date"))
+    is_day.then(|| (day.to_string().into(), "year added from the key"))
 }
 
 /// The day of the week that a date begins with, `Sunday, May 27`, and the rest.
@@ -204,9 +204,9 @@ fn tidy(text: &str) -> String {
 fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
     let (inner, mut note) = match text.split_once("](").and_then(|(_, rest)| rest.strip_suffix(')'))
     {
-        Some(target) => (target, Some("link taken out of its markup")),
+        Some(target) => (target, Some("link extracted from its markup")),
         None => match text.strip_prefix('<').and_then(|t| t.strip_suffix('>')) {
-            Some(target) => (target, Some("link taken out of its markup")),
+            Some(target) => (target, Some("link extracted from its markup")),
             None => (text, None),
         },
     };
@@ -217,7 +217,7 @@ fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
         // Another scheme, or an address for mail.
         return None;
     } else {
-        note = Some("https:// put in front");
+        note = Some("https:// added");
         format!("https://{inner}")
     };
     let host = whole.split("://").nth(1)?.split(['/', '?', '#']).next()?;

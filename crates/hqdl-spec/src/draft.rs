@@ -29,7 +29,7 @@ const BATCH_POLL: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
-    #[error("cannot read spec {}: {error}", path.display())]
+    #[error("cannot read spec {}: {}", path.display(), hqdl_values::format::io_reason(error))]
     File {
         /// The spec.
         path: PathBuf,
@@ -233,21 +233,21 @@ impl Draft {
             match (&said.path, &said.url) {
                 (Some(_), Some(_)) => check.error(
                     &at("url"),
-                    "[database] has a `path` and a `url`",
-                    "one of the two",
-                    "a SQLite database has a `path`, one of PostgreSQL has a `url`",
+                    "[database] has both `path` and `url`",
+                    "keep only one of them",
+                    "use `path` for a SQLite database, and `url` for PostgreSQL",
                 ),
                 (None, None) => check.error(
                     &["database".into()],
                     "[database] has no `path`",
                     "",
-                    "name a SQLite database, or the `url` of one of PostgreSQL",
+                    "name a SQLite database in `path`, or a PostgreSQL database in `url`",
                 ),
                 (None, Some(url)) if !super::is_server(Path::new(url)) => check.error(
                     &at("url"),
-                    "`url` is none of a PostgreSQL database",
+                    "`url` is not the URL of a PostgreSQL database",
                     "expected postgres://user@host/database",
-                    "a SQLite database has a `path`",
+                    "for a SQLite database use `path`",
                 ),
                 _ => {}
             }
@@ -256,7 +256,7 @@ impl Draft {
         if server && self.output().is_some() {
             check.error(
                 &at("output"),
-                "there is no copy of a database on a server to publish into",
+                "hqdl cannot publish into a copy of a database on a server",
                 "",
                 "name a `schema` for the expanded tables instead of an `output`",
             );
@@ -266,9 +266,9 @@ impl Draft {
         } else if !server && said.schema.is_some() {
             check.error(
                 &at("schema"),
-                "a SQLite database has no schemas",
+                "a SQLite database has no schema",
                 "",
-                "remove `schema`, or name the `url` of a database of PostgreSQL",
+                "remove `schema`, or name a PostgreSQL database in `url`",
             );
         }
     }
@@ -431,7 +431,7 @@ impl Draft {
             if value == Some(0) {
                 check.error(
                     &at(field),
-                    &format!("`{field}` is 0, so nothing could ever be asked"),
+                    &format!("`{field}` is 0, so hqdl could never send a request"),
                     "expected at least 1",
                     "",
                 );
@@ -443,7 +443,7 @@ impl Draft {
             if usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
                 check.error(
                     &at(field),
-                    &format!("`{field}` is no amount"),
+                    &format!("`{field}` is not a valid amount"),
                     "expected USD, 0 or more",
                     "",
                 );
@@ -452,9 +452,9 @@ impl Draft {
             {
                 check.error(
                     &at(field),
-                    &format!("`{field}` cannot be kept: the model{model} has no price"),
+                    &format!("hqdl cannot keep `{field}`: the model{model} has no price"),
                     &why,
-                    "set `price` in [model], or --price IN,OUT (0 for a model of your own), or cap tokens with `budget_tokens`",
+                    "set `price` in [model] or pass --price IN,OUT (0,0 for a model on your own machine), or limit tokens with `budget_tokens`",
                 );
             }
         }
@@ -498,7 +498,7 @@ impl Draft {
         if poll == Some(None) {
             check.error(
                 &at("batch_poll_seconds"),
-                "`batch_poll_seconds` is no pause",
+                "`batch_poll_seconds` is not a valid pause",
                 "expected seconds, more than 0",
                 "",
             );

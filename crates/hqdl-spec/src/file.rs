@@ -21,21 +21,21 @@ use super::ingredients::IngredientTable;
 pub struct SpecFile {
     /// The database to expand.
     pub database: DatabaseTable,
-    /// The model that is asked.
+    /// Model that hqdl asks.
     #[serde(default)]
     pub model: ModelTable,
-    /// What a run may use.
+    /// Limits of a run.
     #[serde(default)]
     pub limits: LimitsTable,
-    /// What tells which texts are alike.
+    /// Embedding model that compares texts.
     pub embeddings: Option<EmbeddingsTable>,
-    /// How calls in queries are routed.
+    /// How hqdl chooses columns for the questions of queries.
     #[serde(default)]
     pub routing: RoutingTable,
     /// The tables added to the schema.
     #[serde(default)]
     pub expansion: Vec<ExpansionTable>,
-    /// Calls of your own in queries.
+    /// Your own calls for queries.
     #[serde(default)]
     pub ingredient: Vec<IngredientTable>,
     /// Columns whose values are of the same kind.
@@ -75,20 +75,20 @@ pub struct DatabaseTable {
     /// The `PostgreSQL` database, instead of `path`: `postgres://user@host/database`, without
     /// a password, which comes from PGPASSWORD or ~/.pgpass.
     pub url: Option<String>,
-    /// The schema that a `PostgreSQL` database's expanded tables go into; `expanded` when
-    /// left out.
+    /// Schema for the expanded tables of a `PostgreSQL` database. Default: `expanded`.
     pub schema: Option<String>,
-    /// Write the expanded tables to a copy of `path`, here, instead of into it.
+    /// Copy of the database that hqdl publishes into, relative to the spec. Without it,
+    /// hqdl publishes into `path`.
     pub output: Option<String>,
-    /// The folder that paths of images in the database begin at and do not leave,
-    /// relative to the spec; the database's own when left out.
+    /// Folder of the images that the database names by path, relative to the spec. Default:
+    /// the database's folder. hqdl reads no image outside of it.
     pub images: Option<String>,
 }
 
 /// `[model]`, and others beside it: `[model.NAME]`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ModelTable {
-    /// Which kind of endpoint answers.
+    /// Kind of endpoint.
     #[serde(default)]
     pub provider: Provider,
     /// The model's name, as the endpoint knows it.
@@ -100,14 +100,14 @@ pub struct ModelTable {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The most tokens an answer may have; 4096 when left out.
+    /// Most tokens of an answer. Default: 4096.
     pub max_output_tokens: Option<u32>,
     /// Further fields of each request's body, such as `reasoning_effort`, `service_tier`,
-    /// `top_p` or `seed`. Fields that hqdl sets itself are refused.
+    /// `top_p` or `seed`. Fields that hqdl sets itself are an error.
     #[serde(default)]
     pub parameters: ModelParameters,
-    /// Whether other `parameters` make another model, whose cells are asked for again. When
-    /// false, a change of parameters keeps all facts.
+    /// Whether a change of `parameters` counts as another model, so that hqdl asks for its
+    /// cells again. If false, all stored answers stay valid.
     #[serde(default)]
     pub parameters_identity: bool,
     /// Price in USD per million tokens.
@@ -115,27 +115,26 @@ pub struct ModelTable {
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).
     #[serde(default)]
     pub recordings: Vec<String>,
-    /// Whose facts may be reused: this model's only, or any model's.
+    /// Which stored answers hqdl reuses: those of this model only, or of any model.
     #[serde(default)]
     pub reuse: Reuse,
-    /// How much of a row's key its answer repeats, where an expansion does not
-    /// say; a label when left out.
+    /// How much of a row's key the answer repeats, unless an expansion sets its own.
+    /// Default: a label.
     pub echo: Option<Echo>,
-    /// What a model writes for what it does not know, instead of `?`, `unknown`,
-    /// `n/a` and the like; of columns that do not say themselves.
+    /// Text by which the model says that it does not know a value, instead of `?`,
+    /// `unknown`, `n/a` and similar. A column can set its own.
     pub unknown: Option<Vec<String>>,
     /// Other models that an expansion, or a call in a query, may name.
     #[serde(flatten)]
     pub others: BTreeMap<String, OtherModelTable>,
 }
 
-/// `[model.NAME]`: a model beside that of `[model]`. What it leaves out is as
-/// `[model]` says, but for what belongs to another endpoint or another model: a key,
-/// a price.
+/// `[model.NAME]`: a model in addition to `[model]`. Missing fields are those of `[model]`,
+/// except the key of another endpoint and the price of another model.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct OtherModelTable {
-    /// Which kind of endpoint answers.
+    /// Kind of endpoint.
     pub provider: Option<Provider>,
     /// The model's name, as the endpoint knows it.
     #[serde(default)]
@@ -146,10 +145,10 @@ pub struct OtherModelTable {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The most tokens an answer may have.
+    /// Most tokens of an answer.
     pub max_output_tokens: Option<u32>,
-    /// Further fields of each request's body. When left out, those of `[model]` apply if
-    /// this is the same model at the same endpoint.
+    /// Further fields of each request's body. Default: those of `[model]`, if this is the
+    /// same model at the same endpoint.
     pub parameters: Option<ModelParameters>,
     /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
@@ -158,7 +157,7 @@ pub struct OtherModelTable {
     pub recordings: Vec<String>,
 }
 
-/// Which kind of endpoint answers.
+/// Kind of endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
@@ -189,14 +188,14 @@ impl Provider {
     }
 }
 
-/// How much of a row's key its answer repeats.
+/// How much of a row's key the answer repeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Echo {
     /// A label: the row's number, and a word that no other row of the request has.
     #[default]
     Short,
-    /// The row's number and the whole key, which takes far more tokens.
+    /// The row's number and the whole key. This needs far more tokens.
     Full,
 }
 
@@ -207,14 +206,14 @@ impl Echo {
     }
 }
 
-/// Whose facts may be reused.
+/// Which stored answers hqdl reuses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// Only facts that this model gave.
+    /// Only answers of this model.
     #[default]
     SameModel,
-    /// Facts of any model.
+    /// Answers of any model.
     AnyModel,
 }
 
@@ -233,34 +232,35 @@ pub enum LimitScope {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct LimitsTable {
-    /// Requests in any minute.
+    /// Most requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens in any minute, input and output.
+    /// Most input and output tokens per minute.
     pub tokens_per_minute: Option<u32>,
     /// Whether the limits per minute are shared by all requests to the endpoint
     /// (`endpoint`, the default), or by those of one key (`key`: for keys of different
     /// accounts). The strictest known limit applies.
     #[serde(default)]
     pub per: LimitScope,
-    /// Requests in flight at once.
+    /// Most requests in flight at once.
     pub concurrency: Option<u32>,
-    /// USD a run may spend.
+    /// Most USD that a run may spend.
     pub budget_usd: Option<f64>,
-    /// USD that all runs of a day (UTC) may spend.
+    /// Most USD that all runs of a day (UTC) may spend.
     pub budget_usd_per_day: Option<f64>,
-    /// Tokens a run may use, input and output; for models without a price.
+    /// Most input and output tokens of a run, for models without a price.
     pub budget_tokens: Option<u64>,
-    /// Tokens of the rows that one question of a query is asked about; 100000
-    /// when left out. More is an error, or cut with `--truncate`.
+    /// Most tokens of the rows that a question of a query is about. Default: 100000. More
+    /// is an error, unless `--truncate` cuts the rows.
     pub context_tokens: Option<u64>,
-    /// Tokens of a document that one question of a query is shown; 4000 when left
-    /// out. Of a longer one, the passages that are most like the question.
+    /// Most tokens of a document that the model sees for a question of a query. Default:
+    /// 4000. Of a longer document, the model sees the passages most similar to the
+    /// question.
     pub passage_tokens: Option<u64>,
-    /// Requests of one batch (`--batch`); 50000 when left out, which is the most.
+    /// Most requests of one batch (`--batch`). Default and maximum: 50000.
     pub batch_requests: Option<u32>,
-    /// Bytes of one batch's file; 200000000 when left out, which is the most.
+    /// Most bytes of a batch's file. Default and maximum: 200000000.
     pub batch_bytes: Option<u64>,
-    /// The longest pause between two looks at a batch, in seconds; 60 when left out.
+    /// Longest pause between two checks of a batch, in seconds. Default: 60.
     pub batch_poll_seconds: Option<f64>,
 }
 
@@ -282,22 +282,22 @@ pub struct RoutingTable {
     pub model: bool,
 }
 
-/// `[embeddings]`: what tells which texts are alike. It orders what is asked and
-/// chooses what is shown; it decides nothing.
+/// `[embeddings]`: the model that compares texts. Similarity orders the questions and chooses
+/// passages, but never decides an answer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EmbeddingsTable {
     /// The embedding model's name, as the endpoint knows it.
     pub model: String,
-    /// The endpoint's base URL; that of `[model]` when left out.
+    /// The endpoint's base URL. Default: that of `[model]`.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key; that of `[model]`
-    /// when both it and `base_url` are left out.
+    /// Name of the environment variable that holds the key. Default: that of `[model]`, if
+    /// `base_url` is missing too.
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<f64>,
-    /// Seconds that a request may take; 30 when left out. After that, texts are
-    /// ordered by their words.
+    /// Time limit of a request in seconds. Default: 30. After that, hqdl compares texts by
+    /// their words.
     pub timeout_seconds: Option<f64>,
 }
 
@@ -305,13 +305,12 @@ pub struct EmbeddingsTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ExpansionTable {
-    /// The name of the materialized view.
+    /// Name of the published table.
     pub name: String,
-    /// What its rows are, in a sentence for the model.
+    /// Sentence that describes the rows to the model.
     #[serde(default)]
     pub about: String,
-    /// Which model its cells are asked of: the NAME of a `[model.NAME]`; that of
-    /// `[model]` when left out.
+    /// Model for this expansion: the NAME of a `[model.NAME]`. Default: `[model]`.
     pub model: Option<String>,
     /// Where the keys come from: a table, a SELECT, or `[[expansion.source]]`.
     pub source: SourceField,
@@ -320,15 +319,15 @@ pub struct ExpansionTable {
     /// Columns shown to the model that are not part of the key.
     #[serde(default)]
     pub context: Vec<String>,
-    /// Those of key and context whose values are images: a path, an http(s) URL, a data
-    /// URL, or in `context` a BLOB. They are asked about one row a request.
+    /// Columns of `key` and `context` whose values are images: a path, an http(s) URL, a
+    /// data URL, or in `context` a BLOB. Each request then has one row.
     #[serde(default)]
     pub images: Vec<String>,
-    /// How many rows share a request.
+    /// Most rows of one request.
     pub rows_per_request: Option<u32>,
-    /// The form of the answers.
+    /// Format of the answers.
     pub format: Option<Format>,
-    /// How much of a row's key its answer repeats; as `[model]` says when left out.
+    /// How much of a row's key the answer repeats. Default: that of `[model]`.
     pub echo: Option<Echo>,
     /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
@@ -337,11 +336,11 @@ pub struct ExpansionTable {
     pub column: Vec<ColumnTable>,
 }
 
-/// The form of the answers.
+/// Format of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// One line a row; the fewest tokens.
+    /// One line per row. Needs the fewest tokens.
     Csv,
     /// Schema-constrained JSON.
     Json,
@@ -376,12 +375,12 @@ pub struct SourceTable {
     pub name: Option<String>,
     /// A table or view.
     pub table: Option<String>,
-    /// A SELECT that yields the key columns (and context columns, if any).
+    /// A SELECT that returns the key columns (and context columns, if any).
     pub select: Option<String>,
-    /// The key columns it has, when it has not all of the expansion's: of its rows
-    /// the others are NULL, and the model is shown just these.
+    /// Key columns that this source has, if it lacks some of the expansion's. The others
+    /// are NULL in its rows, and the model sees only these.
     pub key: Option<Vec<String>>,
-    /// The columns this source's keys are asked for; all when left out.
+    /// Columns that hqdl asks for the keys of this source. Default: all.
     pub columns: Option<Vec<String>>,
 }
 
@@ -393,7 +392,7 @@ pub enum ShotsField {
     Rows(Vec<BTreeMap<String, ShotCell>>),
     /// A SELECT over the database, or the overrides.
     Table(ShotsTable),
-    /// Taken from somewhere that has a name.
+    /// A named source of rows.
     Named(ShotsName),
 }
 
@@ -401,7 +400,7 @@ pub enum ShotsField {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ShotsName {
-    /// What people have overridden.
+    /// The overrides.
     Overrides,
 }
 
@@ -409,12 +408,11 @@ pub enum ShotsName {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ShotsTable {
-    /// A SELECT; its columns are named as the key, context and columns.
+    /// A SELECT whose columns have the names of the key, the context and the columns.
     pub sql: Option<String>,
-    /// Whether what people have overridden serves: the rows with the most
-    /// columns overridden first.
+    /// Whether overrides serve as example rows, those with the most columns first.
     pub overrides: Option<bool>,
-    /// How many rows serve; 5 when left out.
+    /// Number of example rows. Default: 5.
     pub limit: Option<u32>,
 }
 
@@ -437,31 +435,31 @@ pub struct ColumnTable {
     /// The type of its values.
     #[serde(rename = "type", default)]
     pub kind: Type,
-    /// What is asked for, in a phrase for the model.
+    /// Phrase that describes the column to the model.
     #[serde(default)]
     pub about: String,
     /// The values allowed.
     pub values: Option<ValuesField>,
-    /// Other words for values, with the value that each means:
-    /// `{ "United Kingdom" = "UK" }`, or a CSV file beside the spec, with a header
-    /// and two columns: the words, the value. Without `values`, any value may be named.
+    /// Other words for these values: `{ "United Kingdom" = "UK" }`, or a CSV file beside
+    /// the spec with a header and two columns: the word, the value. Without `values`, any value
+    /// may be named.
     pub aliases: Option<AliasesField>,
-    /// Whether each different answer outside a closed list is put before the model once,
-    /// which says what value means the same, or that none does.
+    /// Whether hqdl asks the model once about each distinct answer outside a closed list:
+    /// which value of the list means the same, if any.
     #[serde(default)]
     pub unify: bool,
-    /// Whether values outside `values` pass.
+    /// Whether values outside `values` are allowed.
     pub open: Option<bool>,
-    /// Of a date: the key column that holds the year of a date given without one
-    /// (`May 27`). A column `date` beside the key column `year` needs no word.
+    /// For a date: the key column with the year of a date that is given without one (`May
+    /// 27`). Not needed if the column is called `date` and the key column `year`.
     pub year: Option<String>,
-    /// One-to-many: the values go to a table of their own.
+    /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,
-    /// What a model writes for what it does not know, instead of `?`, `unknown`,
-    /// `n/a` and the like; as `[model]` says when left out.
+    /// Text by which the model says that it does not know a value, instead of `?`,
+    /// `unknown`, `n/a` and similar. Default: that of `[model]`.
     pub unknown: Option<Vec<String>>,
-    /// Whether a query may compare it with other words than its `values`: these
-    /// mean the values that mean the same, which the model is asked once.
+    /// Whether a query may compare the column with words outside `values`. hqdl asks the
+    /// model once which values mean the same.
     #[serde(default)]
     pub classify: bool,
     /// Natural-language questions this column answers.
@@ -497,7 +495,7 @@ pub struct ValuesTable {
     pub sql: Option<String>,
     /// The values, written out.
     pub list: Option<Vec<Literal>>,
-    /// Whether other values pass too.
+    /// Whether other values are allowed too.
     pub open: Option<bool>,
 }
 

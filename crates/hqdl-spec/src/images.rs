@@ -136,7 +136,9 @@ impl Images {
     /// # Errors
     /// Why it cannot be shown, in words.
     pub fn url(&self, value: &Value, known: &str) -> Result<String, String> {
-        let Value::Text(text) = value else { return Err(format!("{value} names no image")) };
+        let Value::Text(text) = value else {
+            return Err(format!("{value} does not name an image"));
+        };
         let text = text.trim();
         if is_url(text) {
             return Ok(text.to_owned());
@@ -148,7 +150,7 @@ impl Images {
             let (path, _) = self.found(text)?;
             let bytes = read(&path).map_err(|e| format!("{text}: {e}"))?;
             if digest(&bytes) != known {
-                return Err(format!("{text} has changed meanwhile"));
+                return Err(format!("{text} changed during the run"));
             }
             bytes
         };
@@ -161,9 +163,9 @@ impl Images {
     /// A file below the folder.
     fn found(&self, path: &str) -> Result<(PathBuf, ImageStamp), String> {
         if path.is_empty() {
-            return Err("an empty text names no image".to_owned());
+            return Err("the text is empty and names no image".to_owned());
         }
-        let folder = self.0.folder.as_deref().ok_or("there is no folder to read images from")?;
+        let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
         let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
         let outside = || format!("{path} is outside of {}", root.display());
         let written = Path::new(path);
@@ -176,7 +178,7 @@ impl Images {
             return Err(outside());
         }
         let full = full.canonicalize().map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => format!("there is no file {path}"),
+            std::io::ErrorKind::NotFound => format!("the file {path} does not exist"),
             _ => format!("{path}: {e}"),
         })?;
         if !full.starts_with(&root) {
@@ -185,7 +187,7 @@ impl Images {
         let found = full.metadata().map_err(|e| format!("{path}: {e}"))?;
         // What is no file may never end.
         if !found.is_file() {
-            return Err(format!("{path} is no file"));
+            return Err(format!("{path} is not a file"));
         }
         let stamp = (found.len(), found.modified().ok());
         Ok((full, stamp))
@@ -217,9 +219,9 @@ impl KeptImages {
             .at
             .get(name)
             .cloned()
-            .unwrap_or_else(|| Err(format!("the image {name} is not at hand")))?;
+            .unwrap_or_else(|| Err(format!("the image {name} is not available")))?;
         let mut bytes = vec![0; length];
-        let file = self.file.as_mut().ok_or("no image is at hand")?;
+        let file = self.file.as_mut().ok_or("no image is available")?;
         file.seek(SeekFrom::Start(at)).map_err(|e| e.to_string())?;
         file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
         Ok(bytes)
@@ -258,7 +260,7 @@ fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
         return Err("a data URL that is not in base64");
     }
     if data.len() as u64 > MOST_BYTES / 3 * 4 + 8 {
-        return Err("a data URL of more than 20 MiB, which is the most that is sent of an image");
+        return Err("a data URL of more than 20 MiB, hqdl's limit for an image");
     }
     let data: String = data.split_whitespace().collect();
     let decoded = STANDARD.decode(&data).or_else(|_| STANDARD_NO_PAD.decode(&data));
@@ -268,14 +270,14 @@ fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
 /// What kind of image some bytes are, by the first of them.
 fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
     if bytes.len() as u64 > MOST_BYTES {
-        return Err("is larger than 20 MiB, which is the most that is sent of an image");
+        return Err("is larger than 20 MiB, hqdl's limit for an image");
     }
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok("image/png"),
         [0xff, 0xd8, 0xff, ..] => Ok("image/jpeg"),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok("image/gif"),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok("image/webp"),
-        _ => Err("is no PNG, JPEG, GIF or WebP"),
+        _ => Err("is not a PNG, JPEG, GIF or WebP image"),
     }
 }
 
@@ -317,10 +319,8 @@ impl Media {
     #[must_use]
     pub fn refusal(self) -> &'static str {
         match self {
-            Self::Image => {
-                "a value is an image, which a model would be sent as text: add image=true"
-            }
-            Self::Audio => "a value is a sound recording, and hqdl sends none to a model",
+            Self::Image => "a value is an image; add image=true to send it as one",
+            Self::Audio => "a value is a sound recording, which hqdl cannot send to a model",
         }
     }
 }

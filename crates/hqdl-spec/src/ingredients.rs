@@ -10,36 +10,37 @@ use super::literal::Literal;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct IngredientTable {
-    /// What it is called in a query: `{{NAME(…)}}`.
+    /// Name of the call in a query: `{{NAME(…)}}`.
     pub name: String,
-    /// What is asked, with `{argument}` where an argument stands.
+    /// The question, with `{argument}` in the place of an argument.
     pub question: String,
-    /// Its arguments, in their order. Of values, the first is what is asked about; a
-    /// text or a number in the place of another becomes part of the question.
+    /// Its arguments, in order. The first value is what the question is about. A text or a
+    /// number given for another argument becomes part of the question.
     pub arguments: Vec<String>,
-    /// Whether it is asked of each value, or of all rows of its arguments together.
+    /// Whether the question is about each value, or about all rows of its arguments
+    /// together.
     #[serde(default)]
     pub of: AskedOf,
-    /// The type of its answers; else it follows from what they are compared with.
+    /// Type of its answers. Default: the type of what a query compares them with.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
     /// Whether its answers are lists.
     #[serde(default)]
     pub list: bool,
-    /// What its answers are chosen from.
+    /// Options that its answers are chosen from.
     pub options: Option<Vec<Literal>>,
-    /// Which model it asks: the NAME of a `[model.NAME]`.
+    /// Model that it asks: the NAME of a `[model.NAME]`.
     pub model: Option<String>,
 }
 
-/// What a call is asked of.
+/// What a call is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AskedOf {
-    /// Each value, as `LLMMap` is.
+    /// Each value, like `LLMMap`.
     #[default]
     Values,
-    /// The rows of queries, as `LLMQA` is.
+    /// The rows of queries, like `LLMQA`.
     Rows,
 }
 

@@ -73,11 +73,11 @@ pub struct Spec {
     pub output: Option<PathBuf>,
     /// Where the images are that cells of the database name.
     pub images: Images,
-    /// The model that is asked.
+    /// Model that hqdl asks.
     pub model: ModelSettings,
     /// Others that an expansion or a call may name, by the names they have there.
     pub models: BTreeMap<String, ModelSettings>,
-    /// What a run may use.
+    /// Limits of a run.
     pub limits: Limits,
     /// What tells which texts are alike, when there is such a model.
     pub embeddings: Option<Embeddings>,
@@ -134,7 +134,7 @@ impl Spec {
             let field = parameters::billed_beside_tokens(&model.parameters);
             let why = match (&model.price_origin, field) {
                 (PriceOrigin::Unknown(why), _) => why.clone(),
-                (_, Some(field)) => format!("`{field}` is billed in another way than by tokens"),
+                (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
             return Err(UnpricedModel { name: model.name.clone(), why });
@@ -223,7 +223,7 @@ impl Spec {
 /// `[model]`, its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// Which kind of endpoint answers.
+    /// Kind of endpoint.
     pub provider: Provider,
     /// The model's name.
     pub name: String,
@@ -233,7 +233,7 @@ pub struct ModelSettings {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The most tokens an answer may have.
+    /// Most tokens of an answer.
     pub max_output_tokens: u32,
     /// Further fields of a request's body.
     pub parameters: ModelParameters,
@@ -245,9 +245,9 @@ pub struct ModelSettings {
     pub price_origin: PriceOrigin,
     /// Recorded completions.
     pub recordings: Vec<PathBuf>,
-    /// Whose facts may be reused.
+    /// Which stored answers hqdl reuses.
     pub reuse: Reuse,
-    /// How much of a row's key its answer repeats.
+    /// How much of a row's key the answer repeats.
     pub echo: Echo,
     /// What a model writes for what it does not know; `None` is
     /// [`checker::UNKNOWN`].
@@ -256,7 +256,7 @@ pub struct ModelSettings {
 
 /// A model of unknown price, under which no budget can be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a budget cannot be kept: the price of {name} is not known ({why})")]
+#[error("hqdl cannot keep a budget: the price of {name} is not known ({why})")]
 pub struct UnpricedModel {
     name: String,
     why: String,
@@ -295,17 +295,17 @@ impl ModelSettings {
 /// `[limits]`
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Requests in any minute.
+    /// Most requests per minute.
     pub requests_per_minute: Option<u32>,
     /// Tokens in any minute.
     pub tokens_per_minute: Option<u32>,
     /// Who shares these two.
     pub per: LimitScope,
-    /// Requests in flight at once.
+    /// Most requests in flight at once.
     pub concurrency: u32,
-    /// USD a run may spend.
+    /// Most USD that a run may spend.
     pub budget_usd: Option<f64>,
-    /// USD that all runs of a day (UTC) may spend.
+    /// Most USD that all runs of a day (UTC) may spend.
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output.
     pub budget_tokens: Option<u64>,
@@ -373,7 +373,7 @@ pub struct Expansion {
     pub rows_per_request: u32,
     /// The form of the answers; `None` leaves it to the endpoint.
     pub format: Option<Format>,
-    /// How much of a row's key its answer repeats.
+    /// How much of a row's key the answer repeats.
     #[serde(default = "Echo::before_labels")]
     pub echo: Echo,
     /// Example rows.
@@ -571,7 +571,7 @@ pub struct Many {
 pub struct ValueList {
     /// The values, without NULLs and repeats, in the order given.
     pub values: Vec<String>,
-    /// Whether other values pass too.
+    /// Whether other values are allowed too.
     pub open: bool,
     /// The hash of the content.
     pub hash: ListHash,

@@ -65,7 +65,7 @@ impl Check<'_> {
                 &join(table, &["provider".into()]),
                 "provider \"replay\" has no recordings",
                 "",
-                "name files in `recordings`, or pass --recordings",
+                "name files in `recordings`, or pass --recordings FILE",
             );
         }
         for (n, path) in recordings.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Check<'_> {
                 let place = join(table, &["recordings".into(), n.into()]);
                 self.error(
                     &place,
-                    &format!("no recording at {}", path.display()),
+                    &format!("the recording {} does not exist", path.display()),
                     "no such file",
                     "",
                 );
@@ -162,7 +162,7 @@ impl Draft {
                     None => {
                         let set = "set `service_tier` in `price`";
                         return unknown(&format!(
-                            "no price of service_tier {} ({set})",
+                            "no price for service_tier {} ({set})",
                             model.parameters[SERVICE_TIER]
                         ));
                     }
@@ -190,9 +190,9 @@ impl Draft {
                 .collect();
             check.error(
                 &place,
-                &format!("no budget can be kept with `{field}`"),
-                "it is billed in another way than by tokens",
-                "remove it, or cap tokens with `budget_tokens` instead",
+                &format!("hqdl cannot keep a budget with `{field}`"),
+                "it is not billed by tokens",
+                "remove it, or limit tokens with `budget_tokens` instead",
             );
         }
     }
@@ -212,7 +212,7 @@ impl Draft {
         {
             check.error(
                 &at("base_url"),
-                &format!("`{url}` is no URL of an endpoint"),
+                &format!("`{url}` is not the URL of an endpoint"),
                 "expected http://… or https://…",
                 "",
             );
@@ -222,7 +222,7 @@ impl Draft {
                 &at("api_key_env"),
                 "`api_key_env` is not the name of an environment variable",
                 "expected a name such as OPENAI_API_KEY",
-                "a key itself is never in a spec; if this is one, revoke it",
+                "never write a key into a spec; if this is one, revoke it",
             );
         }
         if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
@@ -252,7 +252,7 @@ impl Draft {
                     let place = join(&at("price"), &steps);
                     check.error(
                         &place,
-                        &format!("`{}` is no price", fields.join(".")),
+                        &format!("`{}` is not a valid price", fields.join(".")),
                         "expected USD per million tokens, 0 or more",
                         "",
                     );
@@ -264,7 +264,7 @@ impl Draft {
             check.error(
                 &at("parameters_identity"),
                 "`parameters_identity` has no effect with `reuse = \"any-model\"`",
-                "facts of any model are reused",
+                "`reuse` accepts the answers of any model",
                 "remove one of the two",
             );
         }

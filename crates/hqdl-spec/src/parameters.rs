@@ -32,14 +32,14 @@ const RESERVED: [(&[&str], &str); 9] = [
     ),
     (
         &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"],
-        "hqdl reads text, not calls of tools",
+        "hqdl cannot read tool calls",
     ),
-    (&["n", "best_of"], "hqdl reads one answer per request; others would be billed all the same"),
-    (&["stop", "stop_sequences"], "an answer that ends at a stop sequence looks complete"),
     (
-        &["models", "modalities", "audio", "extra_body"],
-        "hqdl asks one model for text; write other fields directly into this table",
+        &["n", "best_of"],
+        "hqdl reads only one answer per request, but the endpoint would bill all of them",
     ),
+    (&["stop", "stop_sequences"], "an answer that ends at a stop sequence looks complete"),
+    (&["models", "modalities", "audio", "extra_body"], "write the fields directly into this table"),
 ];
 
 /// Returns why a field cannot be in `[model.parameters]`.
@@ -80,8 +80,8 @@ impl Check<'_> {
                 self.error(
                     &place,
                     &format!("`{name}` holds a key"),
-                    "a key itself is never in a spec",
-                    "name its variable in `api_key_env`; if this is a real key, revoke it",
+                    "never write a key into a spec",
+                    "name its environment variable in `api_key_env`; if this is a real key, revoke it",
                 );
             }
         }

@@ -167,8 +167,7 @@ impl<'s> ShapeWalk<'s> {
                 let help = match nearest(text, known.iter().copied()) {
                     Some(near) => Some(format!("did you mean \"{near}\"?")),
                     None if name == "provider" => Some(
-                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` \
-                         and its `base_url`; docs/providers.md lists them"
+                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/providers.md lists endpoints"
                             .to_owned(),
                     ),
                     None => None,
@@ -261,7 +260,7 @@ impl<'s> ShapeWalk<'s> {
                 let all: Vec<&str> = known.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
                 let help = if name.contains("key") && all.contains(&"api_key_env") {
                     Some(
-                        "a key itself is never in a spec: name its variable in `api_key_env`"
+                        "never write a key into a spec: name its environment variable in `api_key_env`"
                             .to_owned(),
                     )
                 } else {
@@ -283,7 +282,7 @@ impl<'s> ShapeWalk<'s> {
             };
             if !table.contains_key(required) {
                 self.path.push(required.into());
-                let label = format!("`{required}` is needed here");
+                let label = format!("add `{required}` here");
                 self.error(format!("{within} has no `{required}`"), span.clone(), label, None);
                 self.path.pop();
             }

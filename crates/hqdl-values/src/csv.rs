@@ -28,8 +28,7 @@ pub fn unended_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
 }
 
 /// What is said of such a field.
-pub const UNENDED: &str = "a quoted field begins here and does not end: the file was cut off, or \
-                           a quote within it is not doubled";
+pub const UNENDED: &str = "a quoted field begins here and has no end: the file is incomplete, or a quote inside the field is not doubled";
 
 #[cfg(test)]
 mod tests {

@@ -20,6 +20,20 @@ pub fn count_noun(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
+/// Returns why a file cannot be read or written, without the system's error number.
+#[must_use]
+pub fn io_reason(error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::NotFound => "it does not exist".to_owned(),
+        ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        ErrorKind::IsADirectory => "it is a directory".to_owned(),
+        ErrorKind::AlreadyExists => "it exists already".to_owned(),
+        ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Returns an amount in USD with four decimals, or with two significant digits if it is smaller
 /// than those show: "$0.0120", "$0.000034".
 #[must_use]

@@ -9,23 +9,22 @@ use serde::{Deserialize, Serialize};
 pub struct PriceTable {
     /// Input tokens.
     pub input: f64,
-    /// Input tokens read from the endpoint's prompt cache; `input` when left out.
+    /// Input tokens read from the endpoint's prompt cache. Default: `input`.
     pub cached_input: Option<f64>,
-    /// Input tokens written to the endpoint's prompt cache; 1.25 times `input` when left out.
+    /// Input tokens written to the endpoint's prompt cache. Default: 1.25 times `input`.
     /// Example: `1.25`.
     pub cache_write: Option<f64>,
     /// Output tokens.
     pub output: f64,
-    /// The part of these prices that a request of a batch is billed; 0.5 when
-    /// left out, as `OpenAI` does.
+    /// Factor for the prices of requests in a batch. Default: 0.5, as at `OpenAI`.
     pub batch: Option<f64>,
-    /// Input tokens that a request of a batch reads from the prompt cache; `cached_input` times
-    /// `batch` when left out.
+    /// Input tokens that a batch request reads from the prompt cache. Default:
+    /// `cached_input` times `batch`.
     pub batch_cached_input: Option<f64>,
     /// Prices of a request with a long prompt.
     pub above: Option<LongPromptPrice>,
-    /// The part of these prices that the `service_tier` of `parameters` bills, such as 0.5 for
-    /// `flex`. Without that parameter it is ignored.
+    /// Factor for these prices at the `service_tier` in `parameters`, such as 0.5 for
+    /// `flex`. Ignored without that parameter.
     pub service_tier: Option<f64>,
 }
 
@@ -38,9 +37,9 @@ pub struct LongPromptPrice {
     pub input_tokens: u64,
     /// Input tokens.
     pub input: f64,
-    /// Input tokens read from the endpoint's prompt cache; `input` when left out.
+    /// Input tokens read from the endpoint's prompt cache. Default: `input`.
     pub cached_input: Option<f64>,
-    /// Input tokens written to the endpoint's prompt cache; 1.25 times `input` when left out.
+    /// Input tokens written to the endpoint's prompt cache. Default: 1.25 times `input`.
     pub cache_write: Option<f64>,
     /// Output tokens.
     pub output: f64,

@@ -31,9 +31,9 @@ pub enum RowsFormat {
     Csv,
     /// One object: columns, rows, meta.
     Json,
-    /// An object a row.
+    /// One object per row.
     Jsonl,
-    /// A table of Markdown.
+    /// Markdown table.
     #[value(alias = "md")]
     Markdown,
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::Talk;
 use super::super::failure::Failure;
-use crate::format::thousands;
+use crate::format::count_noun;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{Prepared, find, prepare};
 
@@ -74,9 +74,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 
 fn missing(options: &Options, names: &str) -> Failure {
     Failure::input(
-        format!("no database of BIRD's in {}: {names}", options.bird.display()),
+        format!("{} contains no BIRD database: {names}", options.bird.display()),
         format!(
-            "name BIRD's dev_databases, in which each is at <name>/<name>.sqlite: {BIRD}; {SWAN}"
+            "pass BIRD's directory dev_databases, which has each database at <name>/<name>.sqlite: {BIRD}; {SWAN}"
         ),
     )
 }
@@ -101,7 +101,7 @@ fn tell(done: &Prepared, talk: Talk) {
         anstream::eprintln!("  left     {}: HQDL's published SQL reads it", done.left.join(", "));
     }
     for (table, rows) in &done.removed {
-        anstream::eprintln!("  removed  {} rows of {table}", thousands(*rows));
+        anstream::eprintln!("  removed  {} of {table}", count_noun(*rows, "row"));
     }
     anstream::eprintln!("  truth    {}", done.gold.display());
     anstream::eprintln!("  shots    {}", done.shots.display());

@@ -78,7 +78,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if options.on_demand && mode == Mode::Hqdl {
         return Err(Failure::input(
             "--on-demand and --mode hqdl: its SQL reads materialized tables",
-            "leave --on-demand out, or run --mode blendsql",
+            "remove --on-demand, or pass --mode blendsql",
         ));
     }
     let mut draft = draft(options)?;
@@ -88,8 +88,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if questions.iter().all(|q| q.query(mode).is_none()) {
         return Err(Failure::input(
             format!("{} has no {} queries", options.questions.display(), mode.name()),
-            "SWAN publishes HQDL's and BlendSQL's in two files: name the other one, or the other \
-             --mode",
+            "SWAN publishes the queries of HQDL and BlendSQL in two files: pass the other file, or the other --mode",
         ));
     }
     let file = options.shots_file.clone().unwrap_or_else(|| shots::path_of(&source));
@@ -100,7 +99,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     // Facts do not know with how many examples they were asked for.
     if session::server(&flags.cache).is_some() {
         return Err(Failure::input(
-            "the benchmark keeps its facts in directories, one for each number of examples",
+            "the benchmark stores its facts in one directory per number of examples",
             "name a directory with --cache",
         ));
     }
@@ -116,7 +115,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     if !unmasked.is_empty() && !talk.quiet {
         anstream::eprintln!(
-            "note: {} holds what SWAN hides ({}); `hqdl swan prepare` makes a copy without",
+            "note: {} contains data that SWAN hides ({}); create a copy without it with `hqdl swan prepare`",
             spec.database.display(),
             unmasked.join(", ")
         );
@@ -131,7 +130,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             Arc::new(TrueValues::read(benchmark, gold.database())?)
         }
         (Some(_), None) => {
-            let hint = "leave --true-values out";
+            let hint = "remove --true-values";
             return Err(Failure::input(format!("SWAN has no database `{name}`"), hint));
         }
     };
@@ -235,7 +234,7 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
                 return Err(Failure::input(
                     format!("SWAN has no database `{name}`"),
                     format!(
-                        "name the file after one of {}, or pass --spec",
+                        "rename the file to one of {}, or pass --spec",
                         benchmark::ALL.map(|b| b.name).join(", ")
                     ),
                 ));
@@ -245,8 +244,8 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
         }
         (None, None) => {
             return Err(Failure::input(
-                "no database to ask about",
-                "name one that `hqdl swan prepare` wrote with --db, or a spec with --spec",
+                "no database to query",
+                "pass a database that `hqdl swan prepare` wrote with --db, or a spec with --spec",
             ));
         }
     };
@@ -297,7 +296,7 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
             thousands(cost.output_tokens)
         );
         anstream::eprintln!(
-            "`hqdl swan score {} --gold DIR` compares them with the gold",
+            "compare them with the gold answers: `hqdl swan score {} --gold DIR`",
             out.display()
         );
     }

@@ -167,8 +167,8 @@ pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> A
 fn missing_run(id: u64) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::NOT_FOUND,
-        format!("no run {id}"),
-        "GET /v1/runs lists the last ones",
+        format!("there is no run {id}"),
+        "GET /v1/runs lists the latest runs",
     )
 }
 
@@ -188,8 +188,8 @@ pub(super) async fn start(
     let (name, _) = shop.loaded(wanted.spec.as_deref())?;
     if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
         return Err(HttpRefusal::bad(
-            format!("{budget} is no budget"),
-            "`budget` is USD, 0 or more",
+            format!("{budget} is not a valid budget"),
+            "pass `budget` in USD, 0 or more",
         ));
     }
     let timeout = seconds(wanted.timeout)?;
@@ -228,8 +228,8 @@ impl HttpState {
             Ok(true) => Ok(()),
             _ => Err(HttpRefusal::new(
                 StatusCode::NOT_FOUND,
-                format!("no run {id} is under way"),
-                "GET /v1/runs lists the last ones",
+                format!("there is run {id} is not running"),
+                "GET /v1/runs lists the latest runs",
             )),
         }
     }
@@ -278,7 +278,7 @@ pub(super) async fn origins(
         one(name).ok_or_else(|| {
             HttpRefusal::bad(
                 format!("no `{name}`"),
-                "ask with spec, table, column, and a key=… for each part of the key",
+                "pass spec, table, column, and one key=… for each part of the key",
             )
         })
     };
@@ -313,7 +313,7 @@ fn cell(
             })
             .collect();
         return Err(Failure::input(
-            format!("nothing published is `{table}` with a column `{column}`"),
+            format!("there is no published table `{table}` with a column `{column}`"),
             format!("there is {}", all.join("; ")),
         ));
     };
@@ -321,7 +321,7 @@ fn cell(
     if cells.is_empty() {
         return Err(Failure::input(
             format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
-            format!("its key is {}", expansion.key.join(", ")),
+            format!("its key is: {}", expansion.key.join(", ")),
         ));
     }
     Ok(cells)

@@ -97,8 +97,9 @@ impl Cells {
         };
         let expansion = &all[at];
         if asked.keys.len() > MOST {
-            let message = format!("{} keys; {MOST} are the most", asked.keys.len());
-            return Err(HttpRefusal::bad(message, "ask in smaller pieces"));
+            let message =
+                format!("the request has {} keys, but the limit is {MOST}", asked.keys.len());
+            return Err(HttpRefusal::bad(message, "send several smaller requests"));
         }
         let keys = asked.keys.iter().map(|k| key(expansion, k)).collect::<Result<_, _>>()?;
         let columns = match &asked.columns {
@@ -109,7 +110,7 @@ impl Cells {
                     expansion.column(name).ok_or_else(|| {
                         let all: Vec<&str> =
                             expansion.columns.iter().map(|c| c.name.as_str()).collect();
-                        let hint = format!("its columns are {}", all.join(", "));
+                        let hint = format!("its columns are: {}", all.join(", "));
                         HttpRefusal::bad(
                             format!("`{}` has no column `{name}`", expansion.name),
                             &hint,
@@ -191,8 +192,8 @@ fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
     let names = expansion.key.names();
     let wrong = || {
         HttpRefusal::bad(
-            format!("{json} is no key of `{}`", expansion.name),
-            &format!("its key is {}, as an array in that order or an object", names.join(", ")),
+            format!("{json} is not a key of `{}`", expansion.name),
+            &format!("its key is {}: pass an array in this order, or an object", names.join(", ")),
         )
     };
     let parts: Vec<&Json> = match json {

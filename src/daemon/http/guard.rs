@@ -80,8 +80,8 @@ fn let_in(
     if !is_ours(host, &shop.house.settings.hosts, shop.house.settings.listen.ip()) {
         return Err(HttpRefusal::new(
             StatusCode::MISDIRECTED_REQUEST,
-            format!("the daemon is not called `{host}`"),
-            "call it by its address or localhost, or start it with --host NAME",
+            format!("the daemon does not accept the host name `{host}`"),
+            "use its address or localhost, or start it with --host NAME",
         ));
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -91,8 +91,8 @@ fn let_in(
         if foreign {
             return Err(HttpRefusal::new(
                 StatusCode::FORBIDDEN,
-                "a page of another site asks".to_owned(),
-                "only the daemon's own page and programs may change something",
+                "the request comes from a page of another site".to_owned(),
+                "only the daemon's own page and programs can change data",
             ));
         }
     }
@@ -107,11 +107,11 @@ fn let_in(
         _ => Err(HttpRefusal::new(
             StatusCode::UNAUTHORIZED,
             match shown {
-                Some(_) => "this is not the token".to_owned(),
-                None => "a token is needed".to_owned(),
+                Some(_) => "the token is wrong".to_owned(),
+                None => "the request has no token".to_owned(),
             },
             &format!(
-                "send `Authorization: Bearer …` with what is in {TOKEN}; a browser takes it as the password"
+                "send `Authorization: Bearer …` with the daemon's {TOKEN}; in a browser, enter it as the password"
             ),
         )),
     }

@@ -26,63 +26,72 @@ const OPERATIONS: [Operation; 18] = [
         answer: "application/x-ndjson",
         ..post(
             "/v1/query",
-            "Run a query. JSON lines: {\"columns\": […]}, an array a row, then {\"meta\": {…}} or {\"error\": {…}}.",
+            "Run a query. Returns JSON lines: {\"columns\": […]}, one array per row, then {\"meta\": {…}} or {\"error\": {…}}.",
         )
     },
     Operation {
         body: Some(schema::<query::AskedQuery>),
-        ..post("/v1/explain", "How a query would be run: routes, SQL, demand, price; asks nothing.")
+        ..post(
+            "/v1/explain",
+            "Show how a query would run: routes, SQL, requests, price. Sends no request.",
+        )
     },
     Operation {
         body: Some(schema::<api::WantedCells>),
         ..post(
             "/v1/plan",
-            "What a run would ask and why, with tokens, price and time; asks nothing.",
+            "Show what a run would ask and why, with tokens, price and time. Sends no request.",
         )
     },
-    get("/v1/status", "The daemon, its specs and its last runs."),
-    get("/v1/specs", "The specs: which are in force, and how their columns stand."),
+    get("/v1/status", "State of the daemon, its specs and its latest runs."),
+    get("/v1/specs", "List the specs, with their state and the state of their columns."),
     get("/v1/specs/{spec}", "One spec."),
-    get("/v1/runs", "The last runs, the newest first."),
+    get("/v1/runs", "List the latest runs, newest first."),
     Operation {
         body: Some(schema::<api::WantedCells>),
-        ..post("/v1/runs", "Begin a run: 202 at once, or 200 at its end with `wait`.")
+        ..post(
+            "/v1/runs",
+            "Start a run. Returns 202 at once, or with `wait` 200 at the end of the run.",
+        )
     },
     Operation {
         answer: "text/event-stream",
         ..get(
             "/v1/runs/events",
-            "Events `run` and `spec` as they happen; `missed` to a slow reader.",
+            "Stream the events `run` and `spec`. A reader that is too slow gets the event `missed`.",
         )
     },
     get("/v1/runs/{run}", "One run."),
     Operation {
         method: "delete",
-        ..get("/v1/runs/{run}", "End a run; everything answered is kept.")
+        ..get("/v1/runs/{run}", "Stop a run. All answers so far are kept.")
     },
     Operation {
         body: Some(schema::<facts::AskedCells>),
         ..post(
             "/v1/facts",
-            "What is known of some entities; with `fill`, the model is asked for the rest.",
+            "Return the known cells of some entities. With `fill`, ask the model for the others.",
         )
     },
     Operation {
         query: &[("spec", false), ("table", true), ("column", true), ("key", true)],
-        ..get("/v1/why", "Where a published cell came from; `key` once for each part of the key.")
+        ..get(
+            "/v1/why",
+            "Show where a published cell came from. Pass `key` once for each part of the key.",
+        )
     },
-    Operation { query: &[("spec", false)], ..get("/v1/overrides", "What people have overridden.") },
+    Operation { query: &[("spec", false)], ..get("/v1/overrides", "List the overrides.") },
     Operation {
         body: Some(schema::<api::OverrideWord>),
-        ..post("/v1/overrides", "Say what a cell is, whatever the model says.")
+        ..post("/v1/overrides", "Set an override. It wins over the model's answer.")
     },
     Operation {
         method: "delete",
         body: Some(schema::<api::OverrideWord>),
-        ..get("/v1/overrides", "Take it back.")
+        ..get("/v1/overrides", "Remove an override.")
     },
-    Operation { answer: "text/plain", ..get("/healthz", "Whether it is alive; needs no token.") },
-    Operation { answer: "text/plain", ..get("/metrics", "Counters for Prometheus.") },
+    Operation { answer: "text/plain", ..get("/healthz", "Health check. Needs no token.") },
+    Operation { answer: "text/plain", ..get("/metrics", "Metrics for Prometheus.") },
 ];
 
 const fn get(path: &'static str, summary: &'static str) -> Operation {
@@ -115,7 +124,7 @@ pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> 
         "openapi": "3.1.0",
         "info": {
             "title": "hqdl", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The daemon of hqdl: queries, plans, runs and facts over specs in force.",
+            "description": "The hqdl daemon: queries, plans, runs and facts of the loaded specs.",
         },
         "paths": paths,
         "components": { "schemas": { "Error": {
@@ -124,7 +133,7 @@ pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> 
                 "type": "object", "required": ["message", "exit"],
                 "properties": {
                     "message": { "type": "string" }, "hint": { "type": "string" },
-                    "exit": { "type": "integer", "description": "The exit code of the command line." },
+                    "exit": { "type": "integer", "description": "Exit code of the matching command." },
                     "problems": { "type": "array", "items": { "type": "object" } },
                 },
             } },
@@ -152,7 +161,7 @@ fn described(operation: &Operation) -> Json {
     });
     let parameters: Vec<Json> = path.chain(query).collect();
     let error = json!({
-        "description": "What was wrong, and what to do.",
+        "description": "What went wrong, and what to do next.",
         "content": { JSON: { "schema": { "$ref": "#/components/schemas/Error" } } },
     });
     let mut described = json!({

@@ -181,7 +181,7 @@ pub(super) async fn at_work<T: Send + 'static>(
 }
 
 fn bug() -> Failure {
-    Failure::input("this is a bug of hqdl", "please report this query")
+    Failure::input("this is a bug in hqdl", "please report this query")
 }
 
 impl HttpState {
@@ -228,7 +228,10 @@ impl HttpState {
                 Some(name) => no_spec(name, status.specs.keys()),
                 None => {
                     let names: Vec<&str> = status.specs.keys().map(String::as_str).collect();
-                    Failure::input("no spec to ask", format!("name one: {}", names.join(", ")))
+                    Failure::input(
+                        "the daemon has no spec to query",
+                        format!("name one: {}", names.join(", ")),
+                    )
                 }
             };
             return Err(HttpRefusal { status: axum::http::StatusCode::NOT_FOUND, failure });
@@ -319,8 +322,8 @@ fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>),
     });
     found.ok_or_else(|| {
         Failure::input(
-            format!("{} is the database of no spec", db.display()),
-            "`db` is the full path of a database that a spec of the daemon names",
+            format!("no spec uses the database {}", db.display()),
+            "pass in `db` the full path of a database that one of the daemon's specs uses",
         )
     })
 }
@@ -329,14 +332,14 @@ fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>),
 pub(super) fn seconds(asked: Option<f64>) -> Result<Duration, Failure> {
     let seconds = asked.unwrap_or(PATIENCE).min(LONGEST);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
-    timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))
+    timeout.ok_or_else(|| Failure::input("pass `timeout` in seconds, more than 0", ""))
 }
 
 fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
     let scalar = |value: &Json| match value {
         Json::Array(_) | Json::Object(_) => Err(Failure::input(
-            format!("the parameter {value} is no value"),
-            "a parameter is null, a number, a text, true or false",
+            format!("the parameter {value} is not a value"),
+            "pass null, a number, a text, true or false",
         )),
         value => Ok(Value::from_json(value)),
     };
@@ -349,7 +352,7 @@ fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
             let at = |n: usize| Param::Position(n + 1);
             all.iter().enumerate().map(|(n, v)| Ok((at(n), scalar(v)?))).collect()
         }
-        _ => Err(Failure::input("`params` is an object or an array", "")),
+        _ => Err(Failure::input("pass `params` as an object or an array", "")),
     }
 }
 
@@ -416,15 +419,13 @@ impl Ready {
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
                 Failure::input(
                     e.to_string(),
-                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows and --max-bytes are \
-                     the most)",
+                    "add LIMIT, or raise `max_rows` (at most the daemon's --max-rows and --max-bytes)",
                 )
             }
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::TimedOut => {
                 Failure::input(
                     e.to_string(),
-                    "read faster, add LIMIT, or raise the daemon's --read-within: until all is \
-                     read, the database cannot be written",
+                    "read faster, add LIMIT, or raise the daemon's --read-within: hqdl cannot write to the database until you have read all rows",
                 )
             }
             (error, _) => error.into(),

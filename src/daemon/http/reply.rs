@@ -36,7 +36,7 @@ impl HttpRefusal {
 
     /// All places are taken.
     pub(super) fn busy(why: &str) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, why.to_owned(), "ask again in a second")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, why.to_owned(), "retry in a second")
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),
-        "/v1/openapi.json lists what there is",
+        "/v1/openapi.json lists the paths",
     )
 }
 
@@ -96,8 +96,8 @@ pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
 pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        format!("{} is not asked that way", uri.path()),
-        "/v1/openapi.json lists how",
+        format!("{} does not support this method", uri.path()),
+        "/v1/openapi.json lists the methods",
     )
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
 pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a String>) -> Failure {
     let all: Vec<&str> = all.map(String::as_str).collect();
     let hint = if all.is_empty() {
-        "the daemon has none: put one into the directory it watches".to_owned()
+        "the daemon has no spec: put one into the directory that it watches".to_owned()
     } else {
         format!("there is {}", all.join(", "))
     };
@@ -118,7 +118,7 @@ pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> 
         HttpRefusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is longer than {BODY} bytes"),
-            "ask in smaller pieces",
+            "send several smaller requests",
         )
     };
     match tokio::time::timeout(SLOW, to_bytes(body, BODY)).await {
@@ -126,8 +126,8 @@ pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> 
         Ok(Err(_)) => Err(too_large()),
         Err(_) => Err(HttpRefusal::new(
             StatusCode::REQUEST_TIMEOUT,
-            "the body did not come".to_owned(),
-            "send it at once",
+            "the body did not arrive in time".to_owned(),
+            "send the whole body at once",
         )),
     }
 }
@@ -147,7 +147,6 @@ pub(super) async fn json_body<T: DeserializeOwned>(
         ));
     }
     let bytes = bytes(body).await?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        HttpRefusal::bad(format!("the body cannot be read: {e}"), "see /v1/openapi.json")
-    })
+    serde_json::from_slice(&bytes)
+        .map_err(|e| HttpRefusal::bad(format!("the body is invalid: {e}"), "see /v1/openapi.json"))
 }

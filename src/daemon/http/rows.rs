@@ -89,7 +89,7 @@ impl LineSink {
             async { tokio::time::timeout(left.min(STALLED), parts.send(Ok(chunk))).await };
         match self.runtime.block_on(sending) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has gone")),
+            Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has disconnected")),
             Err(_) if left > STALLED => {
                 let why = format!("the client read nothing for {} s", STALLED.as_secs());
                 Err(Error::new(ErrorKind::TimedOut, why))
@@ -99,7 +99,8 @@ impl LineSink {
     }
 
     fn too_slow(&self) -> Error {
-        let why = format!("the rows were not read within {} s", self.most.time.as_secs_f64());
+        let why =
+            format!("the client did not read the rows within {} s", self.most.time.as_secs_f64());
         Error::new(ErrorKind::TimedOut, why)
     }
 }

@@ -16,7 +16,12 @@ impl Metrics {
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         };
-        head(&mut out, "hqdl_cells", "gauge", "Cells of an expansion, by state; missing ones too.");
+        head(
+            &mut out,
+            "hqdl_cells",
+            "gauge",
+            "Cells of an expansion by state, including missing cells.",
+        );
         for spec in status.specs.values() {
             for c in spec.columns.iter() {
                 let labels = format!(
@@ -32,18 +37,18 @@ impl Metrics {
                 let _ = writeln!(out, "hqdl_cells{{{labels},state=\"missing\"}} {}", c.unasked);
             }
         }
-        head(&mut out, "hqdl_specs", "gauge", "Specs, by how they stand.");
+        head(&mut out, "hqdl_specs", "gauge", "Specs by state.");
         let mut words: BTreeMap<&str, u64> = BTreeMap::new();
         status.specs.values().for_each(|s| *words.entry(s.word()).or_default() += 1);
         for (word, n) in words {
             let _ = writeln!(out, "hqdl_specs{{state=\"{word}\"}} {n}");
         }
-        head(&mut out, "hqdl_model_requests_total", "counter", "Requests to models, by outcome.");
+        head(&mut out, "hqdl_model_requests_total", "counter", "Requests to models by outcome.");
         for (counter, outcome) in self.outcomes.iter().zip(OUTCOMES) {
             let n = counter.load(Ordering::Relaxed);
             let _ = writeln!(out, "hqdl_model_requests_total{{outcome=\"{outcome}\"}} {n}");
         }
-        head(&mut out, "hqdl_cells_answered_total", "counter", "Cells that models answered.");
+        head(&mut out, "hqdl_cells_answered_total", "counter", "Cells answered by models.");
         for (counter, state) in self.cells.iter().zip(State::ALL) {
             let (n, state) = (counter.load(Ordering::Relaxed), state.name());
             let _ = writeln!(out, "hqdl_cells_answered_total{{state=\"{state}\"}} {n}");
@@ -59,26 +64,26 @@ impl Metrics {
             head(&mut out, name, kind, help);
             let _ = writeln!(out, "{name} {value}");
         };
-        one("hqdl_cost_usd_total", "counter", "Price of what was used.", cost);
-        one("hqdl_cache_hits_total", "counter", "Values that were known before.", hits as f64);
+        one("hqdl_cost_usd_total", "counter", "Cost of the used tokens.", cost);
+        one("hqdl_cache_hits_total", "counter", "Values read from the cache.", hits as f64);
         let queued = status.queued as f64;
-        one("hqdl_runs_queued", "gauge", "Runs that wait for others.", queued);
+        one("hqdl_runs_queued", "gauge", "Runs waiting for other runs.", queued);
         let waiting = self.waiting.load(Ordering::Relaxed) as f64;
-        one("hqdl_queries_waiting", "gauge", "Queries that wait for a place.", waiting);
-        one("hqdl_clients", "gauge", "Queries, plans and fills under way.", clients as f64);
+        one("hqdl_queries_waiting", "gauge", "Queries waiting in the queue.", waiting);
+        one("hqdl_clients", "gauge", "Queries, plans and fills in progress.", clients as f64);
         let connections = self.connections.load(Ordering::Relaxed) as f64;
-        one("hqdl_connections", "gauge", "Connections that are open.", connections);
+        one("hqdl_connections", "gauge", "Open connections.", connections);
         let streams = self.streams.load(Ordering::Relaxed) as f64;
-        one("hqdl_event_streams", "gauge", "Connections that are event streams.", streams);
+        one("hqdl_event_streams", "gauge", "Open event streams.", streams);
         let looks = crate::daemon::listing::looks() as f64;
-        one("hqdl_file_looks_total", "counter", "Looks at files, to see changes.", looks);
+        one("hqdl_file_looks_total", "counter", "Checks of files for changes.", looks);
         let asking = self.asking.load(Ordering::Relaxed) as f64;
-        one("hqdl_model_requests_in_flight", "gauge", "Requests with a model.", asking);
+        one("hqdl_model_requests_in_flight", "gauge", "Requests sent to a model.", asking);
         if let Some((bytes, files)) = process() {
-            one("process_resident_memory_bytes", "gauge", "Memory of the process.", bytes);
+            one("process_resident_memory_bytes", "gauge", "Resident memory of the process.", bytes);
             one("process_open_fds", "gauge", "Open file handles.", files);
         }
-        head(&mut out, "hqdl_model_seconds", "histogram", "Time until a model's reply.");
+        head(&mut out, "hqdl_model_seconds", "histogram", "Time until the model's reply.");
         self.asked.write(&mut out, "hqdl_model_seconds", "");
         head(&mut out, "hqdl_http_seconds", "histogram", "Time until a response begins.");
         for ((route, status), histogram) in

@@ -47,7 +47,7 @@ pub(in crate::swan) fn faults(
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
     let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
     let broken = |what: String| {
-        let hint = "name BIRD's own database, or the folder that `hqdl swan prepare` wrote";
+        let hint = "pass BIRD's original database, or the directory that `hqdl swan prepare` wrote";
         SwanError::input(format!("the true values of {}: {what}", benchmark.name), hint)
     };
     let mut draft =

@@ -135,7 +135,7 @@ impl Gold {
             }
             None => Err(SwanError::input(
                 format!("no gold database of {name} at {}", path.display()),
-                "`hqdl swan prepare` writes it into the folder `gold`; name that, or the file",
+                "pass the directory `gold` that `hqdl swan prepare` writes, or the file",
             )),
         }
     }
@@ -217,7 +217,7 @@ pub fn score(
         let both = scored.iter().zip(questions).filter(|(q, _)| is_wrong(q));
         let wrong: Vec<BenchmarkQuestion> = both.map(|(_, question)| question.clone()).collect();
         let faults = gold.faults(&header, &wrong).unwrap_or_else(|why| {
-            notes.push(format!("what is wrong with the queries themselves is not known: {why}"));
+            notes.push(format!("hqdl cannot check the queries themselves: {why}"));
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
@@ -232,8 +232,8 @@ pub fn score(
         let failed = scored.len() - grades.len();
         let all = count_noun(scored.len() as u64, "question");
         notes.push(match failed {
-            1 => format!("the gold SQL of 1 of {all} fails, so it counts for nothing"),
-            _ => format!("the gold SQL of {failed} of {all} fails, so they count for nothing"),
+            1 => format!("the gold SQL of 1 of {all} fails, so the score ignores it"),
+            _ => format!("the gold SQL of {failed} of {all} fails, so the score ignores them"),
         });
     }
     let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
@@ -296,7 +296,7 @@ fn reads_hidden(header: &Header) -> Option<String> {
     let read = Benchmark::named(&header.database)?.read;
     let named: Vec<String> = read.iter().map(Read::named).collect();
     let any = !named.is_empty() && header.mode == Mode::Hqdl;
-    any.then(|| format!("HQDL's published SQL reads what is hidden: {}", named.join(", ")))
+    any.then(|| format!("HQDL's published SQL reads hidden data: {}", named.join(", ")))
 }
 
 fn question(
@@ -334,12 +334,18 @@ fn facts(
     notes: &mut Vec<String>,
 ) -> Result<Option<Factuality>, SwanError> {
     let Some(benchmark) = Benchmark::named(&header.database) else {
-        notes.push(format!("{} is none of SWAN's databases: no factuality", header.database));
+        notes.push(format!(
+            "{} is not a SWAN database, so there is no factuality score",
+            header.database
+        ));
         return Ok(None);
     };
     let Some(expanded) = &header.expanded else { return Ok(None) };
     if !expanded.exists() {
-        notes.push(format!("{} is gone: no factuality", expanded.display()));
+        notes.push(format!(
+            "{} no longer exists, so there is no factuality score",
+            expanded.display()
+        ));
         return Ok(None);
     }
     Ok(Some(factuality(benchmark, &gold.database, expanded)?))

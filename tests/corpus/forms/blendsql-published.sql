@@ -143,7 +143,7 @@ SELECT RANK() OVER (ORDER BY {{LLMMap('How famous, 1 to 9?', player_name, return
 SELECT player_name FROM Player WHERE age = (SELECT MAX(age) FROM Player) AND {{LLMMap('Is she tall?', 'Player::player_name')}};
 SELECT p.player_name FROM Player AS p, League AS l WHERE p.age > l.id AND {{LLMMap('Does {} play in {}?', p.player_name, l.name)}};
 SELECT p.player_name FROM Player p CROSS JOIN Country c WHERE {{LLMMap('Is she from there?', p.player_name, c.name)}} = TRUE AND c.name = 'Italy';
--- refused: only a SELECT can be run
+-- refused: hqdl runs only SELECT
 INSERT INTO w (name) VALUES ({{LLMQA('Who?')}});
 SELECT {{LLMMap('Her club?', player_name, batch_size=10, max_tokens=5)}} FROM Player;
 SELECT {{LLMMap('Her club?', player_name, enable_constrained_decoding=False)}} FROM Player;
@@ -151,9 +151,9 @@ SELECT {{LLMMap('Which colour?', fruits.name, options=colors.name)}} AS c, fruit
 SELECT {{LLMMap('Which colour?', 'fruits::name', options='colors::name')}} FROM fruits WHERE name != 'plum';
 SELECT {{LLMMap('Which colours?', fruits.name, options=(SELECT name FROM colors), quantifier='{1,2}', return_type='list[str]')}} FROM fruits;
 SELECT j.value FROM fruits f, json_each({{LLMMap('Which colours?', f.name, return_type='list[str]')}}) j;
--- refused: is no return type
+-- refused: is not a return type
 SELECT {{LLMMap('How many?', fruits.name, return_type='Optional[int]')}} FROM fruits;
--- refused: is no return type
+-- refused: is not a return type
 SELECT {{LLMMap('Its code?', fruits.name, return_type='Literal["a", "b"]')}} FROM fruits;
 SELECT {{LLMMap('Which?', fruits.name, return_type='list[int]')}} FROM fruits;
 SELECT {{LLMMap('Which one?', fruits.name, options=[1, 2, 3])}} FROM fruits;

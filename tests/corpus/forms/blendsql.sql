@@ -71,7 +71,7 @@ SELECT title FROM movies WHERE {{LLMMap('Is it sad?', plot, options=(SELECT valu
 SELECT * FROM {{LLMQA('Which three?', (SELECT title FROM movies), return_type='list[str]')}} AS t WHERE t.value LIKE 'A%';
 SELECT m.title, t.value FROM movies m JOIN {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='+')}} t ON t.value = m.title;
 SELECT * FROM movies, {{LLMQA('Which is best?', (SELECT title FROM movies))}} best WHERE best.value = title ORDER BY 1;
--- refused: a call cannot stand here
+-- refused: a call is not allowed here
 SELECT * FROM {{LLMMap('Is it sad?', movies.plot)}};
 SELECT {{LLMQA('Compare them', (SELECT title FROM movies), (SELECT name FROM people))}};
 SELECT {{LLMQA('Compare them', context=(SELECT title FROM movies))}};
@@ -108,11 +108,11 @@ SELECT {{LLMMapp('Is it sad?', plot)}} FROM movies;
 SELECT {{LLMMap('Is it sad?')}} FROM movies;
 -- refused: no such column
 SELECT {{LLMMap('Is it sad?', movies.story)}} FROM movies;
--- refused: examples are not given in a query
+-- refused: a query cannot contain examples
 SELECT {{LLMMap('Is it sad?', plot, few_shot_examples=[{'a': 1}])}} FROM movies;
--- refused: the web is not searched
+-- refused: hqdl does not search the web
 SELECT {{BingWebSearch('Who won?')}};
--- refused: none of the models
+-- refused: does not allow the model
 SELECT {{LLMMap('Is it sad?', plot, model='huge')}} FROM movies;
--- refused: something stands between `)` and `}}`
+-- refused: unexpected text between `)` and `}}`
 SELECT {{LLMMap('Is it sad?', plot) FROM movies;

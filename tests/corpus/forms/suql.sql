@@ -55,11 +55,11 @@ SELECT DISTINCT ON (price) price AS p, name, answer(reviews, 'is it loud?') AS l
 SELECT DISTINCT ON (lower(price)) name FROM restaurants;
 SELECT name FROM restaurants WHERE _id IN (SELECT DISTINCT ON (price) _id FROM restaurants ORDER BY price, rating DESC);
 SELECT DISTINCT ON (1) price, count(*) FROM restaurants GROUP BY price, location ORDER BY 1, 2 DESC;
--- refused: a query only reads
+-- refused: queries are read-only
 SELECT name FROM restaurants FOR UPDATE;
 SELECT DISTINCT ON (price) * FROM restaurants;
 SELECT name, to_char(rating, 'FM9.0') FROM restaurants WHERE answer(reviews, 'is it loud?') = 'Yes';
--- refused: name the columns
+-- refused: list its columns
 SELECT DISTINCT ON (price) * FROM (SELECT * FROM restaurants) r;
--- refused: a query only reads
+-- refused: queries are read-only
 SELECT name INTO copy FROM restaurants;

@@ -57,7 +57,7 @@ impl Address {
                 Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
                 Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
                 Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {
-                    return Err(refused(format!("there is no sslmode `{mode}`"), MODES));
+                    return Err(refused(format!("unknown sslmode `{mode}`"), MODES));
                 }
                 _ => rest.push(part),
             }
@@ -65,7 +65,7 @@ impl Address {
         let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
         let mut config: Config = format!("{place}{query}")
             .parse()
-            .map_err(|e| refused(said(&e), "it is written postgres://user@host:port/database"))?;
+            .map_err(|e| refused(said(&e), "write postgres://user@host:port/database"))?;
         if config.get_password().is_some() {
             return Err(refused(NO_PASSWORD.into(), PASSWORD));
         }
@@ -85,15 +85,15 @@ impl Address {
         config.keepalives_idle(ANSWER);
         let mode = config.get_ssl_mode();
         let tls = tls::connector(root.as_deref().map(Path::new), mode).map_err(|message| {
-            refused(message, "name a file of certificates with sslrootcert, or sslmode=disable")
+            refused(message, "name a file with certificates in sslrootcert, or set sslmode=disable")
         })?;
         Ok(Self { config, tls, shown, schema })
     }
 }
 
-const MODES: &str = "it is disable, prefer, require or verify-full";
-const NO_PASSWORD: &str = "the URL holds a password, which others could read";
-const PASSWORD: &str = "leave it out, and give it in PGPASSWORD or ~/.pgpass";
+const MODES: &str = "expected disable, prefer, require or verify-full";
+const NO_PASSWORD: &str = "the URL contains a password, which other users could read";
+const PASSWORD: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
 /// A URL as it may be shown: whatever stands where a password would is left out.
 fn shown(place: &str) -> String {
@@ -148,7 +148,7 @@ fn of_file(config: &Config) -> Option<String> {
         use std::os::unix::fs::MetadataExt;
         // As PostgreSQL's own programs have it: what others can read is no secret.
         if std::fs::metadata(&path).ok()?.mode() & 0o077 != 0 {
-            tracing::warn!(path = %path.display(), "others can read the passwords, so they are not used");
+            tracing::warn!(path = %path.display(), "other users can read this file, so hqdl does not use its passwords");
             return None;
         }
     }

@@ -70,10 +70,10 @@ impl DatabaseServer {
             return Err(StoreError::Server {
                 url: self.shown().to_owned(),
                 message: format!(
-                    "its schema `{}` has version {done}, and this hqdl knows {last}",
+                    "its schema `{}` has version {done}, but this hqdl supports versions up to {last}",
                     self.schema
                 ),
-                hint: "use the hqdl that made it, or a newer one; nothing was changed",
+                hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
             });
         }
         let found: String = self.one("SELECT current_setting('search_path')", &[])?;

@@ -123,7 +123,7 @@ impl DatabaseServer {
         match &*held {
             Some(client) if !client.is_closed() => return Ok(Arc::clone(client)),
             Some(_) if self.working.load(Ordering::Relaxed) => {
-                return Err(self.failed("the connection is lost".to_owned()));
+                return Err(self.failed("the connection was lost".to_owned()));
             }
             _ => {}
         }
@@ -138,7 +138,7 @@ impl DatabaseServer {
                         let error = said(&error);
                         warn!(
                             url,
-                            error, "the database is not reached; tried again for {seconds} s"
+                            error, "the database cannot be reached; hqdl retries for {seconds} s"
                         );
                     }
                     std::thread::sleep(Duration::from_millis(200));
@@ -209,7 +209,7 @@ impl DatabaseServer {
     }
 
     fn failed(&self, message: String) -> StoreError {
-        let hint = "look at the server, then run this again; everything answered is kept";
+        let hint = "check the server, then run this again; everything answered is kept";
         StoreError::Server { url: self.address.shown.clone(), message, hint }
     }
 
@@ -219,9 +219,9 @@ impl DatabaseServer {
         let Some(told) = error.as_db_error() else {
             let message = said(error);
             let hint = if message.contains("password") {
-                "give it in PGPASSWORD or ~/.pgpass"
+                "set it in PGPASSWORD or ~/.pgpass"
             } else {
-                "check the URL, and that the server is up; everything answered is kept"
+                "check the URL, and that the server is running; everything answered is kept"
             };
             return StoreError::Server { url, message, hint };
         };
@@ -230,22 +230,25 @@ impl DatabaseServer {
             None => told.message().to_owned(),
         };
         let hint = match told.code().code() {
-            "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
-            "3D000" => "create the database (`createdb`), or name another one",
-            "42501" => "use a role that may do this; docs/scale.md lists what each needs",
-            "25006" => "name the primary server; this one is a replica, or read-only",
+            "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
+            "3D000" => "create the database (`createdb`), or correct its name in the URL",
+            "42501" => {
+                "use a role with this permission; docs/scale.md lists the permissions of each"
+            }
+            "25006" => "connect to the primary server; this one is a replica or read-only",
             "55P03" => {
-                "another session holds a lock: wait for it, then run this again; nothing was lost"
+                "another session holds a lock: wait until it ends, then run this again; nothing was lost"
             }
             "2BP01" => {
-                "the table has other columns now: drop what hangs on it, run this again, and make \
-                 that again; everything answered is kept"
+                "the columns of the table have changed: drop the views that depend on it, run this again, then create them again; everything answered is kept"
             }
-            "54000" => "PostgreSQL indexes no key of more than 2,704 bytes: choose a shorter key",
+            "54000" => {
+                "PostgreSQL cannot index a key of more than 2,704 bytes: choose a shorter key"
+            }
             code if code.starts_with("42") => {
                 return StoreError::Statement { url, message };
             }
-            _ => "look at the server, then run this again; everything answered is kept",
+            _ => "check the server, then run this again; everything answered is kept",
         };
         StoreError::Server { url, message, hint }
     }

@@ -153,7 +153,9 @@ impl Publishing<'_> {
         if table.len() > 63 {
             return Err(StoreError::Server {
                 url: server.shown().to_owned(),
-                message: format!("the name `{table}` is longer than PostgreSQL takes, 63 bytes"),
+                message: format!(
+                    "the name `{table}` is longer than PostgreSQL's limit of 63 bytes"
+                ),
                 hint: "give it a shorter name in the spec",
             });
         }

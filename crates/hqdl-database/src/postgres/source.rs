@@ -89,7 +89,7 @@ impl DatabaseServer {
         let mut asked = Vec::new();
         for name in &wanted {
             let Some((own, kind)) = find(&columns, name) else {
-                let message = format!("there is no column `{name}` any more");
+                let message = format!("the column `{name}` no longer exists");
                 return Err(StoreError::Statement { url: self.shown().to_owned(), message });
             };
             let reading = match shape.key.iter().find(|(key, _)| key == *name) {

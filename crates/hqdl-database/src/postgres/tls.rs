@@ -50,7 +50,7 @@ fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<TrustedCertifi
         roots.add(one.clone()).map_err(|e| e.to_string())?;
     }
     if roots.is_empty() {
-        return Err("there are none in it".to_owned());
+        return Err("it contains no certificate".to_owned());
     }
     let by = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()

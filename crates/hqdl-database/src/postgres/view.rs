@@ -22,7 +22,7 @@ impl Publishing<'_> {
         let taken = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
         if !ours && server.one::<bool>(taken, &[&own])? {
             return Ok(Some(format!(
-                "the schema `{}` has a table `{view}` that hqdl did not make, so there is no view of that name",
+                "the schema `{}` has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name",
                 server.schema
             )));
         }

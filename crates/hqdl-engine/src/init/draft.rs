@@ -15,20 +15,20 @@ const LISTS: usize = 12;
 const CONTEXT: usize = 8;
 
 const HEAD: &str = "\
-# A first spec, made by `hqdl init` from the data. Keep what you want to know,
-# remove the rest, then:
-#   hqdl check SPEC         says what is wrong with it
-#   hqdl plan SPEC          says what it would ask and what that costs
-#   hqdl materialize SPEC   asks, and publishes the tables
+# A first spec, made by `hqdl init` from the data. Keep the columns that you need,
+# delete the others, then run:
+#   hqdl check SPEC         reports every problem with its line
+#   hqdl plan SPEC          prints the requests and the price, and sends nothing
+#   hqdl materialize SPEC   asks the model and publishes the tables
 ";
 
 const MODEL: &str = "\
 [model]
-provider = \"openai\"              # any endpoint that speaks OpenAI's protocol
+provider = \"openai\"              # any endpoint with an OpenAI-compatible API
 name = \"gpt-4o-mini\"
-api_key_env = \"OPENAI_API_KEY\"   # the variable's name; the key itself is never here
+api_key_env = \"OPENAI_API_KEY\"   # name of the environment variable that holds the key
 price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per million tokens
-# A model on this machine (Ollama), in place of the last three lines:
+# For a model on this machine (Ollama), replace the last three lines with these:
 # base_url = \"http://127.0.0.1:11434/v1\"
 # name = \"llama3.1\"
 # price = { input = 0, output = 0 }
@@ -36,7 +36,7 @@ price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per millio
 [limits]
 requests_per_minute = 500
 concurrency = 16
-budget_usd = 1.00                # a run ends before it spends more
+budget_usd = 1.00                # a run stops before it spends more
 ";
 
 /// The example for a database without entities and lists.
@@ -45,7 +45,7 @@ const EXAMPLE: &str = "\
 name = \"llm_things\"
 about = \"Each row is one thing.\"
 source = \"things\"            # a table, or a SELECT
-key = [\"name\"]               # the columns that say to a model which thing it is
+key = [\"name\"]               # the columns by which a model knows the thing
 
 [[expansion.column]]
 name = \"description\"
@@ -54,21 +54,27 @@ about = \"a one-sentence description of the thing\"
 questions = [\"What is the description?\"]
 ";
 
+/// Returns the copy that the spec of a database file publishes into, beside the file.
+pub fn output_of(db_path: &str) -> Option<String> {
+    let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
+    let stem = stem.map_or(db_path, |(stem, _)| stem);
+    (!is_server(db_path.as_ref())).then(|| format!("{stem}.expanded.sqlite"))
+}
+
 /// Writes the spec; `taken` are the names in the database, in lower case.
-pub fn write(found: &Inventory, db_path: &str, copy: bool, taken: Vec<String>) -> String {
+pub fn write(found: &Inventory, db_path: &str, taken: Vec<String>) -> String {
     if is_server(db_path.as_ref()) {
-        let place = "# The expanded tables go into this schema:\n# schema = \"expanded\"\n";
+        let place = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
         return write_of(found, &format!("url = {}\n{place}", text(db_path)), taken);
     }
-    let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
-    let output = text(&format!("{}.expanded.sqlite", stem.map_or(db_path, |(stem, _)| stem)));
-    let output = if copy {
+    let output = output_of(db_path).map(|output| {
         format!(
-            "# The database stays as it is; the tables are published into a copy of it.\noutput = {output}\n"
+            "# hqdl publishes into this copy. Without this line it publishes into the database itself.\n\
+             output = {}\n",
+            text(&output)
         )
-    } else {
-        format!("# Publish into a copy instead of into the database itself:\n# output = {output}\n")
-    };
+    });
+    let output = output.unwrap_or_default();
     write_of(found, &format!("path = {}\n{output}", text(db_path)), taken)
 }
 
@@ -87,17 +93,17 @@ fn write_of(found: &Inventory, database: &str, taken: Vec<String>) -> String {
         draft.example(&found.lists);
     }
     if !found.persons.is_empty() {
-        let names: Vec<&str> = found.persons.iter().map(String::as_str).collect();
+        let names: Vec<&str> = found.persons.iter().map(|t| t.name.as_str()).collect();
         draft.out.push_str(&format!(
-            "\n# Left out on purpose, they hold persons' data: {}. What a key or a context\n\
-             # shows is sent to the endpoint.\n",
+            "\n# Left out because they hold personal data: {}. hqdl sends the columns of a key\n\
+             # and of a context to the endpoint.\n",
             listed(&names)
         ));
     }
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|e| e.table.name.as_str()).collect();
         draft.out.push_str(&format!(
-            "\n# Entities too, which an [[expansion]] could have: {}\n",
+            "\n# Other tables that could have an [[expansion]]: {}\n",
             listed(&names)
         ));
     }
@@ -125,8 +131,9 @@ impl DraftedSpec {
         let key = entity.key_names();
         self.line("\n[[expansion]]");
         self.line(&format!("name = {}", text(&name)));
-        self.line("# Say in a sentence what the rows are; the model reads it.");
-        self.line(&format!("about = {}", text(&format!("Each row is one {noun}."))));
+        self.line("# The model reads this sentence. Describe the rows more closely if you can.");
+        let about = entity.about.clone().unwrap_or_else(|| about(&noun, &entity.examples));
+        self.line(&format!("about = {}", text(&about)));
         match &entity.owned {
             Some(owned) => self.line(&format!("source = {}", sql_text(&owned.select))),
             None => self.line(&format!("source = {}", source(&table.name))),
@@ -135,7 +142,7 @@ impl DraftedSpec {
         self.line(&format!("key = {}", array(&key)));
         let context = context(entity);
         if !context.is_empty() {
-            self.line("# Shown to the model beside the key:");
+            self.line("# Further columns that the model sees beside the key:");
             self.line(&format!("# context = {}", array(&context)));
         }
         let mut columns = ColumnNames::of(entity);
@@ -146,7 +153,7 @@ impl DraftedSpec {
             self.list_column(&column, list, &key, &noun);
             if Some(list.values) == longest && used.len() > 1 {
                 let many = self.free_name(&format!("{name}_{}", plain(&column, &list.words)));
-                self.line(&format!("# If one {noun} can have several:"));
+                self.line(&format!("# If one {noun} can have several values:"));
                 self.line(&format!(
                     "# many = {{ table = {}, column = {} }}",
                     text(&many),
@@ -154,7 +161,12 @@ impl DraftedSpec {
                 ));
             }
         }
-        if used.is_empty() {
+        for (name, about) in &entity.advised {
+            let column = columns.free_name(name, &[]);
+            self.text_column(&column, about);
+            self.question(&look::words(&column).join(" "), &key, &noun);
+        }
+        if used.is_empty() && entity.advised.is_empty() {
             let column = columns.free_name("description", &["summary".to_owned()]);
             self.example_column(&column, &key, &noun);
         }
@@ -176,13 +188,17 @@ impl DraftedSpec {
 
     fn example_column(&mut self, column: &str, key: &[&str], entity: &str) {
         let what = noun(&look::words(column), "description");
-        self.line("\n# An example: put what you want to know in its place.");
-        self.line("[[expansion.column]]");
+        self.line("\n# An example. Replace it with what you want to know.");
+        self.out.truncate(self.out.trim_end().len());
+        self.text_column(column, &format!("a one-sentence description of the {entity}"));
+        self.question(&what, key, entity);
+    }
+
+    fn text_column(&mut self, column: &str, about: &str) {
+        self.line("\n[[expansion.column]]");
         self.line(&format!("name = {}", text(column)));
         self.line("type = \"text\"            # or integer, real, boolean, date, url");
-        let about = format!("a one-sentence description of the {entity}");
-        self.line(&format!("about = {}", text(&about)));
-        self.question(&what, key, entity);
+        self.line(&format!("about = {}", text(about)));
     }
 
     /// A question leads to one column of a key, so a second column that could
@@ -204,13 +220,13 @@ impl DraftedSpec {
         let longest = lists.iter().max_by_key(|l| l.values);
         let why = match longest {
             Some(list) => format!(
-                "# No table here is more than a list of names, with short texts that tell its rows\n\
-                 # apart. If those of {} are what you ask about, take the # away below.\n#\n",
+                "# hqdl found only lists of names in this database. If you want to ask about the\n\
+                 # names in {}, remove the # from the lines below.\n#\n",
                 shown(&list.table)
             ),
             None => "\
-                # No table here has short texts that tell its rows apart. An expansion needs rows\n\
-                # that a model knows by name, from a table or a SELECT, such as:\n#\n"
+                # No table here has short text columns that identify its rows. An expansion needs\n\
+                # a table or a SELECT whose rows a model knows by name, for example:\n#\n"
                 .to_owned(),
         };
         let example = longest.map_or_else(|| EXAMPLE.to_owned(), |list| self.list_example(list));
@@ -291,6 +307,17 @@ fn context(entity: &EntityTable) -> Vec<&str> {
         .take(CONTEXT)
         .map(|c| c.name.as_str())
         .collect()
+}
+
+/// Returns the sentence that describes the rows to the model, with the names of a few of them.
+fn about(noun: &str, examples: &[String]) -> String {
+    match examples.split_last() {
+        None => format!("Each row is one {noun}."),
+        Some((one, [])) => format!("Each row is one {noun}, for example {one}."),
+        Some((last, rest)) => {
+            format!("Each row is one {noun}, for example {} or {last}.", rest.join(", "))
+        }
+    }
 }
 
 /// Words as a noun of a sentence.

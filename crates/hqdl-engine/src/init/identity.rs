@@ -143,7 +143,7 @@ fn sets(table: &SurveyedTable) -> Vec<Vec<usize>> {
 
 /// Whether a column holds the names of a table's rows: it says so, or it is called as
 /// they are, `School` of `schools`.
-fn is_name(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
+pub fn is_name(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     look::is_name(&column.name) || column.kind == ValueKind::Name && is_called_as(table, column)
 }
 

@@ -166,16 +166,17 @@ pub fn of(table: &SurveyedTable) -> Holds {
     let any = |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
     // What a browser keeps of where somebody was.
     let visits = |words: &[String]| words == ["visit", "count"];
+    // A school has a principal with a phone, and is not a person.
+    let is_person = last == "person"
+        || any(&look::is_part_of_person) && !table.columns.iter().any(|c| is_called_as(table, c));
     if any(&visits)
         || FRAMEWORKS.iter().any(|f| name.starts_with(f))
         || FRAMEWORK_TABLES.contains(&&*name)
     {
         Holds::Framework
     } else if PERSONS.contains(&last)
-        // A school has a principal with a phone, and is none.
-        || any(&look::is_part_of_person)
-            && any(&look::is_private)
-            && !table.columns.iter().any(|c| is_called_as(table, c))
+        || is_person && any(&look::is_private)
+        || any(&look::is_personal)
     {
         Holds::Persons
     } else if EVENTS.contains(&last) || happened(table) {

@@ -95,26 +95,22 @@ impl List {
         matches!(look::words(&self.column).as_slice(), [one] if BARE.contains(&one.as_str()))
     }
 
-    /// Whether an entity may lack a column of this list: neither it nor a
-    /// table between the two refers to the list, and the list is not named
-    /// after another entity.
+    /// Returns whether an entity may lack a column of this list. If any table refers to the list,
+    /// its values describe that table. Otherwise they describe the entity that the list is named
+    /// after, or the only entity of the database.
     pub fn may_belong_to(
         &self,
         entity: &SurveyedTable,
+        entities: &[&SurveyedTable],
         others: &[&SurveyedTable],
-        between: &[&SurveyedTable],
     ) -> bool {
-        let named_after = |other: &&SurveyedTable| {
-            !other.words.is_empty()
-                && other.name != entity.name
-                && self.words.starts_with(&other.words)
+        let is_named_after =
+            |t: &SurveyedTable| !t.words.is_empty() && self.words.starts_with(&t.words);
+        let owner = match entities.iter().find(|t| is_named_after(t)) {
+            Some(owner) => owner.name == entity.name,
+            None => entities.len() == 1,
         };
-        let links = |table: &&SurveyedTable| {
-            self.is_referred_to_by(table) && refers(table, &entity.name, &entity.words)
-        };
-        !self.is_referred_to_by(entity)
-            && !others.iter().any(named_after)
-            && !between.iter().any(links)
+        owner && !entities.iter().chain(others).any(|t| self.is_referred_to_by(t))
     }
 
     /// Whether a table refers to this list, by foreign key or by a column of

@@ -235,6 +235,15 @@ pub fn is_private(words: &[String]) -> bool {
     words.iter().any(|w| private.contains(&w.as_str()))
 }
 
+/// Returns whether a column of this name holds data that only a person has.
+pub fn is_personal(words: &[String]) -> bool {
+    let personal = ["ssn", "passport", "birthdate", "birthday", "dob", "password", "nino"];
+    let pairs =
+        [["social", "security"], ["date", "birth"], ["birth", "date"], ["marital", "status"]];
+    words.iter().any(|w| personal.contains(&w.as_str()))
+        || pairs.iter().any(|pair| pair.iter().all(|w| words.iter().any(|o| o == w)))
+}
+
 /// Whether a column of this name holds an abbreviation of a name.
 pub fn is_code_name(words: &[String]) -> bool {
     let codes = ["code", "abbreviation", "abbr", "iso", "iso2", "iso3", "sku"];

@@ -5,6 +5,7 @@
 //! finds keys and `list` value lists; `draft` writes the TOML. What is
 //! proposed is valid: the draft passes [`check`](hqdl_spec::check) as it is.
 
+pub mod advice;
 mod draft;
 mod identity;
 mod kind;
@@ -18,6 +19,7 @@ use std::cmp::Reverse;
 
 use rusqlite::ErrorCode;
 
+use advice::TableAdvice;
 use hqdl_database::{Database, StoreError, message};
 use hqdl_values::format::{count_noun, thousands};
 use identity::Identity;
@@ -48,25 +50,58 @@ pub struct Scaffold {
 /// At most the first 100,000 rows of each table are looked at.
 ///
 /// The spec passes its check, except when no table holds entities: then its
-/// expansion is an example in comments, and a note says so.
+/// expansion is an example in comments, and a note says so. The spec publishes into a
+/// copy beside the database.
 ///
 /// # Errors
 /// [`StoreError`] when the database is locked, damaged or cannot be read.
 pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
-    scaffold_beside(db, db_path, false)
+    FirstSpec::look(db)?.write(db_path)
 }
 
-/// The same; `copy` proposes that the tables be published into a copy, as they are,
-/// too, for a database that a program keeps for itself.
-///
-/// # Errors
-/// [`StoreError`] when the database is locked, damaged or cannot be read.
-pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaffold, StoreError> {
-    db.sample(survey::SAMPLE_ROWS + 1)?;
-    let found = Inventory::look(db)?;
-    let copy = copy || !found.framework.is_empty();
-    let taken = survey::taken(db).map_err(|e| db.error(&e))?;
-    Ok(Scaffold { toml: draft::write(&found, db_path, copy, taken), notes: found.notes() })
+/// A first spec before it is written: a model can be asked about its tables.
+#[derive(Debug)]
+pub struct FirstSpec<'db> {
+    db: &'db Database,
+    found: Inventory,
+}
+
+impl<'db> FirstSpec<'db> {
+    /// Looks at the tables of a database.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is locked, damaged or cannot be read.
+    pub fn look(db: &'db Database) -> Result<Self, StoreError> {
+        db.sample(survey::SAMPLE_ROWS + 1)?;
+        Ok(Self { db, found: Inventory::look(db)? })
+    }
+
+    /// Describes the tables that get an expansion, for [`advice::query`].
+    #[must_use]
+    pub fn cards(&self) -> Vec<String> {
+        let (chosen, _) = self.found.chosen();
+        chosen.iter().map(|entity| advice::card(self.db, &entity.table)).collect()
+    }
+
+    /// Applies a model's advice, in the order of the [`cards`](Self::cards).
+    pub fn follow(&mut self, advised: &[TableAdvice]) {
+        for (entity, advised) in self.found.entities.iter_mut().zip(advised) {
+            advice::follow(self.db, entity, advised);
+        }
+    }
+
+    /// Writes the spec; `db_path` is how it refers to the database.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be read.
+    pub fn write(&self, db_path: &str) -> Result<Scaffold, StoreError> {
+        let taken = survey::taken(self.db).map_err(|e| self.db.error(&e))?;
+        let mut notes = self.found.notes();
+        notes.extend(draft::output_of(db_path).map(|output| {
+            format!("the spec publishes into the copy {output}, and the database stays as it is")
+        }));
+        Ok(Scaffold { toml: draft::write(&self.found, db_path, taken), notes })
+    }
 }
 
 /// A table whose rows are entities.
@@ -76,14 +111,35 @@ struct EntityTable {
     key: Identity,
     /// The key with the name of what its rows belong to.
     owned: Option<Owned>,
+    /// A few names of its rows, for the sentence that describes them.
+    examples: Vec<String>,
+    /// The model's sentence about a row.
+    about: Option<String>,
+    /// Names and descriptions of columns that the model proposes.
+    advised: Vec<(String, String)>,
 }
 
 impl EntityTable {
+    fn new(table: SurveyedTable, key: Identity) -> Self {
+        Self { table, key, owned: None, examples: Vec::new(), about: None, advised: Vec::new() }
+    }
+
     /// The names of the key's columns.
     fn key_names(&self) -> Vec<&str> {
         match &self.owned {
             Some(owned) => owned.key.iter().map(String::as_str).collect(),
             None => self.key.names(&self.table),
+        }
+    }
+
+    /// Reads the names of a few rows; a table that cannot be read has none.
+    fn read_examples(&mut self, db: &Database) {
+        let table = &self.table;
+        let columns = self.key.columns.iter().filter_map(|c| table.columns.get(*c));
+        let names = columns.filter(|c| c.kind == survey::ValueKind::Name);
+        let named = names.clone().find(|c| identity::is_name(table, c));
+        if let Some(column) = named.or_else(|| names.clone().next()) {
+            self.examples = survey::examples(db, &table.name, &column.name).unwrap_or_default();
         }
     }
 
@@ -93,10 +149,12 @@ impl EntityTable {
         let sample = if self.table.more { "a sample of " } else { "" };
         let rows = count_noun(found.rows, "row");
         if found.repeats() == 0 {
-            format!("{sample}{rows}, no two alike")
+            format!("{sample}{rows}, each with a different key")
         } else {
             let keys = thousands(found.distinct);
-            format!("{sample}{rows} with {keys} different keys; rows that share one are one entity")
+            format!(
+                "{sample}{rows} with {keys} different keys; rows with the same key get the same answers"
+            )
         }
     }
 }
@@ -108,7 +166,7 @@ struct Inventory {
     entities: Vec<EntityTable>,
     lists: Vec<List>,
     /// Tables of private persons.
-    persons: Vec<String>,
+    persons: Vec<SurveyedTable>,
     /// Tables of what happened once, or was measured.
     events: Vec<String>,
     /// Tables that a program keeps of itself.
@@ -139,6 +197,7 @@ impl Inventory {
             let owned = Owned::find(db, &found.entities[n], &found.entities);
             found.entities[n].owned = owned;
         }
+        found.entities.iter_mut().take(EXPANSIONS).for_each(|entity| entity.read_examples(db));
         Ok(found)
     }
 
@@ -159,7 +218,7 @@ impl Inventory {
         for list in owners {
             let table = survey::table(db, &list.table)?;
             match Identity::find(db, &table)? {
-                Some(key) => self.entities.push(EntityTable { table, key, owned: None }),
+                Some(key) => self.entities.push(EntityTable::new(table, key)),
                 None => self.lists.push(list),
             }
         }
@@ -195,7 +254,7 @@ impl Inventory {
         } else if table.rows == 0 {
             self.empty.push(table.name);
         } else if holds == Holds::Persons {
-            self.persons.push(table.name);
+            self.persons.push(table);
         } else if let Some(list) = List::find(db, &table) {
             self.lists.push(list);
         } else {
@@ -210,7 +269,7 @@ impl Inventory {
                         && (key.found.distinct * 2 >= key.found.rows
                             || !list::refers_to_any(&table)) =>
                 {
-                    self.entities.push(EntityTable { table, key, owned: None });
+                    self.entities.push(EntityTable::new(table, key));
                 }
                 _ => self.facts.push(table),
             }
@@ -225,9 +284,9 @@ impl Inventory {
 
     /// The lists whose values an entity may lack.
     fn lists_of(&self, entity: &EntityTable) -> Vec<&List> {
-        let others: Vec<&SurveyedTable> = self.entities.iter().map(|e| &e.table).collect();
-        let between: Vec<&SurveyedTable> = self.facts.iter().collect();
-        self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &others, &between)).collect()
+        let entities: Vec<&SurveyedTable> = self.entities.iter().map(|e| &e.table).collect();
+        let others: Vec<&SurveyedTable> = self.facts.iter().chain(&self.persons).collect();
+        self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &entities, &others)).collect()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -235,7 +294,7 @@ impl Inventory {
         let (chosen, rest) = self.chosen();
         for entity in chosen {
             notes.push(format!(
-                "{} is keyed by {}: {}",
+                "the key of {} is {}: {}",
                 shown(&entity.table.name),
                 entity.key_names().into_iter().map(shown).collect::<Vec<_>>().join(", "),
                 entity.key_remark(),
@@ -243,14 +302,14 @@ impl Inventory {
         }
         if chosen.is_empty() {
             notes.push(format!(
-                "no table of entities was found: none has rows that up to three short text columns \
-                 tell apart (ids, numbers, dates, links and texts of more than {} characters on \
-                 average are no names)",
+                "found no table to expand: no table has up to three short text columns that identify \
+                 its rows (ids, numbers, dates, links, and texts of more than {} characters on \
+                 average do not count)",
                 survey::NAME_LENGTH
             ));
             notes.push(
                 "the spec has no expansion yet, so it does not pass `hqdl check`: edit the example \
-                 in it first"
+                 at its end first"
                     .to_owned(),
             );
         }
@@ -264,14 +323,24 @@ impl Inventory {
             "entities without an expansion yet",
             rest.iter().map(|e| e.table.name.as_str()).collect(),
         );
-        say("left out, they hold persons' data", self.persons.iter().map(String::as_str).collect());
-        say("left out, events and measurements", self.events.iter().map(String::as_str).collect());
-        say("left out, a program's own", self.framework.iter().map(String::as_str).collect());
+        let persons = self.persons.iter().map(|t| t.name.as_str()).collect();
+        say("left out because they hold personal data", persons);
+        say(
+            "left out because they hold events or measurements",
+            self.events.iter().map(String::as_str).collect(),
+        );
+        say(
+            "left out because they belong to a program or framework",
+            self.framework.iter().map(String::as_str).collect(),
+        );
         let others = self.facts.iter().filter(|t| !self.events.contains(&t.name));
-        say("left out, no names to ask about", others.map(|t| t.name.as_str()).collect());
-        say("left out, empty", self.empty.iter().map(String::as_str).collect());
+        say(
+            "left out because their rows have no names to ask about",
+            others.map(|t| t.name.as_str()).collect(),
+        );
+        say("left out because they are empty", self.empty.iter().map(String::as_str).collect());
         for (name, why) in &self.unread {
-            notes.push(format!("{} is left out, it cannot be read: {why}", shown(name)));
+            notes.push(format!("{} is left out because it cannot be read: {why}", shown(name)));
         }
         notes
     }

@@ -14,6 +14,10 @@ const KIND_ROWS: u64 = 1_000;
 /// Columns of a table that are looked at; `SQLite` answers with 2,000 at most,
 /// and each takes three here.
 const COLUMNS: usize = 300;
+/// Rows that the examples of a column are taken from.
+const EXAMPLE_ROWS: u64 = 5;
+/// Characters of an example at most.
+const EXAMPLE_LENGTH: usize = 40;
 /// Values of more bytes are measured, not read.
 const READ_BYTES: u64 = 400;
 /// The average characters from which a text tells a story instead of a name.
@@ -204,6 +208,22 @@ pub fn distinct(
     limit: u64,
 ) -> rusqlite::Result<DistinctRows> {
     distinct_of(db, &spread_rows(db, &sql::name(table), limit), columns, limit)
+}
+
+/// Returns up to three different short values of a column, from rows spread over the table.
+///
+/// # Errors
+/// `SQLite`'s, when the table cannot be read.
+pub fn examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Vec<String>> {
+    let from = spread_rows(db, &sql::name(table), EXAMPLE_ROWS);
+    let column = format!("t.{}", sql::name(column));
+    let sql = format!(
+        "SELECT DISTINCT {column} FROM {from} AS t WHERE typeof({column}) = 'text'
+         AND length({column}) BETWEEN 1 AND {EXAMPLE_LENGTH} LIMIT 3"
+    );
+    let mut statement = db.connection().prepare(&sql)?;
+    let values = statement.query_map([], |row| row.get(0))?;
+    values.collect()
 }
 
 /// Counts the same in the first rows of a table, view or subquery.

@@ -23,7 +23,7 @@ pub enum TablesError {
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// A folder has no CSV file in it.
-    #[error("{} has no CSV file in it", .0.display())]
+    #[error("{} contains no CSV file", .0.display())]
     NoFiles(PathBuf),
 }
 
@@ -94,7 +94,7 @@ fn add(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     let header = reader().headers().map_err(|e| e.to_string())?.clone();
     let names = names(&header);
     if names.is_empty() {
-        return Err("it has no line with the names of columns".to_owned());
+        return Err("it has no header line with column names".to_owned());
     }
     let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {
@@ -116,8 +116,8 @@ fn add(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     }
     let renamed = header.iter().zip(&names).filter(|(field, name)| field.trim() != **name);
     let notes = renamed.map(|(field, name)| match field.trim() {
-        "" => format!("{}: a column without a name is called `{name}`", file.display()),
-        field => format!("{}: a second column `{field}` is called `{name}`", file.display()),
+        "" => format!("{}: a column without a name is imported as `{name}`", file.display()),
+        field => format!("{}: a second column `{field}` is imported as `{name}`", file.display()),
     });
     Ok(notes.collect())
 }

@@ -93,7 +93,7 @@ impl Work<'_> {
         if let Some(turn) = self.facts.try_lock(&name)? {
             return Ok(turn);
         }
-        let why = "another run sends batches of this spec; this one waits for its end";
+        let why = "another run sends batches of this spec; this run waits until it ends";
         listener(&Event::Warning(why.to_owned()));
         let turn = self.facts.lock(&name, interrupt)?;
         turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))

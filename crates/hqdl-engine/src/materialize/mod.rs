@@ -36,9 +36,11 @@ use hqdl_facts::{Facts, FactsError, Wanted};
 use hqdl_model::generate::{Event, Listener, Stopped};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, ModelChoice, SetupError};
+
 use hqdl_spec::overrides::{Overrides, OverridesError};
-use hqdl_spec::{Expansion, Provider, Spec};
+use hqdl_spec::{Expansion, Format, Provider, Spec};
 use hqdl_values::cell::State;
+use hqdl_values::format::count_noun;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +67,10 @@ pub enum MaterializeError {
     #[error("--where: {0}")]
     Where(String),
     /// The model takes no batches.
-    #[error("recordings take no batches")]
+    #[error("recordings cannot be run as batches")]
     NoBatches,
     /// Batches go to the model of `[model]` alone.
-    #[error("`{expansion}` is asked of [model.{model}], and batches are sent to [model] alone")]
+    #[error("`{expansion}` uses [model.{model}], but hqdl sends batches only to [model]")]
     BatchesOfOther {
         /// The expansion.
         expansion: String,
@@ -76,7 +78,7 @@ pub enum MaterializeError {
         model: String,
     },
     /// Batches hold no images.
-    #[error("`{0}` shows images, and batches take none")]
+    #[error("`{0}` sends images, which batches do not support")]
     BatchesOfImages(String),
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
@@ -254,7 +256,7 @@ impl<'w> Work<'w> {
                 survey
                     .keys
                     .report
-                    .remarks()
+                    .run_remarks()
                     .into_iter()
                     .map(|r| format!("{}: {r}", expansion.name)),
             );
@@ -263,9 +265,9 @@ impl<'w> Work<'w> {
             }
             if survey.under_way() > 0 {
                 warnings.push(format!(
-                    "{}: {} cells are asked for by batches under way and are not counted",
+                    "{}: running batches ask for {}, which the plan leaves out",
                     expansion.name,
-                    survey.under_way()
+                    count_noun(survey.under_way(), "cell")
                 ));
             }
             plan.expansions.push(survey.plan.clone());
@@ -328,7 +330,7 @@ impl<'w> Work<'w> {
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, false)?;
-            for remark in survey.keys.report.remarks() {
+            for remark in survey.keys.report.run_remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }
             report.reused += survey.known;
@@ -337,7 +339,8 @@ impl<'w> Work<'w> {
         let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
         if under_way > 0 && self.way == Way::Live {
             listener(&Event::Warning(format!(
-                "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
+                "running batches ask for {}, which this run skips: `--batch` waits for them",
+                count_noun(under_way, "cell")
             )));
         }
         let mut said = self.rounds_gone_on_with(&surveys);
@@ -416,21 +419,35 @@ impl<'w> Work<'w> {
         if nothing && target.standing(self.database).is_some_and(keeps) {
             report.as_surveyed(&surveys);
             listener(&Event::Warning(
-                "nothing was answered, so the tables stay as they were".to_owned(),
+                "the model answered nothing, so the published tables are unchanged".to_owned(),
             ));
             return Ok(true);
+        }
+        if report.asked.total() > 0 && report.asked.total() == report.asked.get(State::Invalid) {
+            listener(&Event::Warning(self.unreadable_advice()));
         }
         match self.publish(&surveys, listener, interrupt, report) {
             Err(MaterializeError::Stopped(why)) => {
                 report.as_surveyed(&surveys);
                 listener(&Event::Warning(
-                    "another run publishes there, so the tables stay as they were".to_owned(),
+                    "another run publishes into the same database, so this run leaves the tables unchanged".to_owned(),
                 ));
                 report.stopped.get_or_insert(Arc::new(why));
             }
             published => report.failed = report.failed.take().or(published.err()),
         }
         Ok(report.published)
+    }
+
+    /// Returns the advice for a run whose answers were all unreadable.
+    fn unreadable_advice(&self) -> String {
+        let is_csv = self.spec.expansions.iter().any(|e| e.format == Some(Format::Csv));
+        let advice = if is_csv {
+            "small models often answer in JSON only: set `format = \"json\"` in the expansion"
+        } else {
+            "look at one with `hqdl why`, and try `rows_per_request = 1` or another model"
+        };
+        format!("hqdl could not read any answer of this run; {advice}, then pass --retry-failed")
     }
 
     /// Whether all expansions have been published to a database before.

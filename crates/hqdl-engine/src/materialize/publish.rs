@@ -52,9 +52,7 @@ impl<'w> Work<'w> {
     ) -> Result<(), MaterializeError> {
         for expansion in &self.spec.expansions {
             if let Some(told) = db.edited(expansion)? {
-                listener(&Event::Warning(format!(
-                    "{told}; they are made again from what is known"
-                )));
+                listener(&Event::Warning(format!("{told}; this run restores them from the cache")));
             }
         }
         Ok(())
@@ -139,7 +137,7 @@ impl<'w> Work<'w> {
             let survey = self.survey(n, false)?;
             if survey.names != before.names {
                 listener(&Event::Warning(format!(
-                    "{}: rows of its sources came or went meanwhile, and what is published is what they are now",
+                    "{}: rows of its sources changed during the run; the published table has the current rows",
                     expansion.name
                 )));
             }

@@ -9,6 +9,7 @@ use hqdl_facts::{FactsError, History, Reason, Wanted};
 use hqdl_model::plan::ColumnPlan;
 use hqdl_spec::Spec;
 use hqdl_values::cell::State;
+use hqdl_values::format::count_noun;
 
 /// A round of asking again for one column.
 #[derive(Debug)]
@@ -92,9 +93,10 @@ impl Work<'_> {
             let column = &self.spec.expansions[round.expansion].columns[round.column].name;
             (left > 0).then(|| {
                 format!(
-                    "the {} of `{column}` begun {} goes on: {left} cells are left",
+                    "the {} of `{column}` that began {} continues, with {} left",
                     round.subject.kind.name(),
-                    open.begun_at
+                    open.begun_at,
+                    count_noun(left, "cell")
                 )
             })
         };

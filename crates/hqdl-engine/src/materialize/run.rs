@@ -70,7 +70,7 @@ impl Work<'_> {
                 format!("{} tokens", left.most.tokens)
             };
             listener(&Event::Warning(format!(
-                "{} {} in flight when a run was killed; up to {price} counts as spent",
+                "{} {} in flight when an earlier run was killed; up to {price} counts as spent",
                 count_noun(left.requests, "request"),
                 if left.requests == 1 { "was" } else { "were" }
             )));

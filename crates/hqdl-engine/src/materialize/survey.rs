@@ -131,7 +131,7 @@ impl<'w> Work<'w> {
             _ => Ok(unfit
                 .into_iter()
                 .map(|(name, why)| {
-                    format!("{name}: nothing is asked, --where does not apply to it ({why})")
+                    format!("{name}: skipped, because --where does not apply to it ({why})")
                 })
                 .collect()),
         }

@@ -131,7 +131,7 @@ impl<'t> CallText<'t> {
             let place = match piece.keyword {
                 None => places.next().ok_or_else(|| {
                     let name = self.name.text(self.text);
-                    let message = format!("`{name}` takes {} and no more", listed(arguments));
+                    let message = format!("`{name}` takes at most {}", listed(arguments));
                     QueryError::sql(message, Some(piece.span()), "one too many", "")
                 })?,
                 Some(keyword) => {
@@ -147,13 +147,8 @@ impl<'t> CallText<'t> {
                 }
             };
             if given[place].replace(piece).is_some() {
-                let message = format!("`{}` is given twice", arguments[place][0]);
-                return Err(QueryError::sql(
-                    message,
-                    Some(piece.span()),
-                    "for the second time",
-                    "",
-                ));
+                let message = format!("`{}` appears twice", arguments[place][0]);
+                return Err(QueryError::sql(message, Some(piece.span()), "second time", ""));
             }
         }
         Ok((given, others))
@@ -173,7 +168,7 @@ impl<'t> CallText<'t> {
                 format!("`{name}` has no argument `{word}`"),
                 Some(keyword.span()),
                 "not an argument",
-                format!("{near}it takes {}", listed(&arguments)),
+                format!("{near}its arguments are {}", listed(&arguments)),
             ));
         }
         let mut given = given.into_iter();

@@ -81,9 +81,9 @@ pub(super) fn options(
             choosing.values(&text, usize::MAX).map_err(|e| placed(e, span, None))
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
-            format!("the options `{column}` are no column that can be told"),
+            format!("the options `{column}` do not name a column"),
             Some(span.clone()),
-            "a column is expected",
+            "expected a column",
             "write options=table.column, options=('a', 'b') or options=(SELECT …)",
         )),
         (None, _) if infer && call.return_type.is_none() => {

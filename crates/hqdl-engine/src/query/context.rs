@@ -159,7 +159,7 @@ impl Contexts {
                 1 => "its context".to_owned(),
                 more => format!("{more} contexts"),
             };
-            (*call, format!("{used} of the {rows} rows of {of} were used (--truncate)"))
+            (*call, format!("the model saw {used} of the {rows} rows of {of} (--truncate)"))
         };
         self.cuts.iter().map(told).collect()
     }
@@ -230,17 +230,16 @@ impl TooLong {
         };
         let what = if self.document { "document" } else { "context" };
         let message = format!(
-            "the {what} of {name}('{question}') has {about}{} tokens{rows}, and {} is the limit",
+            "the {what} of {name}('{question}') has {about}{} tokens{rows}; the limit is {}",
             self.tokens, self.most
         );
         let help = if self.document {
             "hqdl has no aggregate operators yet: summarize each row and then the summaries, or \
              raise `passage_tokens` in [limits]"
         } else if self.not_one {
-            "not even one row of it fits; narrow its query, or raise `context_tokens` in [limits]"
+            "not even one row fits; select fewer columns, or raise `context_tokens` in [limits]"
         } else {
-            "narrow its query, raise `context_tokens` in [limits], or pass --truncate to use the \
-             rows that fit"
+            "select fewer rows, raise `context_tokens` in [limits], or pass --truncate to use only the rows that fit"
         };
         let span = call.filter(|_| shown).map(|c| spelled.place(&c.span));
         QueryError::sql(message, span, "this call", help)

@@ -29,16 +29,16 @@ pub enum QueryError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// A value must be asked for, and the request came without a model.
-    #[error("a call must be asked, and there is no model")]
+    #[error("a call needs a model, but none is named")]
     NoModel,
     /// The query stopped on the way; what was answered is kept.
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// `SQLite` took longer over the query than it may.
-    #[error("the query ran longer than {} s", .0.as_secs_f64())]
+    #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
     Timeout(Duration),
     /// The rows could not be written.
-    #[error("cannot write the rows: {0}")]
+    #[error("cannot write the result: {0}")]
     Output(std::io::Error),
     /// The runtime could not be started.
     #[error("cannot start: {0}")]

@@ -79,12 +79,12 @@ pub(super) fn fits(
 ) -> Result<Given, &'static str> {
     let many = column.many.is_some() && !computed;
     if is_list(call) && !many {
-        return Err("a list is asked for");
+        return Err("the call asks for a list");
     }
     if many {
         let one = call.return_type.is_some_and(|t| !t.list) || call.options.is_some();
         return if one && !is_list(call) {
-            Err("one value is asked for")
+            Err("the call asks for one value")
         } else {
             Ok(Given::AsItIs)
         };
@@ -114,13 +114,13 @@ fn of_truth(
             return Ok(Given::AsItIs);
         }
         let words = words(options.iter().map(|o| o.text().unwrap_or_default().into_owned()));
-        let words = words.ok_or("the options are no yes and no")?;
+        let words = words.ok_or("the options are not yes and no")?;
         let texts = matches!(said, None | Some(Type::Text));
-        return if texts { Ok(Given::Words(words)) } else { Err("a value is asked for") };
+        return if texts { Ok(Given::Words(words)) } else { Err("the call asks for a value") };
     }
     match said {
         Some(Type::Boolean | Type::Integer) => return Ok(Given::AsItIs),
-        Some(_) => return Err("a value is asked for"),
+        Some(_) => return Err("the call asks for a value"),
         None => {}
     }
     let mut texts = usage.compared.iter().filter_map(|c| match c {
@@ -129,7 +129,7 @@ fn of_truth(
     });
     let Some(first) = texts.next() else {
         let computed = usage.compared.contains(&ComparedWith::Words);
-        return if computed { Err("a value is asked for") } else { Ok(Given::AsItIs) };
+        return if computed { Err("the call asks for a value") } else { Ok(Given::AsItIs) };
     };
     if call.ingredient.subject() == Subject::Document && !computed && column.kind == Type::Boolean {
         // It says yes and no in words by itself.
@@ -137,7 +137,7 @@ fn of_truth(
     }
     let all: Vec<String> = std::iter::once(first).chain(texts).collect();
     if all.iter().any(|t| yes_no::meaning(t).is_none()) {
-        return Err("a value is asked for");
+        return Err("the call asks for a value");
     }
     let word = |meaning: bool| {
         let found = all.iter().find(|t| yes_no::meaning(t) == Some(meaning));
@@ -174,18 +174,18 @@ fn of_value(
         (Some(Type::Real), Type::Integer) => Given::Real,
         // What is computed from a column may be of another type than the column.
         (Some(said), _) if computed && said != Type::Boolean => Given::AsItIs,
-        (Some(_), _) => return Err("a value of another type is asked for"),
+        (Some(_), _) => return Err("the call asks for a value of another type"),
     };
     let words = column.kind.is_text();
     let truth = usage.compared.contains(&ComparedWith::Truth);
     if said.is_none() && (truth || (words && kind(call, usage, None) == Type::Boolean)) {
-        return Err("true or false is asked for");
+        return Err("the call asks for true or false");
     }
     let Some(options) = options else { return Ok(given) };
     let Some(list) = column.values.as_ref().filter(|v| !v.open) else {
-        return Err("it may have other values than the options");
+        return Err("it can have values that are not options");
     };
     let is_option = |v: &String| options.iter().any(|o| o.text().is_some_and(|o| o == v.as_str()));
     let within = list.values.iter().all(is_option);
-    if within { Ok(given) } else { Err("the options are others than its values") }
+    if within { Ok(given) } else { Err("its values differ from the options") }
 }

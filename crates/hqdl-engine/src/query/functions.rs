@@ -148,7 +148,6 @@ impl Aggregate<ContextSoFar, ToSqlOutput<'static>> for RowsAggregate {
 /// What is said of a column of a context that no model can be shown as text.
 fn unreadable(column: &str, why: &str) -> String {
     format!(
-        "the column `{column}` of a context has a value that cannot be shown in a text: {why}; \
-         leave it out, or ask about each image: LLMMap('…', t.{column}, image=true)"
+        "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"
     )
 }

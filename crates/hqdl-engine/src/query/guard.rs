@@ -296,7 +296,7 @@ impl Guard {
             _ => None,
         };
         if let Some(what) = refused {
-            let help = "a query is one SELECT, WITH or VALUES over the tables that are there";
+            let help = "write one SELECT, WITH or VALUES over tables of the database";
             return QueryError::sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
         }
         match error.sqlite_error_code() {
@@ -318,7 +318,7 @@ impl Guard {
                 format!("a value is longer than {} bytes", LONGEST.load(Ordering::Relaxed)),
                 None,
                 "",
-                "take a part of it with `substr`",
+                "select a part of it with `substr`",
             ),
             _ => {
                 let message = message(error);
@@ -336,9 +336,10 @@ impl Guard {
             Some(("no such function", name)) => {
                 let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
                 let found = ingredients::all().into_iter().find(is);
-                return found.map_or_else(String::new, |found| {
-                    format!("a call stands in braces: {{{{{}(…)}}}}", found.name())
-                });
+                return found.map_or_else(
+                    || "use a function of SQLite; docs/query.md lists those of SUQL".to_owned(),
+                    |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
+                );
             }
             Some(("no such table", _)) => self.database.tables(),
             Some(("no such column", name)) => {
@@ -353,8 +354,11 @@ impl Guard {
                 columns.map(|(name, _)| name).collect()
             }
             _ if message.starts_with("near \"ILIKE\"") => {
-                return "ILIKE is PostgreSQL's: use the dialect `suql` (`--dialect suql`), or LIKE, \
-                        which ignores the case of ASCII letters in SQLite"
+                return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
+                    .to_owned();
+            }
+            _ if message == "incomplete input" => {
+                return "the query ends too early: complete it, as in SELECT name FROM city"
                     .to_owned();
             }
             _ => return String::new(),
@@ -369,12 +373,26 @@ impl Guard {
         }
         match (nearest(wrong, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, Some((table, _))) if self.database.columns(table).is_some() => {
+                format!("`{table}` has the columns {}", first_names(&known))
+            }
             (None, Some((table, _))) => {
                 format!("`{table}` must be a table or an alias in FROM that has this column")
+            }
+            (None, None) if message.starts_with("no such table") && !known.is_empty() => {
+                format!("the tables are {}", first_names(&known))
             }
             (None, None) => String::new(),
         }
     }
+}
+
+/// Returns the first names of a list, with a sign if there are more.
+fn first_names(names: &[String]) -> String {
+    const NAMED: usize = 8;
+    let more = if names.len() > NAMED { " …" } else { "" };
+    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    format!("{}{more}", first.join(", "))
 }
 
 /// The name that a message of `SQLite`'s ends in, without what stands before it

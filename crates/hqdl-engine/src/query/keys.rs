@@ -98,7 +98,7 @@ pub(super) fn keys(
         return by_part(expansion, usage, choosing);
     }
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
-    let mut reason = "its value does not come from a source of the expansion".to_owned();
+    let mut reason = "its value does not come from a source table of the expansion".to_owned();
     let Some(lineage) = &first.lineage else { return Err(reason) };
     for rows in &expansion.sources {
         let Some(source) = source(expansion, &rows.rows, choosing) else { continue };
@@ -108,7 +108,7 @@ pub(super) fn keys(
                 Err(why) => reason = why,
             },
             Roles::Several => {
-                "which of its tables is which of the source's is not certain"
+                "it is not certain which of its tables is which table of the source"
                     .clone_into(&mut reason);
             }
             Roles::None => {}
@@ -305,14 +305,14 @@ fn of_source(
     let all: Vec<&Lineage> = given.iter().map(|(_, lineage)| lineage.as_ref()).collect();
     let first = usage.keys.first().and_then(|k| k.lineage.as_ref());
     let Some(first) = first.filter(|lineage| is_of_key(lineage)) else {
-        return Err("its value is made of other columns than the key".to_owned());
+        return Err("its value is computed from other columns than the key".to_owned());
     };
     let over = Over { source, roles };
     let whole = given.len() == usage.keys.len();
     let matched = whole.then(|| over.match_key(&all, &parts, (expansion, usage), choosing));
     let Some(matched) = matched.flatten() else {
         return Err(format!(
-            "{} is not the key ({}), but something else to ask about",
+            "{} is not the key ({})",
             usage.keys.iter().map(|k| k.text.as_str()).collect::<Vec<_>>().join(", "),
             expansion.key.names().join(", ")
         ));
@@ -328,7 +328,7 @@ fn of_source(
         .filter(|g| !g.instances().is_empty() && g.instances().iter().all(|(of, _)| own(*of)))
         .collect();
     if groups.iter().any(|g| g.is(first)) && !determine(&groups, choosing)? {
-        return Err("the rows are grouped by it, and a group may have several keys".to_owned());
+        return Err("the rows are grouped by it, and a group can have several keys".to_owned());
     }
     let reached = |of: usize, column: &str| {
         let is = |r: &&ReachedColumn| r.instance == of && r.column.eq_ignore_ascii_case(column);

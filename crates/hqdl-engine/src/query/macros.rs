@@ -78,9 +78,8 @@ const KNOWN: [(&str, Macro<'static>); 23] = [
 ];
 
 const WEB: Macro<'static> = Macro::Refused(
-    "the web is not searched",
-    "give what a search would find: {{LLMQA('…', context=(SELECT …))}}, or \
-     {{RAGQA('…', documents.text)}}",
+    "hqdl does not search the web",
+    "pass the search results yourself: {{LLMQA('…', context=(SELECT …))}}, or {{RAGQA('…', documents.text)}}",
 );
 
 /// The query with such calls written anew; `None` where it has none.
@@ -217,10 +216,10 @@ impl CallText<'_> {
             edits.push((piece.span(), format!("'list[{}]'", written.trim())));
         } else if !own.list && said != own && name.to_lowercase().ends_with(kind) {
             return Err(QueryError::sql(
-                format!("`{name}` answers with {kind}, not with {}", written.trim()),
+                format!("`{name}` returns {kind}, not {}", written.trim()),
                 Some(piece.span()),
                 "contradicts the name",
-                format!("leave it out, or write `{ingredient}`"),
+                format!("remove it, or write `{ingredient}`"),
             ));
         }
         Ok(edits)
@@ -255,7 +254,7 @@ impl CallText<'_> {
             let unknown = self.pieces.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
             let help = unknown.clone().find_map(|word| {
                 nearest(lacking, [word])
-                    .map(|near| format!("did you mean `{lacking}=` by `{near}=`?"))
+                    .map(|near| format!("did you mean `{lacking}=` instead of `{near}=`?"))
             });
             let help = help.unwrap_or_else(|| format!("it takes {}", own.arguments.join(", ")));
             return Err(self.error(
@@ -280,9 +279,9 @@ impl CallText<'_> {
                 let asks_with = |slot: &TemplateSlot<'_>| *slot == TemplateSlot::Argument(name);
                 if !own.slots().iter().any(asks_with) {
                     return Err(self.error(
-                        format!("the question of `{}` has no place for a text", own.name),
+                        format!("the question of `{}` has no slot for a text", own.name),
                         "in this call",
-                        &format!("write {{{name}}} in its question, or give a column"),
+                        &format!("write {{{name}}} in its question, or pass a column"),
                     ));
                 }
                 names.push((words, true));
@@ -392,7 +391,7 @@ impl CallText<'_> {
             return Err(self.error(
                 format!("`{name}` needs a question and documents"),
                 "in this call",
-                "name the column that has their texts: {{RAGQA('…?', documents.text)}}",
+                "name the column with the texts: {{RAGQA('…?', documents.text)}}",
             ));
         };
         let question_text =
@@ -436,7 +435,7 @@ impl CallText<'_> {
             .is_some_and(|t| ["SELECT", "WITH", "VALUES"].iter().any(|w| t.is_word(self.text, w)));
         if !(first.is(b'(') && last.is(b')') && query) {
             return Err(self.error(
-                "the documents are no column and no query".to_owned(),
+                "the documents are neither a column nor a query".to_owned(),
                 "in this call",
                 "write documents.text, or (SELECT text FROM documents WHERE …)",
             ));
@@ -462,7 +461,7 @@ impl CallText<'_> {
             let day = piece.literal(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
             let Some(day) = day else {
                 return Err(QueryError::sql(
-                    format!("`{keyword}` of `DT` is no day"),
+                    format!("`{keyword}` of `DT` is not a day"),
                     Some(piece.span()),
                     "expected a text such as '2024-01-31'",
                     "",

@@ -152,10 +152,10 @@ pub struct Request<'a> {
 pub enum Dialect {
     /// That of `SQLite`, with `BlendSQL`'s ingredients.
     #[default]
-    #[value(help = "SQLite's, with BlendSQL's ingredients")]
+    #[value(help = "SQLite with BlendSQL ingredients")]
     Sqlite,
     /// That of `SUQL`, which is `PostgreSQL`'s with `answer` and `summary`.
-    #[value(help = "SUQL's: PostgreSQL's, with answer and summary")]
+    #[value(help = "PostgreSQL syntax, with answer and summary (SUQL)")]
     Suql,
 }
 

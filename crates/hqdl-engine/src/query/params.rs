@@ -76,7 +76,7 @@ pub fn bind(
                 format!("the parameter `{shown}` has no value"),
                 None,
                 "",
-                format!("give it one: --param {flag}=…"),
+                format!("pass --param {flag}=…"),
             ));
         };
         used[n] = true;
@@ -109,7 +109,7 @@ pub fn all_used(
     let help = if !help.is_empty() {
         help
     } else if names.is_empty() {
-        "it has none; write them as :name, or ? by position".to_owned()
+        "the query has no parameters; write them as :name, or ? by position".to_owned()
     } else {
         format!("it has {}", names.join(", "))
     };

@@ -35,7 +35,7 @@ pub(super) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec
     let note = |name: &String| {
         let text = sql::text(name);
         format!(
-            "\"{name}\" is no column here, so it is the text {text}: write {text} if you mean it"
+            "there is no column \"{name}\" here, so SQLite reads it as the text {text}: if you mean the text, write {text}"
         )
     };
     names.iter().map(note).collect()

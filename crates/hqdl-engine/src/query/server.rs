@@ -17,6 +17,7 @@ use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::Stopped as Ended;
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::format::count_noun;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
@@ -32,13 +33,13 @@ pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), Q
     let refused = |message: &str, help: &str| Err(QueryError::sql(message, None, "", help));
     if dialect == Dialect::Suql {
         return refused(
-            "SUQL is not run over a database on a server",
-            "write it in PostgreSQL's words",
+            "hqdl does not run SUQL on a database on a server",
+            "write the query in PostgreSQL's SQL",
         );
     }
     if !params.is_empty() {
         return refused(
-            "a query over a database on a server takes no parameters",
+            "a query on a database on a server cannot have parameters",
             "write the values into the query",
         );
     }

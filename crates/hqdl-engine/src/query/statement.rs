@@ -33,7 +33,7 @@ const OTHERS: [&str; 20] = [
 ];
 
 /// What every refusal says first.
-pub(super) const ONLY_READS: &str = "hqdl query only reads";
+pub(super) const ONLY_READS: &str = "`hqdl query` is read-only";
 
 /// Makes sure that a text is one statement that may be one for reading.
 ///
@@ -42,7 +42,7 @@ pub(super) const ONLY_READS: &str = "hqdl query only reads";
 pub fn check(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
         return Err(QueryError::sql(
-            "the query holds a NUL character",
+            "the query contains a NUL character",
             Some(at..at + 1),
             "SQLite stops reading here",
             "",
@@ -90,13 +90,12 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
 fn refused(word: &str, span: Range<usize>) -> QueryError {
     let help = match word {
         "PRAGMA" => {
-            "pragmas that read are tables, too: SELECT * FROM pragma_table_info('t')".to_owned()
+            "use the table form of a pragma: SELECT * FROM pragma_table_info('t')".to_owned()
         }
         "ATTACH" | "DETACH" => {
-            "a query reads one database: the one of the spec, or of --db".to_owned()
+            "a query reads one database: the spec's, or the one in --db".to_owned()
         }
-        _ => "a query is one SELECT, WITH or VALUES; change the database with another tool"
-            .to_owned(),
+        _ => "write one SELECT, WITH or VALUES; use another tool to change the database".to_owned(),
     };
     QueryError::sql(ONLY_READS, Some(span), format!("{word} is not allowed"), help)
 }

@@ -46,15 +46,18 @@ pub fn binding(
     let sql = match (operator, column.many.is_some()) {
         ("is", _) => None,
         ("has", true) => Some(format!("EXISTS {}", spelled(column, literal)?)),
-        ("has", false) => return Err(format!("`{}` is no list", column.name)),
+        ("has", false) => return Err(format!("`{}` is not a list", column.name)),
         (_, true) => {
-            return Err(format!("`{}` is a list, and `{operator}` is for one value", column.name));
+            return Err(format!(
+                "`{}` is a list, but `{operator}` compares one value",
+                column.name
+            ));
         }
         ("=" | "<>", false) => Some(format!("{name} {operator} {}", spelled(column, literal)?)),
         ("<" | "<=" | ">" | ">=", false) => {
             if !column.kind.is_ordered() {
                 return Err(format!(
-                    "`{}` is {}, which has no order",
+                    "`{}` is {}, which cannot be ordered",
                     column.name,
                     column.kind.name()
                 ));
@@ -63,7 +66,7 @@ pub fn binding(
         }
         ("in", false) => {
             let items: Vec<serde_json::Value> = serde_json::from_str(literal)
-                .map_err(|_| format!("`{literal}` is no JSON array of values"))?;
+                .map_err(|_| format!("`{literal}` is not a JSON array of values"))?;
             let items: Result<Vec<String>, String> =
                 items.iter().map(|i| spelled(column, &Value::from_json(i).to_string())).collect();
             let items = items?;
@@ -72,7 +75,7 @@ pub fn binding(
             }
             Some(format!("{name} IN ({})", items.join(", ")))
         }
-        _ => return Err(format!("`{operator}` is no operator")),
+        _ => return Err(format!("`{operator}` is not an operator")),
     };
     if sql.as_ref().is_some_and(|sql| SLOTS.iter().any(|s| sql.contains(s))) {
         return Err("a value reads like a slot".to_owned());
@@ -94,7 +97,7 @@ fn spelled(column: &Column, literal: &str) -> Result<String, String> {
                 _ if list.open => literal,
                 _ => {
                     return Err(format!(
-                        "\"{literal}\" is none of the values of `{}`",
+                        "\"{literal}\" is not one of the values of `{}`",
                         column.name
                     ));
                 }
@@ -106,6 +109,10 @@ fn spelled(column: &Column, literal: &str) -> Result<String, String> {
     match value {
         Some(Value::Text(text)) if !text.is_empty() => Ok(hqdl_values::sql::text(&text)),
         Some(number @ (Value::Integer(_) | Value::Real(_))) => Ok(number.to_string()),
-        _ => Err(format!("\"{literal}\" is no {} for `{}`", column.kind.name(), column.name)),
+        _ => Err(format!(
+            "\"{literal}\" is not a valid {} for `{}`",
+            column.kind.name(),
+            column.name
+        )),
     }
 }

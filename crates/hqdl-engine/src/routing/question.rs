@@ -81,15 +81,14 @@ pub fn binding<'c>(
             return Ok(Some((binding, slot)));
         }
         let why = if all_known {
-            format!("\"{}\" is none of its values", filled.join(" "))
+            format!("\"{}\" is not one of its values", filled.join(" "))
         } else {
             format!(
-                "`{}` has no list, and not all of its values are known yet: once they are \
-                 materialized, it answers this",
+                "`{}` has no value list, and not all of its values are known yet: once they are materialized, it answers this",
                 columns[of].name
             )
         };
-        near = Some(format!("\"{}\" fits, but {why}", binding.ask));
+        near = Some(format!("\"{}\" matches, but {why}", binding.ask));
     }
     near.map_or(Ok(None), Err)
 }

@@ -349,9 +349,11 @@ impl Suggestion {
     pub fn writable(&self) -> Result<&Joins, String> {
         let joins = match &self.place {
             ColumnPlace::NoSpec => return Err("there is no spec".to_owned()),
-            ColumnPlace::Nowhere => return Err("its values are keys of no expansion".to_owned()),
+            ColumnPlace::Nowhere => {
+                return Err("its values are not keys of an expansion".to_owned());
+            }
             ColumnPlace::Asked(expansion, column) => {
-                return Err(format!("`{expansion}.{column}` is asked it"));
+                return Err(format!("`{expansion}.{column}` answers it already"));
             }
             ColumnPlace::Joins(joins) => joins,
         };
@@ -359,10 +361,10 @@ impl Suggestion {
             return Err(format!("too few of its values are keys of `{}`", joins.expansion));
         }
         if self.column.values.is_none() && self.asked.meaning.list != "none" {
-            return Err("its value list is not remembered".to_owned());
+            return Err("its value list was not stored".to_owned());
         }
         if SLOTS.iter().any(|s| self.question.contains(s)) {
-            return Err("it reads like a question with a slot".to_owned());
+            return Err("it looks like a question with a slot".to_owned());
         }
         Ok(joins)
     }

@@ -56,7 +56,8 @@ impl Truth {
     /// two things of one cell.
     pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
-        let bytes = std::fs::read(path).map_err(|e| error(None, e.to_string()))?;
+        let bytes =
+            std::fs::read(path).map_err(|e| error(None, hqdl_values::format::io_reason(&e)))?;
         if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
             return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
         }
@@ -71,7 +72,7 @@ impl Truth {
             !name.is_empty() && header[..*at].iter().any(|h| h.eq_ignore_ascii_case(name))
         });
         if let Some((_, name)) = twice {
-            return Err(error(Some(1), format!("the column `{name}` is there twice")));
+            return Err(error(Some(1), format!("the header names the column `{name}` twice")));
         }
         let sides = sides(spec, &header);
         let mut truth = Self::default();
@@ -103,7 +104,7 @@ impl Truth {
                     let entity = side.expansion.entity(&key);
                     if !seen.insert((side.at, *column, entity)) {
                         let name = &side.expansion.columns[*column].name;
-                        let message = format!("a second truth of `{name}` for one key");
+                        let message = format!("two values of `{name}` for the same key");
                         return Err(error(line, message));
                     }
                     let value = side.value(n, text);
@@ -113,7 +114,7 @@ impl Truth {
             }
         }
         if truth.columns.is_empty() {
-            return Err(error(None, "it says nothing of any cell".to_owned()));
+            return Err(error(None, "it has no value for any cell".to_owned()));
         }
         Ok(truth)
     }
@@ -180,10 +181,15 @@ fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
 fn nothing(spec: &Spec, header: &[String]) -> String {
     let of = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
-        format!("`{}` needs {} and any of {}", e.name, e.key.names().join(", "), columns.join(", "))
+        format!(
+            "for `{}` it needs {} and one of {}",
+            e.name,
+            e.key.names().join(", "),
+            columns.join(", ")
+        )
     };
     let needs: Vec<String> = spec.expansions.iter().map(of).collect();
-    let mut said = format!("its columns tell no cell of the spec: {}", needs.join("; "));
+    let mut said = format!("its columns do not identify a cell of the spec: {}", needs.join("; "));
     let known: Vec<&str> = spec
         .expansions
         .iter()
@@ -193,7 +199,7 @@ fn nothing(spec: &Spec, header: &[String]) -> String {
     for name in header {
         let strange = !known.iter().any(|k| k.eq_ignore_ascii_case(name));
         if let Some(near) = nearest(name, known.iter().copied()).filter(|_| strange) {
-            said.push_str(&format!("; did you mean `{near}` by `{name}`?"));
+            said.push_str(&format!("; did you mean `{near}` instead of `{name}`?"));
         }
     }
     said

@@ -155,7 +155,7 @@ list # no" VALUES (1, 'a'), (2, 'b''"""c');
     assert!(spec.expansions.iter().any(|e| e.name == "llm_values_2"), "{}", made.toml);
     let unicode = tables(&spec).iter().position(|t| *t == "Ünï.cödé").unwrap();
     assert_eq!(key(&spec, unicode), ["naïve name", "NAME"]);
-    assert!(made.toml.contains("Entities too"), "{}", made.toml);
+    assert!(made.toml.contains("# Other tables that could"), "{}", made.toml);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn ids_dates_links_numbers_and_long_texts_are_no_keys() {
 fn a_database_without_entities_gets_an_example_and_a_note() {
     let empty = made("empty", "");
     let made_empty = has_only_an_example(&empty);
-    assert!(made_empty.notes[0].contains("no table of entities"), "{:?}", made_empty.notes);
+    assert!(made_empty.notes[0].contains("found no table to expand"), "{:?}", made_empty.notes);
 
     let tables = made(
         "empty-tables",
@@ -298,7 +298,7 @@ fn a_database_without_entities_gets_an_example_and_a_note() {
     );
     let made_tables = has_only_an_example(&tables);
     assert!(
-        made_tables.notes.iter().any(|n| n == "left out, empty: `a`, `b`"),
+        made_tables.notes.iter().any(|n| n == "left out because they are empty: `a`, `b`"),
         "{:?}",
         made_tables.notes
     );
@@ -471,7 +471,7 @@ fn many_tables_columns_and_lists_stay_a_short_spec() {
     }
     let (made, spec) = passes(&made("many", &sql));
     assert_eq!(spec.expansions.len(), 3);
-    assert!(spec.expansions.iter().all(|e| e.columns.len() == 12));
+    assert!(spec.expansions.iter().all(|e| e.columns.len() == 1));
     assert!(made.toml.contains("49 more"), "{}", made.toml);
     assert!(made.notes.iter().all(|n| n.len() < 300), "{:?}", made.notes);
 }
@@ -488,4 +488,66 @@ fn a_key_is_tried_on_rows_of_the_whole_table() {
     );
     let (_, spec) = passes(&db);
     assert_eq!(key(&spec, 0), ["name", "country"]);
+}
+
+#[test]
+fn a_list_is_offered_only_where_names_or_a_lone_table_say_so() {
+    // As in a database of races: results have a status, and circuits do not.
+    let db = made(
+        "attached",
+        "CREATE TABLE circuits (id INTEGER PRIMARY KEY, name TEXT, altitude REAL);
+         CREATE TABLE drivers (id INTEGER PRIMARY KEY, name TEXT, height REAL);
+         CREATE TABLE status (id INTEGER PRIMARY KEY, status TEXT);
+         CREATE TABLE colour (id INTEGER PRIMARY KEY, colour TEXT);
+         CREATE TABLE driver_team (id INTEGER PRIMARY KEY, name TEXT);
+         CREATE TABLE results (id INTEGER PRIMARY KEY, driver_id INTEGER REFERENCES drivers,
+                               status_id INTEGER REFERENCES status, points REAL);
+         INSERT INTO circuits VALUES (1, 'Monza', 1), (2, 'Spa', 2), (3, 'Suzuka', 3);
+         INSERT INTO drivers VALUES (1, 'Senna', 1.7), (2, 'Prost', 1.6), (3, 'Lauda', 1.7);
+         INSERT INTO status VALUES (1, 'Finished'), (2, 'Accident');
+         INSERT INTO colour VALUES (1, 'red'), (2, 'blue');
+         INSERT INTO driver_team VALUES (1, 'Ferrari'), (2, 'Lotus');
+         INSERT INTO results VALUES (1, 1, 1, 9.0), (2, 2, 2, 0.0);",
+    );
+    let (made, spec) = passes(&db);
+    let all: Vec<_> = (0..spec.expansions.len()).map(|n| columns(&spec, n)).collect();
+    let driver = tables(&spec).iter().position(|t| *t == "drivers").unwrap();
+    assert_eq!(all[driver], ["driver_team"], "{}", made.toml);
+    assert!(!made.toml.contains("Finished") && !made.toml.contains("FROM \"colour\""));
+    assert!(!made.toml.contains("FROM \"status\""), "{}", made.toml);
+    let about = "Each row is one circuit, for example Monza, Spa or Suzuka.";
+    assert!(made.toml.contains(about), "{}", made.toml);
+}
+
+#[test]
+fn a_table_with_personal_data_is_left_out() {
+    for (test, sql) in [
+        (
+            "ssn",
+            "CREATE TABLE person (name TEXT, ssn TEXT); INSERT INTO person VALUES ('Ann', '1'), ('Bob', '2');",
+        ),
+        (
+            "born",
+            "CREATE TABLE actor (name TEXT, date_of_birth TEXT); INSERT INTO actor VALUES ('Ann', '1'), ('Bob', '2');",
+        ),
+        (
+            "mail",
+            "CREATE TABLE people (name TEXT, email TEXT); INSERT INTO people VALUES ('Ann', '1'), ('Bob', '2');",
+        ),
+    ] {
+        let made = has_only_an_example(&made(test, sql));
+        assert!(made.notes.iter().any(|n| n.contains("personal data")), "{:?}", made.notes);
+        assert!(!made.toml.contains("Ann"), "{}", made.toml);
+    }
+}
+
+#[test]
+fn the_spec_publishes_into_a_copy_and_a_note_names_it() {
+    let db = made(
+        "copy",
+        "CREATE TABLE city (name TEXT, n REAL); INSERT INTO city VALUES ('Rome', 1), ('Oslo', 2);",
+    );
+    let made = scaffold(&db, "../data/a.db").unwrap();
+    assert!(made.toml.contains("\noutput = \"../data/a.expanded.sqlite\"\n"), "{}", made.toml);
+    assert!(made.notes.iter().any(|n| n.contains("../data/a.expanded.sqlite")), "{:?}", made.notes);
 }

@@ -66,7 +66,7 @@ struct SharedConnection {
 /// A server that is waited for.
 struct Down {
     since: Instant,
-    /// It is reached, and says itself why it does not do what it is asked: its disk may be
+    /// It is reached, and says itself why it fails: its disk may be
     /// full, and then it still answers who only looks.
     refuses: bool,
 }
@@ -325,8 +325,7 @@ impl Link {
     fn done(&self, had_failed: bool) {
         let mut down = self.down();
         if let Some(was) = down.take_if(|down| had_failed || !down.refuses) {
-            let again =
-                if was.refuses { "does again what it is asked" } else { "is reached again" };
+            let again = if was.refuses { "works again" } else { "can be reached again" };
             (self.say)(&format!("the cache {} {again}", self.shown));
         }
     }
@@ -337,9 +336,9 @@ impl Link {
         let down = down.get_or_insert_with(|| {
             let seconds = self.patience.as_secs();
             let refuses = passing.refuses;
-            let not = if refuses { "does not do what it is asked" } else { "cannot be reached" };
+            let not = if refuses { "fails" } else { "cannot be reached" };
             (self.say)(&format!(
-                "the cache {} {not} ({}); it is tried again for {seconds} s",
+                "the cache {} {not} ({}); hqdl retries for {seconds} s",
                 self.shown, passing.why
             ));
             Down { since: Instant::now(), refuses }
@@ -364,7 +363,7 @@ impl Link {
                 return LinkTrouble::Passing(Passing::unreached(message));
             }
             let hint = if message.contains("password") {
-                "give it in PGPASSWORD or ~/.pgpass"
+                "set it in PGPASSWORD or ~/.pgpass"
             } else {
                 "check the URL, its sslmode and the server's certificate (sslrootcert)"
             };
@@ -391,10 +390,12 @@ impl Link {
             return LinkTrouble::Passing(Passing { why: message, refuses });
         }
         let hint = match code.code() {
-            "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
-            "3D000" => "create the database (`createdb`), or name another one",
-            "42501" => "use a role that may do this; docs/scale.md lists what each needs",
-            "25006" => "name the primary server; this one is a replica, or read-only",
+            "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
+            "3D000" => "create the database (`createdb`), or correct its name in the URL",
+            "42501" => {
+                "use a role with this permission; docs/scale.md lists the permissions of each"
+            }
+            "25006" => "connect to the primary server; this one is a replica or read-only",
             "42P01" | "3F000" => {
                 "the schema `hqdl` was made by something else, or lost; restore it"
             }

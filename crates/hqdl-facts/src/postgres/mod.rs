@@ -99,8 +99,8 @@ impl PostgresStore {
         if address.schema.is_some() {
             return Err(FactsError::Refused {
                 url: address.shown,
-                message: "a cache is in the schema `hqdl`, and in no other".to_owned(),
-                hint: "leave `schema` out of its URL",
+                message: "a cache is always in the schema `hqdl`".to_owned(),
+                hint: "remove `schema` from its URL",
             });
         }
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|s| s.parse::<f64>().ok());

@@ -43,8 +43,10 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
     if version > LAST {
         return Err(Failed::Facts(FactsError::Refused {
             url: link.shown.clone(),
-            message: format!("its schema has version {version}, and this hqdl knows {LAST}"),
-            hint: "use the hqdl that made it, or a newer one; nothing was changed",
+            message: format!(
+                "its schema has version {version}, but this hqdl supports versions up to {LAST}"
+            ),
+            hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
         }));
     }
     Ok(version)

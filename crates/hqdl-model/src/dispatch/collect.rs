@@ -18,6 +18,7 @@ use crate::openai::Endpoint;
 use crate::plan::RowBatch;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
+use hqdl_values::format::count_noun;
 
 /// How often a request is sent when its batch expires or fails as a whole.
 const SENDS: u32 = 2;
@@ -75,11 +76,7 @@ impl Dispatch<'_, '_> {
         }
         if deleted.contains(&"output") {
             let id = &batch.id;
-            self.in_doubt(
-                parcel,
-                format!("the endpoint does not have the output of {id} any more"),
-            )
-            .await?;
+            self.in_doubt(parcel, format!("the endpoint no longer has the output of {id}")).await?;
         }
         // Whatever has no line at all.
         let unanswered = history().unanswered(parcel.id)?;
@@ -88,7 +85,9 @@ impl Dispatch<'_, '_> {
             lines.failed += 1;
             let message = match &batch.error {
                 Some((code, message)) => format!("the batch {}: {code}: {message}", batch.status),
-                None => format!("the batch is {} and has no answer to this request", batch.status),
+                None => {
+                    format!("the batch is {} and contains no answer to this request", batch.status)
+                }
             };
             let error = ModelError::Passing { message, wait: None, in_doubt: false };
             rest.failed(request, error)?;
@@ -108,14 +107,15 @@ impl Dispatch<'_, '_> {
         });
         if cancelled > 0 {
             (self.readers.events.listener)(&Event::Warning(format!(
-                "{} was cancelled; {cancelled} of its requests have no answer and are left for the next run",
+                "{} was cancelled; {cancelled} of its requests have no answer, and the next run sends them again",
                 batch.id
             )));
         }
         if lines.unreadable > 0 {
             (self.readers.events.listener)(&Event::Warning(format!(
-                "{} lines of {} are no output of a batch",
-                lines.unreadable, batch.id
+                "{}: ignored {} that hqdl cannot read as output of a batch",
+                batch.id,
+                count_noun(lines.unreadable, "line")
             )));
         }
         // Whatever ended has made room, unless it never got in.
@@ -139,9 +139,8 @@ impl Dispatch<'_, '_> {
             }
             info!(file, found, lines, "a file came in part, and is brought again");
             if lengths.len() > SHORT as usize {
-                let why = format!(
-                    "{found} of {lines} lines of {file} arrive, however often it is asked for"
-                );
+                let why =
+                    format!("only {found} of {lines} lines of {file} arrive, even after retries");
                 return Err(Stopped::Gone(why));
             }
             tokio::time::sleep(self.first_pause()).await;
@@ -151,7 +150,7 @@ impl Dispatch<'_, '_> {
     /// A batch that the endpoint does not know any more. Its cells are missing, and
     /// may be asked for again.
     pub(super) async fn lost(&self, parcel: &BatchJob, batch: &str) -> Result<(), Stopped> {
-        self.in_doubt(parcel, format!("the endpoint does not know {batch} any more")).await?;
+        self.in_doubt(parcel, format!("the endpoint no longer knows {batch}")).await?;
         self.facts().history().close(parcel.id, "lost")?;
         Ok(())
     }
@@ -285,7 +284,8 @@ impl UnansweredSink for Rest<'_, '_> {
                 self.given_up.push((request.id, State::Error, message));
             }
             (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
-                let message = format!("{message} (sent {} times)", request.sent);
+                let message =
+                    format!("{message} (sent {})", count_noun(u64::from(request.sent), "time"));
                 self.refused.get_or_insert(ModelError::Refused { status: 400, message });
                 history().drop_request(request.id)?;
             }

@@ -113,7 +113,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         for mut parcel in parcels {
             if parcel.endpoint != self.endpoint.base() {
                 (self.readers.events.listener)(&Event::Warning(format!(
-                    "batch {} is at {}: `--base-url {}` collects it",
+                    "batch {} is at another endpoint, {}: collect it with `--base-url {}`",
                     parcel.batch.as_deref().unwrap_or("(unknown)"),
                     parcel.endpoint,
                     parcel.endpoint
@@ -196,8 +196,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                     // A day is long; the batch goes on without us.
                     Err(Stopped::Gone(why)) if missed < MISSED => {
                         if missed == 0 {
-                            let why =
-                                format!("a look at a batch failed, and is tried again: {why}");
+                            let why = format!("checking a batch failed; hqdl retries: {why}");
                             (self.readers.events.listener)(&Event::Warning(why));
                         }
                         missed += 1;

@@ -104,18 +104,18 @@ pub enum Stopped {
     #[error(transparent)]
     Endpoint(#[from] ModelError),
     /// No request gets an answer, however often it is tried.
-    #[error("no request gets an answer: {0}")]
+    #[error("no request is answered: {0}")]
     Gone(String),
     /// What was answered cannot be kept.
     #[error(transparent)]
     Facts(#[from] FactsError),
     /// A request ended in a bug of ours.
-    #[error("a request ended in a bug: {0}")]
+    #[error("internal error while handling a request: {0}")]
     Bug(String),
     /// The user interrupted.
     #[error("interrupted")]
     Interrupted,
     /// The user interrupted while batches are with the endpoint.
-    #[error("interrupted; the endpoint goes on with {}", .0.join(", "))]
+    #[error("interrupted; the endpoint continues with {}", .0.join(", "))]
     Left(Vec<String>),
 }

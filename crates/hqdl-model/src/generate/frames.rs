@@ -45,8 +45,7 @@ impl Context {
     /// Why one cannot be shown, in words.
     pub(super) fn show_images(&self, cut: &RowBatch, prompt: &mut Prompt) -> Result<(), String> {
         if cut.gaps.iter().any(|gap| self.expansion.lacks_images(&gap.row)) {
-            return Err("its image is no part of its key: a query does not read it, \
-                        `hqdl materialize` does"
+            return Err("its image is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
                 .to_owned());
         }
         for (shown, image) in prompt.images.iter_mut().zip(self.images(cut)) {
@@ -57,7 +56,7 @@ impl Context {
         if prompt.images.is_empty() || cut.gaps.iter().all(same) {
             Ok(())
         } else {
-            Err("an image has changed meanwhile".to_owned())
+            Err("an image changed during the run".to_owned())
         }
     }
 

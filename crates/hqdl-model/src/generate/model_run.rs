@@ -128,7 +128,7 @@ impl ModelRun {
         let clock =
             Zoned::now().saturating_add(SignedDuration::try_from(pause).unwrap_or_default());
         (self.events.listener)(&Event::Warning(format!(
-            "requests to {model} wait until {}, for {} s: the endpoint asks for it (Retry-After)",
+            "requests to {model} wait until {}, for {} s, as the endpoint requested (Retry-After)",
             clock.strftime("%H:%M:%S"),
             pause.as_secs()
         )));

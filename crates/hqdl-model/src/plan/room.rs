@@ -71,7 +71,7 @@ impl Plan {
                 } else {
                     format!("take {} tokens", next.tokens)
                 };
-                format!("; 0 of {} cells fit: one request may {cost} at most", self.cells())
+                format!("; 0 of {} cells fit: one request can {cost}", self.cells())
             }
             Some(_) => format!("; about {} of {} cells fit", beyond.cells_that_fit, self.cells()),
         };
@@ -83,15 +83,15 @@ impl Plan {
         };
         if let Some(lacking) = lacking(beyond.likely_usd, beyond.likely_tokens) {
             return Some(format!(
-                "the budget will likely be reached: it has {left} left, {lacking} too little{fit}"
+                "the budget will likely be reached: {left} left, {lacking} less than the likely cost{fit}"
             ));
         }
         match lacking(beyond.most_usd, beyond.most_tokens) {
             Some(lacking) => Some(format!(
-                "the budget may be reached: it has {left} left, likely enough but {lacking} short of the most{fit}"
+                "the budget may be reached: {left} left, enough for the likely cost but {lacking} less than the maximum{fit}"
             )),
             None if beyond.next.is_some() => Some(format!(
-                "the budget may be reached: it has {left} left, less than requests are held to be before they are answered{fit}"
+                "the budget may be reached: {left} left, less than hqdl must reserve for the requests in flight{fit}"
             )),
             None => None,
         }

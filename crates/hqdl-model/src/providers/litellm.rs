@@ -14,6 +14,6 @@ pub(super) const HABITS: Habits = Habits {
             .then_some(CacheBreakpoint::CacheControl),
         key: false,
     },
-    start: Some("`litellm --config FILE` starts it"),
+    start: Some("start it with `litellm --config FILE`"),
     ..OTHER
 };

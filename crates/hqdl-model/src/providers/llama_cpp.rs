@@ -6,6 +6,6 @@ use super::{Habits, OTHER, is_port};
 pub(super) const HABITS: Habits = Habits {
     name: "llama.cpp",
     serves: |url| is_port(url, 8080),
-    start: Some("`llama-server -m MODEL.gguf` starts it"),
+    start: Some("start it with `llama-server -m MODEL.gguf`"),
     ..OTHER
 };

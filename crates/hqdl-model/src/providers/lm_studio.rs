@@ -6,6 +6,6 @@ use super::{Habits, OTHER, is_port};
 pub(super) const HABITS: Habits = Habits {
     name: "LM Studio",
     serves: |url| is_port(url, 1234),
-    start: Some("`lms server start` starts it"),
+    start: Some("start it with `lms server start`"),
     ..OTHER
 };

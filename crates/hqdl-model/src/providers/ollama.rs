@@ -6,6 +6,6 @@ use super::{Habits, OTHER, is_port};
 pub(super) const HABITS: Habits = Habits {
     name: "Ollama",
     serves: |url| is_port(url, 11434),
-    start: Some("`ollama serve` starts it, `ollama pull NAME` fetches a model"),
+    start: Some("start it with `ollama serve`, and download a model with `ollama pull NAME`"),
     ..OTHER
 };

@@ -6,6 +6,6 @@ use super::{Habits, OTHER, is_port};
 pub(super) const HABITS: Habits = Habits {
     name: "vLLM",
     serves: |url| is_port(url, 8000),
-    start: Some("`vllm serve MODEL` starts it"),
+    start: Some("start it with `vllm serve MODEL`"),
     ..OTHER
 };

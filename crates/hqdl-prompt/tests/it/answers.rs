@@ -340,7 +340,7 @@ fn rows_in_several_code_fences_are_all_read() {
 #[test]
 fn too_few_fields_fail_their_row_only() {
     let short = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics");
-    three(&short, [man(), json!("invalid: 1 fields where 3 were asked for"), abe()]);
+    three(&short, [man(), json!("invalid: 1 field instead of 3"), abe()]);
     // The list at the end is missing and the rest is beyond doubt.
     let listless = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics,1939");
     three(&listless, [man(), json!(["DC Comics", 1939, {"invalid": null}]), abe()]);
@@ -356,7 +356,7 @@ fn a_field_missing_before_a_list_does_not_shift_the_list_into_free_text() {
     // Which is missing, occupation or powers? Nobody can tell.
     assert_eq!(
         asked.read("1,Batman,Bruce Wayne,DC Comics,Stamina"),
-        [json!("invalid: 2 fields where 3 were asked for")]
+        [json!("invalid: 2 fields instead of 3")]
     );
 }
 
@@ -365,7 +365,7 @@ fn too_many_fields_fail_their_row_unless_a_list_explains_them() {
     let asked = Asked::new(FILMS, &[&[Some("Jaws")], &[Some("Alien")]]);
     assert_eq!(
         asked.read("1,Jaws,Steven Spielberg,1975,thriller\n2,Alien,Ridley Scott,1979"),
-        [json!("invalid: 3 fields where 2 were asked for"), json!(["Ridley Scott", 1979])]
+        [json!("invalid: 3 fields instead of 2"), json!(["Ridley Scott", 1979])]
     );
     // Empty ones at the end are nothing.
     assert_eq!(
@@ -494,7 +494,7 @@ fn a_list_split_into_fields_is_put_together() {
     assert!(
         asked
             .notes("1,Batman,Bruce Wayne,DC Comics,Stamina,Agility,1939")
-            .contains("list split into fields")
+            .contains("fields of a split list")
     );
 }
 

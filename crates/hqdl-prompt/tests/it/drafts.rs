@@ -73,7 +73,7 @@ fn an_open_block_of_reasoning_has_no_answer() {
                     let outcomes = Asked::three().finished(&content, finish);
                     for outcome in outcomes {
                         let RowOutcome::Failed { why, .. } = outcome else { panic!("{content}") };
-                        assert_eq!(why, "the completion ends within the model's reasoning");
+                        assert_eq!(why, "the completion ended before the model finished reasoning");
                     }
                 }
             }

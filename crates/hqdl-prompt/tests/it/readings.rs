@@ -118,8 +118,8 @@ fn which_part_of_the_key_is_the_year_is_said() {
     let meaning = |spec: &str| Fixture::new().expansion(spec).columns.remove(0).fingerprint;
     assert_eq!(meaning(&born), meaning(&said));
     for (wrong, told) in [
-        (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is no column of the key"),
-        (said.replace("type = \"date\"", "type = \"url\""), "and has no year"),
+        (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is not a column of the key"),
+        (said.replace("type = \"date\"", "type = \"url\""), "which has no year"),
     ] {
         assert!(Fixture::new().problems(&wrong).render(false).contains(told), "{told}");
     }
@@ -262,7 +262,7 @@ fn quotes_around_a_line_are_no_part_of_its_last_value() {
         ("'2,O'Brien,1980,OBR,HAM'", json!("no answer for this row")),
         // Each may be its own value's.
         ("O'Brien,1980,OBR,the Joneses'", json!(["OBR", "the Joneses'"])),
-        ("O'Brien,1980,'til,the Joneses'", json!("1 fields where 2 were asked for")),
+        ("O'Brien,1980,'til,the Joneses'", json!("1 field instead of 2")),
     ] {
         assert_eq!(read(DRIVERS, &[("O'Brien", 1980)], content), [expected], "{content}");
     }

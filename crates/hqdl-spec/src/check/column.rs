@@ -8,6 +8,7 @@ use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::shape::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
+use hqdl_values::format::count_noun;
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
@@ -32,7 +33,7 @@ impl Check<'_> {
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
                 self.error(
                     &at("many"),
-                    &format!("`{}` has the name of a key column", many.column),
+                    &format!("`{}` has the same name as a key column", many.column),
                     "",
                     "",
                 );
@@ -63,14 +64,18 @@ impl Check<'_> {
             .map(|(n, q)| self.binding(&join(place, &["questions".into(), n.into()]), e, c, q))
             .collect();
         if c.unify && values.as_ref().is_none_or(|v| v.open) {
-            let label = if values.is_some() { "other values pass" } else { "it has no values" };
-            let message = format!("`unify` of `{}`, which has no closed list", c.name);
-            self.error(&at("unify"), &message, label, "add `values`, without `open`");
+            let label =
+                if values.is_some() { "allows other values" } else { "the column has no `values`" };
+            let message = format!(
+                "`unify` of `{}` has no effect, because the column has no closed value list",
+                c.name
+            );
+            self.error(&at("unify"), &message, label, "add `values`, and remove `open`");
         }
         if c.classify && values.is_none() {
             let place = join(place, &["classify".into()]);
-            let label = "there is no list of values to choose from";
-            self.error(&place, "`classify` without `values`", label, "add `values`");
+            let label = "the column has no list of values to choose from";
+            self.error(&place, "`classify` needs `values`", label, "add `values`");
         }
         Column {
             origin: None,
@@ -104,14 +109,14 @@ impl Check<'_> {
         let part = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
         if c.kind != Type::Date {
-            let message = format!("`{}` is {}, and has no year", c.name, c.kind.name());
+            let message = format!("`{}` is {}, which has no year", c.name, c.kind.name());
             self.error(place, &message, "", "`year` is for columns of type \"date\"");
         } else if part(name).is_none() {
             let help = nearest(name, e.key.iter().map(String::as_str)).map_or_else(
                 || format!("the key is {}", e.key.join(", ")),
                 |n| format!("did you mean \"{n}\"?"),
             );
-            self.error(place, &format!("`{name}` is no column of the key"), "", &help);
+            self.error(place, &format!("`{name}` is not a column of the key"), "", &help);
         }
         part(name)
     }
@@ -129,7 +134,12 @@ impl Check<'_> {
             Some(AliasesField::File(file)) => match self.aliases_in(file, values) {
                 Ok(table) => table,
                 Err(message) => {
-                    self.error(place, &message, "", "two columns: the words, the value they mean");
+                    self.error(
+                        place,
+                        &message,
+                        "",
+                        "write two columns: an alias, and the value that it means",
+                    );
                     return BTreeMap::new();
                 }
             },
@@ -156,8 +166,9 @@ impl Check<'_> {
             } else if let Some(before) = aliases.insert(words.trim().to_lowercase(), value.clone())
                 && before != value
             {
-                let message = format!("\"{words}\" means two values: \"{before}\" and \"{value}\"");
-                self.error(place, &message, "case does not tell aliases apart", "");
+                let message =
+                    format!("the alias \"{words}\" has two values: \"{before}\" and \"{value}\"");
+                self.error(place, &message, "aliases are compared without case", "");
             }
         }
         aliases
@@ -175,22 +186,30 @@ impl Check<'_> {
         let mut reader = csv::Reader::from_path(&path).map_err(|e| told(&e))?;
         let header = reader.headers().map_err(|e| told(&e))?;
         if header.len() != 2 {
-            return Err(told(&format!("line 1: {} fields, not 2", header.len())));
+            return Err(told(&format!(
+                "line 1 has {} instead of 2",
+                count_noun(header.len() as u64, "field")
+            )));
         }
         let is_value = |text: &str| values.is_some_and(|l| l.values.iter().any(|v| v == text));
         if header.get(1).is_some_and(|value| is_value(value.trim())) {
-            return Err(told(&"line 1 is an alias, and is to be a header"));
+            return Err(told(&"line 1 contains an alias, but must be a header"));
         }
         let mut aliases = BTreeMap::new();
         for (n, record) in reader.records().enumerate() {
             let record = record.map_err(|e| told(&e))?;
             let (Some(words), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
-                return Err(told(&format!("line {}: {} fields, not 2", n + 2, record.len())));
+                return Err(told(&format!(
+                    "line {} has {} instead of 2",
+                    n + 2,
+                    count_noun(record.len() as u64, "field")
+                )));
             };
             if let Some(before) = aliases.insert(words.to_owned(), value.to_owned())
                 && before != value
             {
-                let twice = format!("line {}: \"{words}\" means \"{before}\", too", n + 2);
+                let twice =
+                    format!("line {}: the alias \"{words}\" already means \"{before}\"", n + 2);
                 return Err(told(&twice));
             }
         }
@@ -253,7 +272,7 @@ impl Check<'_> {
             self.error(
                 place,
                 &format!(
-                    "the value list of `{}` holds \"{unfit}\", which is no {}",
+                    "the value list of `{}` contains \"{unfit}\", which is not a valid {}",
                     c.name,
                     c.kind.name()
                 ),
@@ -269,15 +288,18 @@ impl Check<'_> {
             Err(message) => {
                 self.error(
                     place,
-                    &format!("the SELECT of this value list does not work: {message}"),
-                    "SQLite refuses this",
-                    "",
+                    &format!("SQLite rejects the SELECT of this value list: {message}"),
+                    "this SELECT",
+                    "correct it until it runs in the sqlite3 shell",
                 );
             }
             Ok(columns) if columns.len() != 1 => {
                 self.error(
                     place,
-                    &format!("a value list is one column, this SELECT yields {}", columns.len()),
+                    &format!(
+                        "a value list is one column, but this SELECT returns {}",
+                        columns.len()
+                    ),
                     "expected one column",
                     "",
                 );
@@ -322,8 +344,8 @@ impl Check<'_> {
         {
             self.error(
                 place,
-                &format!("the question \"{ask}\" is asked of `{before}` too"),
-                "a question leads to one column",
+                &format!("the question \"{ask}\" belongs to `{before}` already"),
+                "a question must belong to only one column",
                 "",
             );
         }
@@ -333,7 +355,7 @@ impl Check<'_> {
             None if !slots(&ask).is_empty() => {
                 self.error(
                     place,
-                    &format!("the question \"{ask}\" has a slot but no SQL to put it in"),
+                    &format!("the question \"{ask}\" has a slot but no SQL that uses it"),
                     "",
                     "write { ask = \"…\", sql = \"…\" }",
                 );
@@ -344,9 +366,9 @@ impl Check<'_> {
                     if !sql.contains(slot) {
                         self.error(
                             place,
-                            &format!("{slot} stands in the question but not in its SQL"),
+                            &format!("{slot} occurs in the question but not in its SQL"),
                             "",
-                            "",
+                            "use the slot in the SQL, or remove it from the question",
                         );
                     }
                 }
@@ -354,18 +376,18 @@ impl Check<'_> {
                     if !ask.contains(slot) {
                         self.error(
                             place,
-                            &format!("{slot} stands in the SQL but not in the question"),
+                            &format!("{slot} occurs in the SQL but not in the question"),
                             "",
-                            "",
+                            "use the slot in the question, or remove it from the SQL",
                         );
                     }
                 }
                 if let Err(message) = self.catalog.prepare(&binding_probe(e, c, sql)) {
                     self.error(
                         place,
-                        &format!("the SQL of \"{ask}\" does not work: {message}"),
-                        "SQLite refuses this",
-                        "",
+                        &format!("SQLite rejects the SQL of \"{ask}\": {message}"),
+                        "this SQL",
+                        "write a condition over the columns of the expansion",
                     );
                 }
             }

@@ -25,28 +25,28 @@ pub fn embeddings(
     }
     if table.price.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
         let label = "expected USD per million tokens, 0 or more";
-        check.error(&at("price"), "`price` is no price", label, "");
+        check.error(&at("price"), "`price` is not a valid price", label, "");
     }
     if table
         .base_url
         .as_ref()
         .is_some_and(|u| !u.starts_with("http://") && !u.starts_with("https://"))
     {
-        check.error(&at("base_url"), "`base_url` is no URL", "expected http:// or https://", "");
+        check.error(&at("base_url"), "`base_url` is not a URL", "expected http:// or https://", "");
     }
     if table.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
         check.error(
             &at("api_key_env"),
             "`api_key_env` is not the name of an environment variable",
             "expected a name such as OPENAI_API_KEY",
-            "a key itself is never in a spec; if this is one, revoke it",
+            "never write a key into a spec; if this is one, revoke it",
         );
     }
     if table.price.is_none() && (limits.budget_usd.is_some() || limits.budget_usd_per_day.is_some())
     {
         check.error(
             &at("model"),
-            "a budget in USD cannot be kept: the embedding model has no price",
+            "hqdl cannot keep a budget in USD: the embedding model has no price",
             "",
             "set `price` in [embeddings], in USD per million tokens (0 for a model of your own)",
         );
@@ -54,7 +54,12 @@ pub fn embeddings(
     let seconds = table.timeout_seconds.unwrap_or(TIMEOUT);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
     if timeout.is_none() {
-        check.error(&at("timeout_seconds"), "`timeout_seconds` is no time", "expected seconds", "");
+        check.error(
+            &at("timeout_seconds"),
+            "`timeout_seconds` is not a valid time",
+            "expected seconds",
+            "",
+        );
     }
     let own = table.base_url.is_some();
     let key = table.api_key_env.clone();

@@ -36,7 +36,7 @@ impl Check<'_> {
             let mut known = e.key.iter().chain(&e.context);
             if !known.any(|k| k.eq_ignore_ascii_case(name)) {
                 let help = did_you_mean(name, e.key.iter().chain(&e.context).map(String::as_str));
-                let message = format!("`{name}` is no column of key or context");
+                let message = format!("`{name}` is not a column of `key` or `context`");
                 let here = join(place, &["images".into(), n.into()]);
                 self.error(&here, &message, "no such column", &help);
             }
@@ -44,9 +44,9 @@ impl Check<'_> {
         if !e.images.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
             self.error(
                 &join(place, &["rows_per_request".into()]),
-                "rows with images are asked about one a request",
+                "hqdl sends rows with images one per request",
                 "more than one",
-                "leave `rows_per_request` out",
+                "remove `rows_per_request`",
             );
         }
         e.images.clone()
@@ -62,10 +62,10 @@ impl Check<'_> {
             let known: Vec<&str> = file.model.others.keys().map(String::as_str).collect();
             let help = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None if known.is_empty() => format!("add [model.{name}] with its name"),
+                None if known.is_empty() => format!("add a table [model.{name}] with its `name`"),
                 None => format!("there are {}", known.join(", ")),
             };
-            self.error(place, &format!("there is no [model.{name}]"), "", &help);
+            self.error(place, &format!("the spec has no [model.{name}]"), "", &help);
         }
         None
     }
@@ -90,7 +90,7 @@ impl Check<'_> {
                 } else if !seen.insert(name.to_lowercase()) {
                     self.error(
                         &here,
-                        &format!("`{name}` stands twice among key and context"),
+                        &format!("`{name}` occurs twice in `key` and `context`"),
                         "",
                         "",
                     );
@@ -100,7 +100,7 @@ impl Check<'_> {
         if e.key.is_empty() {
             self.error(
                 &at("key"),
-                "the semantic key is empty",
+                "the key of the expansion is empty",
                 "expected the columns that identify an entity",
                 "",
             );
@@ -127,10 +127,10 @@ impl Check<'_> {
                 self.error(
                     &at("source"),
                     &format!(
-                        "the view `{view}` of this source has the name of a table of the spec"
+                        "the view `{view}` of this source has the same name as a table of the spec"
                     ),
                     "",
-                    "give that table another name",
+                    "rename that table",
                 );
             }
         }
@@ -167,14 +167,14 @@ impl Check<'_> {
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
                 self.error(
                     &here,
-                    &format!("column `{}` has the name of a key column", column.name),
+                    &format!("column `{}` has the same name as a key column", column.name),
                     "",
                     "",
                 );
             } else if !names.insert(column.name.to_lowercase()) {
                 self.error(
                     &here,
-                    &format!("column `{}` stands twice in `{}`", column.name, e.name),
+                    &format!("column `{}` occurs twice in `{}`", column.name, e.name),
                     "",
                     "",
                 );
@@ -218,7 +218,7 @@ impl Check<'_> {
                         (Some(_), Some(_)) => {
                             self.error(
                                 &here,
-                                "a source is a table or a SELECT, not both",
+                                "this source has both `table` and `select`",
                                 "",
                                 "remove `table` or `select`",
                             );
@@ -287,7 +287,7 @@ impl Check<'_> {
                 place,
                 "the key of this source is empty",
                 "expected columns of the expansion's key",
-                "leave `key` out where the source has the whole key",
+                "remove `key` if the source has the whole key",
             );
         }
         let mut found = Vec::new();
@@ -300,7 +300,7 @@ impl Check<'_> {
                     self.error(&here, &message, "no such key column", &help);
                 }
                 Some(at) if found.contains(&at) => {
-                    let message = format!("`{name}` stands twice in the key of this source");
+                    let message = format!("`{name}` occurs twice in the key of this source");
                     self.error(&here, &message, "", "");
                 }
                 Some(at) => found.push(at),
@@ -370,9 +370,9 @@ impl Check<'_> {
                     Err(message) => {
                         self.error(
                             here,
-                            &format!("the SELECT of this source does not work: {message}"),
-                            "SQLite refuses this",
-                            "",
+                            &format!("SQLite rejects the SELECT of this source: {message}"),
+                            "this SELECT",
+                            "correct it until it runs in the sqlite3 shell",
                         );
                         return;
                     }

@@ -24,33 +24,33 @@ impl Check<'_> {
             if !is_name(name) {
                 self.error(
                     &at("name"),
-                    &format!("`{name}` cannot name an ingredient"),
+                    &format!("`{name}` cannot be the name of an ingredient"),
                     "expected letters, digits and _",
                     "",
                 );
             } else if !names.insert(name.to_lowercase()) {
+                self.error(&at("name"), &format!("an ingredient `{name}` exists already"), "", "");
+            }
+            if table.question.trim().is_empty() {
                 self.error(
-                    &at("name"),
-                    &format!("there is an ingredient `{name}` already"),
+                    &at("question"),
+                    &format!("the ingredient `{name}` has no question"),
                     "",
                     "",
                 );
             }
-            if table.question.trim().is_empty() {
-                self.error(&at("question"), &format!("`{name}` asks nothing"), "", "");
-            }
             if table.arguments.is_empty() {
-                let label = "expected what it is asked about";
+                let label = "expected the arguments that the question is about";
                 self.error(&at("arguments"), &format!("`{name}` has no argument"), label, "");
             }
             let mut seen = HashSet::new();
             for (n, argument) in table.arguments.iter().enumerate() {
                 let here = join(&at("arguments"), &[n.into()]);
                 if !is_name(argument) {
-                    let message = format!("`{argument}` cannot name an argument");
+                    let message = format!("`{argument}` cannot be the name of an argument");
                     self.error(&here, &message, "expected letters, digits and _", "");
                 } else if !seen.insert(argument.to_lowercase()) {
-                    self.error(&here, &format!("`{argument}` stands twice"), "", "");
+                    self.error(&here, &format!("`{argument}` occurs twice"), "", "");
                 }
             }
             for slot in table.slots() {
@@ -60,7 +60,7 @@ impl Check<'_> {
                 }
                 let help = nearest(slot, table.arguments.iter().map(String::as_str))
                     .map_or_else(String::new, |near| format!("did you mean {{{near}}}?"));
-                let message = format!("`{{{slot}}}` is no argument of `{name}`");
+                let message = format!("`{{{slot}}}` is not an argument of `{name}`");
                 self.error(&at("question"), &message, "", &help);
             }
             if table.options.as_ref().is_some_and(Vec::is_empty) {
@@ -72,7 +72,7 @@ impl Check<'_> {
                 );
             }
             if let Some(model) = table.model.as_ref().filter(|m| !models.contains(&m.as_str())) {
-                self.error(&at("model"), &format!("there is no [model.{model}]"), "", "");
+                self.error(&at("model"), &format!("the spec has no [model.{model}]"), "", "");
             }
         }
         tables.to_vec()

@@ -93,22 +93,22 @@ impl Check<'_> {
             self.error(
                 place,
                 &format!("the name `{name}` is reserved"),
-                "names that begin with hqdl_ or sqlite_ are not free",
+                "names that begin with hqdl_ or sqlite_ are reserved",
                 "",
             );
         } else if self.names.insert(lower, name.to_owned()).is_some() {
             self.error(
                 place,
-                &format!("the table `{name}` is made twice"),
+                &format!("the spec defines the table `{name}` twice"),
                 "",
-                "give one of the two another name",
+                "rename one of the two",
             );
         } else if self.catalog.columns(name).is_some() && !self.catalog.made_by_hqdl(name) {
             self.error(
                 place,
                 &format!("the database has a table `{name}` that hqdl did not make"),
-                "this name is taken",
-                "choose another name; hqdl never touches a table of yours",
+                "this name is already used",
+                "choose another name; hqdl never changes your own tables",
             );
         }
     }

@@ -44,7 +44,7 @@ impl Check<'_> {
                 if sql.is_some() == wanted {
                     self.error(
                         place,
-                        "`shots` needs one place to take rows from",
+                        "`shots` needs a source of rows",
                         "expected either `sql` or `overrides = true`",
                         "",
                     );
@@ -69,9 +69,9 @@ impl Check<'_> {
             Err(message) => {
                 self.error(
                     here,
-                    &format!("the SELECT of the shots does not work: {message}"),
-                    "SQLite refuses this",
-                    "",
+                    &format!("SQLite rejects the SELECT of the shots: {message}"),
+                    "this SELECT",
+                    "correct it until it runs in the sqlite3 shell",
                 );
                 return Vec::new();
             }
@@ -123,7 +123,9 @@ impl Check<'_> {
                 let here = join(place, &[name.as_str().into()]);
                 self.error(
                     &here,
-                    &format!("the shot has `{name}`, which is neither key, context nor column"),
+                    &format!(
+                        "the shot has `{name}`, which is not in the key, the context or the columns"
+                    ),
                     "no such column",
                     &help,
                 );
@@ -164,18 +166,18 @@ impl Check<'_> {
                 self.error(
                     &here,
                     &format!(
-                        "a shot breaks its own column: `{}` cannot be \"{}\"",
+                        "a shot has an invalid value: `{}` cannot be \"{}\"",
                         column.name,
                         text.join(", ")
                     ),
                     &format!("this is {}", answer.state.name()),
-                    "shots show the model what a right answer looks like",
+                    "shots must be valid answers, because the model imitates them",
                 );
                 cells.push(CellValue::Nothing);
             }
         }
         if !shows {
-            self.warn(place, "a shot shows no column", "give it the values of some columns");
+            self.warn(place, "a shot shows no column", "add the values of some columns");
         }
         Some(Shot {
             key: e.key.iter().map(scalar).collect(),

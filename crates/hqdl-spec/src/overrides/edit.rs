@@ -14,7 +14,7 @@ use hqdl_values::key::Entity;
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideEditError {
     /// No expansion makes the table.
-    #[error("no expansion makes a table `{table}`")]
+    #[error("no expansion publishes a table `{table}`")]
     NoTable {
         /// The table.
         table: String,
@@ -22,7 +22,7 @@ pub enum OverrideEditError {
         all: Vec<String>,
     },
     /// The key has another number of parts.
-    #[error("the key of `{expansion}` has {} parts, {given} are given", names.len())]
+    #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
         /// The expansion.
         expansion: String,
@@ -50,7 +50,7 @@ pub enum OverrideEditError {
         key: String,
     },
     /// The value is none that the column can have.
-    #[error("{value:?} is no value for `{column}`: {why}")]
+    #[error("{value:?} is not a valid value for `{column}`: {why}")]
     Value {
         /// The value.
         value: String,
@@ -62,7 +62,7 @@ pub enum OverrideEditError {
         instead: String,
     },
     /// There is nothing to take back.
-    #[error("there is no such override")]
+    #[error("the overrides file has no such override")]
     None,
     /// The file cannot be read or written, or the value not be read back.
     #[error(transparent)]
@@ -75,14 +75,16 @@ impl OverrideEditError {
     pub fn hint(&self) -> String {
         match self {
             Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
-            Self::Key { names, .. } => format!("its key is {}", names.join(", ")),
-            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::Key { names, .. } => format!("its key is: {}", names.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::NoKey { .. } => {
-                "forced (--force), it is said all the same, for a row to come".to_owned()
+                "check the key; for a row that does not exist yet pass --force".to_owned()
             }
             Self::Value { instead, .. } => instead.clone(),
             Self::None => "`hqdl override list SPEC` lists them".to_owned(),
-            Self::File(_) => "mend the line; nothing was asked and nothing changed".to_owned(),
+            Self::File(_) => {
+                "correct the line; hqdl sent no request and changed nothing".to_owned()
+            }
         }
     }
 }
@@ -162,15 +164,12 @@ fn wrong_value(column: &Column, value: &str) -> Option<OverrideEditError> {
             });
             let near: Vec<&str> = near.into_iter().take(5).map(String::as_str).collect();
             let more = if all.len() > near.len() { " …" } else { "" };
-            let list = format!("the list has {}{more}", near.join(", "));
-            (
-                "it is not in the value list",
-                format!("{list}; forced (--force), it is said all the same"),
-            )
+            let list = format!("the list contains {}{more}", near.join(", "));
+            ("it is not in the value list", format!("{list}; pass --force to set it anyway"))
         }
         _ => {
             let kind = column.kind.name();
-            ("it has another type", format!("expected what {kind} columns hold"))
+            ("it has another type", format!("expected a value of type {kind}"))
         }
     };
     let (value, column) = (value.to_owned(), column.name.clone());

@@ -106,7 +106,7 @@ impl Overrides {
                     State::Ok => answer.value,
                     State::NotInList => {
                         overrides.warnings.push(format!(
-                            "{}:{number}: \"{}\" is not in the value list of `{}`, and is taken all the same",
+                            "{}:{number}: \"{}\" is not in the value list of `{}`; hqdl publishes it anyway",
                             path.display(),
                             line.value,
                             line.column
@@ -115,7 +115,7 @@ impl Overrides {
                     }
                     other => {
                         return Err(error(format!(
-                            "\"{}\" is no value for `{}` ({})",
+                            "\"{}\" is not a valid value for `{}` ({})",
                             line.value,
                             line.column,
                             other.name()
@@ -158,7 +158,7 @@ impl Overrides {
         of.map(|Said { number, line, .. }| {
             let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
             format!(
-                "{}:{number}: no source has the key ({}), so this override says nothing",
+                "{}:{number}: no source has the key ({}), so this override has no effect",
                 path.display(),
                 key.join(", ")
             )
@@ -277,7 +277,9 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
         if !header.iter().any(|h| h == needed) {
             return Err(error(
                 Some(1),
-                format!("the header has no `{needed}`: key columns, column, value, note"),
+                format!(
+                    "the header lacks `{needed}`: expected the key columns, column, value, note"
+                ),
             ));
         }
     }

@@ -282,9 +282,9 @@ fn reads(checker: &Checker, table: &[(&str, Json, &str)]) {
     }
 }
 
-const CASE: &str = "case brought to the value list";
-const SPACING: &str = "spacing brought to the value list";
-const SPELLING: &str = "spelling brought to the value list";
+const CASE: &str = "case matched to the value list";
+const SPACING: &str = "spacing matched to the value list";
+const SPELLING: &str = "spelling matched to the value list";
 
 #[test]
 fn a_closed_list_is_exact_then_case_then_spacing_then_one_near_match() {
@@ -446,7 +446,7 @@ fn list_cells_are_read_in_the_ways_models_write_them() {
     assert_eq!(short(&partly), json!(["Flight"]));
     assert_eq!(
         partly.repair.as_deref(),
-        Some("case brought to the value list; left out: Telepathy")
+        Some("case matched to the value list; left out: Telepathy")
     );
     assert_eq!(short(&powers.text("Telepathy|Money")), json!({"not_in_list": "Telepathy | Money"}));
     assert_eq!(short(&powers.json(&json!(["Flight", null, "Magic"]))), json!(["Flight", "Magic"]));

@@ -102,7 +102,7 @@ const MISTAKES: &[Mistake] = &[
         "",
         "[database] has no `path`",
         "[database]",
-        "name a SQLite database, or the `url` of one of PostgreSQL",
+        "name a SQLite database in `path`, or a PostgreSQL database in `url`",
     ),
     mistake("source = \"superhero\"\n", "", "[[expansion]] has no `source`", "[[expansion]]", ""),
     mistake(
@@ -161,7 +161,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "[model]\n",
         "[limits]\nbudget_usd = -2.0\n[model]\n",
-        "`budget_usd` is no amount",
+        "`budget_usd` is not a valid amount",
         "-2.0",
         "",
     ),
@@ -187,7 +187,7 @@ const MISTAKES: &[Mistake] = &[
         "[model]\nparameters = { seed = 1, n = 2 }\n",
         "`n` cannot be in [model.parameters]",
         "2 }",
-        "hqdl reads one answer per request; others would be billed all the same",
+        "hqdl reads only one answer per request, but the endpoint would bill all of them",
     ),
     mistake(
         "[model]\n",
@@ -208,15 +208,15 @@ const MISTAKES: &[Mistake] = &[
         "[model]\nparameters.search = [{ api_key = \"abc\" }]\n",
         "`search` holds a key",
         "[{",
-        "name its variable in `api_key_env`; if this is a real key, revoke it",
+        "name its environment variable in `api_key_env`; if this is a real key, revoke it",
     ),
     mistake(
         "[model]\n",
         "[limits]\nbudget_usd = 1\n[model]\nprice = { input = 1, output = 1 }\n\
          parameters.web_search_options = {}\n",
-        "no budget can be kept with `web_search_options`",
+        "hqdl cannot keep a budget with `web_search_options`",
         "{}\n",
-        "remove it, or cap tokens with `budget_tokens` instead",
+        "remove it, or limit tokens with `budget_tokens` instead",
     ),
     mistake(
         "[model]\n",
@@ -228,14 +228,14 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "[model]\n",
         "[model]\nprice = { input = -1.0, output = 1.0 }\n",
-        "`input` is no price",
+        "`input` is not a valid price",
         "-1.0",
         "",
     ),
     mistake(
         "[model]\n",
         "[model]\nbase_url = \"localhost:1\"\n",
-        "`localhost:1` is no URL of an endpoint",
+        "`localhost:1` is not the URL of an endpoint",
         "\"localhost:1\"",
         "",
     ),
@@ -244,7 +244,7 @@ const MISTAKES: &[Mistake] = &[
         "[model]\napi_key_env = \"sk-proj-12345\"\n",
         "`api_key_env` is not the name of an environment variable",
         "\"sk-proj",
-        "a key itself is never in a spec; if this is one, revoke it",
+        "never write a key into a spec; if this is one, revoke it",
     ),
     mistake(
         "name = \"test\"\n",
@@ -258,12 +258,12 @@ const MISTAKES: &[Mistake] = &[
         "[model]\nprovider = \"replay\"\n",
         "provider \"replay\" has no recordings",
         "\"replay\"",
-        "name files in `recordings`, or pass --recordings",
+        "name files in `recordings`, or pass --recordings FILE",
     ),
     mistake(
         "[model]\n",
         "[model]\nprovider = \"replay\"\nrecordings = [\"no.jsonl\"]\n",
-        "no recording at specs/no.jsonl",
+        "the recording specs/no.jsonl does not exist",
         "\"no.jsonl\"",
         "",
     ),
@@ -299,42 +299,42 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "source = \"superhero\"",
         "source = \"SELECT * FORM superhero\"",
-        "the SELECT of this source does not work",
+        "SQLite rejects the SELECT of this source",
         "\"SELECT * FORM",
         "",
     ),
     mistake(
         "key = [\"superhero_name\", \"full_name\"]",
         "key = []",
-        "the semantic key is empty",
+        "the key of the expansion is empty",
         "[]",
         "",
     ),
     mistake(
         "\"full_name\"]",
         "\"SUPERHERO_NAME\"]",
-        "`SUPERHERO_NAME` stands twice among key and context",
+        "`SUPERHERO_NAME` occurs twice in `key` and `context`",
         "\"SUPERHERO_NAME\"",
         "",
     ),
     mistake(
         "name = \"powers\"",
         "name = \"Publisher_Name\"",
-        "column `Publisher_Name` stands twice in `llm`",
+        "column `Publisher_Name` occurs twice in `llm`",
         "\"Publisher_Name\"",
         "",
     ),
     mistake(
         "name = \"powers\"",
         "name = \"Full_Name\"",
-        "column `Full_Name` has the name of a key column",
+        "column `Full_Name` has the same name as a key column",
         "\"Full_Name\"",
         "",
     ),
     mistake(
         "column = \"power_name\" }",
         "column = \"full_name\" }",
-        "`full_name` has the name of a key column",
+        "`full_name` has the same name as a key column",
         "{ table = \"llm_power\"",
         "",
     ),
@@ -343,21 +343,21 @@ const MISTAKES: &[Mistake] = &[
         "name = \"Publisher\"",
         "the database has a table `Publisher` that hqdl did not make",
         "\"Publisher\"",
-        "choose another name; hqdl never touches a table of yours",
+        "choose another name; hqdl never changes your own tables",
     ),
     mistake(
         "table = \"llm_power\"",
         "table = \"LLM\"",
-        "the table `LLM` is made twice",
+        "the spec defines the table `LLM` twice",
         "{ table = \"LLM\"",
-        "give one of the two another name",
+        "rename one of the two",
     ),
     mistake(
         "table = \"llm_power\"",
         "table = \"superpower\"",
         "the database has a table `superpower` that hqdl did not make",
         "{ table = \"superpower\"",
-        "choose another name; hqdl never touches a table of yours",
+        "choose another name; hqdl never changes your own tables",
     ),
     mistake(
         "name = \"llm\"",
@@ -384,35 +384,35 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "SELECT publisher_name FROM publisher\"",
         "SELECT * FROM film\"",
-        "a value list is one column, this SELECT yields 4",
+        "a value list is one column, but this SELECT returns 4",
         "\"SELECT * FROM film",
         "",
     ),
     mistake(
         "SELECT publisher_name FROM publisher\"",
         "SELECT name FROM publisher\"",
-        "the SELECT of this value list does not work: no such column: name",
+        "SQLite rejects the SELECT of this value list: no such column: name",
         "\"SELECT name",
         "",
     ),
     mistake(
         "SELECT publisher_name FROM publisher\"",
         "DELETE FROM publisher RETURNING publisher_name\"",
-        "the SELECT of this value list does not work: it would write to the database",
+        "SQLite rejects the SELECT of this value list: it would write to the database",
         "\"DELETE",
         "",
     ),
     mistake(
         "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
         "name = \"publisher_name\"\ntype = \"integer\"\nvalues = [1, \"two\"]",
-        "the value list of `publisher_name` holds \"two\", which is no integer",
+        "the value list of `publisher_name` contains \"two\", which is not a valid integer",
         "[1, \"two\"]",
         "",
     ),
     mistake(
         "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
         "name = \"publisher_name\"\ntype = \"integer\"\nvalues = { sql = \"SELECT n FROM publisher\" }",
-        "the SELECT of this value list does not work",
+        "SQLite rejects the SELECT of this value list",
         "\"SELECT n ",
         "",
     ),
@@ -434,14 +434,14 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "context =",
         "shots = [{ superhero_name = \"Batman\", full_name = \"Bruce Wayne\", publisher_name = \"Detective\" }]\ncontext =",
-        "a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+        "a shot has an invalid value: `publisher_name` cannot be \"Detective\"",
         "\"Detective\"",
-        "shots show the model what a right answer looks like",
+        "shots must be valid answers, because the model imitates them",
     ),
     mistake(
         "context =",
         "shots = [{ superhero_name = \"Batman\", publisher = \"DC Comics\", powers = [\"Flight\"] }]\ncontext =",
-        "the shot has `publisher`, which is neither key, context nor column",
+        "the shot has `publisher`, which is not in the key, the context or the columns",
         "\"DC Comics\"",
         "",
     ),
@@ -455,7 +455,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "context =",
         "shots = { sql = \"SELECT * FROM heros\" }\ncontext =",
-        "the SELECT of the shots does not work: no such table: heros",
+        "SQLite rejects the SELECT of the shots: no such table: heros",
         "\"SELECT * FROM heros",
         "",
     ),
@@ -463,42 +463,42 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "\"Who is the publisher?\"",
         "\"Who is {value}?\"",
-        "the question \"Who is {value}?\" has a slot but no SQL to put it in",
+        "the question \"Who is {value}?\" has a slot but no SQL that uses it",
         "\"Who is {value}?\"",
         "write { ask = \"…\", sql = \"…\" }",
     ),
     mistake(
         "publisher {value}?",
         "publisher {value} since {date}?",
-        "{date} stands in the question but not in its SQL",
+        "{date} occurs in the question but not in its SQL",
         "{ ask = \"Is the publisher",
         "",
     ),
     mistake(
         "sql = \"publisher_name = {value}\"",
         "sql = \"publisher_name = {value} OR {number} > 1\"",
-        "{number} stands in the SQL but not in the question",
+        "{number} occurs in the SQL but not in the question",
         "{ ask = \"Is the publisher",
         "",
     ),
     mistake(
         "sql = \"publisher_name = {value}\"",
         "sql = \"publisher = {value}\"",
-        "the SQL of \"Is the publisher {value}?\" does not work: no such column: publisher",
+        "SQLite rejects the SQL of \"Is the publisher {value}?\": no such column: publisher",
         "{ ask = \"Is the publisher",
         "",
     ),
     mistake(
         "sql = \"EXISTS {value}\"",
         "sql = \"EXISTS {value} AND\"",
-        "the SQL of \"Does the hero have {value}?\" does not work",
+        "SQLite rejects the SQL of \"Does the hero have {value}?\"",
         "{ ask = \"Does the hero",
         "",
     ),
     mistake(
         "questions = [{ ask = \"Does the hero have {value}?\", sql = \"EXISTS {value}\" }]",
         "questions = [\"who is the PUBLISHER\"]",
-        "is asked of `publisher_name` too",
+        "belongs to `publisher_name` already",
         "\"who is the PUBLISHER\"",
         "",
     ),
@@ -514,7 +514,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(
         "source = \"superhero\"",
         "source = [{ table = \"superhero\", select = \"SELECT 1\" }]",
-        "a source is a table or a SELECT, not both",
+        "this source has both `table` and `select`",
         "{ table = \"superhero\"",
         "remove `table` or `select`",
     ),
@@ -564,7 +564,7 @@ fn no_mistake_is_told_twice() {
         "`key` is a string",
         "this SELECT has no column `full_name`",
         "`type` cannot be \"txt\"",
-        "stands twice among key and context",
+        "occurs twice in `key` and `context`",
         // Nor is the column it was meant for filled.
         "`llm` has no column `power`",
     ];
@@ -617,9 +617,9 @@ fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
         ("[database] has no `path`", at(TWELVE, "[database]")),
         ("unknown field `pth` in [database]", at(TWELVE, "pth")),
         ("unknown field `temprature` in [model]", at(TWELVE, "temprature")),
-        ("`localhost` is no URL of an endpoint", at(TWELVE, "\"localhost\"")),
+        ("`localhost` is not the URL of an endpoint", at(TWELVE, "\"localhost\"")),
         ("`concurrency` is a string", at(TWELVE, "\"many\"")),
-        ("`budget_usd` is no amount", at(TWELVE, "-1")),
+        ("`budget_usd` is not a valid amount", at(TWELVE, "-1")),
         (
             "the database has a table `publisher` that hqdl did not make",
             at(TWELVE, "\"publisher\"\nsource"),
@@ -627,16 +627,16 @@ fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
         ("table `superhero` has no column `ful_name`", at(TWELVE, "\"ful_name\"")),
         ("table `superhero` has no column `weight`", at(TWELVE, "\"weight\"")),
         (
-            "a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+            "a shot has an invalid value: `publisher_name` cannot be \"Detective\"",
             at(TWELVE, "\"Detective\""),
         ),
         (
-            "the SQL of \"Is the publisher {value}?\" does not work: no such column: publisher",
+            "SQLite rejects the SQL of \"Is the publisher {value}?\": no such column: publisher",
             at(TWELVE, "{ ask"),
         ),
         ("the value list of `empty` is empty", at(TWELVE, "[]")),
         ("`type` cannot be \"number\"", at(TWELVE, "\"number\"")),
-        ("the table `publisher` is made twice", at(TWELVE, "{ table = \"publisher\"")),
+        ("the spec defines the table `publisher` twice", at(TWELVE, "{ table = \"publisher\"")),
     ];
     let told: Vec<(&str, _)> =
         problems.problems.iter().map(|p| (p.message.as_str(), problems.place(p))).collect();
@@ -668,7 +668,7 @@ fn a_rendered_problem_has_file_line_column_and_a_caret_under_it() {
             "                         ^^^^^^^^^^",
         ),
         (
-            "error: a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+            "error: a shot has an invalid value: `publisher_name` cannot be \"Detective\"",
             "specs/x.toml:18:59",
             "shots = [ { superhero_name = \"Ä Batman\", publisher_name = \"Detective\" } ]",
             "                                                          ^^^^^^^^^^^",
@@ -775,11 +775,11 @@ fn two_expansions_may_not_make_one_table() {
             .replace("hero have", "hero own")
     );
     let problems = Fixture::new().problems(&toml);
-    let (found, place) = problem(&problems, "the table `llm` is made twice");
+    let (found, place) = problem(&problems, "the spec defines the table `llm` twice");
     let later = at(&toml[GOOD.len()..], "\"llm\"").unwrap();
     let lines = GOOD.matches('\n').count();
     assert_eq!(place, Some((later.0 + lines, later.1)));
-    assert_eq!(found.help.as_deref(), Some("give one of the two another name"));
+    assert_eq!(found.help.as_deref(), Some("rename one of the two"));
     assert_eq!(problems.problems.len(), 1, "{}", problems.render(false));
 }
 

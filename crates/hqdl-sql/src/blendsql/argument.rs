@@ -24,7 +24,7 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlE
     }
     let (layers, inside) = peel(tokens);
     if inside.is_empty() {
-        return Err(SqlError::new(span(tokens), "there is nothing in `()`", "expected a value"));
+        return Err(SqlError::new(span(tokens), "`()` is empty", "expected a value"));
     }
     if layers > 0 && begins_query(sql, inside) {
         return Ok(Some(Argument::Query(span(inside))));
@@ -45,7 +45,7 @@ pub(super) fn read_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument
             Ok(Some(Argument::Column { table: Some(table), column, span: text.span() }))
         }
         None if text.lexeme == Lexeme::Text => {
-            let error = SqlError::new(text.span(), "a text is no column", "expected a column");
+            let error = SqlError::new(text.span(), "a text is not a column", "expected a column");
             Err(error.help("write t.c or 't::c'"))
         }
         _ => read(sql, tokens),

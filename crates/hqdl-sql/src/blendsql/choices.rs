@@ -43,8 +43,12 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlEr
             SqlError::new(parameter.span(), "options cannot be a parameter", "expected the options")
                 .help(HELP)
         }
-        _ => SqlError::new(span(tokens), "options cannot be read", "not a list, column or query")
-            .help(HELP),
+        _ => SqlError::new(
+            span(tokens),
+            "hqdl cannot parse the options",
+            "not a list, column or query",
+        )
+        .help(HELP),
     })
 }
 
@@ -74,8 +78,12 @@ fn list(sql: &str, all: &[Token], items: &[Token]) -> Result<Choices, SqlError> 
             None if item.is_empty() && !values.is_empty() && ends(items, values.len()) => break,
             None => {
                 let place = if item.is_empty() { span(all) } else { span(item) };
-                return Err(SqlError::new(place, "an option is no literal", "expected a literal")
-                    .help(format!("texts, numbers, True, False and NULL can be listed; {HELP}")));
+                return Err(SqlError::new(
+                    place,
+                    "an option is not a literal",
+                    "expected a literal",
+                )
+                .help(format!("list texts, numbers, True, False or NULL; {HELP}")));
             }
         }
     }

@@ -52,7 +52,7 @@ impl SqlError {
             let name = name.trim_start_matches('`');
             listed(ingredients::all().into_iter().find(|i| i.name() == name)?)
         };
-        let known = format!("there are {names}");
+        let known = format!("available: {names}");
         (self.help.as_ref() != Some(&known)).then_some(known)
     }
 

@@ -55,14 +55,14 @@ impl Scanner<'_> {
         let said = |label: &str| {
             let name = word.text(self.sql).to_lowercase();
             let error =
-                SqlError::new(span.clone(), format!("`{name}` is not called like this"), label);
+                SqlError::new(span.clone(), format!("`{name}` has the wrong arguments"), label);
             error.help("write answer(text, 'question') or summary(text)")
         };
         let (text, question) = match (pieces.as_slice(), summary) {
             ([text], true) => (text, SUMMARY.to_owned()),
             ([text, question], false) => (text, self.question(question)?),
-            (_, true) => return Err(said("it takes one text")),
-            (_, false) => return Err(said("it takes a text and a question")),
+            (_, true) => return Err(said("expected one text")),
+            (_, false) => return Err(said("expected a text and a question")),
         };
         let (Some(first), Some(last)) = (text.first(), text.last()) else {
             return Err(said("the text is missing"));
@@ -118,7 +118,7 @@ impl Scanner<'_> {
                 return Err(SqlError::new(
                     word.span(),
                     format!("`{}` is never closed", word.text(self.sql)),
-                    "no `)` ends this call",
+                    "this call has no `)`",
                 ));
             };
             let last = before.replace(token);
@@ -151,7 +151,7 @@ impl Scanner<'_> {
                     return Err(SqlError::new(
                         word.start..token.end,
                         format!(
-                            "`{}` is not closed when the call around it ends",
+                            "`{}` is not closed before the end of the call around it",
                             word.text(self.sql)
                         ),
                         "no `)` before `}}`",
@@ -176,7 +176,7 @@ impl Scanner<'_> {
             let start = tokens.first().map_or(end.saturating_sub(1), |t| t.start);
             let error = SqlError::new(
                 start..end,
-                "the question of `answer` is no text",
+                "the question of `answer` is not a text",
                 "expected one text",
             );
             return Err(error.help("write answer(text, 'question')"));

@@ -212,12 +212,12 @@ fn unclosed(bytes: &[u8], start: usize, what: &str, close: &str) -> SqlError {
     let error = SqlError::new(
         start..start + 1,
         format!("a quoted {what} is never closed"),
-        format!("no `{close}` ends what this `{open}` begins"),
+        format!("this `{open}` has no closing `{close}`"),
     );
     if close == "]" {
         return error;
     }
-    error.help(format!("a `{close}` inside a quoted {what} is written twice"))
+    error.help(format!("write a `{close}` inside a quoted {what} twice"))
 }
 
 /// A number with its exponent's sign, and with letters that do not belong to it.

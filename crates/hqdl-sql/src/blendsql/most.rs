@@ -60,15 +60,14 @@ pub struct Probe {
 const LONG: usize = 8 << 20;
 
 pub(super) const ANSWER: &str = "its argument is an answer";
-pub(super) const CONTEXT: &str = "its context is made by calls";
-const RECURSION: &str = "it stands in a recursion";
-const ROWS: &str = "its rows are made of answers";
+pub(super) const CONTEXT: &str = "its context contains calls";
+const RECURSION: &str = "it is in a recursive query";
+const ROWS: &str = "its rows come from answers";
 const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
 // SQLite looks for rows of the right table without partners by their conditions first.
-const PARTNERS: &str =
-    "a RIGHT or FULL JOIN may evaluate it before it knows which rows have partners";
+const PARTNERS: &str = "a RIGHT or FULL JOIN can evaluate it before the join has matched its rows";
 // Nothing that a condition could name makes it wait for such a table.
-const UNNAMED: &str = "it may be evaluated before a table that has no column without answers";
+const UNNAMED: &str = "it can be evaluated before a table whose columns are all answers";
 const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.

@@ -6,7 +6,7 @@ use super::lexer::{Lexeme, Token};
 use super::{Choices, Quantifier, ReturnType, SqlError, choices};
 use hqdl_values::Type;
 
-const TYPES: &str = "types are str, int, float, bool and date, and lists of them: list[str]";
+const TYPES: &str = "the types are str, int, float, bool, date, and lists such as list[str]";
 
 impl ReturnType {
     /// What every type may be written as.
@@ -45,7 +45,7 @@ pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnTy
         Some(said) => Ok(Some(said)),
         None => Err(SqlError::new(
             span(tokens),
-            format!("`{}` is no return type", written.trim()),
+            format!("`{}` is not a return type", written.trim()),
             "not a type",
         )
         .help(TYPES)),
@@ -54,13 +54,14 @@ pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnTy
 
 /// Reads `quantifier=`.
 pub(super) fn quantifier(sql: &str, tokens: &[Token]) -> Result<Option<Quantifier>, SqlError> {
-    const FORMS: &str = "quantifiers are '{2}', '{1,3}', '{1,}', '+', '*' and '?'";
+    const FORMS: &str = "write '{2}', '{1,3}', '{1,}', '+', '*' or '?'";
     if is_none(sql, tokens) {
         return Ok(None);
     }
     no_parameter(tokens, "the quantifier", FORMS)?;
     let wrong = || {
-        SqlError::new(span(tokens), "the quantifier cannot be read", "not a quantifier").help(FORMS)
+        SqlError::new(span(tokens), "hqdl cannot parse the quantifier", "not a quantifier")
+            .help(FORMS)
     };
     let written = text(sql, tokens).ok_or_else(wrong)?;
     let found = match written.trim() {
@@ -72,7 +73,7 @@ pub(super) fn quantifier(sql: &str, tokens: &[Token]) -> Result<Option<Quantifie
     if found.max.is_some_and(|max| max < found.min) {
         return Err(SqlError::new(
             span(tokens),
-            "the quantifier's least is more than its most",
+            "the minimum of the quantifier is greater than its maximum",
             "no number of answers fits",
         ));
     }
@@ -110,7 +111,7 @@ pub(super) fn written_text(
     no_parameter(tokens, what, "write it into the query as a text: '…'")?;
     match text(sql, tokens) {
         Some(text) => Ok(Some(text)),
-        None => Err(SqlError::new(span(tokens), format!("{what} is no text"), "expected '…'")),
+        None => Err(SqlError::new(span(tokens), format!("{what} is not a text"), "expected '…'")),
     }
 }
 
@@ -122,7 +123,7 @@ pub(super) fn examples(sql: &str, tokens: &[Token]) -> Result<Option<String>, Sq
         _ => {
             return Err(SqlError::new(
                 span(tokens),
-                "examples of answers cannot be read",
+                "hqdl cannot parse the examples of answers",
                 "expected texts or numbers",
             )
             .help("write example_outputs=('…', '…')"));
@@ -143,7 +144,7 @@ pub(super) fn truth(sql: &str, tokens: &[Token], what: &str) -> Result<bool, Sql
     if is_true(sql, tokens) || says_no || is_none(sql, tokens) {
         return Ok(is_true(sql, tokens));
     }
-    Err(SqlError::new(span(tokens), format!("`{what}` is no truth"), "expected true or false"))
+    Err(SqlError::new(span(tokens), format!("`{what}` is not a boolean"), "expected true or false"))
 }
 
 /// Whether the value says that there is nothing: `None`, `0`, `[]`.
@@ -166,9 +167,8 @@ pub(super) fn narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlErro
     let written = sql.get(span(tokens)).unwrap_or_default();
     match written.parse() {
         Ok(0) | Err(_) => {
-            Err(SqlError::new(span(tokens), "`narrow` is no number", "expected 1 or more").help(
-                "as many of the right column's values, the most alike ones, are put before the \
-                 model; without it all of them are",
+            Err(SqlError::new(span(tokens), "`narrow` is not a number", "expected 1 or more").help(
+                "the model sees this many of the right column's values, the most similar ones; without `narrow` it sees all",
             ))
         }
         Ok(most) => Ok(Some(most)),
@@ -188,7 +188,7 @@ fn no_parameter(tokens: &[Token], what: &str, help: &str) -> Result<(), SqlError
         Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(
             first.span(),
             format!("{what} cannot be a parameter"),
-            "must be written into the query",
+            "write the value into the query",
         )
         .help(help)),
         _ => Ok(()),

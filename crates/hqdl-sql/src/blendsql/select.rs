@@ -191,9 +191,11 @@ impl Rewriter<'_> {
             CONDITIONS_LAST,
             match (calls.is_empty(), movable) {
                 (false, true) => {
-                    Ok("for the rows that plain conditions and joins leave".to_owned())
+                    Ok("only for rows that pass the plain conditions and joins".to_owned())
                 }
-                (false, false) => Ok("those of WHERE alone: a join is RIGHT or FULL".to_owned()),
+                (false, false) => {
+                    Ok("only those of WHERE, because of a RIGHT or FULL JOIN".to_owned())
+                }
                 (true, _) => Err("no condition of WHERE or of an inner join has a call"),
             },
         );

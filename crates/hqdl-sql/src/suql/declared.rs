@@ -144,7 +144,7 @@ impl Parser<'_> {
             _ => "a number",
         };
         let span = left.span.start..right.span.end;
-        let message = format!("this compares what is {} with what is {}", of(left), of(right));
+        let message = format!("this compares {} with {}", of(left), of(right));
         let error = SqlError::new(span, message, "here");
         Err(error.help("cast one of them"))
     }
@@ -195,7 +195,7 @@ impl Parser<'_> {
             ExprShape::Array => return Ok(Self::as_array(piece)),
             number if number.is_number() => {
                 if number_of(text).is_none() {
-                    let message = format!("'{text}' is no number");
+                    let message = format!("'{text}' is not a number");
                     return Err(SqlError::new(span, message, BESIDE));
                 }
                 let part = Part::New(format!("({})", text.trim()), span.clone());
@@ -223,7 +223,7 @@ impl Parser<'_> {
         let Some(truth) = truth_of(text) else {
             let message = format!("'{text}' is neither true nor false");
             let error = SqlError::new(span, message, label);
-            return Err(error.help("write TRUE or FALSE, or a text that says one: 'yes', 'no'"));
+            return Err(error.help("write TRUE or FALSE, or a text such as 'yes' or 'no'"));
         };
         let word = if truth { "TRUE" } else { "FALSE" };
         Ok(Piece::new(vec![Part::New(word.to_owned(), span.clone())], span).boolean())

@@ -58,9 +58,10 @@ pub(super) fn written(sql: &str, columns: Columns<'_>) -> Result<Option<Translat
         let Some(select) = selects.next() else { return Ok(text) };
         if let Some(term) = select.out_of_order(now) {
             let span = text.as_ref().map_or(term.clone(), |text| text.place(&term));
-            let message = "the order begins with something else than what DISTINCT ON names";
-            let error = SqlError::new(span, message, "expected what DISTINCT ON names first");
-            return Err(error.help("of the rows that agree, the first in the order is kept"));
+            let message = "ORDER BY must begin with the expressions of DISTINCT ON";
+            let error =
+                SqlError::new(span, message, "expected the expressions of DISTINCT ON first");
+            return Err(error.help("DISTINCT ON keeps the first row of each group in this order"));
         }
         let edits = select.edits(now);
         let next = Translated::with(now, edits);

@@ -111,7 +111,7 @@ impl Parser<'_> {
             let shape = match &operand.shape {
                 number if number.is_number() => number.clone(),
                 ExprShape::Date | ExprShape::Timestamp | ExprShape::Time | ExprShape::Boolean => {
-                    return Err(unsaid(start..operand.span.end, "a sign before no number", ""));
+                    return Err(unsaid(start..operand.span.end, "a sign without a number", ""));
                 }
                 _ => ExprShape::Number,
             };
@@ -290,7 +290,7 @@ impl Parser<'_> {
         match piece.shape {
             ExprShape::Interval(_) => Err(unsaid(
                 piece.span.clone(),
-                "an interval by itself",
+                "an interval without a date",
                 "add it to a date: d + INTERVAL '1 day'",
             )),
             _ => Ok(()),

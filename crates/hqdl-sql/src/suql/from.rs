@@ -9,6 +9,7 @@ use super::parser::{
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
+use hqdl_values::format::count_noun;
 
 /// Names that a query gives to columns, and where they stand.
 type GivenNames = Vec<(String, Range<usize>)>;
@@ -68,7 +69,7 @@ impl Parser<'_> {
         if let Some(word) = lateral {
             self.at += 1;
             if self.is(b'(') {
-                let help = "SQLite's subqueries in FROM do not see the tables beside them";
+                let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
                 return Err(unsaid(word.span(), "LATERAL", help));
             }
             pieces.push(Piece::new(Vec::new(), word.start..self.here()));
@@ -266,8 +267,11 @@ impl Parser<'_> {
         let Some(mut columns) = self.columns.take() else { return Ok(None) };
         if let Some((_, span)) = names.get(columns.len()) {
             let count = columns.len();
-            let message =
-                format!("the query has {count} columns, and these are {} names", names.len());
+            let message = format!(
+                "the query has {}, but there are {} names",
+                count_noun(count as u64, "column"),
+                names.len()
+            );
             return Err(SqlError::new(span.clone(), message, "one too many"));
         }
         for ((name, _), column) in names.iter().zip(&mut columns) {

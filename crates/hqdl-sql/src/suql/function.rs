@@ -346,7 +346,7 @@ impl Parser<'_> {
             if let ExprShape::Literal(flags) = &piece.shape
                 && let Some(flag) = flags.chars().find(|c| !"gi".contains(*c))
             {
-                return wrong(format!("{name} knows the flags g and i, not `{flag}`"));
+                return wrong(format!("{name} supports the flags g and i, not `{flag}`"));
             }
             let written = self.sql.get(piece.span.clone()).unwrap_or_default();
             if n == first && written.trim().parse::<i64>().is_ok_and(|start| start < 1) {
@@ -412,7 +412,8 @@ impl Parser<'_> {
             _ => counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
         };
         let written = names.last().map_or(name, |token| token.text(self.sql));
-        let message = format!("`{written}` takes {takes} values, and here are {args}");
+        let noun = if takes == "1" { "value" } else { "values" };
+        let message = format!("`{written}` takes {takes} {noun}, but the call has {args}");
         Some(SqlError::new(span, message, "this call"))
     }
 

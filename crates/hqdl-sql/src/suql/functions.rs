@@ -129,7 +129,7 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     make("suql_json_typeof", 1, |v| {
         let text = text(v[0]);
         let json: Json = serde_json::from_str(&text)
-            .map_err(|_| wrong(format!("`{text}` is no JSON document")))?;
+            .map_err(|_| wrong(format!("`{text}` is not a JSON document")))?;
         let of = match json {
             Json::Null => "null",
             Json::Bool(_) => "boolean",
@@ -226,7 +226,7 @@ fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     strict(connection, "suql_time", 1, |v| {
         let text = text(v[0]);
-        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no time")))?;
+        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is not a time")))?;
         Ok(Sql::Text(time))
     })
 }
@@ -258,7 +258,7 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
     strict(connection, "suql_by_format", 2, |v| {
         let (said, format) = (text(v[0]), text(v[1]));
         let at = day::by_format(&said, &format)
-            .ok_or_else(|| wrong(format!("\"{said}\" is no date of the form \"{format}\"")))?;
+            .ok_or_else(|| wrong(format!("\"{said}\" is not a date of the form \"{format}\"")))?;
         Ok(Sql::Text(day::said(at)))
     })?;
     strict(connection, "suql_trunc", 2, |v| {
@@ -281,7 +281,7 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
         ValueRef::Real(r) => Ok(Sql::Real(r)),
         other => {
             let text = text(other);
-            number_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no number")))
+            number_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is not a number")))
         }
     })?;
     strict(connection, "suql_integer", 2, |v| {
@@ -291,7 +291,7 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
             other => number_of(&text(other)),
         };
         let said = || Value::read(v[0]).map_or_else(|_| text(v[0]), |value| value.to_string());
-        let number = number.ok_or_else(|| wrong(format!("\"{}\" is no number", text(v[0]))))?;
+        let number = number.ok_or_else(|| wrong(format!("\"{}\" is not a number", text(v[0]))))?;
         let ValueRef::Integer(bits) = v[1] else { return Ok(Sql::Null) };
         let bits = u32::try_from(bits).unwrap_or(i64::BITS);
         integer_of(&number, bits).map(Sql::Integer).ok_or_else(|| {
@@ -301,7 +301,8 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
     strict(connection, "suql_days_after", 2, |v| moved(v[0], v[1], false))?;
     strict(connection, "suql_days_before", 2, |v| match date(v[1]) {
         Some(other) => {
-            let of = date(v[0]).ok_or_else(|| wrong(format!("\"{}\" is no date", text(v[0]))))?;
+            let of =
+                date(v[0]).ok_or_else(|| wrong(format!("\"{}\" is not a date", text(v[0]))))?;
             Ok(Sql::Integer(i64::from((of - other).get_days())))
         }
         None => moved(v[0], v[1], true),
@@ -375,7 +376,7 @@ fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     match value {
         ValueRef::Integer(n) => Ok(n),
         ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => Ok(r as i64),
-        other => Err(wrong(format!("\"{}\" is no whole number", text(other)))),
+        other => Err(wrong(format!("\"{}\" is not a whole number", text(other)))),
     }
 }
 
@@ -384,7 +385,7 @@ fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
 fn moment(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
     match value {
         ValueRef::Text(_) => Ok(day::moment(&text(value))),
-        other => Err(wrong(format!("\"{}\" is no date", text(other)))),
+        other => Err(wrong(format!("\"{}\" is not a date", text(other)))),
     }
 }
 
@@ -397,7 +398,8 @@ fn date(value: ValueRef<'_>) -> Option<Date> {
 
 /// A date some days later, or earlier.
 fn moved(of: ValueRef<'_>, days: ValueRef<'_>, back: bool) -> GivenType {
-    let not = |value: ValueRef<'_>, what: &str| wrong(format!("\"{}\" is no {what}", text(value)));
+    let not =
+        |value: ValueRef<'_>, what: &str| wrong(format!("\"{}\" is not a {what}", text(value)));
     let days = match days {
         ValueRef::Integer(days) => days,
         ValueRef::Text(_) => match number_of(&text(days)) {
@@ -450,7 +452,7 @@ fn capitals(text: &str) -> String {
 /// first group matched, `\\&` the whole match.
 fn replaced(values: &[ValueRef<'_>]) -> GivenType {
     let [of, pattern, with, rest @ ..] = values else {
-        return Err(wrong("regexp_replace takes three values to six".to_owned()));
+        return Err(wrong("regexp_replace takes three to six values".to_owned()));
     };
     let (start, nth, flags) = match rest {
         [] => (1, None, String::new()),
@@ -474,7 +476,7 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
         nth => count(nth, "matches from 1; 0 is all of them")?,
     };
     if let Some(flag) = flags.chars().find(|c| !"gi".contains(*c)) {
-        return Err(wrong(format!("regexp_replace knows the flags g and i, not `{flag}`")));
+        return Err(wrong(format!("regexp_replace supports the flags g and i, not `{flag}`")));
     }
     let regex = compiled(&text(*pattern), reading("match"), flags.contains('i'))?;
     let mut replacement = String::new();
@@ -566,10 +568,10 @@ fn in_unicode(pattern: &str) -> String {
 }
 
 pub(super) fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
-    let written = read(pattern).ok_or_else(|| wrong(format!("`{pattern}` is no pattern")))?;
+    let written = read(pattern).ok_or_else(|| wrong(format!("`{pattern}` is not a pattern")))?;
     let built =
         RegexBuilder::new(&written).case_insensitive(fold).dot_matches_new_line(true).build();
-    built.map_err(|_| wrong(format!("the regular expression `{pattern}` cannot be read")))
+    built.map_err(|_| wrong(format!("hqdl cannot parse the regular expression `{pattern}`")))
 }
 
 /// A pattern of LIKE: `%`, `_`, and `\` before a character that stands for itself.

@@ -237,7 +237,7 @@ impl Parser<'_> {
                 let shape = ExprShape::Interval(parts);
                 Ok(Piece { shape, level: OTHER, ..Piece::old(span) })
             }
-            None => Err(unsaid(span, "this interval", "write one like '3 days'")),
+            None => Err(unsaid(span, "this interval", "write a literal such as '3 days'")),
         }
     }
 }

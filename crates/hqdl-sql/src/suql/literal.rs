@@ -37,11 +37,11 @@ pub(super) const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, bool
 
 /// What is said of a type that is none, or none where it stands.
 pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
-    let error = SqlError::new(span, format!("the type `{name}` is not known"), "here");
+    let error = SqlError::new(span, format!("unknown type `{name}`"), "here");
     match slip(name) {
         Some(meant) => error.suggest(&meant.to_lowercase()),
         None => error.help(format!(
-            "{KNOWN_TYPES} are; a value of an ENUM is compared: price = 'cheap'::{name}"
+            "the known types are {KNOWN_TYPES}; a value of an ENUM can only be compared: price = 'cheap'::{name}"
         )),
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn literal(
     span: &Range<usize>,
 ) -> Result<Option<Piece>, SqlError> {
     let wrong = |what: &str, help: &str| {
-        let error = SqlError::new(span.clone(), format!("'{text}' is no {what}"), "cast here");
+        let error = SqlError::new(span.clone(), format!("'{text}' is not a {what}"), "cast here");
         Err(if help.is_empty() { error } else { error.help(help) })
     };
     let word = text.trim().to_ascii_lowercase();
@@ -98,9 +98,9 @@ pub(super) fn literal(
         },
         CastTarget::Date | CastTarget::Timestamp => {
             let (name, shape, help) = if target == CastTarget::Date {
-                ("date", ExprShape::Date, "write it as in '2024-01-31'")
+                ("date", ExprShape::Date, "write it like '2024-01-31'")
             } else {
-                ("datetime", ExprShape::Timestamp, "write it as in '2024-01-31 15:00:00'")
+                ("datetime", ExprShape::Timestamp, "write it like '2024-01-31 15:00:00'")
             };
             let what = if name == "date" { "date" } else { "time of a day" };
             let written = match (word.as_str(), day::moment(text)) {
@@ -119,7 +119,7 @@ pub(super) fn literal(
         }
         CastTarget::Time => match time_of(text) {
             Some(time) => Ok(Some(Piece { shape: ExprShape::Time, ..made(&format!("'{time}'")) })),
-            None => wrong("time of a day", "write it as in '15:00:00'"),
+            None => wrong("time of a day", "write it like '15:00:00'"),
         },
         CastTarget::Text | CastTarget::AsItIs => Ok(None),
     }

@@ -362,7 +362,7 @@ impl Parser<'_> {
             return Ok(Some(Piece { shape: Timestamp, ..piece }));
         }
         if both.iter().any(|p| matches!(p.shape, Timestamp | ExprShape::Time | Span)) {
-            let help = "name what is added: d + INTERVAL '1 day'";
+            let help = "add an interval: d + INTERVAL '1 day'";
             return Err(unsaid(span, "this calculation with a time", help));
         }
         let is_number = |piece: &Piece| {
@@ -375,7 +375,7 @@ impl Parser<'_> {
             "+" if is(right, &Date) && !is(left, &Date) => ("suql_days_after({}, {})", right, left),
             "-" if both.iter().any(|p| is(p, &Date)) => ("suql_days_before({}, {})", left, right),
             _ if both.iter().any(|p| is(p, &Date)) => {
-                let help = "days are added to a date, or taken from it";
+                let help = "add days to a date, or subtract them";
                 return Err(unsaid(span, "this calculation with a date", help));
             }
             _ => return Ok(None),
@@ -451,7 +451,7 @@ impl Parser<'_> {
         if piece.shape != ExprShape::Boolean {
             return Ok(());
         }
-        let error = SqlError::new(piece.span.clone(), "this is true or false, and no text", "here");
+        let error = SqlError::new(piece.span.clone(), "this is a boolean, not a text", "here");
         Err(error.help("compare it with TRUE or FALSE"))
     }
 
@@ -474,7 +474,7 @@ impl Parser<'_> {
         let span = across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
         let ExprShape::Interval(parts) = &right.shape else {
-            return Err(unsaid(span, "this interval", "write one like '3 days'"));
+            return Err(unsaid(span, "this interval", "write a literal such as '3 days'"));
         };
         Self::no_interval(&left)?;
         let parts: Vec<String> = parts

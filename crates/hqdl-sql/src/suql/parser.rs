@@ -241,11 +241,7 @@ impl<'s> Parser<'s> {
             Some(token) => (token.span(), format!("`{}`", token.text(self.sql))),
             None => (self.sql.len().saturating_sub(1)..self.sql.len(), "the query's end".into()),
         };
-        SqlError::new(
-            span,
-            format!("{found} stands where something else is expected"),
-            format!("expected {what}"),
-        )
+        SqlError::new(span, format!("unexpected {found}"), format!("expected {what}"))
     }
 
     /// A level deeper, while there is room.
@@ -257,7 +253,7 @@ impl<'s> Parser<'s> {
             let at = self.here();
             return Err(SqlError::new(
                 at..(at + 1).min(self.sql.len()),
-                format!("expressions stand in each other more than {DEEPEST} deep"),
+                format!("expressions are nested more than {DEEPEST} levels deep"),
                 "one too many",
             ));
         }
@@ -285,7 +281,7 @@ fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
             _ => 1,
         };
     }
-    Err(SqlError::new(at..at + 1, "a quoted text is never closed", "no `'` ends it"))
+    Err(SqlError::new(at..at + 1, "a quoted text is never closed", "it has no closing `'`"))
 }
 
 impl Piece {
@@ -331,7 +327,7 @@ pub(super) const PRIMARY: u8 = 100;
 
 /// What is said of what `SQLite` has no words for.
 pub(super) fn unsaid(span: Range<usize>, what: &str, help: &str) -> SqlError {
-    let error = SqlError::new(span, format!("{what} cannot be said in SQLite"), "here");
+    let error = SqlError::new(span, format!("SQLite has no equivalent of {what}"), "here");
     if help.is_empty() { error } else { error.help(help) }
 }
 

@@ -9,6 +9,7 @@ use super::parser::{
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
+use hqdl_values::format::count_noun;
 
 impl Parser<'_> {
     /// The whole text: one query.
@@ -21,8 +22,8 @@ impl Parser<'_> {
         let query = if self.query_at(0) { self.query()? } else { self.expr()?.text };
         if let Some(Part::Rows(span, table, _)) = query.iter().find(|p| matches!(p, Part::Rows(..)))
         {
-            let message = format!("no table here is called `{table}`");
-            return Err(SqlError::new(span.clone(), message, "its rows are counted here"));
+            let message = format!("FROM has no table `{table}`");
+            return Err(SqlError::new(span.clone(), message, "this counts its rows"));
         }
         let end = self.before();
         let ended = self.symbol(b';');
@@ -103,7 +104,7 @@ impl Parser<'_> {
         let mut text = joined(start, pieces, end);
         text.extend(self.limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(unsaid(word.span(), "a lock of rows", "a query only reads"));
+            return Err(unsaid(word.span(), "a lock of rows", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
             self.counted(&mut text, select)?;
@@ -153,7 +154,7 @@ impl Parser<'_> {
         if self.is_word("DISTINCT") {
             let word = self.take()?;
             if self.is_word("ON") {
-                let help = "name the columns that it shows, with the rows' order behind them";
+                let help = "list its columns, followed by ORDER BY";
                 return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
             }
         }
@@ -177,7 +178,7 @@ impl Parser<'_> {
         self.may_unnest = false;
         if self.is_word("INTO") {
             let word = self.take()?;
-            return Err(unsaid(word.span(), "SELECT INTO", "a query only reads"));
+            return Err(unsaid(word.span(), "SELECT INTO", "queries are read-only"));
         }
         let has_from = self.at == from;
         if has_from {
@@ -234,8 +235,8 @@ impl Parser<'_> {
                 if let Some((first, _)) = rows.first().filter(|(first, _)| first.len() != row.len())
                     && !calls
                 {
-                    let (first, here) = (first.len(), row.len());
-                    let message = format!("the first row has {first} values, and this has {here}");
+                    let (first, here) = (count_noun(first.len() as u64, "value"), row.len());
+                    let message = format!("the first row has {first}, but this one has {here}");
                     return Err(SqlError::new(span, message, "this row of VALUES"));
                 }
                 rows.push((row, span));

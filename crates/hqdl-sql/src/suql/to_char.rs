@@ -47,7 +47,7 @@ pub(super) fn date(text: &str, format: &str) -> Result<Option<String>, String> {
             }
             full = true;
         } else if let Some(unknown) = UNKNOWN.iter().find(|u| strip(rest, u).is_some()) {
-            return Err(format!("to_char: `{unknown}` is not known here"));
+            return Err(format!("to_char does not support `{unknown}`"));
         } else {
             said.push(c);
             rest = &rest[c.len_utf8()..];
@@ -181,7 +181,7 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
         })
         .collect();
     if let Some(unknown) = digits.chars().find(|c| !"90.,".contains(*c)) {
-        return Err(format!("to_char: `{unknown}` of a number's format is not known here"));
+        return Err(format!("to_char does not support `{unknown}` in a number format"));
     }
     let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
     let places = fraction.chars().filter(|c| *c != ',').count();

@@ -372,9 +372,9 @@ fn calls_in_calls_can_be_masked_where_they_stand() {
 fn what_cannot_be_read_is_told_with_its_place() {
     let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin";
     let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
-    let literals = "texts, numbers, True, False and NULL can be listed; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
-    let types = "types are str, int, float, bool and date, and lists of them: list[str]";
-    let forms = "quantifiers are '{2}', '{1,3}', '{1,}', '+', '*' and '?'";
+    let literals = "list texts, numbers, True, False or NULL; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
+    let types = "the types are str, int, float, bool, date, and lists such as list[str]";
+    let forms = "write '{2}', '{1,3}', '{1,}', '+', '*' or '?'";
     // The query, the message, what the caret covers, the label, the help.
     let cases = [
         ("SELECT {{}}", "a call is empty", "{{}}", "expected an ingredient", all),
@@ -402,38 +402,38 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "not an ingredient",
             all,
         ),
-        ("SELECT {{LLMQA}}", "`LLMQA` is called without arguments", "}}", "expected `(`", ""),
+        ("SELECT {{LLMQA}}", "`LLMQA` has no arguments", "}}", "expected `(`", ""),
         (
             "SELECT {{LLMQA()}}",
             "`LLMQA` has no question",
             "()",
-            "expected a question, as a text, first",
+            "expected a question, as a text, as the first argument",
             "",
         ),
         (
             "SELECT {{LLMQA('  ')}}",
             "`LLMQA` has no question",
             "('  ')",
-            "expected a question, as a text, first",
+            "expected a question, as a text, as the first argument",
             "",
         ),
         (
             "SELECT {{LLMQA(options='t::c')}}",
             "`LLMQA` has no question",
             "(options='t::c')",
-            "expected a question, as a text, first",
+            "expected a question, as a text, as the first argument",
             "",
         ),
         (
             "SELECT {{LLMMap(None, c)}}",
             "`LLMMap` has no question",
             "(None, c)",
-            "expected a question, as a text, first",
+            "expected a question, as a text, as the first argument",
             "",
         ),
         (
             "SELECT {{LLMMap(c, 'q')}}",
-            "the question of `LLMMap` is no text",
+            "the question of `LLMMap` is not a text",
             "c",
             "expected '…'",
             "",
@@ -447,17 +447,17 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMMap(?, c)}}",
-            "the question of `LLMMap` is no text",
+            "the question of `LLMMap` is not a text",
             "?",
-            "must be written into the query",
+            "write the value into the query",
             "write it into the query as a text: '…'",
         ),
         (
             "SELECT {{LLMMap('q', c, question='r')}}",
-            "the question is given twice",
+            "the call has two questions",
             "'q'",
-            "a text at the place of the question",
-            "a value that is a text comes after the question",
+            "a second text where a value is expected",
+            "write the question first, then the value",
         ),
         (
             "SELECT {{LLMMap('one' 'two', c)}}",
@@ -473,7 +473,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "expected a column or an expression before this",
             "write {{LLMMap('it''s old?', t.column)}}",
         ),
-        ("SELECT {{LLMMap('q', ())}}", "there is nothing in `()`", "()", "expected a value", ""),
+        ("SELECT {{LLMMap('q', ())}}", "`()` is empty", "()", "expected a value", ""),
         (
             "SELECT {{LLMMap('q',, c)}}",
             "an argument is missing",
@@ -525,9 +525,9 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMMap('q', c, regex='a', pattern='b')}}",
-            "`pattern` is given twice",
+            "`pattern` appears twice",
             "pattern='b'",
-            "for the second time",
+            "second time",
             "",
         ),
         (
@@ -546,35 +546,35 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMQA('q', options=())}}",
-            "an option is no literal",
+            "an option is not a literal",
             "()",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=[])}}",
-            "an option is no literal",
+            "an option is not a literal",
             "[]",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=('a', b))}}",
-            "an option is no literal",
+            "an option is not a literal",
             "b",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=('a' 'b'))}}",
-            "an option is no literal",
+            "an option is not a literal",
             "'a' 'b'",
             "expected a literal",
             literals,
         ),
         (
             "SELECT {{LLMQA('q', options=('a',,'b'))}}",
-            "an option is no literal",
+            "an option is not a literal",
             "('a',,'b')",
             "expected a literal",
             literals,
@@ -588,14 +588,14 @@ fn what_cannot_be_read_is_told_with_its_place() {
         ),
         (
             "SELECT {{LLMQA('q', options={{LLMQA('r')}})}}",
-            "options cannot be read",
+            "hqdl cannot parse the options",
             "{{LLMQA('r')}}",
             "not a list, column or query",
             list,
         ),
         (
             "SELECT {{LLMQA('q', options=a || b)}}",
-            "options cannot be read",
+            "hqdl cannot parse the options",
             "a || b",
             "not a list, column or query",
             list,
@@ -604,52 +604,58 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "SELECT {{LLMMap('q', c, return_type=?)}}",
             "the return type cannot be a parameter",
             "?",
-            "must be written into the query",
+            "write the value into the query",
             types,
         ),
         (
             "SELECT {{LLMMap('q', c, return_type='dict')}}",
-            "`dict` is no return type",
+            "`dict` is not a return type",
             "'dict'",
             "not a type",
             types,
         ),
         (
             "SELECT {{LLMMap('q', c, return_type='list[int')}}",
-            "`list[int` is no return type",
+            "`list[int` is not a return type",
             "'list[int'",
             "not a type",
             types,
         ),
         (
             "SELECT {{LLMMap('q', c, quantifier='{}')}}",
-            "the quantifier cannot be read",
+            "hqdl cannot parse the quantifier",
             "'{}'",
             "not a quantifier",
             forms,
         ),
         (
             "SELECT {{LLMMap('q', c, quantifier=3)}}",
-            "the quantifier cannot be read",
+            "hqdl cannot parse the quantifier",
             "3",
             "not a quantifier",
             forms,
         ),
         (
             "SELECT {{LLMMap('q', c, quantifier='{99999999999}')}}",
-            "the quantifier cannot be read",
+            "hqdl cannot parse the quantifier",
             "'{99999999999}'",
             "not a quantifier",
             forms,
         ),
         (
             "SELECT {{LLMMap('q', c, quantifier='{3,2}')}}",
-            "the quantifier's least is more than its most",
+            "the minimum of the quantifier is greater than its maximum",
             "'{3,2}'",
             "no number of answers fits",
             "",
         ),
-        ("SELECT {{LLMMap('q', c, regex=abc)}}", "the regex is no text", "abc", "expected '…'", ""),
+        (
+            "SELECT {{LLMMap('q', c, regex=abc)}}",
+            "the regex is not a text",
+            "abc",
+            "expected '…'",
+            "",
+        ),
         (
             "SELECT {{LLMJoin(a)}}",
             "`LLMJoin` needs two columns",
@@ -662,39 +668,39 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "`LLMJoin` joins two columns",
             "c",
             "one column too many",
-            "what makes two values partners is given as join_criteria='…'",
+            "describe which values belong together with join_criteria='…'",
         ),
         (
             "SELECT {{LLMQA('q') x}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             "x",
             "expected `}}`",
-            "what is done with the answer stands after `}}`",
+            "write what you do with the answer after `}}`",
         ),
         (
             "SELECT {{LLMQA('q'))}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             ")",
             "expected `}}`",
-            "what is done with the answer stands after `}}`",
+            "write what you do with the answer after `}}`",
         ),
         (
             "SELECT {{LLMQA('q') AND {{LLMQA('r')}}",
-            "something stands between `)` and `}}` of `LLMQA`",
+            "unexpected text between `)` and `}}` of `LLMQA`",
             "AND",
             "expected `}}`",
-            "what is done with the answer stands after `}}`",
+            "write what you do with the answer after `}}`",
         ),
         (
             "SELECT {{LLMQA('q'}}",
-            "`(` is not closed when the call ends",
+            "`(` is not closed before the end of the call",
             "('q'}}",
             "no `)` before `}}`",
             "",
         ),
         (
             "SELECT {{LLMMap('q', f(c)}}",
-            "`(` is not closed when the call ends",
+            "`(` is not closed before the end of the call",
             "('q', f(c)}}",
             "no `)` before `}}`",
             "",
@@ -703,40 +709,40 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "SELECT {{LLMMap('q', c, options=['a')}}",
             "`)` closes nothing",
             ")",
-            "`[` is open here",
+            "a `[` is open here",
             "",
         ),
         (
             "SELECT {{LLMMap('q', c, options=['a'}}",
-            "`[` is not closed when the call ends",
+            "`[` is not closed before the end of the call",
             "['a'}}",
             "no `]` before `}}`",
             "",
         ),
         ("SELECT {{LLMMap('q', c])}}", "`]` closes nothing", "]", "nothing is open here", ""),
-        ("SELECT {{LLMQA('q')", "a call is never closed", "{{", "no `}}` ends this call", ""),
-        ("SELECT {{LLMQA('q') -- }}", "a call is never closed", "{{", "no `}}` ends this call", ""),
-        ("SELECT {{", "a call is never closed", "{{", "no `}}` ends this call", ""),
-        ("SELECT 1 }} + 2", "`}}` ends a call that never began", "}}", "no `{{` before it", ""),
+        ("SELECT {{LLMQA('q')", "a call is never closed", "{{", "this call has no `}}`", ""),
+        ("SELECT {{LLMQA('q') -- }}", "a call is never closed", "{{", "this call has no `}}`", ""),
+        ("SELECT {{", "a call is never closed", "{{", "this call has no `}}`", ""),
+        ("SELECT 1 }} + 2", "this `}}` ends no call", "}}", "no `{{` before it", ""),
         (
             "SELECT {{LLMQA('q)}}",
             "a quoted text is never closed",
             "'",
-            "no `'` ends what this `'` begins",
-            "a `'` inside a quoted text is written twice",
+            "this `'` has no closing `'`",
+            "write a `'` inside a quoted text twice",
         ),
         (
             "SELECT \"a FROM t",
             "a quoted name is never closed",
             "\"",
-            "no `\"` ends what this `\"` begins",
-            "a `\"` inside a quoted name is written twice",
+            "this `\"` has no closing `\"`",
+            "write a `\"` inside a quoted name twice",
         ),
         (
             "SELECT [a FROM t",
             "a quoted name is never closed",
             "[",
-            "no `]` ends what this `[` begins",
+            "this `[` has no closing `]`",
             "",
         ),
         (
@@ -764,7 +770,7 @@ fn calls_stand_in_each_other_only_so_deep() {
     }
     assert_eq!(depth, 64);
     let error = scan(&nested(65)).unwrap_err();
-    assert_eq!(error.message, "calls stand in each other more than 64 deep");
+    assert_eq!(error.message, "calls are nested more than 64 levels deep");
     assert_eq!(error.span.start, 7 + 64 * 14);
     assert!(scan(&nested(100_000)).is_err());
     // Parentheses are no recursion.
@@ -808,7 +814,7 @@ error: `LLMMap` has no argument `return_typ`
 error: `LLMQA` has no question
   |
 2 |   LLMQA(
-  |        ^ expected a question, as a text, first";
+  |        ^ expected a question, as a text, as the first argument";
     assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
 
     // An error of another text is shown somewhere, without a panic.

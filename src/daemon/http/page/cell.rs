@@ -60,7 +60,7 @@ pub(super) async fn show(
             h1 { a href=(spec_path(&name)) { (name) } " / " a href=(whole) { (table) } " / " (column) }
             @for cell in &cells { (origin(cell)) }
             h2 { "Your word" }
-            p.quiet { "It beats the model's for ever, and stands in the overrides file beside the spec." }
+            p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
             form method="post" action=(format!("{}/cell", spec_path(&name))) {
                 input type="hidden" name="table" value=(table);
                 input type="hidden" name="column" value=(column);
@@ -76,7 +76,7 @@ pub(super) async fn show(
                 p { label { "Why " input name="note" size="50"; } }
                 p { label { input type="checkbox" name="force" value="yes"; " even if the value is not in the list, or no source has the key" } }
                 button name="do" value="set" { "Override" }
-                @if overridden { " " button name="do" value="unset" { "Take it back" } }
+                @if overridden { " " button name="do" value="unset" { "Remove the override" } }
             }
         },
     ))
@@ -96,7 +96,7 @@ pub(super) async fn set(
         Some("set") | None => true,
         Some("unset") => false,
         Some(other) => {
-            return Err(HttpRefusal::bad(format!("`{other}` is not done here"), "").into());
+            return Err(HttpRefusal::bad(format!("this page cannot do `{other}`"), "").into());
         }
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();

@@ -81,10 +81,10 @@ pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
     html! {
         p {
             (usd(total)) " for " (requests) " requests and " (tokens) " tokens"
-            @if let Some(budget) = budget { ", of " (usd(budget)) " for the day (the broken line)" }
+            @if let Some(budget) = budget { ", of " (usd(budget)) " for the day (dashed line)" }
             "."
         }
-        @if total > 0.0 { (plot.drawn("Price over the hours of today (UTC)", &moments, &content)) }
+        @if total > 0.0 { (plot.drawn("Cost per hour today (UTC)", &moments, &content)) }
     }
 }
 
@@ -129,9 +129,9 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
         }
     };
     html! {
-        @if models.is_empty() { p.quiet { "Nothing was asked." } }
+        @if models.is_empty() { p.quiet { "No requests were sent." } }
         @if spent.iter().any(|usd| *usd > 0.0) {
-            (plot.drawn(&format!("Price of each of the last {} days (UTC)", days.len()), &moments, &bars))
+            (plot.drawn(&format!("Cost per day, last {} days (UTC)", days.len()), &moments, &bars))
         }
         (shares("model", "requests", days.len(), &models.iter().map(share).collect::<Vec<_>>()))
     }
@@ -147,7 +147,7 @@ pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
             p.quiet {
                 (usd(rest)) " more went "
                 @if costs.len() > shown.len() { "to " (costs.len() - shown.len()) " other columns, and " }
-                "to requests, or parts of them, that brought no cell."
+                "to requests, or parts of them, that filled no cell."
             }
         }
     }

@@ -75,8 +75,7 @@ impl From<Failure> for ErrorPage {
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let HttpRefusal { status, failure } = self.0;
-        (status, page("Sorry", &html! { h1 { "That did not work" } (wrong(&failure)) }))
-            .into_response()
+        (status, page("Sorry", &html! { h1 { "Error" } (wrong(&failure)) })).into_response()
     }
 }
 
@@ -147,8 +146,8 @@ fn back(place: &str) -> Response {
 async fn form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
     match tokio::time::timeout(SLOW, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),
-        Ok(Err(why)) => Err(HttpRefusal::bad(format!("the form cannot be read: {why}"), "").into()),
-        Err(_) => Err(HttpRefusal::bad("the form did not come", "").into()),
+        Ok(Err(why)) => Err(HttpRefusal::bad(format!("the form is invalid: {why}"), "").into()),
+        Err(_) => Err(HttpRefusal::bad("the form did not arrive", "").into()),
     }
 }
 
@@ -219,7 +218,7 @@ fn runs(all: &[&RunStatus]) -> Markup {
                     @if let Some(failure) = &run.failure {
                         @let again = all[..n].iter().any(|r| is_same(r, run));
                         tr { td {} td.failure colspan="8" {
-                            @if again { span.quiet { "failed as above" } }
+                            @if again { span.quiet { "failed, see above" } }
                             @else { details { summary { (failure.message()) } (wrong(failure)) } }
                         } }
                     }

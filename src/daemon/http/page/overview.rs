@@ -20,12 +20,12 @@ pub(super) async fn show(State(shop): State<HttpState>) -> ShownPage {
         &html! {
             h1 { "Specs" }
             @if let Some(why) = &status.blind {
-                p.problem role="alert" { "Changes are not seen: " (why) }
+                p.problem role="alert" { "The daemon does not notice changes: " (why) }
             }
-            @if !status.spend { p { "It asks for nothing by itself (" code { "--no-spend" } ")." } }
+            @if !status.spend { p { "It sends no requests on its own (" code { "--no-spend" } ")." } }
             @for spec in status.specs.values() { (card(spec, &status)) }
             @if status.specs.is_empty() {
-                p.quiet { "No spec in " code { (status.watched) } " yet; it is watched." }
+                p.quiet { "No spec in " code { (status.watched) } " yet. The daemon watches it." }
             }
             h2 { "Spent today" }
             (spending)
@@ -45,15 +45,15 @@ fn card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
         section.spec data-spec=(spec.name) {
             h3 { a href=(spec_path(&spec.name)) { (spec.name) } " " (badge(spec)) }
             @if let Some(problem) = &spec.problem {
-                @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
+                @if spec.loaded.is_some() { p { "The daemon keeps the last valid spec." } }
                 (wrong(problem))
             }
-            @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
-            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
+            @if let Some(trouble) = spec.trouble.as_ref().filter(|_| spec.run.is_none()) { (wrong(trouble)) p { "The daemon will retry." } }
+            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
             @if let Some(run) = run {
                 p {
                     progress max=(run.cells.max(1)) value=(run.done) {}
-                    " " (run.done) " of " (run.cells) " missing cells are answered by run " (run.id)
+                    " " (run.done) " of " (run.cells) " missing cells are being filled by run " (run.id)
                 }
             }
             @if all > 0 {

@@ -117,7 +117,7 @@ fn whole(shop: &HttpState, asked: &Box, result: &Result) -> Response {
             p {
                 button name="do" value="explain" { "Explain" } " "
                 button name="do" value="run" { "Run" }
-                span.quiet { " A query that asks the model for something says first what that costs." }
+                span.quiet { " If a query needs the model, its price is shown first." }
             }
             @if let Result::Explained(meta) = result { (explanation(meta)) }
         }
@@ -221,11 +221,11 @@ fn explanation(meta: &Meta) -> Markup {
         }
         @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
             p { button name="do" value="spend" {
-                @if meta.unbounded.is_empty() { "Run, for at most about " (usd(meta.cost_usd)) } @else { "Run all the same" }
+                @if meta.unbounded.is_empty() { "Run, for at most about " (usd(meta.cost_usd)) } @else { "Run anyway" }
             } }
         }
         @for unbounded in &meta.unbounded {
-            p { "How much " code { (unbounded.call) } " asks beside is unknown: " (unbounded.why) "." }
+            p { "How much " code { (unbounded.call) } " asks in addition is not known: " (unbounded.why) "." }
         }
         (routes(meta))
     }

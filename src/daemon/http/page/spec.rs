@@ -28,7 +28,7 @@ pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>
             h1 { (name) " " (badge(&spec)) }
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
-                @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
+                @if spec.loaded.is_some() { p { "The daemon keeps the last valid spec." } }
                 (wrong(problem))
             }
             @if let Some(loaded) = &spec.loaded {
@@ -62,8 +62,8 @@ pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, Erro
 fn go_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
-            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
+        @if let Some(trouble) = spec.trouble.as_ref().filter(|_| spec.run.is_none()) { (wrong(trouble)) p { "The daemon will retry." } }
+            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
@@ -74,7 +74,7 @@ fn go_form(spec: &SpecStatus) -> Markup {
         }
         @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {
             form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="as the spec says"; }
+                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
                 " " button { "Ask for " (missing) " cells" }
             }
         }
@@ -102,14 +102,30 @@ fn columns(spec: &SpecStatus) -> Markup {
                         td.n { (c.unasked) }
                     }
                 }
-                @if let Some(loaded) = spec.loaded.as_ref().filter(|_| spec.columns.is_empty()) {
-                    @for e in &loaded.spec.expansions { @for c in &e.columns {
-                        tr { td { (e.name) } td { (c.name) } td.quiet { "not published yet" } td {} }
-                    } }
+                @for (expansion, column) in unpublished(spec) {
+                    tr {
+                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), encoded(expansion))) { (expansion) } }
+                        td { (column) }
+                        td.quiet { @if spec.run.is_some() { "being filled" } @else { "not published yet" } }
+                        @for _ in &states { td {} }
+                        td {}
+                    }
                 }
             }
         } }
     }
+}
+
+/// Returns the spec's columns that no published table has, each with its expansion.
+fn unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
+    let is_published = |expansion: &str, column: &str| {
+        spec.columns.iter().any(|c| {
+            c.expansion.eq_ignore_ascii_case(expansion) && c.column.eq_ignore_ascii_case(column)
+        })
+    };
+    let expansions = spec.loaded.iter().flat_map(|loaded| &loaded.spec.expansions);
+    let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (&*e.name, &*c.name)));
+    columns.filter(|(e, c)| !is_published(e, c)).collect()
 }
 
 #[derive(Deserialize)]
@@ -140,8 +156,8 @@ pub(super) async fn go(
             Some(budget) => Some(budget),
             None => {
                 return Err(HttpRefusal::bad(
-                    format!("`{text}` is no budget"),
-                    "a number of USD, such as 0.50",
+                    format!("`{text}` is not a valid budget"),
+                    "enter an amount in USD, such as 0.50",
                 )
                 .into());
             }

@@ -12,8 +12,10 @@ use super::{HttpState, ShownPage, encoded, page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
 use crate::database::Database;
+use crate::database::provenance::Published;
 use crate::failure::Failure;
 use crate::query::guard::Guard;
+use crate::spec::{Column, Expansion, Spec};
 
 /// Rows of a page.
 const ROWS: usize = 50;
@@ -33,10 +35,15 @@ pub(super) struct AskedPage {
     state: String,
 }
 
-/// Some rows of an expansion.
+/// Some rows of an expansion, or of a one-to-many table.
+#[derive(Default)]
 struct Sheet {
     key: Vec<String>,
     columns: Vec<String>,
+    /// Columns of the spec that are not published yet.
+    unpublished: Vec<String>,
+    /// Whether the table is published.
+    published: bool,
     /// The key as JSON, and its cells by column.
     rows: Vec<(Vec<Json>, Json)>,
     more: bool,
@@ -48,15 +55,9 @@ pub(super) async fn show(
     Path((name, table)): Path<(String, String)>,
     Query(asked): Query<AskedPage>,
 ) -> ShownPage {
-    find(&shop, &name)?;
+    let running = find(&shop, &name)?.run.is_some();
     let (_, loaded) = shop.loaded(Some(&name))?;
-    let order: Vec<String> = loaded
-        .spec
-        .expansions
-        .iter()
-        .filter(|e| e.name.eq_ignore_ascii_case(&table))
-        .flat_map(|e| e.columns.iter().map(|c| c.name.clone()))
-        .collect();
+    let order = columns_of(&loaded.spec, &table);
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.look().await?;
     let (of, at) = (table.clone(), asked.page);
@@ -86,8 +87,15 @@ pub(super) async fn show(
                 } }
                 button { "Find" }
             }
+            @if !rows.published || !rows.unpublished.is_empty() {
+                p.quiet {
+                    @if rows.published { "Not published yet: " (rows.unpublished.join(", ")) "." }
+                    @else { "This table is not published yet." }
+                    @if running { " A run is filling it; reload this page when the run has ended." }
+                }
+            }
             (shown(&name, &table, &rows))
-            @if rows.rows.is_empty() {
+            @if rows.published && rows.rows.is_empty() {
                 p.quiet {
                     @if asked.key.is_empty() && asked.state.is_empty() { "No row has an answer yet." }
                     @else { "No rows." }
@@ -102,6 +110,17 @@ pub(super) async fn show(
     ))
 }
 
+/// Returns the spec's columns that a table shows: those of an expansion, or the one of a one-to-many
+/// table. Another table has none.
+fn columns_of(spec: &Spec, table: &str) -> Vec<String> {
+    let is_shown = |e: &Expansion, c: &Column| {
+        e.name.eq_ignore_ascii_case(table)
+            || c.many.as_ref().is_some_and(|many| many.table.eq_ignore_ascii_case(table))
+    };
+    let columns = spec.expansions.iter().flat_map(|e| e.columns.iter().map(move |c| (e, c)));
+    columns.filter(|(e, c)| is_shown(e, c)).map(|(_, c)| c.name.clone()).collect()
+}
+
 fn read(
     database: &Database,
     table: &str,
@@ -110,11 +129,18 @@ fn read(
     order: &[String],
 ) -> Result<Sheet, Failure> {
     let published = database.published()?;
-    let Some(expansion) = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) else {
+    let is_own = |p: &Published| p.expansion.eq_ignore_ascii_case(table);
+    let shows = |p: &&Published| {
+        is_own(p) || p.columns.iter().any(|(_, shown)| shown.eq_ignore_ascii_case(table))
+    };
+    let Some(expansion) = published.iter().find(shows) else {
+        if !order.is_empty() {
+            return Ok(Sheet { columns: order.to_vec(), ..Sheet::default() });
+        }
         let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
         return Err(Failure::input(
-            format!("`{table}` is not published"),
-            format!("there is {}", all.join(", ")),
+            format!("there is no published table `{table}`"),
+            format!("the published tables are: {}", all.join(", ")),
         ));
     };
     database.read_cells(&expansion.expansion)?;
@@ -138,10 +164,16 @@ fn read(
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
     // As the spec has them; what it has no more stands behind.
-    let mut columns: Vec<String> = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
+    let own = is_own(expansion);
+    let in_table = |t: &String| own || t.eq_ignore_ascii_case(table);
+    let shown = expansion.columns.iter().filter(|(_, t)| in_table(t));
+    let mut columns: Vec<String> = shown.map(|(c, _)| c.clone()).collect();
     let place = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
     columns.sort_by_key(|c| place(c).unwrap_or(usize::MAX));
-    Ok(Sheet { key: expansion.key.clone(), columns, rows, more })
+    let is_new = |c: &&String| !columns.iter().any(|p| p.eq_ignore_ascii_case(c));
+    let unpublished: Vec<String> = order.iter().filter(is_new).cloned().collect();
+    let key = expansion.key.clone();
+    Ok(Sheet { key, columns, unpublished, published: true, rows, more })
 }
 
 fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
@@ -150,6 +182,7 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
             thead { tr {
                 @for name in &rows.key { th.key { (name) } }
                 @for name in &rows.columns { th { (name) } }
+                @for name in &rows.unpublished { th.quiet { (name) } }
             } }
             tbody {
                 @for (key, cells) in &rows.rows {
@@ -162,10 +195,11 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
                                 a href=(super::cell::path(spec, table, key, column)) title=(state) {
                                     @if matches!(state, "ok" | "overridden") { (short(&cell[1])) } @else { (state) }
                                 }
-                                @if state == "overridden" { " " span.mark title="a person's word" { "✎" } }
+                                @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
                                 @if !cell[4].is_null() && state == "ok" { " " span.mark title=(text(&cell[4])) { "~" } }
                             }
                         }
+                        @for _ in &rows.unpublished { td.missing { "not published" } }
                     }
                 }
             }

@@ -87,7 +87,7 @@ impl Asker<'_> {
     pub(in crate::query) fn without_embeddings(&self) -> Option<String> {
         let likeness = self.likeness.lock().unwrap_or_else(PoisonError::into_inner);
         likeness.broken.as_ref().map(|why| {
-            format!("texts are compared by their words, for there are no embeddings: {why}")
+            format!("texts are compared by their words, because there are no embeddings: {why}")
         })
     }
 
@@ -195,14 +195,15 @@ impl Asker<'_> {
                     sent.worst,
                     price,
                 ));
-                let found = EmbeddingsEndpoint::vectors(&reply)
-                    .ok_or_else(|| NoEmbeddings::Instead("a reply holds no vectors".to_owned()))?;
+                let found = EmbeddingsEndpoint::vectors(&reply).ok_or_else(|| {
+                    NoEmbeddings::Instead("the reply contains no vectors".to_owned())
+                })?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
                 if let Some(other) = found.iter().find(|v| v.len() != width) {
                     // Another model by the same name: what it said before means nothing now.
                     vectors.forget(model.name())?;
                     return Err(NoEmbeddings::Instead(format!(
-                        "`{}` gave vectors of {width} numbers before, and of {} now",
+                        "`{}` returned vectors of {width} numbers before, and of {} now",
                         model.name(),
                         other.len()
                     )));

@@ -209,7 +209,7 @@ pub(in crate::query) fn bound(
                 }
                 Err(reason) => {
                     near = Some(format!(
-                        "`{}.{}` is asked it, but {reason}",
+                        "`{}.{}` answers this question, but {reason}",
                         expansion.name, column.name
                     ));
                 }

@@ -151,7 +151,7 @@ impl Calls {
             check_group(call, alone.get(&n).unwrap_or(&unknown))?;
             match call.ingredient.subject() {
                 Subject::Value | Subject::Document => {
-                    let mut why = "no column of the spec is asked this question".to_owned();
+                    let mut why = "no column of the spec answers this question".to_owned();
                     if spec.expansions.is_empty() {
                         "there is no spec".clone_into(&mut why);
                     }
@@ -205,7 +205,12 @@ impl Calls {
                 }
                 Subject::Rows => {
                     calls.qa(n, sql, parsed, usage, choosing)?;
-                    calls.live(n, call, text, "it is asked of rows, not of an entity".to_owned());
+                    calls.live(
+                        n,
+                        call,
+                        text,
+                        "the question is about rows, not about an entity".to_owned(),
+                    );
                 }
                 Subject::Pair => {
                     let criterion = match call.question.trim() {
@@ -219,7 +224,7 @@ impl Calls {
                     let narrow = call.narrow.map(|n| n as usize);
                     let model = calls.models[n].clone();
                     calls.joins.push(Join { criterion, left, call: n, narrow, model });
-                    calls.live(n, call, text, "a join is asked pair by pair".to_owned());
+                    calls.live(n, call, text, "a join asks about pairs of values".to_owned());
                 }
             }
         }
@@ -230,7 +235,7 @@ impl Calls {
     fn another_model(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
         let said = call.model.as_ref().map(|(name, _)| name)?;
         (self.models[n] != expansion.model)
-            .then(|| format!("its column is asked of another model than `{said}`"))
+            .then(|| format!("its column uses another model than `{said}`"))
     }
 
     fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
@@ -247,7 +252,7 @@ impl Calls {
             Asks::Pair { .. } => None,
         };
         if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
-            why.push_str("; its options are known once the calls that give them are answered");
+            why.push_str("; its options come from calls that are not answered yet");
         }
         let (expansion, column) = match &self.asks[n] {
             Asks::Cell { target, .. }
@@ -523,10 +528,10 @@ fn consistent(
     let written = matches!(call.options, Some(Choices::List(_))) || parsed.calls.len() == 1;
     if values.is_empty() && written {
         return Err(QueryError::sql(
-            "there is nothing among the options",
+            "the list of options is empty",
             Some(call.span.clone()),
-            "no answer can be one of them",
-            "leave `options` out to let any answer pass",
+            "no answer can be an option",
+            "remove `options` to allow any answer",
         ));
     }
     let checker = Checker::new(&column("", kind, None, false, &[]));
@@ -535,10 +540,10 @@ fn consistent(
     let vain = kind != Type::Text && !values.iter().any(reads);
     match values.iter().find(|value| **value != Value::Null) {
         Some(value) if vain && call.return_type.is_some() => Err(QueryError::sql(
-            format!("the option '{value}' can be no answer of the type {}", kind.name()),
+            format!("the option '{value}' is not a value of the type {}", kind.name()),
             Some(call.span.clone()),
             "the return type and the options of this call contradict each other",
-            "leave one of them out",
+            "remove one of them",
         )),
         _ => Ok(()),
     }
@@ -551,7 +556,7 @@ fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
     };
     let name = call.ingredient.name();
     Err(QueryError::sql(
-        format!("{name} would see one arbitrary `{column}` of each group, not all of them"),
+        format!("{name} would get one arbitrary `{column}` per group, not all of them"),
         Some(call.span.clone()),
         format!("`{column}` has several values in a group"),
         format!(

@@ -48,7 +48,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     meta.values_asked += values;
     meta.unbounded.splice(0..0, asked.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
-    let why = "the model says first whether a column answers it";
+    let why = "the model is asked first whether a column answers it";
     let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
     meta.unbounded.extend(first.collect::<Vec<_>>());
     meta.plan = rewritten.plan;

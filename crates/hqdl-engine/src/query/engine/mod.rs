@@ -169,11 +169,11 @@ impl<'r, 'a> Engine<'r, 'a> {
         let views = views(&calls, &targets, overrides.as_ref(), request, &guard)?;
         let views = views.filter(|_| request.again.is_none());
         let not_stored = match &views {
-            _ if request.spec.expansions.is_empty() => "there is no expansion",
-            _ if request.again.is_some() => "what is known is asked again",
-            _ if calls.stored.len() < calls.sites.len() => "a call is bound to no column",
-            None => "a published table is missing, older than the facts, or joined by no key",
-            Some(_) => "a call stands where a table cannot be joined, or a value is missing",
+            _ if request.spec.expansions.is_empty() => "the spec has no expansion",
+            _ if request.again.is_some() => "the query asks again for known values",
+            _ if calls.stored.len() < calls.sites.len() => "a call is not answered by a column",
+            None => "a published table is missing, out of date, or not joined by its key",
+            Some(_) => "a call is in a place where no table can be joined, or a value is missing",
         };
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v, server));
         let facts = request.facts.recent().clone();
@@ -279,9 +279,9 @@ impl<'r, 'a> Engine<'r, 'a> {
         let place = |n: usize| self.parsed.calls.get(n).map(|call| self.spelled.place(&call.span));
         if let (None, Some(n)) = (live, other) {
             return QueryError::sql(
-                "this call is read by no join with a published table",
+                "this call cannot be answered by joining a published table",
                 place(n),
-                "a list, a form of an answer, or a key that is not a table's",
+                "it has a list, a return type, or a key that is not a table's",
                 "join the published table yourself",
             );
         }
@@ -290,14 +290,14 @@ impl<'r, 'a> Engine<'r, 'a> {
                 format!("no published table answers the calls: {}", self.not_stored),
                 None,
                 "",
-                format!("bring the tables up to date: hqdl materialize {spec}"),
+                format!("update the tables: hqdl materialize {spec}"),
             );
         };
         QueryError::sql(
-            "no column answers this call, and over a database on a server nothing is asked live",
+            "no column answers this call, and hqdl does not ask the model live for a database on a server",
             place(n),
             self.calls.routes[n].why.clone(),
-            format!("make its question one of a column of the spec, then: hqdl materialize {spec}"),
+            format!("add the question to a column of the spec, then run: hqdl materialize {spec}"),
         )
     }
 
@@ -455,7 +455,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 && pairs.narrowed > 0
             {
                 let told = format!(
-                    "each value was compared with the {narrow} most alike of {} (narrow={narrow})",
+                    "each value was compared with the {narrow} most similar values of {} (narrow={narrow})",
                     pairs.narrowed
                 );
                 route.why = format!("{}; {told}", route.why);
@@ -469,12 +469,12 @@ impl<'r, 'a> Engine<'r, 'a> {
                 None => "by their words".to_owned(),
             };
             for (_, route) in routes.iter_mut().enumerate().filter(|(n, _)| likened.contains(n)) {
-                route.why = format!("{}; documents most like it first, {by}", route.why);
+                route.why = format!("{}; most similar documents first, {by}", route.why);
             }
         }
         for (call, route) in self.parsed.calls.iter().zip(&mut routes) {
             if !call.tuning.is_empty() {
-                let told = format!("`{}` changes nothing here", call.tuning.join("`, `"));
+                let told = format!("`{}` has no effect here", call.tuning.join("`, `"));
                 route.why = format!("{}; {told}", route.why);
                 notes.push(format!("{}: {told}", route.call));
             }
@@ -521,17 +521,17 @@ fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     let main = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
     let known: Vec<&str> = main.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
     let label = match known.as_slice() {
-        [] => "no model is named".to_owned(),
-        [one] => format!("there is `{one}`"),
+        [] => "the call names no model".to_owned(),
+        [one] => format!("the spec has `{one}`"),
         more => format!("there are `{}`", more.join("`, `")),
     };
     let help = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => {
-            format!("leave `model=` out, or add [model.NAME] to the spec with the name `{name}`")
+            format!("remove `model=`, or add [model.NAME] to the spec with the name `{name}`")
         }
     };
-    let message = format!("`{name}` is none of the models that may be asked");
+    let message = format!("the spec does not allow the model `{name}`");
     Err(QueryError::sql(message, Some(span.clone()), label, help))
 }
 

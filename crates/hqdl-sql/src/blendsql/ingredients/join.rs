@@ -55,7 +55,7 @@ impl Ingredient for LlmJoin {
                     "`LLMJoin` joins two columns",
                     "one column too many",
                 );
-                Err(error.help("what makes two values partners is given as join_criteria='…'"))
+                Err(error.help("describe which values belong together with join_criteria='…'"))
             }
         }
     }

@@ -91,11 +91,14 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     };
     if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !by_itself(&all[*n])) {
         let span = all[n].span.clone();
-        let error = SqlError::new(span, "a call cannot stand here", "no value is expected here");
+        let error = SqlError::new(
+            span,
+            "a call is not allowed here",
+            "expected something other than a value",
+        );
         return Err(match all[n].ingredient.subject() {
             Subject::Pair => error.help(
-                "a join without ON takes columns of two tables; \
-                 write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
+                "a join without ON needs columns of two tables; write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
             ),
             _ => error,
         });
@@ -132,10 +135,10 @@ impl Builder<'_> {
                 let tree = statement.erase();
                 let root = tree.root_id();
                 let select = sq::Select::from_result(&tree, root).ok_or_else(|| SqlError {
-                    message: "only a SELECT can be run here".to_owned(),
+                    message: "hqdl runs only SELECT statements here".to_owned(),
                     span: base..base + masked.len(),
-                    label: "this is none".to_owned(),
-                    help: Some("`hqdl query` reads, it never writes".to_owned()),
+                    label: "this is not a SELECT".to_owned(),
+                    help: Some("`hqdl query` is read-only".to_owned()),
                     suggests: false,
                 })?;
                 Walk { tree: &tree, base, text: masked, holes, builder: self, depth: Cell::new(0) }
@@ -154,7 +157,7 @@ impl Builder<'_> {
             }
             ParseOutcome::Done => {
                 return Err(SqlError {
-                    message: "there is no statement".to_owned(),
+                    message: "the query has no statement".to_owned(),
                     span: base..base + masked.len(),
                     label: String::new(),
                     help: Some("give a SELECT".to_owned()),
@@ -168,7 +171,7 @@ impl Builder<'_> {
                 message: "more than one statement".to_owned(),
                 span: at.min(self.sql.len())..(base + masked.len()).min(self.sql.len()),
                 label: "the second begins here".to_owned(),
-                help: Some("run them one by one".to_owned()),
+                help: Some("run one query at a time".to_owned()),
                 suggests: false,
             });
         }
@@ -233,9 +236,9 @@ impl Builder<'_> {
 /// What is said where a value should be.
 fn no_value(span: &Span) -> SqlError {
     SqlError {
-        message: "this is no value".to_owned(),
+        message: "this is not a value".to_owned(),
         span: span.clone(),
-        label: "an expression is expected".to_owned(),
+        label: "expected an expression".to_owned(),
         help: Some("such as a column, `t.c`".to_owned()),
         suggests: false,
     }

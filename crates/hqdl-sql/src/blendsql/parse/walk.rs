@@ -101,10 +101,9 @@ impl<'t> Walk<'t, '_> {
     ) -> Result<T, SqlError> {
         let depth = self.depth.get() + 1;
         if depth > DEEPEST {
-            let message = format!("the query is more than {DEEPEST} deep");
-            return Err(SqlError::new(span(), message, "here").help(
-                "SQLite takes no deeper ones; put the values into a table, or write IN (…)",
-            ));
+            let message = format!("the query is nested more than {DEEPEST} levels deep");
+            return Err(SqlError::new(span(), message, "here")
+                .help("SQLite does not allow more; put the values into a table, or write IN (…)"));
         }
         self.depth.set(depth);
         let read = read();
@@ -469,7 +468,7 @@ fn name_of(name: sq::Name<'_>) -> String {
 /// What is said where the parser's tree lacks a part.
 pub(in crate::blendsql) fn broken(span: &Span) -> SqlError {
     SqlError {
-        message: "this cannot be read".to_owned(),
+        message: "hqdl cannot parse this".to_owned(),
         span: span.clone(),
         label: "here".to_owned(),
         help: None,

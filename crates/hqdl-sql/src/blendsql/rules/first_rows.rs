@@ -56,8 +56,8 @@ impl Rewriter<'_> {
         match found {
             Ok(mut first) => {
                 let rows = match first.need {
-                    Some(need) => format!("the first {need} that pass"),
-                    None => "one of each that are equal".to_owned(),
+                    Some(need) => format!("the first {need} rows that match"),
+                    None => "one of each group of equal rows".to_owned(),
                 };
                 self.note(core, FIRST_ROWS, Ok(rows));
                 if inner {
@@ -92,15 +92,15 @@ impl Rewriter<'_> {
             return Err("it reads no table");
         }
         if !self.firsts && core.span.start == self.root {
-            return Err("what the rows wait for is not told row by row");
+            return Err("the pending calls cannot be assigned to rows");
         }
         let plain = |e: &Expr| !self.bears(e, scope);
         let limit = match &query.limit {
-            Some(limit) => Some(number(limit, self.sql).ok_or("its LIMIT is no number")?),
+            Some(limit) => Some(number(limit, self.sql).ok_or("its LIMIT is not a number")?),
             None => None,
         };
         let skipped = match &query.offset {
-            Some(offset) => number(offset, self.sql).ok_or("its OFFSET is no number")?,
+            Some(offset) => number(offset, self.sql).ok_or("its OFFSET is not a number")?,
             None => 0,
         };
         if limit.is_none() && !core.distinct || limit == Some(0) {
@@ -122,10 +122,10 @@ impl Rewriter<'_> {
             .filter(|n| core.columns[*n].expr.as_ref().is_some_and(Expr::has_call))
             .collect();
         let refused = [
-            (pairs, "a condition is asked of all rows together"),
+            (pairs, "a condition asks about all rows together"),
             (!order_is_plain, "a call decides the order"),
-            (has_window(core, query), "it has a window"),
-            (starred.len() > 1 && !held.is_empty(), "it has more stars than one beside calls"),
+            (has_window(core, query), "it has a window function"),
+            (starred.len() > 1 && !held.is_empty(), "it has more than one * beside calls"),
             (self.is_aggregate_from_within(core, query, scope), "it is an aggregate of a subquery"),
             (self.has_alias_in_conditions(core, scope), "a condition names a result by its alias"),
         ];
@@ -197,28 +197,28 @@ impl Rewriter<'_> {
             return Err("its rows are groups");
         }
         if self.draws(query) {
-            return Err("something is drawn by lot, anew each time");
+            return Err("it uses random values");
         }
         let own = (!query.with.is_empty()).then_some(query.span.start);
         if self.declaring.iter().any(|at| *at != own.unwrap_or(self.whole.start)) {
-            return Err("common table expressions are declared between it and the whole query");
+            return Err("common table expressions are declared between it and the outermost query");
         }
         if core.from.iter().any(|item| !self.calls_of_rows(item).is_empty()) {
-            return Err("what it reads has calls");
+            return Err("the tables it reads contain calls");
         }
         let calls = self.calls_read(query);
         if calls.iter().any(|n| self.recursing.get(*n).is_some_and(|r| *r)) {
-            return Err("it stands in a recursion");
+            return Err("it is in a recursive query");
         }
         let mut unheard = Vec::new();
         let results = core.columns.iter().filter_map(|c| c.expr.as_ref());
         results.chain(&core.filter).for_each(|e| self.unheard(e, scope, &mut unheard));
         if !unheard.is_empty() {
-            return Err("what its rows wait for is not told row by row");
+            return Err("the pending calls cannot be assigned to rows");
         }
         match scope.parent.and_then(|ctes| ctes.parent) {
             Some(around) if !self.may_be_correlated(query, around) => Ok(()),
-            _ => Err("it names a row of a SELECT around it"),
+            _ => Err("it refers to a row of an outer SELECT"),
         }
     }
 

@@ -22,12 +22,12 @@ impl Rewriter<'_> {
         calls: &[&Expr],
     ) -> Result<(Vec<usize>, String), Refused> {
         if !self.retrieves {
-            return Err("there are too many rows to put in an order");
+            return Err("there are too many rows to sort");
         }
         if !query.order.is_empty() || core.distinct || grouped {
-            return Err("which rows are needed is said by an order, by DISTINCT or by groups");
+            return Err("an ORDER BY, DISTINCT or GROUP BY determines which rows are needed");
         }
-        self.retrieval(calls).ok_or("no condition asks a document")
+        self.retrieval(calls).ok_or("no condition asks about a document")
     }
 
     /// What puts the rows of a SELECT in the order of how much its documents are

@@ -30,7 +30,7 @@ impl Rewriter<'_> {
                 return text;
             }
         };
-        self.note(core, ONE_WITNESS, Ok("some of its rows at a time".to_owned()));
+        self.note(core, ONE_WITNESS, Ok("a few of its rows at a time".to_owned()));
         let unit = self.unit(core.span.start, 0);
         let settles = !matches!(expr.kind, ExprKind::In { negated: true, .. });
         let once = !self.is_correlated(query, scope);
@@ -48,7 +48,7 @@ impl Rewriter<'_> {
         if matches!(expr.kind, ExprKind::In { .. }) {
             let within = self.resolver().ctes(query, Some(around));
             if self.witness(core, &self.resolver().core(core, &within)).is_none() {
-                return Err((Some(query), "the value of its rows is no column of a table"));
+                return Err((Some(query), "the value of its rows is not a column of a table"));
             }
         }
         Ok((query, core))
@@ -73,7 +73,7 @@ type SettledByARow<'e> = Result<(&'e Query, &'e Core), (Option<&'e Query>, Refus
 pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> SettledByARow<'_> {
     let query = match &expr.kind {
         ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. } => query.as_ref(),
-        _ => return Err((None, "it is no EXISTS and no IN")),
+        _ => return Err((None, "it is neither EXISTS nor IN")),
     };
     let refused = |why| Err((Some(query), why));
     let Body::Core(core) = &query.body else { return refused("it is more than one SELECT") };
@@ -84,10 +84,10 @@ pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> SettledByARow<'_> {
         return refused("it has a WITH");
     }
     if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
-        return refused("it has groups, an aggregate or a window");
+        return refused("it has a GROUP BY, an aggregate or a window function");
     }
     if !core.filter.as_ref().is_some_and(Expr::has_call) {
-        return refused("no condition of it has a call");
+        return refused("none of its conditions has a call");
     }
     Ok((query, core))
 }

@@ -34,13 +34,13 @@ impl Rewriter<'_> {
         let hidden = parts.iter().any(|p| self.hides(p, scope));
         if asked > 1 {
             let told = if hidden {
-                Err("a condition has calls in a subquery: the order stays that of the text")
+                Err("a condition has calls in a subquery, so the conditions keep their order")
             } else {
-                Ok(format!("{asked} conditions, by what they settled and what they ask"))
+                Ok(format!("{asked} conditions, by selectivity and number of requests"))
             };
             self.note_here(ORDER, told);
         } else if asked == 1 {
-            self.note_here(ORDER, Err("there is one condition with calls"));
+            self.note_here(ORDER, Err("there is only one condition with calls"));
         }
         if hidden {
             // What cannot be looked at beforehand must come in the same order in

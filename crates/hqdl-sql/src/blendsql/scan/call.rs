@@ -34,7 +34,7 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
             return Err(SqlError::new(
                 empty.clone(),
                 format!("`{}` has no question", ingredient.name()),
-                "expected a question, as a text, first",
+                "expected a question, as a text, as the first argument",
             ));
         }
     };
@@ -59,22 +59,21 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
         && (said.list || said.scalar != kind)
     {
         let name = ingredient.name();
-        let message = format!("`{name}` answers with a {}", kind.name());
+        let message = format!("`{name}` returns a {}", kind.name());
         let span = written.open.start..written.end;
-        let error = SqlError::new(span, message, "its return type says something else");
-        return Err(error.help("leave `return_type` out, or write LLMQA"));
+        let error = SqlError::new(span, message, "its return type contradicts this");
+        return Err(error.help("remove `return_type`, or write LLMQA"));
     }
     let list = parts.return_type.is_some_and(|t| t.list) || parts.quantifier.is_some();
     if written.row && list && parts.quantifier.is_none_or(|quantifier| quantifier.max.is_none()) {
         let span = written.open.start..written.end;
         let error = SqlError::new(
             span,
-            "a row of VALUES has as many columns as a list has values, and how many is not said",
+            "a row of VALUES needs a list with a fixed number of values",
             "a list of any length",
         );
         return Err(error.help(
-            "say how many: quantifier='{3}', or '{1,3}'; a row for each value is \
-             FROM {{LLMQA(…)}}",
+            "set the number with quantifier='{3}' or '{1,3}'; to get one row per value write FROM {{LLMQA(…)}}",
         ));
     }
     Ok(Call {
@@ -136,8 +135,8 @@ impl Parts {
         if !repeatable && self.seen.contains(&keyword) {
             return Err(SqlError::new(
                 name.start..span(&piece.tokens).end,
-                format!("`{}` is given twice", name.text(sql)),
-                "for the second time",
+                format!("`{}` appears twice", name.text(sql)),
+                "second time",
             ));
         }
         self.seen.push(keyword);
@@ -155,10 +154,10 @@ impl Parts {
                 if none {
                     let error = SqlError::new(
                         span(tokens),
-                        "there is nothing among the options",
-                        "no answer can be one of them",
+                        "the list of options is empty",
+                        "no answer can be an option",
                     );
-                    return Err(error.help("leave `options` out to let any answer pass"));
+                    return Err(error.help("remove `options` to allow any answer"));
                 }
             }
             Keyword::ReturnType => {
@@ -186,10 +185,10 @@ impl Parts {
             Keyword::Shots => {
                 return Err(SqlError::new(
                     name.span(),
-                    format!("`{}` is no argument here", name.text(sql)),
-                    "examples are not given in a query",
+                    format!("`{}` is not an argument here", name.text(sql)),
+                    "a query cannot contain examples",
                 )
-                .help("`shots` of an expansion shows rows of a spec; example_outputs=('…', '…') shows answers"));
+                .help("use `shots` of an expansion for example rows, or example_outputs=('…', '…') for example answers"));
             }
             Keyword::Tuning => self.tuning.push(name.text(sql).to_owned()),
         }
@@ -221,10 +220,10 @@ impl Parts {
         {
             return Err(SqlError::new(
                 text.span(),
-                "the question is given twice",
-                "a text at the place of the question",
+                "the call has two questions",
+                "a second text where a value is expected",
             )
-            .help("a value that is a text comes after the question"));
+            .help("write the question first, then the value"));
         }
         self.values.extend(match ingredient.subject() {
             Subject::Pair => argument::read_column(sql, tokens)?,
@@ -241,7 +240,7 @@ impl Parts {
             }
             _ => {
                 result::written_text(sql, tokens, "the question").map_err(|error| SqlError {
-                    message: format!("the question of `{}` is no text", ingredient.name()),
+                    message: format!("the question of `{}` is not a text", ingredient.name()),
                     ..error
                 })?;
                 // `None`: left out, as if it had not been written.

@@ -41,7 +41,7 @@ pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Ve
             Lexeme::Close => {
                 return Err(SqlError::new(
                     token.span(),
-                    "`}}` ends a call that never began",
+                    "this `}}` ends no call",
                     "no `{{` before it",
                 ));
             }
@@ -97,7 +97,7 @@ impl Scanner<'_> {
     /// The next token of the call that `open` begins.
     fn inside(&mut self, open: Token, brackets: Brackets) -> Result<Token, SqlError> {
         let token = self.next(brackets)?.ok_or_else(|| {
-            SqlError::new(open.span(), "a call is never closed", "no `}}` ends this call")
+            SqlError::new(open.span(), "a call is never closed", "this call has no `}}`")
         })?;
         let is_column = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted)
             && names_in(&token.content(self.sql)).is_some_and(|(table, _)| (self.is_table)(&table));
@@ -109,7 +109,7 @@ impl Scanner<'_> {
         if self.depth >= DEEPEST {
             return Err(SqlError::new(
                 open.span(),
-                format!("calls stand in each other more than {DEEPEST} deep"),
+                format!("calls are nested more than {DEEPEST} levels deep"),
                 "one too many",
             ));
         }
@@ -131,7 +131,7 @@ impl Scanner<'_> {
         if !paren.is(b'(') {
             return Err(SqlError::new(
                 paren.span(),
-                format!("`{}` is called without arguments", ingredient.name()),
+                format!("`{}` has no arguments", ingredient.name()),
                 "expected `(`",
             ));
         }
@@ -159,10 +159,10 @@ impl Scanner<'_> {
         if end.lexeme != Lexeme::Close {
             return Err(SqlError::new(
                 end.span(),
-                format!("something stands between `)` and `}}}}` of `{}`", ingredient.name()),
+                format!("unexpected text between `)` and `}}}}` of `{}`", ingredient.name()),
                 "expected `}}`",
             )
-            .help("what is done with the answer stands after `}}`"));
+            .help("write what you do with the answer after `}}`"));
         }
         self.done();
         call::read(
@@ -248,7 +248,7 @@ impl Scanner<'_> {
                             token.span(),
                             format!("`{}` closes nothing", char::from(symbol)),
                             match opened {
-                                Some(o) => format!("`{}` is open here", o.text(self.sql)),
+                                Some(o) => format!("a `{}` is open here", o.text(self.sql)),
                                 None => String::from("nothing is open here"),
                             },
                         ));
@@ -312,7 +312,7 @@ fn open_until_the_end(opened: Token, close: Token) -> SqlError {
     };
     SqlError::new(
         opened.start..close.end,
-        format!("`{open}` is not closed when the call ends"),
+        format!("`{open}` is not closed before the end of the call"),
         format!("no `{end}` before `}}}}`"),
     )
 }

@@ -88,7 +88,9 @@ fn series(v: &[ValueRef<'_>]) -> Result<Json> {
             let step = match step {
                 [] => 1,
                 [ValueRef::Integer(step), ..] => *step,
-                [other, ..] => return Err(wrong(format!("\"{}\" is no step of it", text(*other)))),
+                [other, ..] => {
+                    return Err(wrong(format!("\"{}\" is not a valid step", text(*other))));
+                }
             };
             if step == 0 {
                 return Err(wrong("the step of generate_series is 0".to_owned()));
@@ -105,11 +107,11 @@ fn series(v: &[ValueRef<'_>]) -> Result<Json> {
         [from @ ValueRef::Text(_), to @ ValueRef::Text(_), step] => {
             let (from, to) = (moment(*from)?, moment(*to)?);
             let Some((mut at, to)) = from.zip(to) else {
-                return Err(wrong("generate_series begins or ends with no date".to_owned()));
+                return Err(wrong("generate_series needs a date at both ends".to_owned()));
             };
             let step = span(&text(*step))
-                .ok_or_else(|| wrong(format!("\"{}\" is no step of it", text(*step))))?;
-            let far = |_| wrong("a series of dates ends beyond all dates".to_owned());
+                .ok_or_else(|| wrong(format!("\"{}\" is not a valid step", text(*step))))?;
+            let far = |_| wrong("a series of dates exceeds the range of dates".to_owned());
             let later = at.checked_add(step).map_err(far)?;
             if later == at {
                 return Err(wrong("the step of generate_series is 0".to_owned()));
@@ -123,7 +125,11 @@ fn series(v: &[ValueRef<'_>]) -> Result<Json> {
                 at = at.checked_add(step).map_err(far)?;
             }
         }
-        _ => return Err(wrong("generate_series goes from a number to a number, or from a date to a date by an INTERVAL".to_owned())),
+        _ => {
+            return Err(wrong(
+                "generate_series needs two numbers, or two dates and an INTERVAL".to_owned(),
+            ));
+        }
     }
     Ok(all.into())
 }

@@ -98,7 +98,7 @@ fn number(value: ValueRef<'_>) -> rusqlite::Result<f64> {
         ValueRef::Real(r) => Ok(r),
         other => {
             let text = text(other);
-            text.trim().parse().map_err(|_| wrong(format!("`{text}` is no number")))
+            text.trim().parse().map_err(|_| wrong(format!("`{text}` is not a number")))
         }
     }
 }

@@ -32,13 +32,13 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
             let (year, month) = (year.try_into().ok()?, month.try_into().ok()?);
             jiff::civil::Date::new(year, month, day.try_into().ok()?).ok()
         };
-        let date = date().ok_or_else(|| wrong(format!("{year}-{month}-{day} is no date")))?;
+        let date = date().ok_or_else(|| wrong(format!("{year}-{month}-{day} is not a date")))?;
         Ok(Sql::Text(date.to_string()))
     })?;
     make("suql_repeat", 2, |v| {
         let (of, times) = (text(v[0]), usize::try_from(whole(v[1])?.max(0)).unwrap_or(usize::MAX));
         if of.len().saturating_mul(times) > LONGEST {
-            return Err(wrong("a text that is repeated so often is too long".to_owned()));
+            return Err(wrong("the repeated text is too long".to_owned()));
         }
         Ok(Sql::Text(of.repeat(times)))
     })?;
@@ -85,7 +85,7 @@ fn padded(v: &[ValueRef<'_>], left: bool) -> GivenType {
     let (of, fill) = (text(*of), fill.first().map_or(" ".to_owned(), |fill| text(*fill)));
     let n = usize::try_from(whole(*n)?.max(0)).unwrap_or(usize::MAX);
     if n > LONGEST {
-        return Err(wrong("a text that is filled so far is too long".to_owned()));
+        return Err(wrong("the padded text is too long".to_owned()));
     }
     let lacks = if fill.is_empty() { 0 } else { n.saturating_sub(of.chars().count()) };
     let more: String = fill.chars().cycle().take(lacks).collect();
@@ -122,7 +122,7 @@ impl Matches {
     /// to begin at, and flags.
     fn read(v: &[ValueRef<'_>], start: usize, flags: usize) -> rusqlite::Result<Self> {
         let [of, pattern, ..] = v else {
-            return Err(wrong("a text and a regular expression are needed".to_owned()));
+            return Err(wrong("expected a text and a regular expression".to_owned()));
         };
         let start = v.get(start).map_or(Ok(1), |n| whole(*n))?;
         let skipped = start.checked_sub(1).and_then(|n| usize::try_from(n).ok());
@@ -138,9 +138,7 @@ impl Matches {
     /// `i`, that the function minds.
     fn all(&self, known: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
         if let Some(flag) = self.flags.chars().find(|c| *c != 'i' && !known.contains(*c)) {
-            return Err(wrong(format!(
-                "the flag `{flag}` of a regular expression is not known here"
-            )));
+            return Err(wrong(format!("unsupported flag `{flag}` of a regular expression")));
         }
         let regex = compiled(&self.pattern, reading("match"), self.flags.contains('i'))?;
         let of: String = self.of.chars().skip(self.skipped).collect();

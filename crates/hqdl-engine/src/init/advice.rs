@@ -1,0 +1,111 @@
+//! A model's advice for a first spec: which columns name the thing that a row describes, what a
+//! row is, and three columns that would be useful.
+
+use hqdl_database::Database;
+use hqdl_values::format::count_noun;
+use rusqlite::types::Value;
+
+use super::identity::Identity;
+use super::survey::{self, DistinctRows, SAMPLE_ROWS, SurveyedTable, ValueKind};
+use super::{EntityTable, look};
+
+const KEY: &str = "Which columns of this table name the thing that a row describes, so that a \
+                   stranger would recognize it? Use as few columns as possible.";
+const ABOUT: &str = "What does one row of this table describe? Answer with one short sentence.";
+const COLUMNS: &str = "Which three facts about the thing that a row describes are widely known, \
+                       useful, and not in the table? Write each as name: description, with a \
+                       name of one or two words.";
+
+/// Columns of a table that a card lists.
+const LISTED: usize = 30;
+/// Columns of a key, and advised columns, at most.
+const MOST: usize = 3;
+
+/// Advice about one table. What the model did not answer is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableAdvice {
+    key: Vec<String>,
+    about: Option<String>,
+    /// Names and descriptions.
+    columns: Vec<(String, String)>,
+}
+
+impl TableAdvice {
+    /// Reads a row of the [`query`]'s result.
+    #[must_use]
+    pub fn read(row: &[Value]) -> Self {
+        let text = |n: usize| match row.get(n) {
+            Some(Value::Text(text)) => Some(text.trim().to_owned()).filter(|t| !t.is_empty()),
+            _ => None,
+        };
+        let list = |n: usize| -> Vec<String> {
+            text(n).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+        };
+        let column = |said: String| {
+            let (name, about) = said.split_once(':')?;
+            let name = look::words(name).join("_");
+            let about = about.trim();
+            (!name.is_empty() && !about.is_empty()).then(|| (name, about.to_owned()))
+        };
+        let columns = list(2).into_iter().filter_map(column).take(MOST).collect();
+        Self { key: list(0), about: text(1), columns }
+    }
+}
+
+/// Returns the query that asks a model about tables, each described by a card.
+#[must_use]
+pub fn query(cards: &[String]) -> String {
+    let text = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    let values: Vec<String> = cards.iter().map(|card| format!("({})", text(card))).collect();
+    format!(
+        "WITH described(card) AS (VALUES {}) SELECT \
+         {{{{LLMMap({}, card, return_type='list[str]')}}}}, {{{{LLMMap({}, card)}}}}, \
+         {{{{LLMMap({}, card, return_type='list[str]')}}}} FROM described",
+        values.join(", "),
+        text(KEY),
+        text(ABOUT),
+        text(COLUMNS),
+    )
+}
+
+/// Returns what the model reads about a table: its name, columns and a few values. Columns with
+/// private data are left out.
+pub(super) fn card(db: &Database, table: &SurveyedTable) -> String {
+    let columns = table.columns.iter().filter(|c| !look::is_private(&c.words)).take(LISTED);
+    let described: Vec<String> = columns
+        .map(|column| {
+            let values = match column.kind {
+                ValueKind::Name => survey::examples(db, &table.name, &column.name),
+                ValueKind::Number | ValueKind::Other => Ok(Vec::new()),
+            };
+            match values.unwrap_or_default() {
+                values if values.is_empty() => column.name.clone(),
+                values => format!("{} (such as {})", column.name, values.join("; ")),
+            }
+        })
+        .collect();
+    let rows = count_noun(table.rows, "row");
+    format!("table {} with {rows} and the columns: {}", table.name, described.join(", "))
+}
+
+/// Applies advice to a table: a key only of its own columns that tells at least half of its rows
+/// apart.
+pub(super) fn follow(db: &Database, entity: &mut EntityTable, advice: &TableAdvice) {
+    entity.about.clone_from(&advice.about);
+    entity.advised.clone_from(&advice.columns);
+    let table = &entity.table;
+    let place =
+        |name: &String| table.columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
+    let Some(columns) = advice.key.iter().map(place).collect::<Option<Vec<_>>>() else { return };
+    let is_fit = |n: &usize| table.columns.get(*n).is_some_and(|c| !look::is_private(&c.words));
+    if entity.owned.is_some() || !(1..=MOST).contains(&columns.len()) || !columns.iter().all(is_fit)
+    {
+        return;
+    }
+    let mut key = Identity { columns, found: DistinctRows::default() };
+    let found = survey::distinct(db, &table.name, &key.names(table), SAMPLE_ROWS);
+    if let Some(found) = found.ok().filter(|f| f.distinct * 2 >= f.rows) {
+        key.found = found;
+        entity.key = key;
+    }
+}
