@@ -1,5 +1,7 @@
 //! The house keeps its own rules.
 
+mod language;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
