@@ -168,7 +168,7 @@ impl<'s> ShapeWalk<'s> {
                     Some(near) => Some(format!("did you mean \"{near}\"?")),
                     None if name == "provider" => Some(
                         "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` \
-                         and its `base_url`; docs/providers.md lists them"
+                         and its `base_url`; docs/reference/endpoints.md lists them"
                             .to_owned(),
                     ),
                     None => None,

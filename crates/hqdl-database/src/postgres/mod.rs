@@ -232,7 +232,9 @@ impl DatabaseServer {
         let hint = match told.code().code() {
             "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
             "3D000" => "create the database (`createdb`), or name another one",
-            "42501" => "use a role that may do this; docs/scale.md lists what each needs",
+            "42501" => {
+                "use a role that may do this; docs/guides/shared-cache.md lists what each needs"
+            }
             "25006" => "name the primary server; this one is a replica, or read-only",
             "55P03" => {
                 "another session holds a lock: wait for it, then run this again; nothing was lost"

@@ -408,7 +408,9 @@ impl Link {
         let hint = match code.code() {
             "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
             "3D000" => "create the database (`createdb`), or name another one",
-            "42501" => "use a role that may do this; docs/scale.md lists what each needs",
+            "42501" => {
+                "use a role that may do this; docs/guides/shared-cache.md lists what each needs"
+            }
             "25006" => "name the primary server; this one is a replica, or read-only",
             "42P01" | "3F000" => {
                 "the schema `hqdl` was made by something else, or lost; restore it"
