@@ -1,13 +1,22 @@
 //! The pages of `docs/reference` are made from the code. To write them after a change:
 //! `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
 
+mod json_output;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
 use serde_json::{Value as Json, json};
 
+use crate::tidy::sources;
 use hqdl::cli::{EXAMPLES, command, continued};
+use hqdl::spec::file::{
+    ColumnTable, DatabaseTable, EmbeddingsTable, ExpansionTable, LimitsTable, ManyTable,
+    ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable, SourceTable, ValuesTable,
+};
+use hqdl::spec::ingredients::IngredientTable;
+use hqdl::spec::{LongPromptPrice, PriceTable};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{heroes, honest};
 
@@ -75,18 +84,30 @@ fn spelling(argument: &Arg) -> String {
     format!("{names} {values}").trim().to_owned()
 }
 
+/// Splits a help text into the meaning and the default: where the default is computed, the
+/// help names it, as in `Output file [default: stdout]. Never overwritten.`
+fn split_default(help: &str) -> (String, String) {
+    let parts = help.split_once(" [default: ").and_then(|(before, rest)| {
+        let (default, after) = rest.split_once(']')?;
+        Some((format!("{before}{after}"), default.to_owned()))
+    });
+    parts.unwrap_or((help.to_owned(), String::new()))
+}
+
+#[test]
+fn a_default_in_a_help_text_ends_at_its_bracket() {
+    let (help, default) = split_default("Output file [default: stdout]. It is never overwritten.");
+    assert_eq!((&*help, &*default), ("Output file. It is never overwritten.", "stdout"));
+}
+
 fn row(argument: &Arg) -> String {
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    // Where the default is computed, the help names it.
-    let (help, computed) = match help.split_once(" [default: ") {
-        Some((help, default)) => (help.to_owned(), default.trim_end_matches(['.', ']']).to_owned()),
-        None => (help, String::new()),
-    };
+    let (help, computed) = split_default(&help);
     let written: Vec<String> = argument
         .get_default_values()
         .iter()
         .map(|v| v.to_string_lossy().into_owned())
-        .filter(|_| argument.get_action().takes_values())
+        .filter(|value| argument.get_action().takes_values() && !value.is_empty())
         .collect();
     let default = if written.is_empty() { computed } else { format!("`{}`", written.join("`, `")) };
     let variable =
@@ -148,16 +169,80 @@ fn every_command_and_flag_is_on_the_page() {
         );
     }
     text.push_str(&exit_codes());
+    text.push_str("\n## Environment variables\n\n| variable | meaning |\n|---|---|\n");
+    for (name, meaning) in VARIABLES {
+        let _ = writeln!(text, "| `{name}` | {meaning} |");
+    }
     hold("commands.md", &text);
 }
+
+/// Environment variables that hqdl reads.
+const VARIABLES: [(&str, &str); 14] = [
+    ("HQDL_CACHE", "cache of facts: a directory or a `postgres://` URL; `--cache` wins"),
+    ("HQDL_LOG_FILE", "file of the log; `--log` wins"),
+    ("RUST_LOG", "level of the log, such as `hqdl=info`"),
+    ("HQDL_TOKEN", "token that clients of the daemon must send, 16 characters or more"),
+    ("HQDL_LEASE", "lease of a session on a PostgreSQL cache in seconds, 90 by default"),
+    (
+        "OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, AZURE_OPENAI_API_KEY",
+        "API key of the endpoint; see [Endpoints](endpoints.md)",
+    ),
+    ("PGPASSWORD", "password of a PostgreSQL server"),
+    ("PGPASSFILE", "file of passwords instead of `~/.pgpass`"),
+    ("PGUSER", "user of a PostgreSQL server, if the URL names none"),
+    ("HTTP_PROXY, HTTPS_PROXY", "proxy for requests to endpoints, also in lower case"),
+    ("SSL_CERT_FILE", "file with certificates to trust instead of the system's"),
+    ("HQDL", "SQLite extension: the program `hqdl`, if it is not on the path"),
+    ("HQDL_FLAGS", "SQLite extension: flags of `hqdl map`"),
+    ("HQDL_ASK", "SQLite extension: `never` forbids `hqdl_ask`"),
+];
+
+/// Variables of the tests and of the build.
+const INTERNAL: [&str; 5] =
+    ["HQDL_POSTGRES", "HQDL_SHARED", "HQDL_TESTS_ON_SERVER", "HQDL_TEST_KEY", "HQDL_VERSION"];
+
+#[test]
+fn every_variable_is_on_the_page() {
+    let literal =
+        regex::Regex::new(r#""(HQDL_[A-Z_]+|PG[A-Z]{4,}|[A-Z_]+_API_KEY|RUST_LOG)""#).unwrap();
+    let listed: Vec<&str> = VARIABLES.iter().flat_map(|(names, _)| names.split(", ")).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["src", "crates", "sqlite/src"].map(|folder| sources(&root.join(folder)));
+    for file in files.concat() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for name in literal.captures_iter(&text).map(|found| found[1].to_owned()) {
+            let is_known = listed.contains(&&*name) || INTERNAL.contains(&&*name);
+            let is_test = file.components().any(|c| c.as_os_str() == "tests");
+            assert!(is_known || is_test, "{name} of {} is not on the page", file.display());
+        }
+    }
+}
+
+/// More about an exit code than `hqdl help` has room for.
+const EXIT_CODES: [(&str, &str); 7] = [
+    ("0", "every cell was answered, if only with \"unknown\""),
+    (
+        "1",
+        "`invalid`, `not_in_list`, `refused`, `error`; with `--require-values` also a cell without a value",
+    ),
+    ("2", "a flag, spec, query, file or database"),
+    ("3", "everything answered is kept; run again with a higher budget"),
+    ("4", "or it cannot be reached"),
+    (
+        "5",
+        "the server with the cache, or the process that owned it has ended; every answer is kept",
+    ),
+    ("130", "by Ctrl-C; the next run continues"),
+];
 
 /// The exit codes as `hqdl help` lists them.
 fn exit_codes() -> String {
     let help = command().get_after_help().map(ToString::to_string).unwrap_or_default();
-    let mut text = String::from("## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    let mut text = String::from("## Exit codes\n\n| code | meaning | detail |\n|---|---|---|\n");
     let codes = help.trim_start_matches("Exit: ").trim_end_matches('.').split(", ");
     for (code, meaning) in codes.filter_map(|c| c.split_once(' ')) {
-        let _ = writeln!(text, "| {code} | {meaning} |");
+        let detail = EXIT_CODES.iter().find(|(known, _)| *known == code).expect(code).1;
+        let _ = writeln!(text, "| {code} | {meaning} | {detail} |");
     }
     text
 }
@@ -266,27 +351,77 @@ fn anchor(name: &str) -> String {
     name.to_lowercase()
 }
 
-fn fields(text: &mut String, schema: &Json, defs: &Json) {
+/// Splits the description of a field into the meaning and the default that it names, as in
+/// `Tokens of an answer; 4096 when left out.`
+fn split_left_out(about: &str) -> (String, String) {
+    let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+    let named = regex::Regex::new(r"; ((?:[^;.]|\.\d)+) when left out").unwrap();
+    match named.captures(&about) {
+        Some(found) => (about.replacen(&found[0], "", 1), found[1].to_owned()),
+        None => (about, String::new()),
+    }
+}
+
+#[test]
+fn a_default_in_a_description_ends_at_its_words() {
+    let (about, default) =
+        split_left_out("Price of a batch; 0.5 when left out, as OpenAI does. More.");
+    assert_eq!((&*about, &*default), ("Price of a batch, as OpenAI does. More.", "0.5"));
+}
+
+/// Examples of the fields by table; see the file.
+fn spec_examples() -> toml::Table {
+    include_str!("reference/spec_examples.toml").parse().unwrap()
+}
+
+/// Each table of the examples is read as its type.
+#[test]
+fn examples_of_fields_are_valid() {
+    macro_rules! read {
+        ($tables:ident: $($kind:ident),*) => {
+            $($tables.remove(stringify!($kind)).unwrap().try_into::<$kind>().unwrap();)*
+        };
+    }
+    let mut tables = spec_examples();
+    read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
+        RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
+        QuestionTable, IngredientTable, LongPromptPrice);
+    assert!(tables.is_empty(), "{tables:?}");
+}
+
+/// The example of a field as TOML; empty if the field is a table of its own.
+fn example(examples: &toml::Table, table: &str, name: &str, kind: &str) -> String {
+    match examples.get(table).and_then(|fields| fields.get(name)) {
+        Some(value) => format!("`{value}`"),
+        None if kind.contains("](#") => String::new(),
+        None => panic!("tests/it/reference/spec_examples.toml has no example of {table}.{name}"),
+    }
+}
+
+fn fields(text: &mut String, table: &str, schema: &Json, defs: &Json) {
+    let examples = spec_examples();
     let Some(properties) = schema["properties"].as_object() else { return };
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
-    text.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
+    text.push_str("| field | type | default | meaning | example |\n|---|---|---|---|---|\n");
     for (name, field) in properties {
+        let kind = kind(field, defs);
         let default = match &field["default"] {
             _ if required.contains(&name.as_str()) => "required".to_owned(),
             Json::Null => String::new(),
             value => format!("`{value}`"),
         };
         let about = field["description"].as_str().unwrap_or_default();
-        let example = field["examples"][0].as_str().map(|e| format!(" Example: `{e}`."));
+        let (about, computed) = split_left_out(about);
+        let default = if default.is_empty() { computed } else { default };
         let _ = writeln!(
             text,
-            "| `{name}` | {}{} | {} | {}{} |",
-            cell(&kind(field, defs)),
+            "| `{name}` | {}{} | {} | {} | {} |",
+            cell(&kind),
             range(field),
             cell(&default),
-            cell(about),
-            cell(&example.unwrap_or_default()),
+            cell(&about),
+            cell(&example(&examples, table, name, &kind)),
         );
     }
     text.push('\n');
@@ -300,12 +435,12 @@ fn every_field_of_a_spec_is_on_the_page() {
         "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints the same as a JSON Schema \
          for editors. All fields exist since 0.1.0.\n\n## Top level\n\n",
     );
-    fields(&mut text, &schema, defs);
+    fields(&mut text, "SpecFile", &schema, defs);
     for (name, def) in defs.as_object().unwrap() {
         if def["properties"].is_object() {
             let about = def["description"].as_str().unwrap_or_default();
             let _ = write!(text, "## {name}\n\n{about}\n\n");
-            fields(&mut text, def, defs);
+            fields(&mut text, name, def, defs);
         }
     }
     hold("spec.md", &text);

@@ -155,7 +155,7 @@ pub struct OtherModelTable {
 }
 
 /// Which kind of endpoint answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
     /// Any OpenAI-compatible endpoint.
@@ -222,7 +222,7 @@ pub struct LimitsTable {
     pub requests_per_minute: Option<u32>,
     /// Tokens in any minute, input and output.
     pub tokens_per_minute: Option<u32>,
-    /// Requests in flight at once.
+    /// Requests in flight at once; 16 when left out.
     pub concurrency: Option<u32>,
     /// USD a run may spend.
     pub budget_usd: Option<f64>,
@@ -295,9 +295,9 @@ pub struct ExpansionTable {
     /// URL, or in `context` a BLOB. They are asked about one row a request.
     #[serde(default)]
     pub images: Vec<String>,
-    /// How many rows share a request.
+    /// How many rows share a request; 20 when left out.
     pub rows_per_request: Option<u32>,
-    /// The form of the answers.
+    /// The form of the answers; `json` when left out. Recordings have a form of their own.
     pub format: Option<Format>,
     /// How much of a row's key its answer repeats; as `[model]` says when left out.
     pub echo: Option<Echo>,
