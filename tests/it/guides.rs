@@ -67,6 +67,17 @@ fn every_guide_is_run() {
     assert_eq!(files, pages);
 }
 
+/// The systemd unit in the guide has no line that the example does not have.
+#[test]
+fn the_unit_in_the_guide_is_the_example() {
+    let page = std::fs::read_to_string(page_of("keep_tables_fresh")).unwrap();
+    let unit = page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = std::fs::read_to_string(root().join("examples/daemon/hqdl.service")).unwrap();
+    for line in unit.lines().filter(|line| !line.starts_with("Description")) {
+        assert!(example.lines().any(|known| known == line), "{line}");
+    }
+}
+
 /// What a page needs, from its first comment.
 struct Needs {
     words: Vec<String>,
@@ -95,12 +106,12 @@ impl Needs {
             let texts: Vec<&str> =
                 row.key.iter().chain(&row.context).filter_map(Json::as_str).collect();
             let about = |name: &str| texts.iter().any(|text| text.contains(name));
-            let known = facts.iter().filter(|(name, _)| about(name)).map(|(_, columns)| columns);
-            known
-                .filter_map(|columns| columns.get(&column.name).or(columns.get(&column.about)))
-                .next()
-                .cloned()
-                .unwrap_or_default()
+            let mut known =
+                facts.iter().filter(|(name, _)| about(name)).map(|(_, columns)| columns);
+            let value = |columns: &BTreeMap<String, Json>| {
+                columns.get(&column.name).or(columns.get(&column.about)).cloned()
+            };
+            known.find_map(value).unwrap_or_default()
         });
         if self.has("reasons") {
             endpoint.fault(Fault::Reasons(300), Times::Always);
@@ -203,8 +214,9 @@ impl Guide {
     fn run_block(&mut self, info: &str, lines: &[&str]) -> String {
         let content = lines.join("\n") + "\n";
         if info == "console" {
-            let outputs = commands(lines).into_iter();
-            return outputs.map(|c| format!("$ {c}\n{}", self.run(&c))).collect();
+            return commands(lines).iter().fold(String::new(), |page, command| {
+                page + "$ " + command + "\n" + &self.run(command)
+            });
         }
         if let Some((_, file)) = info.split_once(' ') {
             let path = self.project.path(file);
