@@ -43,7 +43,7 @@ use crate::spec::{PriceTable, Provider};
 
 /// Add columns to a `SQLite` database and fill them with answers from a language model.
 #[derive(Debug, Parser)]
-#[command(name = "hqdl", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "hqdl", version = VERSION, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -55,6 +55,12 @@ struct Cli {
     )]
     log: Option<PathBuf>,
 }
+
+/// Version of hqdl, with the commit of release builds.
+const VERSION: &str = match option_env!("HQDL_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells could not be answered (with --require-values: or have no value), 2 wrong input, \
 3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";

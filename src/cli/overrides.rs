@@ -61,7 +61,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             };
             let Session { spec, database, .. } = open(spec)?;
             override_cell(&spec, &database, (table, key, column, value), note, *force)?;
-            Ok(said(talk, "set", &spec.overrides_path()))
+            Ok(report_change(talk, "set", "set", &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
@@ -69,7 +69,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             };
             let spec = &open(spec)?.spec;
             overrides::unset(spec, table, key, column)?;
-            Ok(said(talk, "taken back", &spec.overrides_path()))
+            Ok(report_change(talk, "unset", "taken back", &spec.overrides_path()))
         }
         Command::List { spec } => {
             let path = Draft::read(spec)?.path().with_extension("overrides.csv");
@@ -91,8 +91,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
 }
 
-fn said(talk: Talk, what: &str, path: &std::path::Path) -> ExitCode {
-    if !talk.quiet {
+/// Reports which file has changed: as an event on stdout with --json, otherwise on stderr.
+fn report_change(talk: Talk, event: &str, what: &str, path: &std::path::Path) -> ExitCode {
+    if talk.json {
+        anstream::println!("{}", json!({ "event": event, "file": path.display().to_string() }));
+    } else if !talk.quiet {
         anstream::eprintln!(
             "{what} in {}; the next `hqdl materialize` publishes it",
             path.display()

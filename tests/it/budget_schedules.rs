@@ -1,5 +1,5 @@
 //! Random prices, endpoints that lie about their usage, and budgets: whatever an endpoint says, it
-//! never bills a run more than its budget, except in the ways that docs/prices.md lists.
+//! never bills a run more than its budget, except in the ways that docs/reference/prices.md lists.
 //!
 //! `HQDL_PROPERTY_CASES=200 HQDL_PROPERTY_SEED=7 cargo test --test it budget_schedules` runs more.
 
@@ -158,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// How far the bill may exceed the budget, as a factor: what docs/prices.md says that hqdl
+    /// How far the bill may exceed the budget, as a factor: what docs/reference/prices.md says that hqdl
     /// cannot notice.
     fn undetectable(&self) -> f64 {
         match self.lie {

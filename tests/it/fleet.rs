@@ -642,7 +642,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     assert_eq!(endpoint.count(), 0);
 }
 
-/// The roles of docs/scale.md, made as it says: what each may, and what it is told else.
+/// The roles of docs/guides/shared-cache.md, made as it says: what each may, and what it is told else.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn owner_worker_and_reader_may_what_their_roles_say() {
@@ -650,7 +650,8 @@ fn owner_worker_and_reader_may_what_their_roles_say() {
     let one = machine(&endpoint, &spec());
     let server = Server::start();
     server.sql("postgres", "CREATE DATABASE facts");
-    let text = std::fs::read_to_string(hqdl_testkit::root().join("docs/scale.md")).unwrap();
+    let text =
+        std::fs::read_to_string(hqdl_testkit::root().join("docs/guides/shared-cache.md")).unwrap();
     let sql = text.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
     let (owner, others) = sql.split_once("\n\n").unwrap();
     server.sql("facts", owner);
@@ -813,7 +814,7 @@ fn values_of_every_kind_and_size_come_back_as_they_were() {
     assert_eq!(listed.stdout, local.stdout, "the same facts in the same order");
 }
 
-/// The figures of docs/scale.md that hang on waiting, not on processors: prints them.
+/// The figures of docs/reference/shared-cache.md that hang on waiting, not on processors: prints them.
 #[test]
 #[ignore = "measures for a minute or more: cargo test --test it -- --ignored --nocapture fleet::measure"]
 fn measure_a_shared_limit_and_a_long_way() {

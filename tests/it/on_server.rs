@@ -375,7 +375,7 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
     fails(
         &project,
         &[&materialize[..], &["--db", &guest]].concat(),
-        &["permission denied", "docs/scale.md"],
+        &["permission denied", "docs/guides/shared-cache.md"],
     );
     let replica = format!("{url}?options=-c%20default_transaction_read_only%3Don");
     // The session says that it writes; a replica does not let it.

@@ -1,12 +1,17 @@
 //! The pages of `docs/reference` are made from the code. To write them after a change:
 //! `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
 
+mod json_output;
+mod spec_fields;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
 use serde_json::{Value as Json, json};
 
+use self::spec_fields::kind;
+use crate::tidy::sources;
 use hqdl::cli::{EXAMPLES, command, continued};
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::project::{heroes, honest};
@@ -75,18 +80,30 @@ fn spelling(argument: &Arg) -> String {
     format!("{names} {values}").trim().to_owned()
 }
 
+/// Splits a help text into the meaning and the default: where the default is computed, the
+/// help names it, as in `Output file [default: stdout]. Never overwritten.`
+fn split_default(help: &str) -> (String, String) {
+    let parts = help.split_once(" [default: ").and_then(|(before, rest)| {
+        let (default, after) = rest.split_once(']')?;
+        Some((format!("{before}{after}"), default.to_owned()))
+    });
+    parts.unwrap_or((help.to_owned(), String::new()))
+}
+
+#[test]
+fn a_default_in_a_help_text_ends_at_its_bracket() {
+    let (help, default) = split_default("Output file [default: stdout]. It is never overwritten.");
+    assert_eq!((&*help, &*default), ("Output file. It is never overwritten.", "stdout"));
+}
+
 fn row(argument: &Arg) -> String {
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    // Where the default is computed, the help names it.
-    let (help, computed) = match help.split_once(" [default: ") {
-        Some((help, default)) => (help.to_owned(), default.trim_end_matches(['.', ']']).to_owned()),
-        None => (help, String::new()),
-    };
+    let (help, computed) = split_default(&help);
     let written: Vec<String> = argument
         .get_default_values()
         .iter()
         .map(|v| v.to_string_lossy().into_owned())
-        .filter(|_| argument.get_action().takes_values())
+        .filter(|value| argument.get_action().takes_values() && !value.is_empty())
         .collect();
     let default = if written.is_empty() { computed } else { format!("`{}`", written.join("`, `")) };
     let variable =
@@ -148,16 +165,80 @@ fn every_command_and_flag_is_on_the_page() {
         );
     }
     text.push_str(&exit_codes());
+    text.push_str("\n## Environment variables\n\n| variable | meaning |\n|---|---|\n");
+    for (name, meaning) in VARIABLES {
+        let _ = writeln!(text, "| `{name}` | {meaning} |");
+    }
     hold("commands.md", &text);
 }
+
+/// Environment variables that hqdl reads.
+const VARIABLES: [(&str, &str); 14] = [
+    ("HQDL_CACHE", "cache of facts: a directory or a `postgres://` URL; `--cache` wins"),
+    ("HQDL_LOG_FILE", "file of the log; `--log` wins"),
+    ("RUST_LOG", "level of the log, such as `hqdl=info`"),
+    ("HQDL_TOKEN", "token that clients of the daemon must send, 16 characters or more"),
+    ("HQDL_LEASE", "lease of a session on a PostgreSQL cache in seconds, 90 by default"),
+    (
+        "OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, AZURE_OPENAI_API_KEY",
+        "API key of the endpoint; see [Endpoints](endpoints.md)",
+    ),
+    ("PGPASSWORD", "password of a PostgreSQL server"),
+    ("PGPASSFILE", "file of passwords instead of `~/.pgpass`"),
+    ("PGUSER", "user of a PostgreSQL server, if the URL names none"),
+    ("HTTP_PROXY, HTTPS_PROXY", "proxy for requests to endpoints, also in lower case"),
+    ("SSL_CERT_FILE", "file with certificates to trust instead of the system's"),
+    ("HQDL", "SQLite extension: the program `hqdl`, if it is not on the path"),
+    ("HQDL_FLAGS", "SQLite extension: flags of `hqdl map`"),
+    ("HQDL_ASK", "SQLite extension: `never` forbids `hqdl_ask`"),
+];
+
+/// Variables of the tests and of the build.
+const INTERNAL: [&str; 5] =
+    ["HQDL_POSTGRES", "HQDL_SHARED", "HQDL_TESTS_ON_SERVER", "HQDL_TEST_KEY", "HQDL_VERSION"];
+
+#[test]
+fn every_variable_is_on_the_page() {
+    let literal =
+        regex::Regex::new(r#""(HQDL_[A-Z_]+|PG[A-Z]{4,}|[A-Z_]+_API_KEY|RUST_LOG)""#).unwrap();
+    let listed: Vec<&str> = VARIABLES.iter().flat_map(|(names, _)| names.split(", ")).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["src", "crates", "sqlite/src"].map(|folder| sources(&root.join(folder)));
+    for file in files.concat() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for name in literal.captures_iter(&text).map(|found| found[1].to_owned()) {
+            let is_known = listed.contains(&&*name) || INTERNAL.contains(&&*name);
+            let is_test = file.components().any(|c| c.as_os_str() == "tests");
+            assert!(is_known || is_test, "{name} of {} is not on the page", file.display());
+        }
+    }
+}
+
+/// More about an exit code than `hqdl help` has room for.
+const EXIT_CODES: [(&str, &str); 7] = [
+    ("0", "every cell was answered, if only with \"unknown\""),
+    (
+        "1",
+        "`invalid`, `not_in_list`, `refused`, `error`; with `--require-values` also a cell without a value",
+    ),
+    ("2", "a flag, spec, query, file or database"),
+    ("3", "everything answered is kept; run again with a higher budget"),
+    ("4", "or it cannot be reached"),
+    (
+        "5",
+        "the server with the cache, or the process that owned it has ended; every answer is kept",
+    ),
+    ("130", "by Ctrl-C; the next run continues"),
+];
 
 /// The exit codes as `hqdl help` lists them.
 fn exit_codes() -> String {
     let help = command().get_after_help().map(ToString::to_string).unwrap_or_default();
-    let mut text = String::from("## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    let mut text = String::from("## Exit codes\n\n| code | meaning | detail |\n|---|---|---|\n");
     let codes = help.trim_start_matches("Exit: ").trim_end_matches('.').split(", ");
     for (code, meaning) in codes.filter_map(|c| c.split_once(' ')) {
-        let _ = writeln!(text, "| {code} | {meaning} |");
+        let detail = EXIT_CODES.iter().find(|(known, _)| *known == code).expect(code).1;
+        let _ = writeln!(text, "| {code} | {meaning} | {detail} |");
     }
     text
 }
@@ -207,108 +288,6 @@ fn examples_are_command_lines_and_every_flag_has_one() {
         }
     }
     assert!(without.is_empty(), "no example has {without:?}");
-}
-
-/// The type of a field, in words.
-fn kind(schema: &Json, defs: &Json) -> String {
-    if let Some(target) = schema["$ref"].as_str() {
-        let name = target.rsplit('/').next().unwrap();
-        let def = &defs[name];
-        return if def["properties"].is_object() {
-            format!("[{name}](#{})", anchor(name))
-        } else {
-            kind(def, defs)
-        };
-    }
-    for choice in ["anyOf", "oneOf"] {
-        if let Some(choices) = schema[choice].as_array() {
-            let kinds: Vec<String> =
-                choices.iter().map(|c| kind(c, defs)).filter(|k| k != "null").collect();
-            return kinds.join(" or ");
-        }
-    }
-    if let Some(value) = schema.get("const") {
-        return format!("`{value}`");
-    }
-    if let Some(values) = schema["enum"].as_array() {
-        let values: Vec<String> =
-            values.iter().filter(|v| !v.is_null()).map(|v| format!("`{v}`")).collect();
-        return values.join(", ");
-    }
-    let of = match &schema["type"] {
-        Json::Array(kinds) => {
-            kinds.iter().filter_map(Json::as_str).find(|k| *k != "null").unwrap_or("any")
-        }
-        kind => kind.as_str().unwrap_or("any"),
-    };
-    match of {
-        "array" => format!("list of {}", kind(&schema["items"], defs)),
-        "object" => match schema.get("additionalProperties") {
-            Some(values) if values.is_object() => format!("table of {}", kind(values, defs)),
-            _ => "table".to_owned(),
-        },
-        other => other.to_owned(),
-    }
-}
-
-/// The range that the schema allows.
-fn range(schema: &Json) -> String {
-    let (least, most) = (&schema["minimum"], &schema["maximum"]);
-    match (least.is_null(), most.is_null()) {
-        (true, true) => String::new(),
-        (false, true) => format!(" ≥ {least}"),
-        (true, false) => format!(" ≤ {most}"),
-        (false, false) => format!(" {least} to {most}"),
-    }
-}
-
-fn anchor(name: &str) -> String {
-    name.to_lowercase()
-}
-
-fn fields(text: &mut String, schema: &Json, defs: &Json) {
-    let Some(properties) = schema["properties"].as_object() else { return };
-    let required: Vec<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
-    text.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
-    for (name, field) in properties {
-        let default = match &field["default"] {
-            _ if required.contains(&name.as_str()) => "required".to_owned(),
-            Json::Null => String::new(),
-            value => format!("`{value}`"),
-        };
-        let about = field["description"].as_str().unwrap_or_default();
-        let example = field["examples"][0].as_str().map(|e| format!(" Example: `{e}`."));
-        let _ = writeln!(
-            text,
-            "| `{name}` | {}{} | {} | {}{} |",
-            cell(&kind(field, defs)),
-            range(field),
-            cell(&default),
-            cell(about),
-            cell(&example.unwrap_or_default()),
-        );
-    }
-    text.push('\n');
-}
-
-#[test]
-fn every_field_of_a_spec_is_on_the_page() {
-    let schema: Json = serde_json::to_value(hqdl::spec::file::json_schema()).unwrap();
-    let defs = &schema["$defs"];
-    let mut text = String::from(
-        "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints the same as a JSON Schema \
-         for editors. All fields exist since 0.1.0.\n\n## Top level\n\n",
-    );
-    fields(&mut text, &schema, defs);
-    for (name, def) in defs.as_object().unwrap() {
-        if def["properties"].is_object() {
-            let about = def["description"].as_str().unwrap_or_default();
-            let _ = write!(text, "## {name}\n\n{about}\n\n");
-            fields(&mut text, def, defs);
-        }
-    }
-    hold("spec.md", &text);
 }
 
 /// A request of each operation over HTTP, to the daemon of a project with the spec `x`.

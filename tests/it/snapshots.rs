@@ -4,7 +4,7 @@
 
 use insta::assert_snapshot;
 
-use crate::tutorial::steady;
+use crate::guides::steady;
 use hqdl_testkit::project::{Project, heroes, honest};
 
 /// Queries, each for what another rule does with it.

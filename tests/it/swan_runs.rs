@@ -13,7 +13,7 @@ use crate::swan::swan;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
 use hqdl_testkit::project::{Ended, rows};
 
-const SUPERHERO: &str = "
+pub const SUPERHERO: &str = "
 CREATE TABLE alignment (id INTEGER NOT NULL PRIMARY KEY, alignment TEXT);
 CREATE TABLE attribute (id INTEGER NOT NULL PRIMARY KEY, attribute_name TEXT);
 CREATE TABLE colour (id INTEGER NOT NULL PRIMARY KEY, colour TEXT);
@@ -206,7 +206,7 @@ fn line(fields: &[&str]) -> String {
 }
 
 /// The questions as CSV, with `BlendSQL`'s queries or without.
-fn questions(header: bool) -> String {
+pub fn questions(header: bool) -> String {
     let mut text = String::new();
     if header {
         text += "qid,question,evidence,difficulty,gold_sql,hqdl_sql,blendsql_2024\n";

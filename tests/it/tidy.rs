@@ -1,5 +1,7 @@
 //! The house keeps its own rules.
 
+mod language;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -7,7 +9,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(dir: &Path) -> Vec<PathBuf> {
+pub fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
@@ -198,29 +200,81 @@ fn a_type_name_stands_for_one_thing() {
     assert!(homes.is_empty(), "one name, several types: {homes:#?}");
 }
 
-/// What the documents point at is there: a link, or a path of the code.
+/// Every Markdown page of `docs/`, with subfolders.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let markdown = files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md"));
+    markdown.chain(folders.iter().flat_map(|folder| pages(folder))).collect()
+}
+
+/// Returns the anchors of a page's headings, as mdBook and GitHub make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+/// Whether a piece of code in a page is a path of this project.
+fn is_path(code: &str) -> bool {
+    (code.starts_with("src/") || code.starts_with("crates/")) && !code.contains('*')
+}
+
+/// Links and paths of the code in README.md and `docs/` lead somewhere; links to a section
+/// name an existing heading. Pages of the site link only to each other.
 #[test]
 fn documents_point_at_what_exists() {
-    let mut documents = vec![root().join("README.md")];
-    documents.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));
+    let docs = root().join("docs");
+    let mut documents = pages(&docs);
+    documents.extend(["README.md", "CONTRIBUTING.md", "tests/README.md"].map(|f| root().join(f)));
     let mut wrong = Vec::new();
-    for document in documents.iter().filter(|d| d.extension().is_some_and(|e| e == "md")) {
+    for document in &documents {
         let text = std::fs::read_to_string(document).unwrap();
+        let mut complain = |link: &str| wrong.push(format!("{}: {link}", document.display()));
         let links = text.match_indices("](").map(|(at, _)| &text[at + 2..]);
         let links = links.filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.starts_with("http")) {
+            let (path, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => document.parent().unwrap().join(path),
+            };
+            let leaves_site = document.starts_with(&docs)
+                && !target
+                    .canonicalize()
+                    .is_ok_and(|t| t.starts_with(docs.canonicalize().unwrap()));
+            let has_section =
+                || anchors(&std::fs::read_to_string(&target).unwrap()).contains(section);
+            if !target.exists() || leaves_site || !section.is_empty() && !has_section() {
+                complain(link);
+            }
+        }
         let code = text.split('`').skip(1).step_by(2);
-        let code = code.filter(|c| c.starts_with("src/") || c.starts_with("crates/"));
-        let files = links
-            .filter(|link| !link.starts_with("http") && !link.starts_with('#'))
-            .map(|link| document.parent().unwrap().join(link.split('#').next().unwrap()))
-            .chain(code.map(|path| root().join(path)));
-        wrong.extend(
-            files
-                .filter(|file| !file.exists())
-                .map(|file| format!("{}: {}", document.display(), file.display())),
-        );
+        for path in code.filter(|c| is_path(c)) {
+            if !root().join(path).exists() {
+                complain(path);
+            }
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The documentation site has every page of `docs/`.
+#[test]
+fn the_summary_lists_every_page() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let missing: Vec<_> = (pages(&docs).into_iter())
+        .filter(|page| !page.ends_with("SUMMARY.md"))
+        .map(|page| page.strip_prefix(&docs).unwrap().display().to_string())
+        .filter(|page| !summary.contains(&format!("]({page})")))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");
 }
 
 /// The Python module is built with the versions that are tested here: its lock file,

@@ -2,40 +2,15 @@
 //! in one transaction. The user's `PRAGMA user_version` is the user's, so what
 //! was applied is written in a table.
 
+use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
-
-/// A migration with its number.
-type Migration = (u32, &'static str);
-
-const DATABASE: [Migration; 5] = [
-    (1, include_str!("../../../migrations/database/0001_bookkeeping.sql")),
-    (2, include_str!("../../../migrations/database/0002_standing.sql")),
-    (3, include_str!("../../../migrations/database/0003_rows.sql")),
-    (4, include_str!("../../../migrations/database/0004_typed_cells.sql")),
-    (5, include_str!("../../../migrations/database/0005_parameters.sql")),
-];
-const JOURNAL: [Migration; 13] = [
-    (1, include_str!("../../../migrations/journal/0001_facts.sql")),
-    (2, include_str!("../../../migrations/journal/0002_batches.sql")),
-    (3, include_str!("../../../migrations/journal/0003_restarts.sql")),
-    (4, include_str!("../../../migrations/journal/0004_questions.sql")),
-    (5, include_str!("../../../migrations/journal/0005_changed.sql")),
-    (6, include_str!("../../../migrations/journal/0006_sessions.sql")),
-    (7, include_str!("../../../migrations/journal/0007_rates.sql")),
-    (8, include_str!("../../../migrations/journal/0008_files.sql")),
-    (9, include_str!("../../../migrations/journal/0009_checksums.sql")),
-    (12, include_str!("../../../migrations/journal/0012_indexes.sql")),
-    (13, include_str!("../../../migrations/journal/0013_refused.sql")),
-    (14, include_str!("../../../migrations/journal/0014_latest.sql")),
-    (15, include_str!("../../../migrations/journal/0015_parameters.sql")),
-];
 
 /// Brings the bookkeeping of an expanded database up to date.
 ///
 /// # Errors
 /// `SQLite`'s.
 pub fn database(connection: &Connection) -> rusqlite::Result<()> {
-    apply(connection, &DATABASE)
+    apply(connection, DATABASE)
 }
 
 /// Brings the journal up to date.
@@ -43,11 +18,11 @@ pub fn database(connection: &Connection) -> rusqlite::Result<()> {
 /// # Errors
 /// `SQLite`'s.
 pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
-    apply(connection, &JOURNAL)
+    apply(connection, JOURNAL)
 }
 
 /// What a newer program has written, an older one does not know how to keep.
-fn newer(version: u32, known: u32) -> rusqlite::Error {
+fn newer(version: i32, known: i32) -> rusqlite::Error {
     let said = format!(
         "it has version {version}, but this hqdl supports versions up to {known}: use the hqdl that wrote it, or a newer one; nothing was changed"
     );
@@ -64,7 +39,7 @@ fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
         if !exists {
             return Ok(all.to_vec());
         }
-        let done: Vec<u32> = c
+        let done: Vec<i32> = c
             .prepare("SELECT version FROM hqdl_migration")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;

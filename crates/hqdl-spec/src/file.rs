@@ -158,7 +158,7 @@ pub struct OtherModelTable {
 }
 
 /// Kind of endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
     /// Any OpenAI-compatible endpoint.
@@ -241,7 +241,7 @@ pub struct LimitsTable {
     /// accounts). The strictest known limit applies.
     #[serde(default)]
     pub per: LimitScope,
-    /// Most requests in flight at once.
+    /// Most requests in flight at once; 16 when left out.
     pub concurrency: Option<u32>,
     /// Most USD that a run may spend.
     pub budget_usd: Option<f64>,
@@ -323,9 +323,9 @@ pub struct ExpansionTable {
     /// data URL, or in `context` a BLOB. Each request then has one row.
     #[serde(default)]
     pub images: Vec<String>,
-    /// Most rows of one request.
+    /// Most rows of one request; 20 when left out.
     pub rows_per_request: Option<u32>,
-    /// Format of the answers.
+    /// Format of the answers; `json` when left out. Recordings have their own format.
     pub format: Option<Format>,
     /// How much of a row's key the answer repeats. Default: that of `[model]`.
     pub echo: Option<Echo>,

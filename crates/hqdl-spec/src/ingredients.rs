@@ -1,7 +1,7 @@
 //! `[[ingredient]]`: a call of the user's own, put together from a question with slots.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Type;
 use super::literal::Literal;
@@ -34,7 +34,7 @@ pub struct IngredientTable {
 }
 
 /// What a call is about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AskedOf {
     /// Each value, like `LLMMap`.

@@ -34,7 +34,7 @@ pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, LimitScope, Provider, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
-pub use hqdl_values::{PriceTable, Type};
+pub use hqdl_values::{LongPromptPrice, PriceTable, Type};
 pub use images::Images;
 pub use literal::Literal;
 pub use models::{CHAT, OPENAI};

@@ -167,7 +167,7 @@ impl<'s> ShapeWalk<'s> {
                 let help = match nearest(text, known.iter().copied()) {
                     Some(near) => Some(format!("did you mean \"{near}\"?")),
                     None if name == "provider" => Some(
-                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/providers.md lists endpoints"
+                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/reference/endpoints.md lists endpoints"
                             .to_owned(),
                     ),
                     None => None,

@@ -43,7 +43,7 @@ impl Door {
         TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {
             Failure::input(
                 format!("cannot listen on {listen}: {e}"),
-                "does another daemon? `hqdl status` asks it; --listen 127.0.0.1:0 takes any free port",
+                "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
             )
         })
     }

@@ -6,13 +6,9 @@ use rusqlite::{Connection, params, params_from_iter};
 
 use super::DatabaseServer;
 use crate::{StoreError, migrate};
+use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// Every migration of the schema that is published into, by its number.
-const MIGRATIONS: [(i32, &str); 2] = [
-    (1, include_str!("../../../../migrations/expanded/0001_bookkeeping.sql")),
-    (2, include_str!("../../../../migrations/expanded/0002_parameters.sql")),
-];
 /// The small tables, with their columns and whether each is a number.
 const SMALL: [(&str, &[(&str, bool)]); 4] = [
     ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
@@ -65,7 +61,7 @@ impl DatabaseServer {
             self.execute(&made.replace("{}", &self.own("hqdl_migration")), &[&!there])?;
             0
         };
-        let last = MIGRATIONS.last().map_or(0, |(n, _)| *n);
+        let last = EXPANDED.last().map_or(0, |(n, _)| *n);
         if done > last {
             return Err(StoreError::Server {
                 url: self.shown().to_owned(),
@@ -77,7 +73,7 @@ impl DatabaseServer {
             });
         }
         let found: String = self.one("SELECT current_setting('search_path')", &[])?;
-        for (number, text) in MIGRATIONS.iter().filter(|(n, _)| *n > done) {
+        for (number, text) in EXPANDED.iter().filter(|(n, _)| *n > done) {
             self.batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
             let note = format!("INSERT INTO {} (version) VALUES ($1)", self.own("hqdl_migration"));
             self.execute(&note, &[number])?;

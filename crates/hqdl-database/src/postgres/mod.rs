@@ -233,7 +233,7 @@ impl DatabaseServer {
             "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
             "3D000" => "create the database (`createdb`), or correct its name in the URL",
             "42501" => {
-                "use a role with this permission; docs/scale.md lists the permissions of each"
+                "use a role with this permission; docs/guides/shared-cache.md lists the permissions of each"
             }
             "25006" => "connect to the primary server; this one is a replica or read-only",
             "55P03" => {

@@ -337,7 +337,7 @@ impl Guard {
                 let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
                 let found = ingredients::all().into_iter().find(is);
                 return found.map_or_else(
-                    || "use a function of SQLite; docs/query.md lists those of SUQL".to_owned(),
+                    || "use a function of SQLite; docs/reference/queries.md lists those of SUQL".to_owned(),
                     |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
                 );
             }

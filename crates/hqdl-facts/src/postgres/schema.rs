@@ -1,20 +1,14 @@
 //! The schema `hqdl`: made and brought up to date under a lock, and left alone when
 //! a newer program has made it.
 
+use hqdl_migrations::POSTGRES;
 use tokio_postgres::{GenericClient, IsolationLevel};
 
 use crate::FactsError;
 use crate::postgres::link::{Client, Failed, Link, Worked};
 
-/// Every migration, by its number.
-const MIGRATIONS: [(i32, &str); 4] = [
-    (1, include_str!("../../../../migrations/postgres/0001_facts.sql")),
-    (2, include_str!("../../../../migrations/postgres/0002_refused.sql")),
-    (3, include_str!("../../../../migrations/postgres/0003_latest.sql")),
-    (4, include_str!("../../../../migrations/postgres/0004_parameters.sql")),
-];
 /// The last of them.
-const LAST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+const LAST: i32 = POSTGRES[POSTGRES.len() - 1].0;
 /// The lock of whoever migrates: the first bytes of the hash of `hqdl`.
 const LOCK: i64 = 0x6871_646c;
 
@@ -71,7 +65,7 @@ async fn apply(link: &Link, mut client: Client) -> Worked<()> {
                version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now());",
         );
     }
-    for (number, sql) in MIGRATIONS.iter().filter(|(number, _)| *number > done) {
+    for (number, sql) in POSTGRES.iter().filter(|(number, _)| *number > done) {
         statements.push_str(sql);
         statements.push_str(&format!("INSERT INTO hqdl.migration (version) VALUES ({number});"));
     }
