@@ -17,7 +17,6 @@ use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::Stopped as Ended;
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
-use hqdl_values::format::count_noun;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
