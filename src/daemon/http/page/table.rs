@@ -1,4 +1,4 @@
-//! The table browser: rows of an expansion, every cell with its state.
+//! The table browser: rows of an expansion, with the state of every cell.
 
 use axum::extract::{Path, Query, State};
 use maud::{Markup, html};
@@ -15,29 +15,29 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::query::guard::Guard;
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: usize = 50;
-/// Characters of a value that are shown in the table.
+/// Number of characters of a value to show.
 const SHOWN: usize = 120;
 
 #[derive(Deserialize)]
 pub(super) struct AskedPage {
-    /// Which page, from 0.
+    /// Page number, from 0.
     #[serde(default)]
     page: usize,
-    /// What the keys must hold.
+    /// Text that the keys must contain.
     #[serde(default)]
     key: String,
-    /// A state that one of the row's cells must have.
+    /// State that one of the row's cells must have.
     #[serde(default)]
     state: String,
 }
 
-/// Some rows of an expansion.
+/// One page of an expansion's rows.
 struct Sheet {
     key: Vec<String>,
     columns: Vec<String>,
-    /// The key as JSON, and its cells by column.
+    /// Key as JSON, and the row's cells by column.
     rows: Vec<(Vec<Json>, Json)>,
     more: bool,
 }
@@ -137,7 +137,7 @@ fn read(
     let mut rows = rows().map_err(|e| database.error(&e))?;
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
-    // As the spec has them; what it has no more stands behind.
+    // Order of the spec; columns that the spec no longer has come last.
     let mut columns: Vec<String> = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
     let place = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
     columns.sort_by_key(|c| place(c).unwrap_or(usize::MAX));
@@ -175,7 +175,7 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
 
 fn short(value: &Json) -> String {
     let whole = match text(value) {
-        // Something to click on.
+        // Show something to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => whole,
     };
