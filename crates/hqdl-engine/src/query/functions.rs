@@ -84,7 +84,7 @@ fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     }
 }
 
-/// [`Function::Rows`] and [`Function::Values`].
+/// Implements [`Function::Rows`] and [`Function::Values`].
 struct RowsAggregate {
     /// A single value of a single row is returned unchanged.
     alone: bool,

@@ -116,7 +116,7 @@ impl Candidates {
 }
 
 impl Live {
-    /// [`Function::Rank`]
+    /// Implements [`Function::Rank`].
     pub(in crate::query) fn rank(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         if self.candidates.are_too_many() {
             return Err(self.filled());

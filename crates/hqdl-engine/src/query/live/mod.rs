@@ -192,7 +192,7 @@ impl Live {
         }
     }
 
-    /// [`Function::Call`]
+    /// Implements [`Function::Call`].
     pub(in crate::query) fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let (number, mark) = (int(values, 0), int(values, 1));
         let call = usize::try_from(number).unwrap_or(usize::MAX);
@@ -310,12 +310,12 @@ impl Live {
         Ok(Sql::Null)
     }
 
-    /// [`Function::Mark`]
+    /// Implements [`Function::Mark`].
     pub(in crate::query) fn mark(&self) -> i64 {
         self.pass.pended + 1
     }
 
-    /// [`Function::Quiet`]
+    /// Implements [`Function::Quiet`].
     pub(in crate::query) fn quiet(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let looked_at = match int(values, 0) {
             0 => LookedAt::Part,
@@ -341,7 +341,8 @@ impl Live {
         matches!(self.pass.quiet.as_slice(), [(_, LookedAt::Row)])
     }
 
-    /// [`Function::Settled`]: ends a lookup-only scope and discards its pending calls. If their values are needed, a later evaluation demands them.
+    /// Implements [`Function::Settled`]: ends a lookup-only scope and discards its pending calls.
+    /// If their values are needed, a later evaluation demands them.
     pub(in crate::query) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let settled = self.is_settled();
         if let Some((pended, _)) = self.pass.quiet.pop()
@@ -352,7 +353,7 @@ impl Live {
         values.get(1).map_or(Sql::Null, |v| owned(*v))
     }
 
-    /// [`Function::Limit`]
+    /// Implements [`Function::Limit`].
     pub(in crate::query) fn limit(&mut self, values: &[ValueRef<'_>]) -> Sql {
         if int(values, 0) == self.mark() {
             values.get(1).map_or(Sql::Null, |v| owned(*v))
@@ -361,24 +362,24 @@ impl Live {
         }
     }
 
-    /// [`Function::After`]
+    /// Implements [`Function::After`].
     pub(in crate::query) fn after(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.noted = if int(values, 0) == self.mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| owned(*v))
     }
 
-    /// [`Function::Note`]
+    /// Implements [`Function::Note`].
     pub(in crate::query) fn note(&mut self, truth: i64) -> Sql {
         self.pass.noted = truth;
         Sql::Integer(truth)
     }
 
-    /// [`Function::Noted`]
+    /// Implements [`Function::Noted`].
     pub(in crate::query) fn noted(&self) -> Sql {
         Sql::Integer(self.pass.noted)
     }
 
-    /// [`Function::Leaf`]
+    /// Implements [`Function::Leaf`].
     pub(in crate::query) fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(int(values, 0)).unwrap_or_default();
         let inner = self.statement.leaves.get(&at).is_some_and(|calls| {

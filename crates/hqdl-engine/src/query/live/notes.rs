@@ -142,7 +142,7 @@ impl Notes {
 }
 
 impl Live {
-    /// [`Function::Open`], and [`Function::Start`] for all rows of an EXISTS or IN.
+    /// Implements [`Function::Open`], and [`Function::Start`] for all rows of an EXISTS or IN.
     pub(in crate::query) fn open(&mut self, values: &[ValueRef<'_>], run: bool) -> Sql {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
         let pended = self.pass.pended;
@@ -151,7 +151,7 @@ impl Live {
         Sql::Integer(0)
     }
 
-    /// [`Function::Close`]
+    /// Implements [`Function::Close`].
     pub(in crate::query) fn close(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(false)?;
         let (state, waits) = (int(values, 1), self.pass.pended - frame.pended);
@@ -176,7 +176,7 @@ impl Live {
         Ok(Sql::Integer(i64::from(state == 1)))
     }
 
-    /// [`Function::Run`]
+    /// Implements [`Function::Run`].
     pub(in crate::query) fn run(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(true)?;
         let (settles, once) = (int(values, 0), int(values, 1) == 1);
@@ -213,7 +213,7 @@ impl Live {
         Ok(value)
     }
 
-    /// [`Function::Hold`]
+    /// Implements [`Function::Hold`].
     pub(in crate::query) fn hold(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let known = int(values, 0) == self.pass.pended + 1;
         let unheard = usize::try_from(int(values, 1)).unwrap_or_default();
@@ -227,7 +227,7 @@ impl Live {
         Sql::Integer(if known && !waits { 1 } else { 3 })
     }
 
-    /// [`Function::RowNote`]
+    /// Implements [`Function::RowNote`].
     pub(in crate::query) fn candidate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(false)?;
         let waits = self.pass.pended > frame.pended;
