@@ -136,7 +136,7 @@ impl<'o> Input<'o> {
     /// inner result.
     pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
-        // Without a spec, the provider is `replay` unless a flag names one.
+        // An unnamed model has the default name `replay`, so check the flags, not the name.
         if settings.provider == Provider::Openai && self.is_nameless() {
             return Ok(Err(Failure::input(
                 "this query must ask a model, and none is named",

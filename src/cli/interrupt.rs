@@ -7,8 +7,8 @@ use super::failure::INTERRUPTED;
 /// Message of a command that asks a model, at the first Ctrl-C.
 pub const FINISHING: &str = "finishing what is in flight; press Ctrl-C again to leave it";
 
-/// Returns a flag that becomes true at the first Ctrl-C, after printing `said`. The second Ctrl-C
-/// exits the process; requests in flight are lost.
+/// Returns a flag that becomes true at the first Ctrl-C, after printing the message. The second
+/// Ctrl-C exits the process; requests in flight are lost.
 pub fn watch(said: Option<&'static str>) -> watch::Receiver<bool> {
     let (send, receive) = watch::channel(false);
     std::thread::spawn(move || {

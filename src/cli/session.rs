@@ -82,7 +82,7 @@ pub fn say() -> Say {
     Arc::new(|line| anstream::eprintln!("warning: {line}"))
 }
 
-/// Prints the place of the opened facts and warns about damage.
+/// Prints the location of the opened facts, and warns about damage.
 pub fn tell(facts: &Facts, talk: Talk) {
     if talk.verbose {
         let through = match facts.owner() {

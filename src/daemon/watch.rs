@@ -69,8 +69,8 @@ impl Watch {
         Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
-    /// Watches a directory until it is released once per request. Without `anew`, the call only
-    /// retries the watch and adds no request.
+    /// Watches a directory until it is released once per request. A call that is not a new request
+    /// only retries the watch.
     pub(super) fn ask(&mut self, dir: &Path, anew: bool) {
         let new = || Directory { asked: 0, watched: false };
         let known = match self.directories.get_mut(dir) {

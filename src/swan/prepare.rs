@@ -130,7 +130,7 @@ impl PartFile {
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        // The file was renamed if it is complete.
+        // Does nothing after `finish`, which renamed the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -82,8 +82,8 @@ impl std::fmt::Display for Stop {
     }
 }
 
-/// Runs the benchmark, records its steps and passes them to `told`. A failed question is recorded,
-/// and the run continues.
+/// Runs the benchmark, records its steps and passes each to the callback. A failed question is
+/// recorded, and the run continues.
 ///
 /// # Errors
 /// [`SwanError`] if the record cannot be written.

@@ -62,7 +62,7 @@ pub fn to_stdout(format: RowsFormat) -> Box<dyn RowsOut> {
     to(format, out, live)
 }
 
-/// Returns a writer of rows to `out`; with `live`, it flushes after each row.
+/// Returns a writer of rows to `out`, which can flush after each row.
 pub fn to(format: RowsFormat, out: Out, live: bool) -> Box<dyn RowsOut> {
     match format {
         RowsFormat::Table => Box::new(TextTable::new(out)),
@@ -83,7 +83,7 @@ impl Csv {
         self.out.write_field(field).map_err(plain)
     }
 
-    /// Ends a record. The csv writer has its own buffer, so `live` needs a flush.
+    /// Ends a record. Flushes explicitly on a terminal, because the csv writer has its own buffer.
     fn end(&mut self) -> Result<()> {
         self.out.write_record(None::<&[u8]>).map_err(plain)?;
         if self.live { self.out.flush() } else { Ok(()) }

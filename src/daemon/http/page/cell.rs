@@ -111,7 +111,7 @@ pub(super) async fn set(
         force: one("force").is_some(),
     };
     shop.override_cell(word, set).await?;
-    // The tables are updated within a moment.
+    // Give the daemon time to update the tables before the page is reloaded.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     Ok(back(&whole))
 }

@@ -175,7 +175,7 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
 
 fn short(value: &Json) -> String {
     let whole = match text(value) {
-        // Show something to click on.
+        // An empty text would give nothing to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => whole,
     };
