@@ -168,7 +168,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the database of a draft and checks the draft against it.
+    /// Opens the database of an unchecked spec and checks the spec against it.
     ///
     /// # Errors
     /// Returns all [`Problems`] at once, including a database that cannot be opened.
@@ -260,7 +260,7 @@ impl Session {
 }
 
 /// Overrides the value of one cell, given as table, `key` (its columns in order, `NULL` for a
-/// null), column and value. Without `forced`, it rejects an override that the spec or the database
+/// null), column and value. Without `force`, it rejects an override that the spec or the database
 /// contradicts.
 ///
 /// # Errors

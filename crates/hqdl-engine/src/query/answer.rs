@@ -11,7 +11,7 @@ use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 
 impl Calls {
     /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
-    /// calls with the same question; `alone` is the usage of this call only.
+    /// calls with the same question; `own_usage` is the usage of this call only.
     pub(super) fn answer(&mut self, n: usize, call: &Call, usage: &CallUsage, alone: &CallUsage) {
         let kind = kind(call, usage, None);
         let names = ["document".to_owned()];

@@ -21,7 +21,8 @@ pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, V
     by_target
 }
 
-/// Groups entities of an expansion and their demanded columns into batches of at most `most` rows.
+/// Groups entities of an expansion and their demanded columns into batches of at most `max_rows`
+/// rows.
 ///
 /// # Errors
 /// Those of choosing the passages of long documents.

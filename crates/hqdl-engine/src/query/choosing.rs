@@ -101,7 +101,7 @@ pub(super) fn options(
 }
 
 /// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
-/// copied to the offset `copied`, the span is exact; otherwise it covers the whole part.
+/// copied to the offset `copied_at`, the span is exact; otherwise it covers the whole part.
 fn placed(error: QueryError, part: &Range<usize>, copied: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let within = problem.span.as_ref().zip(copied).and_then(|(span, begins)| {

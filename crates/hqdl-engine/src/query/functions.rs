@@ -72,8 +72,8 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Evaluates AND or OR in three-valued logic. Returns `settles` if one condition has that value,
-/// and 2 if a condition is undecided.
+/// Evaluates AND or OR in three-valued logic. Returns `decided_value` if one condition has that
+/// value, and 2 if a condition is undecided.
 fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     if values.contains(&ValueRef::Integer(settles)) {
         settles

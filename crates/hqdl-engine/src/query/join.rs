@@ -172,7 +172,7 @@ fn lists(texts: Vec<String>, most: usize) -> Vec<Vec<String>> {
     lists
 }
 
-/// Returns the `most` values that are most similar to a text.
+/// Returns the `max_values` values that are most similar to a text.
 fn alike(text: &str, mut list: Vec<String>, most: usize) -> Vec<String> {
     let lower = text.to_lowercase();
     let likeness = |other: &String| {

@@ -49,7 +49,7 @@ struct KeySource {
 enum From {
     Table(String),
     /// A SELECT. `names` maps instance and lower-case column to the output column of the key part;
-    /// `joined` are the equalities that join its tables.
+    /// `joins` are the equalities that join its tables.
     Select {
         text: String,
         names: Vec<((usize, String), String)>,

@@ -8,16 +8,17 @@
 //!
 //! A call is a scalar function of its key. In a pass it looks up its cell (`targets`). If the cell
 //! has no value yet, the call is *pending*: it returns NULL for now, and a demand is recorded with
-//! its row (`notes`). Between passes, some or all demands are sent to the model together (`ask`,
-//! `join`), with the same code that materializes a spec.
+//! its row (`pending_set`). Between passes, some or all demands are sent to the model together
+//! (`ask`, `join`), with the same code that materializes a spec.
 //!
 //! In the last pass nothing is pending, so its rows are those of plain SQL over known values. The
-//! order in which demands are sent (`learning`) does not change the result. Only a query with LIMIT
-//! pushdown (`first_rows`) may end with pending calls; that module explains why this is correct.
+//! order in which demands are sent (`selectivity_sampler`) does not change the result. Only a pass
+//! with LIMIT pushdown (`limit_pushdown`) may be the last one although calls are pending: by then
+//! the rows of its result are certain.
 //!
 //! A query in the SUQL dialect is first translated to `SQLite`'s, and literals that a column does
 //! not contain are turned into questions (`classify`). Documents (`documents`) are identified by
-//! their content. The most similar ones are asked about first (`candidates`, `likeness`). For a
+//! their content. The most similar ones are asked about first (`candidates`, `similarity`). For a
 //! long document, the prompt contains only some `passages`.
 //!
 //! [`guard`] is the read-only connection, [`smoothie`] is the result, and [`plain`] runs a query

@@ -26,8 +26,8 @@ impl Engine<'_, '_> {
             return self.give(&direct, &kept, sink);
         }
         let mut learning = Learning::new(self.together(), self.conditions());
-        // `alone` is the subquery that is run on its own until its first rows are known; `tried`
-        // are those that are not run on their own again.
+        // `standalone` is the subquery that is run on its own until its first rows are known;
+        // `tried` are those that are not run on their own again.
         let (mut alone, mut tried): (Option<usize>, Vec<usize>) = (None, Vec::new());
         // Cleared if LIMIT pushdown waits for a value but records no demand.
         let mut firsts = true;

@@ -60,7 +60,7 @@ pub struct Target {
     at_hand: HashMap<usize, Option<Record>>,
 }
 
-/// Maximum number of records in `at_hand`.
+/// Maximum number of records in `recent_records`.
 const AT_HAND: usize = 64;
 
 struct KnownEntities {

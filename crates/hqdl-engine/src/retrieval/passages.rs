@@ -3,8 +3,8 @@
 
 use hqdl_values::tokens::Tokenizer;
 
-/// Splits a text into passages of at most `most` tokens. None of them is empty, and together they
-/// are the text without the whitespace between them.
+/// Splits a text into passages of at most `max_tokens` tokens. None of them is empty, and together
+/// they are the text without the whitespace between them.
 #[must_use]
 pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
     let most = most.max(1);
@@ -36,7 +36,7 @@ pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
 }
 
 /// Returns the number of tokens of a text. If the text is certainly too long, any number above
-/// `most` is returned.
+/// `max_tokens` is returned.
 fn count(text: &str, tokenizer: Tokenizer, most: u64) -> u64 {
     // A token is rarely longer than forty bytes.
     let least = text.len() as u64 / 40;

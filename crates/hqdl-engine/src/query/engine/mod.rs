@@ -105,7 +105,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
 }
 
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Parses a query and decides its routes. Without `asking`, no request is sent.
+    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
     pub(in crate::query) fn prepare(
         request: &'r Request<'r>,
         asking: Option<&'r Asking<'a>>,
@@ -200,7 +200,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         })
     }
 
-    /// Returns the SQL to run; with `firsts`, LIMIT pushdown is applied where possible.
+    /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
     pub(in crate::query) fn rewrite(&self, firsts: bool) -> Rewritten {
         self.rewriter(firsts).run(&self.parsed)
     }
