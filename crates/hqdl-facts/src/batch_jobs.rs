@@ -1,7 +1,7 @@
-//! Batch jobs as the journal stores them: the queued requests, the jobs that contain them (a batch
-//! of the Batch API, or an exported file that the user sends), and the stage of each job. Every
-//! step is committed before the next one starts, so another process can resume a killed run at any
-//! point.
+//! Batch jobs as the journal stores them: the queued requests, the jobs that contain them, and the
+//! stage of each job. A job is a batch of the Batch API, or an exported file that the user sends.
+//! Every step is committed before the next one starts, so another process can resume a killed run
+//! at any point.
 
 use crate::ids::RunId;
 use hqdl_values::usage::Spent;

@@ -1,10 +1,9 @@
-//! The only thread that writes facts. It takes all waiting units, commits them to the journal
-//! together (one fsync for many answers), updates the index, and only then reports success to the
-//! senders.
+//! The only thread that writes facts. It takes all waiting units and commits them to the journal
+//! together (one fsync for many answers). Then it updates the index, and only then reports success
+//! to the senders.
 //!
-//! It also reserves the worst-case cost of requests before they are sent, and enforces the daily
-//! budget: spending and reservations of all processes are summed here, so that together they never
-//! exceed it.
+//! It also reserves the worst-case cost of requests before they are sent. It sums the spending and
+//! the reservations of all processes, so that together they never exceed the daily budget.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

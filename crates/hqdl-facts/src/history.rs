@@ -140,9 +140,9 @@ pub trait Spending {
     /// Returns the hours since a moment (RFC 3339, UTC) in which something was spent.
     fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError>;
 
-    /// Returns the cost of the cells in the fact rows after `line`, by column and by day since the
-    /// date `since`, and the last row id. A cell costs its share of its request. Costs that belong
-    /// to no cell are left out.
+    /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
+    /// the date `since`, and the last row id. A cell costs its share of its request. Costs that
+    /// belong to no cell are left out.
     fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError>;
 
     /// Returns the requests, tokens and price of everything ever paid for, and the number of runs.
@@ -166,7 +166,7 @@ pub trait Answers {
         ids.iter().map(|id| self.completion(*id)).collect()
     }
 
-    /// Returns up to `most` completions of a model that have content, the latest first.
+    /// Returns up to `max` completions of a model that have content, the latest first.
     fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
@@ -221,9 +221,9 @@ pub trait BatchJobs {
     /// Records that the endpoint has the file of a batch job.
     fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError>;
 
-    /// Records that creation of the batch is about to be requested. If the daily budget (`of_day`,
-    /// in USD) no longer covers the job, records nothing and returns the USD spent or reserved
-    /// today.
+    /// Records that creation of the batch is about to be requested. If the daily budget
+    /// (`daily_budget`, in USD) no longer covers the job, records nothing and returns the USD spent
+    /// or reserved today.
     fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError>;
 
     /// Records that the endpoint is processing a batch job.
@@ -239,9 +239,9 @@ pub trait BatchJobs {
     /// Returns whether a batch run of a spec ended early.
     fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Deletes what was never sent: requests queued for this run or for runs that are no longer
-    /// alive, and batch jobs of a spec whose batch was never requested. Their cells are missing, as
-    /// before. Returns the deleted jobs.
+    /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
+    /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
+    /// whose batch was never requested. Their cells are missing, as before.
     fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
@@ -333,8 +333,8 @@ pub trait Questions {
     /// Returns the values that each question was answered for, in canonical form.
     fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
-    /// Returns the column that a model bound a question to, if it was asked. `offered` is the hash
-    /// of the candidate columns, `question` the normalized text.
+    /// Returns the column that a model bound a question to, if it was asked. `columns_hash` is the
+    /// hash of the candidate columns, `question` the normalized text.
     fn learned(
         &self,
         offered: &str,
@@ -356,7 +356,7 @@ pub trait RequestForms {
     /// model and its settings.
     fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
-    /// Stores the features, or deletes them if `form` is `None`.
+    /// Stores the features, or deletes them if `features` is `None`.
     fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError>;
 }
 

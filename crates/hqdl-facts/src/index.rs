@@ -115,8 +115,8 @@ impl Index {
         })
     }
 
-    /// Returns the encoded records of the first entities, up to about `full` bytes but at least one
-    /// record. For clients.
+    /// Returns the encoded records of the first entities, up to about `max_bytes` bytes but at
+    /// least one record. For clients.
     pub(super) fn bytes_of(
         &self,
         entities: &[String],
@@ -139,7 +139,7 @@ impl Index {
     }
 
     /// Returns entities with their encoded records, in order, starting after `after`, up to about
-    /// `full` bytes.
+    /// `max_bytes` bytes.
     pub(super) fn page(
         &self,
         after: &str,

@@ -263,9 +263,9 @@ impl Deref for Facts {
 }
 
 impl Facts {
-    /// Opens the facts of a data directory, and creates them if they are missing: as their owner,
-    /// or as a client of the process that owns and serves them. `holder` describes this process to
-    /// others.
+    /// Opens the facts of a data directory, and creates them if they are missing. This process
+    /// becomes their owner, or a client of the process that owns and serves them. `description`
+    /// describes this process to others.
     ///
     /// # Errors
     /// [`FactsError::Held`] if another process owns them and does not serve them; others if the
@@ -299,7 +299,7 @@ impl Facts {
     }
 
     /// Opens the facts of a data directory as their owner, in order to serve them. Waits up to
-    /// `patience` for another owner to end.
+    /// `timeout` for another owner to end.
     ///
     /// # Errors
     /// [`FactsError::Held`] if another process still owns them.
@@ -338,8 +338,8 @@ impl Facts {
     }
 
     /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are
-    /// missing. Files of this machine are stored in a directory below `dir`. `say` is called when
-    /// the server becomes unreachable, and when it is reachable again.
+    /// missing. Files of this machine are stored in a directory below `dir`. `on_status` is called
+    /// when the server becomes unreachable, and when it is reachable again.
     ///
     /// # Errors
     /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]

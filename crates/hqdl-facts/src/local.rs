@@ -52,7 +52,7 @@ pub(super) enum Lock {
 }
 
 impl LocalStore {
-    /// Opens a store whose lock this process holds. `holder` describes this process to others.
+    /// Opens a store whose lock this process holds. `description` describes this process to others.
     pub(super) fn open(
         dir: &Path,
         holder: &str,

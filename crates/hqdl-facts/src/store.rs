@@ -175,9 +175,9 @@ pub trait FactStore: Send + Sync {
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
     /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
-    /// much. If requests in flight hold the daily budget (`of_day`, in USD), this waits for them.
-    /// `place` is the endpoint that granted the permit. If the future is dropped early, nothing is
-    /// reserved.
+    /// much. If requests in flight hold the daily budget (`daily_budget`, in USD), this waits for
+    /// them. `limiter_key` is the endpoint that granted the permit. If the future is dropped early,
+    /// nothing is reserved.
     fn reserve(
         &self,
         run: RunId,
@@ -195,9 +195,9 @@ pub trait FactStore: Send + Sync {
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Claims cells of some entities. Then reads which columns open batch jobs ask the model
-    /// (`beside`) for, and then everything that any session has kept about the entities. Because of
-    /// this order, a cell that is granted, in no batch job and not known is not asked by any other
-    /// session. If the future is dropped early, nothing is claimed.
+    /// (`batch_model`) for, and then everything that any session has kept about the entities.
+    /// Because of this order, a cell that is granted, in no batch job and not known is not asked by
+    /// any other session. If the future is dropped early, nothing is claimed.
     fn claim_cells<'a>(
         &'a self,
         keys: &'a [ClaimKey],

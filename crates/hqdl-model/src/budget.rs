@@ -24,9 +24,10 @@ pub struct Caps {
     pub is_of_day: bool,
 }
 
-/// Returns the spending limits of a run (`None` for a run that has not started), and its cost so
-/// far: spent, possibly spent without an answer, or reserved for batch requests in flight. Today's
-/// cost counts against the daily budget.
+/// Returns the spending limits of a run and its cost so far; `run` is `None` if the run has not
+/// started. The cost includes requests that may have been billed without an answer, and
+/// reservations of batch requests in flight. Today's cost of all runs counts against the daily
+/// budget.
 ///
 /// # Errors
 /// [`FactsError`] if the journal cannot be read.

@@ -3,9 +3,9 @@
 //! Batches arrive through a bounded channel from the task that enumerates the keys, so memory does
 //! not grow with their number. Up to `concurrency` requests are in flight. Each is sent, parsed and
 //! stored by itself. Only failed rows are asked again, in smaller batches. A request that fails as
-//! a whole is split until the failing rows are alone (`liveness.rs`). The failure of a row is data.
-//! A run stops if the endpoint rejects all requests or is gone, if the disk fails, or if the user
-//! interrupts it.
+//! a whole is split until the failing rows are alone (`circuit_breaker.rs`). The failure of a row
+//! is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or if
+//! the user interrupts it.
 
 mod claim;
 mod elsewhere;
@@ -270,7 +270,7 @@ async fn settle(
             );
             let todo = Todo { cut, attempt, piece_since };
             let (again, aside) = ask(&context, todo, &gate).instrument(span).await?;
-            // Reverse them, because `left` is a stack.
+            // Reverse them, because `stack` is a stack.
             left.extend(again.into_iter().rev());
             settled.asides.extend(aside);
         }

@@ -74,7 +74,7 @@ pub struct PlausibleTokens {
     pub least: Tokens,
     /// Maximum input and output tokens, which were reserved for the request; 0 if unknown.
     pub most: Tokens,
-    /// Whether `most` was counted, instead of estimated.
+    /// Whether `max` was counted, instead of estimated.
     pub is_counted: bool,
 }
 

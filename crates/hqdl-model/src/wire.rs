@@ -44,7 +44,7 @@ const TOO_LONG: [&str; 7] = [
 /// Reads a response body.
 ///
 /// # Errors
-/// [`ModelError::Unfinished`] if it has more than `most` bytes.
+/// [`ModelError::Unfinished`] if it has more than `max_bytes` bytes.
 pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ModelError> {
     let said = response.content_length().unwrap_or(0);
     if said > most as u64 {
@@ -60,7 +60,7 @@ pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>,
     Ok(body)
 }
 
-/// Returns the error for a reply of more than `most` bytes.
+/// Returns the error for a reply of more than `max_bytes` bytes.
 pub(super) fn too_large(most: usize) -> ModelError {
     ModelError::Unfinished(format!(
         "the endpoint's reply is larger than {} MiB, which is the most that is read",

@@ -98,7 +98,7 @@ impl Rates {
         }
     }
 
-    /// Adds a request of an earlier process that counts for `counts`.
+    /// Adds a request of an earlier process that counts for `counts_for`.
     pub fn remember(&mut self, id: u64, tokens: u64, counts: Duration, now: Instant) {
         self.window.remember(id, tokens, now + counts.min(MINUTE + ON_ITS_WAY));
     }

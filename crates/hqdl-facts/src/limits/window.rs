@@ -78,7 +78,7 @@ impl Window {
         self.put(id, CountedRequest { likely: need.likely, tokens: need.most, leaves: None });
     }
 
-    /// Adds a request of an earlier process; it counts until `leaves`.
+    /// Adds a request of an earlier process; it counts until `expires_at`.
     pub(super) fn remember(&mut self, id: u64, tokens: u64, leaves: Instant) {
         self.put(id, CountedRequest { likely: tokens, tokens, leaves: Some(leaves) });
     }

@@ -27,7 +27,7 @@ const SHORT: u32 = 8;
 const TRIES: u32 = 3;
 
 impl Dispatch<'_, '_> {
-    /// Stores the answers of a finished batch and closes its batch job. `others` states whether
+    /// Stores the answers of a finished batch and closes its batch job. `has_others` states whether
     /// more batches are in progress.
     pub(super) async fn collect(
         &mut self,

@@ -65,7 +65,7 @@ pub(super) fn count(path: &Path) -> std::io::Result<u64> {
 }
 
 impl Readers<'_> {
-    /// Parses a file of output lines (plain or .gz) and stores each answer once. `parcel` is the
+    /// Parses a file of output lines (plain or .gz) and stores each answer once. `batch_job` is the
     /// batch job of the lines; without it, they may belong to any job.
     ///
     /// # Errors

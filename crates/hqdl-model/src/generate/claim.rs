@@ -30,7 +30,7 @@ impl Context {
 
 /// Claims the cells of a batch. Cells that other runs hold are returned separately. Cells that were
 /// answered since they were found missing are skipped, and so are those that open batch jobs ask
-/// for if `beside_batches` is true.
+/// for if `skip_batched` is true.
 pub async fn claim(
     facts: &Facts,
     wanted: &Wanted,

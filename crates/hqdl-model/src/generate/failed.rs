@@ -88,7 +88,7 @@ impl Context {
     }
 
     /// Returns the parts of a deferred request that can be sent now: the endpoint has answered
-    /// since, or nothing else is left to ask (`last`).
+    /// since, or nothing else is left to ask (`is_last`).
     pub(super) fn next_aside(&self, asides: &mut Vec<Aside>, last: bool) -> Option<Vec<Todo>> {
         let answers = self.run.liveness.answers();
         let at = asides.iter().position(|a| last || answers > a.since)?;

@@ -2,10 +2,12 @@
 //!
 //! A request that fails permanently while the endpoint answers others fails because of its rows: it
 //! is split until the failing rows are alone. While no other request is answered, the endpoint
-//! itself may be failing: the request is deferred, and split when an answer arrives or when nothing
-//! else is left to ask. So an endpoint that is gone receives [`FAILURES`] whole requests, and after
-//! them at most twice the rows of one request in parts. An endpoint that rejects the content of the
-//! rows receives each row alone once, and beyond [`FAILURES`] splits into halves, once with others.
+//! itself may be failing. The request is then deferred until an answer arrives or nothing else is
+//! left to ask, and split.
+//!
+//! So an endpoint that is gone receives [`FAILURES`] whole requests, and after them at most twice
+//! the rows of one request in parts. An endpoint that rejects the content of the rows receives each
+//! row alone once, and beyond [`FAILURES`] splits into halves, once with others.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -68,7 +70,7 @@ impl Liveness {
         self.state().answers
     }
 
-    /// Returns the maximum number of attempts of a request; `piece` means that it is part of a
+    /// Returns the maximum number of attempts of a request; `is_part` means that it is part of a
     /// failed one.
     pub(super) fn tries(&self, piece: bool) -> usize {
         let state = self.state();
@@ -79,8 +81,8 @@ impl Liveness {
         }
     }
 
-    /// Records the failure of a request that was sent after `since` answers. Parts of a failed
-    /// request are allowed two more failures per row of a full request of `rows` rows.
+    /// Records the failure of a request that was sent after `since_answers` answers. Parts of a
+    /// failed request are allowed two more failures per row of a full request of `rows` rows.
     pub(super) fn failed(&self, error: &ModelError, since: u64, piece: bool, rows: u32) -> Says {
         let mut state = self.state();
         state.why = Some(error.to_string());

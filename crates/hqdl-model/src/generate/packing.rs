@@ -19,12 +19,12 @@ const WEIGHT: f64 = 0.3;
 
 /// Adaptive number of rows per request. It is halved when too many rows fail, and grows by one
 /// after a request with few or no failures. Each failure quadruples the number of good single-row
-/// requests required before a request gets two rows, so that a model that can only answer single
-/// rows gets few larger requests.
+/// requests required before a request gets two rows. So a model that can only answer single rows
+/// gets few larger requests.
 ///
-/// Fewer rows fix misalignment, but not ignorance: if rows fail as often when they are asked alone
-/// (such as a column that the model always answers with nonsense), smaller requests would only cost
-/// more.
+/// Fewer rows fix misalignment, but not ignorance. If rows fail as often when they are asked alone,
+/// smaller requests would only cost more. An example is a column that the model always answers with
+/// nonsense.
 #[derive(Debug)]
 pub struct Packing {
     most: u32,
@@ -124,7 +124,7 @@ pub(super) fn smaller(
     parts(again, if frame.is_single(1) { 1 } else { half }, cut, attempt)
 }
 
-/// Returns batches of at most `most` rows.
+/// Returns batches of at most `max` rows.
 fn parts(again: AskedAgain, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let mut cuts = Vec::new();
     for (columns, gaps) in again {

@@ -101,8 +101,9 @@ impl Context {
         (facts, again)
     }
 
-    /// Stores the failure of a request as the state of its cells: `refused`, or `error`, which does
-    /// not count as an answer: the next run asks again, but the table can show why a cell is empty.
+    /// Stores the failure of a request as the state of its cells: `refused` or `error`. An `error`
+    /// does not count as an answer: the next run asks again, but the table can show why the cell is
+    /// empty.
     pub(crate) async fn keep_failure(
         &self,
         cut: &RowBatch,

@@ -32,7 +32,8 @@ pub struct HeldSlot<'s> {
 }
 
 impl Slots {
-    /// Creates `most` slots; `ahead` states whether requests are prepared before a slot is free.
+    /// Creates `max` slots; `prepares_ahead` states whether requests are prepared before a slot is
+    /// free.
     #[must_use]
     pub fn new(most: usize, ahead: bool) -> Self {
         let most = most.max(1);

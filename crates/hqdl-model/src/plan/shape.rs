@@ -84,10 +84,10 @@ impl ExpansionPlan {
 }
 
 impl Plan {
-    /// Returns the number of cells that can likely be asked with the rest of the budget, and the
-    /// worst-case cost of the first request that it does not cover, if any. Simulates a run: the
-    /// worst-case cost must be left before a request is sent, then its likely cost is spent. A
-    /// request that does not fit is split.
+    /// Returns the number of cells that can likely be asked with the rest of the budget. If the
+    /// budget does not cover all requests, also returns the worst-case cost of the first one that
+    /// does not fit. Simulates a run: the worst-case cost must be left before a request is sent,
+    /// then its likely cost is spent. A request that does not fit is split.
     #[must_use]
     pub fn held(&self) -> (u64, Option<Spent>) {
         let mut left = (

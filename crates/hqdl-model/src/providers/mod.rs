@@ -1,5 +1,5 @@
 //! Profiles of providers of OpenAI-compatible endpoints: one file per provider, and one entry in
-//! `ALL`.
+//! `PROFILES`.
 
 mod anthropic;
 mod azure;
