@@ -29,7 +29,7 @@ pub(super) fn row_of(list: &str, width: u32) -> String {
     format!("({})", values.join(", "))
 }
 
-/// Aggregates the rows of a query into one value. `own` is the name of the CTE, which must not
+/// Aggregates the rows of a query into one value. `cte_name` is the name of the CTE, which must not
 /// occur in the query.
 pub(super) fn context(form: Function, own: &str, titles: &[String], query: &str) -> String {
     let names: Vec<String> = (1..=titles.len()).map(|n| format!("c{n}")).collect();
@@ -75,7 +75,7 @@ pub(super) fn some(parts: Vec<String>) -> String {
     one_by_one(parts, or, 1)
 }
 
-/// Evaluates the parts until one has the truth `settles`. Nests them, or writes a single CASE if
+/// Evaluates the parts until one has the truth `decisive`. Nests them, or writes a single CASE if
 /// the nesting would be too deep.
 fn one_by_one(mut parts: Vec<String>, two: fn(&str, &str) -> String, settles: u8) -> String {
     if parts.len() > WITHIN {

@@ -29,7 +29,7 @@ fn mentions(sql: &str) -> bool {
 }
 
 impl Scanner<'_> {
-    /// Reads the call that begins at `word`, if there is one; `before` is the preceding token.
+    /// Reads the call that begins at `word`, if there is one; `previous` is the preceding token.
     pub(super) fn function(
         &mut self,
         word: Token,

@@ -82,7 +82,7 @@ impl Token {
     }
 }
 
-/// Removes the surrounding quotes of any kind and undoubles quotes inside.
+/// Removes the surrounding quotes of any kind and replaces doubled quotes inside with single ones.
 pub fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
@@ -239,7 +239,7 @@ pub fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
-/// Returns the end of the run of bytes at `at` that satisfy `like`.
+/// Returns the end of the run of bytes at `at` that satisfy `is_part`.
 fn run(bytes: &[u8], at: usize, like: impl Fn(u8) -> bool) -> usize {
     bytes.iter().skip(at).position(|b| !like(*b)).map_or(bytes.len(), |length| at + length)
 }

@@ -186,7 +186,7 @@ pub struct Quantifier {
 }
 
 impl Quantifier {
-    /// Returns true if the length of a JSON array is within the bounds, or if `list` is not a JSON
+    /// Returns true if the length of a JSON array is within the bounds, or if `json` is not a JSON
     /// array.
     #[must_use]
     pub fn holds(self, list: &str) -> bool {

@@ -279,9 +279,9 @@ impl<'q> Rewriter<'q> {
         self.out.leaves.insert(at, leaf);
     }
 
-    /// Returns true if an expression's value depends on a call. The call may be in the expression,
-    /// in a result column that it references by alias, in a subquery that yields a column, or in
-    /// the source of a subquery's rows.
+    /// Returns true if an expression's value depends on a call. The call can be in the expression
+    /// itself or in a result column referenced by alias. It can also be in a subquery that yields a
+    /// column, or in the source of a subquery's rows.
     pub(super) fn bears(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = self.is_written(expr);
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {

@@ -395,8 +395,8 @@ impl Resolver<'_> {
         found
     }
 
-    /// Returns the result columns of a SELECT in its scope; `live` returns whether an expression's
-    /// value comes from a call.
+    /// Returns the result columns of a SELECT in its scope; `depends_on_call` returns whether an
+    /// expression's value comes from a call.
     pub(super) fn columns(
         &self,
         core: &Core,

@@ -42,7 +42,7 @@ pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) 
     let Some(position) = read_integer(term, sql) else { return ResolvedTerm::Expression };
     let at = usize::try_from(position).ok().and_then(|n| n.checked_sub(1));
     match at {
-        // A star stands for as many columns as its tables have.
+        // A star expands to all columns of its tables.
         Some(n) if core.columns.iter().take(n + 1).all(|c| c.expr.is_some()) => {
             if n < core.columns.len() { ResolvedTerm::Result(n) } else { ResolvedTerm::Unresolved }
         }

@@ -242,8 +242,8 @@ impl Parser<'_> {
         self.in_parentheses(false)
     }
 
-    /// Parses the contents of parentheses. If `bare` is true, a query in them may have no result
-    /// columns.
+    /// Parses the contents of parentheses. If `allows_no_columns` is true, a query in them may have
+    /// no result columns.
     fn in_parentheses(&mut self, bare: bool) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 1;

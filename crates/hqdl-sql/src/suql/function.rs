@@ -356,7 +356,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Returns the result type of a function with `args` arguments, if it is known.
+    /// Returns the result type of a function with `arg_count` arguments, if it is known.
     fn given(&self, name: &str, pieces: &[Piece], args: usize) -> ExprShape {
         let values = pieces.get(..args).unwrap_or_default();
         let first = || one_of(self.sql, values.first());

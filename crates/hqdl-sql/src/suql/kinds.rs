@@ -62,7 +62,7 @@ struct WrittenType {
 }
 
 impl Parser<'_> {
-    /// Parses the type of `x::type` and casts `of` to it.
+    /// Parses the type of `x::type` and casts `operand` to it.
     pub fn cast(&mut self, of: Piece, start: usize) -> Result<Piece, SqlError> {
         let kind = self.kind()?;
         self.cast_to(of, &kind, start)

@@ -248,7 +248,7 @@ impl<'s> Parser<'s> {
         )
     }
 
-    /// Runs `read` one level deeper. Fails if the nesting is too deep.
+    /// Runs `parse` one level deeper. Fails if the nesting is too deep.
     pub fn deeper<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, SqlError>,

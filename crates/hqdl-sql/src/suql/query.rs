@@ -38,7 +38,7 @@ impl Parser<'_> {
         self.query_of(false)
     }
 
-    /// Parses a query. If `bare` is true, it may have no result columns, as in EXISTS.
+    /// Parses a query. If `allows_no_columns` is true, it may have no result columns, as in EXISTS.
     pub fn query_of(&mut self, bare: bool) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
@@ -339,7 +339,7 @@ impl Parser<'_> {
             _ => None,
         };
         if let Some(name) = name {
-            // Resolved by `rename`, once it is known whether the column is an element.
+            // Resolved by `rename_elements`, once it is known whether the column is an element.
             let mark = Part::New(format!("\u{0}{name}"), end..end);
             last.text.push(mark);
         }

@@ -25,8 +25,8 @@ use crate::blendsql::{Argument, Call, Choices, SqlError, mask};
 pub struct Parsed {
     /// Parsed query.
     pub query: Query,
-    /// All calls; nested calls follow the outer ones. [`ExprKind::Call`] holds an index of this
-    /// list.
+    /// All calls; nested calls come after the outer ones. [`ExprKind::Call`] contains an index into
+    /// this list.
     pub calls: Vec<Call>,
     /// Whether the whole statement is a single call without a SELECT.
     pub lone: bool,
@@ -122,8 +122,8 @@ pub(in crate::blendsql) struct Builder<'s> {
 }
 
 impl Builder<'_> {
-    /// Parses a statement that begins at offset `base` of the whole text. `holes` are the calls
-    /// that are masked in it.
+    /// Parses a statement that begins at offset `base` of the whole text. `masked_calls` are the
+    /// calls that are masked in it.
     fn statement(&self, masked: &str, base: usize, holes: &[usize]) -> Result<Query, SqlError> {
         let config = ParserConfig::default().with_collect_node_extents(true);
         let parser = Parser::with_config(&config);
@@ -176,7 +176,7 @@ impl Builder<'_> {
         Ok(query)
     }
 
-    /// Parses a fragment of the text inside a call; the prefix `before` makes it a statement.
+    /// Parses a fragment of the text inside a call; the prefix `prefix` makes it a statement.
     fn piece(&self, span: &Span, before: &str, call: &Call) -> Result<Query, SqlError> {
         let inside = |c: &Call| span.start <= c.span.start && c.span.end <= span.end;
         // In a query with thousands of calls, most have no nested calls.

@@ -93,7 +93,7 @@ impl<'t> Walk<'t, '_> {
         self.deeper(|| self.query_span(select.node_id()), || self.read_query(select))
     }
 
-    /// Runs `read` one level deeper. Fails if that exceeds the maximum depth of `SQLite`.
+    /// Runs `convert` one level deeper. Fails if that exceeds the maximum depth of `SQLite`.
     pub(in crate::blendsql) fn deeper<T>(
         &self,
         span: impl Fn() -> Span,
@@ -452,7 +452,8 @@ fn how(kind: sq::JoinType) -> (JoinKind, bool) {
     }
 }
 
-/// Undoubles the quotes of a name in the parse tree, which has no enclosing quotes.
+/// Replaces doubled quotes in a name of the parse tree with single ones; the enclosing quotes are
+/// already removed.
 pub(in crate::blendsql) fn unquoted(name: &str) -> String {
     let name = name.trim();
     if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }

@@ -95,7 +95,7 @@ impl Rewriter<'_> {
     }
 
     /// Returns the conditions without calls that reference a single table, combined per table.
-    /// Fails to find any if a join is RIGHT or FULL.
+    /// Returns an empty list if a join is RIGHT or FULL.
     pub(in crate::blendsql) fn of_one_table(
         &self,
         core: &Core,

@@ -2,7 +2,7 @@
 //! and `SQLite` needs no callbacks. The runtime function is called only for rows without a
 //! published value, because it reports the reason.
 //!
-//! A call reads its table by a LEFT JOIN on the key, which is unique there, at the end of the FROM
+//! A call reads its table by a LEFT JOIN on the unique key. The join is at the end of the FROM
 //! clause that has the key's columns. That is as fast as a handwritten join. If the join would
 //! change the result (`SELECT *`) or could not be flattened (DISTINCT), a scalar subquery replaces
 //! it.
@@ -36,7 +36,7 @@ pub struct View {
 }
 
 /// Rewrites the query to read published tables. Returns `None` if a call is in an unsupported
-/// position. If `server` is true, generates `PostgreSQL` syntax without runtime functions, so
+/// position. If `is_postgres` is true, generates `PostgreSQL` syntax without runtime functions, so
 /// unpublished values are NULL.
 #[must_use]
 pub fn direct(

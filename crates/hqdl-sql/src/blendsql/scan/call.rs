@@ -304,7 +304,7 @@ fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlErro
     }
 }
 
-/// Returns true if `word` begins a new keyword argument after the tokens `before`, although the
+/// Returns true if `word` begins a new keyword argument after the tokens `preceding`, although the
 /// comma is missing: `… options=`.
 pub(in crate::blendsql) fn begins_argument(sql: &str, before: &[Token], word: Token) -> bool {
     let after_operand = before.last().is_some_and(|last| ends_operand(sql, *last));

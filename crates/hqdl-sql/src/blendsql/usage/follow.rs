@@ -167,7 +167,8 @@ impl<'q> Follow<'q> {
         Outputs { columns, joined: self.joined }
     }
 
-    /// Returns the columns of a query. `own` is the CTE that it defines, if it is recursive.
+    /// Returns the columns of a query. `recursive_cte` is the CTE that it defines, if it is
+    /// recursive.
     pub fn query(
         &mut self,
         query: &Query,

@@ -134,8 +134,8 @@ impl Matches {
         })
     }
 
-    /// Returns the capture groups of each match; the first group is the whole match. `known` lists
-    /// the flags that the function supports besides `i`.
+    /// Returns the capture groups of each match; the first group is the whole match. `known_flags`
+    /// lists the flags that the function supports besides `i`.
     fn all(&self, known: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
         if let Some(flag) = self.flags.chars().find(|c| *c != 'i' && !known.contains(*c)) {
             return Err(wrong(format!(
