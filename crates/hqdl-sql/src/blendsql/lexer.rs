@@ -12,7 +12,7 @@ use super::SqlError;
 pub enum Lexeme {
     /// Keyword or unquoted identifier.
     Word,
-    /// String literal: `'…'`, or PostgreSQL's `$$…$$` and `$tag$…$tag$`.
+    /// String literal: `'…'`, or `PostgreSQL`'s `$$…$$` and `$tag$…$tag$`.
     Text,
     /// `"…"`: an identifier in `SQLite`, often a string for users of `BlendSQL`.
     Quoted,

@@ -21,7 +21,7 @@ const WEEKDAYS: [&str; 7] =
 
 /// Parses a date with an optional time, which defaults to midnight. Supports `2024-01-31 15:00`,
 /// `Jan 5, 2024`, `5 January 2024`, `1/31/2024` (month first) and `20240131`. Ignores a time zone,
-/// as PostgreSQL does for `timestamp`.
+/// as `PostgreSQL` does for `timestamp`.
 pub(super) fn moment(text: &str) -> Option<DateTime> {
     let text = text.trim();
     let plain = text.trim_end_matches('Z');
@@ -212,7 +212,7 @@ impl TimeSpan {
         Self { months: 0, days: micros / DAY, micros: micros % DAY }
     }
 
-    /// Returns the interval between two timestamps in years, months and days, as PostgreSQL's
+    /// Returns the interval between two timestamps in years, months and days, as `PostgreSQL`'s
     /// `age`: days are borrowed from the earlier month.
     pub fn age(from: DateTime, to: DateTime) -> Self {
         if to < from {

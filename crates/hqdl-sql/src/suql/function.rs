@@ -601,7 +601,7 @@ impl Piece {
     }
 }
 
-/// Abbreviates a boolean to `t` or `f`: string concatenation functions use PostgreSQL's output
+/// Abbreviates a boolean to `t` or `f`: string concatenation functions use `PostgreSQL`'s output
 /// format, not its cast to text.
 fn as_joined(piece: &mut Piece) {
     if piece.shape == ExprShape::Boolean {
@@ -610,8 +610,8 @@ fn as_joined(piece: &mut Piece) {
     }
 }
 
-/// Translates `string_agg(DISTINCT x, ',')`; the values are sorted, as PostgreSQL's implementation
-/// does.
+/// Translates `string_agg(DISTINCT x, ',')`; the values are sorted, as `PostgreSQL`'s
+/// implementation does.
 fn different_joined(of: &Piece, between: &Piece, span: std::ops::Range<usize>) -> Piece {
     let words = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
                  FILTER (WHERE {} IS NOT NULL), '[]'), {})";
