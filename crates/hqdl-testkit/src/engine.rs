@@ -172,7 +172,7 @@ pub fn same(ours: &[Vec<Json>], expected: &[Vec<Json>], order: Order) -> Result<
     }
 }
 
-/// Checks that there are `k` rows and that all of them are among `every`.
+/// Checks that there are `k` rows and that all of them are among `allowed`.
 ///
 /// # Errors
 /// Returns a message about the difference.

@@ -48,7 +48,7 @@ pub fn register(connection: &Connection) {
     register_as(connection, |_, _, _, truth| truth);
 }
 
-/// Registers the functions with modified results. `said` receives the name, the parameter, the
+/// Registers the functions with modified results. `modify` receives the name, the parameter, the
 /// value and the true result, and returns the result to use.
 pub fn register_as(
     connection: &Connection,

@@ -285,12 +285,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Endpoint {
-    /// Starts an endpoint that answers with `truth`, a function of column name and key.
+    /// Starts an endpoint that answers with `answer_fn`, a function of column name and key.
     pub fn start(truth: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
         Self::answering(move |column, row| truth(&column.name, &row.key))
     }
 
-    /// Starts an endpoint that answers with `truth`, a function of the column with its question and
+    /// Starts an endpoint that answers with `answer_fn`, a function of the column with its question and
     /// the row with its context.
     pub fn answering(
         truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
@@ -355,7 +355,7 @@ impl Endpoint {
         self.fault_where(fault, times, |_| true)
     }
 
-    /// Adds a fault for the requests that satisfy `concerns`.
+    /// Adds a fault for the requests that satisfy `filter`.
     pub fn fault_where(
         &self,
         fault: Fault,
