@@ -290,8 +290,8 @@ impl Endpoint {
         Self::answering(move |column, row| truth(&column.name, &row.key))
     }
 
-    /// Starts an endpoint that answers with `answer_fn`, a function of the column with its question and
-    /// the row with its context.
+    /// Starts an endpoint that answers with `answer_fn`, a function of the column with its question
+    /// and the row with its context.
     pub fn answering(
         truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
     ) -> Self {
