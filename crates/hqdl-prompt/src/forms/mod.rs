@@ -1,8 +1,8 @@
-//! Prompts that ask one question: about one value, one text, the rows of a table, or one
-//! value of a join. Their answer is `{"answer": …}`: a single row needs no label.
+//! Prompts with one question about one value, one text, the rows of a table, or one value of a
+//! join. The answer is `{"answer": …}`: a single row needs no label.
 //!
-//! The question ends the user message. Values are JSON on one line, so that nothing in a
-//! value can end it early.
+//! The question ends the user message. Values are JSON on one line, so that nothing in a value can
+//! end it early.
 
 mod join;
 mod pack;
@@ -27,16 +27,16 @@ use hqdl_values::key::quote;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// The name of the only member of an answer.
+/// Name of the only member of an answer.
 const ANSWER: &str = "answer";
 
-/// The form of prompts about one row.
+/// Form of prompts about one row.
 #[derive(Debug, Clone)]
 pub(super) struct SingleForm {
     task: Task,
     /// Names of the key columns.
     key: Vec<String>,
-    /// Names of the contexts.
+    /// Names of the context columns.
     context: Vec<String>,
     /// Base column of the value.
     origin: Option<String>,
@@ -45,11 +45,11 @@ pub(super) struct SingleForm {
     schema_text: String,
     /// Instructions of the task.
     task_instructions: Instructions,
-    /// Instructions about texts, for a value that is one.
+    /// Instructions about texts, used if the value is a text.
     text: Instructions,
 }
 
-/// A system message, and its tokens once they are counted.
+/// System message, and its token count once it was computed.
 #[derive(Debug, Clone)]
 struct Instructions {
     system: Arc<str>,
@@ -57,7 +57,7 @@ struct Instructions {
 }
 
 impl SingleForm {
-    /// Returns the form for the columns asked for; `None` if they need a table.
+    /// Returns the form for the requested columns; `None` if they need a table.
     pub(super) fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
         let [column] = asked else { return None };
         if !is_plain(expansion, format) {
@@ -87,7 +87,7 @@ impl SingleForm {
         })
     }
 
-    /// Returns the tokens of the system message and the schema.
+    /// Returns the number of tokens of the system message and the schema.
     pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let of_task = &self.task_instructions;
         let is_of_task = Arc::ptr_eq(&prompt.system, &of_task.system);
@@ -97,7 +97,7 @@ impl SingleForm {
         })
     }
 
-    /// Returns the prompt that asks about `row`.
+    /// Builds the prompt that asks about `row`.
     pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
         let origin = self.origin.as_deref();
         let is_text = self.task == Task::Value && text::is_text(row);
@@ -126,7 +126,7 @@ impl SingleForm {
     }
 }
 
-/// Returns whether an expansion needs no table to ask about one column.
+/// Returns true if an expansion can ask about one column without a table.
 fn is_plain(expansion: &Expansion, format: Format) -> bool {
     expansion.task != Task::Columns
         && format == Format::Json
@@ -135,18 +135,18 @@ fn is_plain(expansion: &Expansion, format: Format) -> bool {
         && !expansion.has_images()
 }
 
-/// What a form says before it says how to answer.
+/// First part of a system message, before the answer format.
 struct Intro {
     task: &'static str,
-    /// When the answer is null.
+    /// Condition under which the answer is null.
     unknown: &'static str,
 }
 
-/// Types in the order in which they are tried when a prompt is read back.
+/// Types in the order in which they are tried when a prompt is parsed.
 const KINDS: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 
-/// Returns the filled example of an answer.
+/// Returns an example of an answer.
 fn example(kind: Type, many: bool, options: bool) -> String {
     let one = match kind {
         Type::Boolean => json!(true),
@@ -180,7 +180,7 @@ fn system(intro: &Intro, column: &Column) -> String {
     system
 }
 
-/// Adds the values that an answer is one of.
+/// Adds the options for the answer.
 fn add_options(system: &mut String, column: &Column) {
     let Some(list) = &column.values else { return };
     let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
@@ -190,7 +190,7 @@ fn add_options(system: &mut String, column: &Column) {
     ));
 }
 
-/// Reads the options of a system message back.
+/// Parses the options of a system message.
 fn read_options(system: &str) -> Option<Vec<String>> {
     let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
     serde_json::from_str(options).ok()
@@ -201,7 +201,7 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes a value as JSON on one line.
+/// Formats a value as JSON on one line.
 fn write_value(value: &Value) -> String {
     match value {
         Value::Text(text) => quote(text),
@@ -209,13 +209,13 @@ fn write_value(value: &Value) -> String {
     }
 }
 
-/// Reads a line of JSON: its value, and what follows the line.
+/// Parses a line of JSON and returns its value and the text after the line.
 fn read_quoted(line: &str) -> Option<(Json, &str)> {
     let (value, rest) = line.split_once('\n')?;
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
-/// Reads the answer to a prompt about one row.
+/// Parses the answer to a prompt about one row.
 #[must_use]
 pub fn read(
     content: &str,
@@ -228,7 +228,7 @@ pub fn read(
         let answer = checker.in_row(checker.json(&value), |part| keys.part(0, part));
         return vec![RowOutcome::Read(vec![answer])];
     }
-    // The model wrote something else around its answer, or a row of a table.
+    // The model wrote other text around its answer, or a row of a table.
     completion::read(content, finish, keys, key_names, &[ANSWER.to_owned()], checkers)
 }
 
@@ -240,12 +240,12 @@ fn answer_value(content: &str) -> Option<Json> {
     object.remove(ANSWER).filter(|_| object.is_empty())
 }
 
-/// Returns an answer as a model should write it.
+/// Formats an answer as a model should write it.
 pub(super) fn write_answer(cell: &Json) -> String {
     json!({ ANSWER: cell }).to_string()
 }
 
-/// Reads a prompt about one row back; `None` if it is a prompt about a table.
+/// Parses a prompt about one row; `None` if it is a prompt about a table.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     if let Some(question) = pack::read_back(system, user) {
         return Some(question);

@@ -1,4 +1,4 @@
-//! One question about several values. The answer is a list of short lines, each a label, a
+//! One question about several values. The answer is a list of short lines, each with a label, a
 //! comma and an answer: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`.
 
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::{AnswerForm, AskedColumn, AskedRow, EchoForm, Line, Question, csv, la
 use hqdl_spec::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 
-/// How the system message begins.
+/// Start of the system message.
 const TASK: &str = "Answer the question about each value. Answer with JSON: ";
-/// What follows the example.
+/// Text after the example.
 const ENTRIES: &str = ", one entry for each value: its number and word as given, a comma and the \
                        answer, or ? if you do not know.";
 
-/// The form of prompts about several values.
+/// Form of prompts about several values.
 #[derive(Debug, Clone)]
 pub(crate) struct PackForm {
-    /// The system message and the schema.
+    /// System message and schema.
     pub echo: EchoForm,
     /// Names of the key columns.
     key: Vec<String>,
@@ -31,7 +31,7 @@ pub(crate) struct PackForm {
 }
 
 impl PackForm {
-    /// Returns the form for the columns asked for; `None` if a table suits them better.
+    /// Returns the form for the requested columns; `None` if they need a table.
     pub fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
         let [column] = asked else { return None };
         let is_short = match (&column.values, column.kind) {
@@ -60,7 +60,7 @@ impl PackForm {
         })
     }
 
-    /// Returns the user message about rows with their labels.
+    /// Builds the user message from rows and their labels.
     pub fn write<'r>(&self, rows: impl Iterator<Item = (&'r Row, Json)>) -> String {
         let mut user = self.origin.as_ref().map_or(String::new(), |o| format!("Column: {o}\n"));
         for (row, label) in rows {
@@ -72,13 +72,13 @@ impl PackForm {
         user
     }
 
-    /// Returns a row as a prompt has it and as an answer echoes it.
+    /// Returns the line of the prompt and the echoed line of a row.
     pub fn line(&self, label: &Json, row: &Row) -> Line {
         let label_text = label.as_str().unwrap_or_default();
         Line { asked: self.row(label, row), echoed: format!("\"{label_text},\",") }
     }
 
-    /// Returns a row: its label and its value, or its values by name.
+    /// Formats a row: its label and its value, or its values by name.
     fn row(&self, label: &Json, row: &Row) -> String {
         let label = label.as_str().unwrap_or_default();
         match row.key.as_slice() {
@@ -94,7 +94,7 @@ impl PackForm {
     }
 }
 
-/// Returns whether an option needs no quotes in a line and means nothing else there.
+/// Returns true if an option needs no quotes in a line and has no special meaning there.
 fn is_plain_word(option: &str) -> bool {
     !label::says_none(option)
         && !option.is_empty()
@@ -103,7 +103,7 @@ fn is_plain_word(option: &str) -> bool {
         && !option.chars().any(char::is_control)
 }
 
-/// Returns the filled example of an answer.
+/// Returns an example of an answer.
 fn example(kind: Type, options: bool) -> String {
     let [first, second] = match kind {
         _ if options => ["one of the options", "another option"],
@@ -115,7 +115,7 @@ fn example(kind: Type, options: bool) -> String {
     format!("{{\"rows\": [\"1 Abc,{first}\", \"2 Def,{second}\"]}}")
 }
 
-/// Returns the answer as a model should write it, of labels and cells.
+/// Formats labels and cells as the answer that a model should write.
 pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Json)>) -> String {
     let line = |(label, cell): (Json, Json)| {
         let label = label.as_str().unwrap_or_default().to_owned();
@@ -124,7 +124,7 @@ pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Json)>) -> String {
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
 
-/// Reads a prompt about several values back.
+/// Parses a prompt about several values.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let rest = system.strip_prefix(TASK)?;
     let shapes = KINDS.iter().flat_map(|kind| [(*kind, false), (*kind, true)]);
