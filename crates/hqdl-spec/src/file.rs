@@ -1,9 +1,9 @@
-//! The spec as it is written: the serde types of the TOML file. The JSON Schema
-//! that editors use is made from these types, and [`super::shape`] checks a
-//! file against that same schema, so there is one description of the format.
+//! Serde types of the spec's TOML file. The JSON Schema for editors is generated from these types,
+//! and [`super::shape`] checks a file against the same schema, so the format is described only
+//! once.
 //!
-//! Nothing here is checked beyond its shape; [`super::check`] turns a
-//! [`SpecFile`] into a [`super::Spec`].
+//! These types only describe the structure; [`super::check`] turns a [`SpecFile`] into a
+//! [`super::Spec`].
 
 use super::literal::Literal;
 use std::collections::BTreeMap;
@@ -21,27 +21,27 @@ use super::ingredients::IngredientTable;
 pub struct SpecFile {
     /// The database to expand.
     pub database: DatabaseTable,
-    /// The model that is asked.
+    /// The default model.
     #[serde(default)]
     pub model: ModelTable,
-    /// What a run may use.
+    /// Limits of a run.
     #[serde(default)]
     pub limits: LimitsTable,
-    /// What tells which texts are alike.
+    /// The embedding model that finds similar texts.
     pub embeddings: Option<EmbeddingsTable>,
-    /// How calls in queries are routed.
+    /// Routing of calls in queries.
     #[serde(default)]
     pub routing: RoutingTable,
     /// The tables added to the schema.
     #[serde(default)]
     pub expansion: Vec<ExpansionTable>,
-    /// Calls of your own in queries.
+    /// User-defined calls in queries.
     #[serde(default)]
     pub ingredient: Vec<IngredientTable>,
 }
 
 impl SpecFile {
-    /// The least a spec says: a database.
+    /// Returns a minimal spec with only a database.
     #[must_use]
     pub fn bare(database: &std::path::Path) -> Self {
         Self {
@@ -74,17 +74,17 @@ pub struct DatabaseTable {
     /// The schema that a `PostgreSQL` database's expanded tables go into; `expanded` when
     /// left out.
     pub schema: Option<String>,
-    /// Write the expanded tables to a copy of `path`, here, instead of into it.
+    /// Write the expanded tables to a copy of `path` at this location instead of into it.
     pub output: Option<String>,
-    /// The folder that paths of images in the database begin at and do not leave,
-    /// relative to the spec; the database's own when left out.
+    /// The directory of image paths in the database, relative to the spec; paths cannot leave it.
+    /// The database's own directory when left out.
     pub images: Option<String>,
 }
 
-/// `[model]`, and others beside it: `[model.NAME]`.
+/// `[model]`, and other models as `[model.NAME]`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ModelTable {
-    /// Which kind of endpoint answers.
+    /// The kind of endpoint.
     #[serde(default)]
     pub provider: Provider,
     /// The model's name, as the endpoint knows it.
@@ -92,18 +92,18 @@ pub struct ModelTable {
     pub name: String,
     /// The endpoint's base URL.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key (never a key).
+    /// The name of the environment variable that contains the API key (never the key itself).
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The most tokens an answer may have; 4096 when left out.
+    /// The maximum number of tokens of an answer; 4096 when left out.
     pub max_output_tokens: Option<u32>,
-    /// Further fields of each request's body, such as `reasoning_effort`, `service_tier`,
-    /// `top_p` or `seed`. Fields that hqdl sets itself are refused.
+    /// Further fields of each request's body, such as `reasoning_effort`, `service_tier`, `top_p`
+    /// or `seed`. Fields that hqdl sets itself are rejected.
     #[serde(default)]
     pub parameters: ModelParameters,
-    /// Whether other `parameters` make another model, whose cells are asked for again. When
-    /// false, a change of parameters keeps all facts.
+    /// Whether a change of `parameters` makes it another model, whose cells are requested again.
+    /// When false, a change of parameters keeps all facts.
     #[serde(default)]
     pub parameters_identity: bool,
     /// Price in USD per million tokens.
@@ -111,38 +111,37 @@ pub struct ModelTable {
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).
     #[serde(default)]
     pub recordings: Vec<String>,
-    /// Whose facts may be reused: this model's only, or any model's.
+    /// Which stored facts may be reused: only this model's, or any model's.
     #[serde(default)]
     pub reuse: Reuse,
-    /// How much of a row's key its answer repeats, where an expansion does not
-    /// say; a label when left out.
+    /// How much of a row's key the model repeats in its answer, unless an expansion sets it; a
+    /// label when left out.
     pub echo: Option<Echo>,
-    /// What a model writes for what it does not know, instead of `?`, `unknown`,
-    /// `n/a` and the like; of columns that do not say themselves.
+    /// Answers that mean "unknown", instead of `?`, `unknown`, `n/a` and the like; for columns that
+    /// do not set their own.
     pub unknown: Option<Vec<String>>,
     /// Other models that an expansion, or a call in a query, may name.
     #[serde(flatten)]
     pub others: BTreeMap<String, OtherModelTable>,
 }
 
-/// `[model.NAME]`: a model beside that of `[model]`. What it leaves out is as
-/// `[model]` says, but for what belongs to another endpoint or another model: a key,
-/// a price.
+/// `[model.NAME]`: a model in addition to that of `[model]`. A setting that is left out is taken
+/// from `[model]`, except settings of another endpoint or model: the API key and the price.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct OtherModelTable {
-    /// Which kind of endpoint answers.
+    /// The kind of endpoint.
     pub provider: Option<Provider>,
     /// The model's name, as the endpoint knows it.
     #[serde(default)]
     pub name: String,
     /// The endpoint's base URL.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key (never a key).
+    /// The name of the environment variable that contains the API key (never the key itself).
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// The most tokens an answer may have.
+    /// The maximum number of tokens of an answer.
     pub max_output_tokens: Option<u32>,
     /// Further fields of each request's body. When left out, those of `[model]` apply if
     /// this is the same model at the same endpoint.
@@ -154,7 +153,7 @@ pub struct OtherModelTable {
     pub recordings: Vec<String>,
 }
 
-/// Which kind of endpoint answers.
+/// The kind of endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
@@ -166,10 +165,10 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All there are.
+    /// All providers.
     pub const ALL: [Self; 2] = [Self::Openai, Self::Replay];
 
-    /// What it is called, in specs and on the command line.
+    /// Returns the name used in specs and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -178,36 +177,36 @@ impl Provider {
         }
     }
 
-    /// The one of this name.
+    /// Returns the provider with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name)
     }
 }
 
-/// How much of a row's key its answer repeats.
+/// How much of a row's key the model repeats in its answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Echo {
     /// A label: the row's number, and a word that no other row of the request has.
     #[default]
     Short,
-    /// The row's number and the whole key, which takes far more tokens.
+    /// The row's number and the whole key, which uses far more tokens.
     Full,
 }
 
 impl Echo {
-    /// What was written down before there were labels.
+    /// Returns the value of expansions that were stored before labels existed.
     pub(super) fn before_labels() -> Self {
         Self::Full
     }
 }
 
-/// Whose facts may be reused.
+/// Which stored facts may be reused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// Only facts that this model gave.
+    /// Only facts from this model.
     #[default]
     SameModel,
     /// Facts of any model.
@@ -218,29 +217,29 @@ pub enum Reuse {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct LimitsTable {
-    /// Requests in any minute.
+    /// Maximum requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens in any minute, input and output.
+    /// Maximum tokens per minute, input and output.
     pub tokens_per_minute: Option<u32>,
-    /// Requests in flight at once.
+    /// Maximum requests in flight at once.
     pub concurrency: Option<u32>,
-    /// USD a run may spend.
+    /// Maximum USD that a run may spend.
     pub budget_usd: Option<f64>,
-    /// USD that all runs of a day (UTC) may spend.
+    /// Maximum USD that all runs of a day (UTC) may spend.
     pub budget_usd_per_day: Option<f64>,
-    /// Tokens a run may use, input and output; for models without a price.
+    /// Maximum tokens that a run may use, input and output; for models without a price.
     pub budget_tokens: Option<u64>,
-    /// Tokens of the rows that one question of a query is asked about; 100000
-    /// when left out. More is an error, or cut with `--truncate`.
+    /// Maximum tokens of the rows that one question of a query covers; 100000 when left out. More
+    /// is an error, or truncated with `--truncate`.
     pub context_tokens: Option<u64>,
-    /// Tokens of a document that one question of a query is shown; 4000 when left
-    /// out. Of a longer one, the passages that are most like the question.
+    /// Maximum tokens of a document shown with one question of a query; 4000 when left out. From a
+    /// longer document, the passages most similar to the question are shown.
     pub passage_tokens: Option<u64>,
-    /// Requests of one batch (`--batch`); 50000 when left out, which is the most.
+    /// Requests per batch (`--batch`); 50000 when left out, which is the maximum.
     pub batch_requests: Option<u32>,
-    /// Bytes of one batch's file; 200000000 when left out, which is the most.
+    /// Bytes of a batch's file; 200000000 when left out, which is the maximum.
     pub batch_bytes: Option<u64>,
-    /// The longest pause between two looks at a batch, in seconds; 60 when left out.
+    /// The maximum pause between two polls of a batch, in seconds; 60 when left out.
     pub batch_poll_seconds: Option<f64>,
 }
 
@@ -253,8 +252,8 @@ pub struct RoutingTable {
     pub model: bool,
 }
 
-/// `[embeddings]`: what tells which texts are alike. It orders what is asked and
-/// chooses what is shown; it decides nothing.
+/// `[embeddings]`: the model that finds similar texts. Similarity determines the order of requests
+/// and the passages that are shown, but never an answer.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct EmbeddingsTable {
@@ -262,13 +261,13 @@ pub struct EmbeddingsTable {
     pub model: String,
     /// The endpoint's base URL; that of `[model]` when left out.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key; that of `[model]`
-    /// when both it and `base_url` are left out.
+    /// The name of the environment variable that contains the API key; that of `[model]` when both
+    /// it and `base_url` are left out.
     pub api_key_env: Option<String>,
     /// Price in USD per million tokens.
     pub price: Option<f64>,
-    /// Seconds that a request may take; 30 when left out. After that, texts are
-    /// ordered by their words.
+    /// Request timeout in seconds; 30 when left out. After a timeout, texts are ordered by the
+    /// words they share.
     pub timeout_seconds: Option<f64>,
 }
 
@@ -278,48 +277,47 @@ pub struct EmbeddingsTable {
 pub struct ExpansionTable {
     /// The name of the materialized view.
     pub name: String,
-    /// What its rows are, in a sentence for the model.
+    /// A sentence for the model that describes the rows.
     #[serde(default)]
     pub about: String,
-    /// Which model its cells are asked of: the NAME of a `[model.NAME]`; that of
-    /// `[model]` when left out.
+    /// The model for the cells: the NAME of a `[model.NAME]`; that of `[model]` when left out.
     pub model: Option<String>,
-    /// Where the keys come from: a table, a SELECT, or `[[expansion.source]]`.
+    /// Source of the keys: a table, a SELECT, or `[[expansion.source]]`.
     pub source: SourceField,
     /// The columns that identify an entity to the model.
     pub key: Vec<String>,
     /// Columns shown to the model that are not part of the key.
     #[serde(default)]
     pub context: Vec<String>,
-    /// Those of key and context whose values are images: a path, an http(s) URL, a data
-    /// URL, or in `context` a BLOB. They are asked about one row a request.
+    /// Key and context columns whose values are images: a path, an http(s) URL, a data URL, or in
+    /// `context` a BLOB. Their rows are sent one per request.
     #[serde(default)]
     pub images: Vec<String>,
-    /// How many rows share a request.
+    /// The number of rows per request.
     pub rows_per_request: Option<u32>,
-    /// The form of the answers.
+    /// The format of the answers.
     pub format: Option<Format>,
-    /// How much of a row's key its answer repeats; as `[model]` says when left out.
+    /// How much of a row's key the model repeats in its answer; as in `[model]` when left out.
     pub echo: Option<Echo>,
     /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
-    /// The columns asked for.
+    /// The columns to fill.
     #[serde(default)]
     pub column: Vec<ColumnTable>,
 }
 
-/// The form of the answers.
+/// The format of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// One line a row; the fewest tokens.
+    /// One line per row; uses the fewest tokens.
     Csv,
     /// Schema-constrained JSON.
     Json,
 }
 
 impl Format {
-    /// The name used in specs and reports.
+    /// Returns the name used in specs and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -329,7 +327,7 @@ impl Format {
     }
 }
 
-/// Where keys come from.
+/// Source of the keys.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SourceField {
@@ -349,10 +347,10 @@ pub struct SourceTable {
     pub table: Option<String>,
     /// A SELECT that yields the key columns (and context columns, if any).
     pub select: Option<String>,
-    /// The key columns it has, when it has not all of the expansion's: of its rows
-    /// the others are NULL, and the model is shown just these.
+    /// The key columns of the source, if it lacks some of the expansion's. The other key columns
+    /// are NULL in its rows, and prompts show only these.
     pub key: Option<Vec<String>>,
-    /// The columns this source's keys are asked for; all when left out.
+    /// The columns that are filled for this source's keys; all when left out.
     pub columns: Option<Vec<String>>,
 }
 
@@ -364,7 +362,7 @@ pub enum ShotsField {
     Rows(Vec<BTreeMap<String, ShotCell>>),
     /// A SELECT over the database, or the overrides.
     Table(ShotsTable),
-    /// Taken from somewhere that has a name.
+    /// Rows from a named source.
     Named(ShotsName),
 }
 
@@ -372,7 +370,7 @@ pub enum ShotsField {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ShotsName {
-    /// What people have overridden.
+    /// Cells that people have overridden.
     Overrides,
 }
 
@@ -380,12 +378,11 @@ pub enum ShotsName {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ShotsTable {
-    /// A SELECT; its columns are named as the key, context and columns.
+    /// A SELECT; its columns have the names of the key, context and columns.
     pub sql: Option<String>,
-    /// Whether what people have overridden serves: the rows with the most
-    /// columns overridden first.
+    /// Whether overridden cells are used as examples: rows with the most overridden columns first.
     pub overrides: Option<bool>,
-    /// How many rows serve; 5 when left out.
+    /// The number of example rows; 5 when left out.
     pub limit: Option<u32>,
 }
 
@@ -399,40 +396,39 @@ pub enum ShotCell {
     Many(Vec<Literal>),
 }
 
-/// `[[expansion.column]]`: a column asked for.
+/// `[[expansion.column]]`: a column to fill.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ColumnTable {
     /// The column's name.
     pub name: String,
-    /// The type of its values.
+    /// The type of the values.
     #[serde(rename = "type", default)]
     pub kind: Type,
-    /// What is asked for, in a phrase for the model.
+    /// A phrase for the model that describes the value.
     #[serde(default)]
     pub about: String,
-    /// The values allowed.
+    /// The allowed values.
     pub values: Option<ValuesField>,
-    /// Other words for these values, and the value that each means:
-    /// `{ "United Kingdom" = "UK" }`, or a CSV file beside the spec, with a header
-    /// and two columns: the words, the value.
+    /// Other words for these values, each with the value it means: `{ "United Kingdom" = "UK" }`,
+    /// or a CSV file beside the spec, with a header and two columns: the word, the value.
     pub aliases: Option<AliasesField>,
-    /// Whether each different answer outside a closed list is put before the model once,
-    /// which says what value means the same, or that none does.
+    /// Whether the model is asked once about each different answer outside a closed list: which
+    /// value has the same meaning, if any.
     #[serde(default)]
     pub unify: bool,
-    /// Whether values outside `values` pass.
+    /// Whether values outside `values` are allowed.
     pub open: Option<bool>,
-    /// Of a date: the key column that holds the year of a date given without one
-    /// (`May 27`). A column `date` beside the key column `year` needs no word.
+    /// For a date: the key column with the year of a date given without one (`May 27`). Never
+    /// derived from the name of a key column.
     pub year: Option<String>,
-    /// One-to-many: the values go to a table of their own.
+    /// One-to-many: the values are stored in a separate table.
     pub many: Option<ManyTable>,
-    /// What a model writes for what it does not know, instead of `?`, `unknown`,
-    /// `n/a` and the like; as `[model]` says when left out.
+    /// Answers that mean "unknown", instead of `?`, `unknown`, `n/a` and the like; as in `[model]`
+    /// when left out.
     pub unknown: Option<Vec<String>>,
-    /// Whether a query may compare it with other words than its `values`: these
-    /// mean the values that mean the same, which the model is asked once.
+    /// Whether a query may compare the column with words outside its `values`. The model is asked
+    /// once which values have the same meaning.
     #[serde(default)]
     pub classify: bool,
     /// Natural-language questions this column answers.
@@ -440,21 +436,21 @@ pub struct ColumnTable {
     pub questions: Vec<QuestionField>,
 }
 
-/// The values a column allows.
+/// The allowed values of a column.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ValuesField {
-    /// Written out.
+    /// A list of values.
     List(Vec<Literal>),
-    /// Written out or selected, with options.
+    /// A list or a SELECT, with options.
     Table(ValuesTable),
 }
 
-/// Other words for the values a column allows.
+/// Other words for the allowed values of a column.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AliasesField {
-    /// Written out.
+    /// A table of words and values.
     Table(BTreeMap<String, String>),
     /// A CSV file.
     File(std::path::PathBuf),
@@ -466,9 +462,9 @@ pub enum AliasesField {
 pub struct ValuesTable {
     /// A SELECT of one column.
     pub sql: Option<String>,
-    /// The values, written out.
+    /// The list of values.
     pub list: Option<Vec<Literal>>,
-    /// Whether other values pass too.
+    /// Whether other values are allowed too.
     pub open: Option<bool>,
 }
 
@@ -476,9 +472,9 @@ pub struct ValuesTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ManyTable {
-    /// The table of the values, keyed by the expansion's key.
+    /// The table of the values; its key is the expansion's key.
     pub table: String,
-    /// Its column for the value.
+    /// The column with the value.
     pub column: String,
 }
 
@@ -486,9 +482,9 @@ pub struct ManyTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum QuestionField {
-    /// Answered by the column itself.
+    /// A question that the column itself answers.
     Plain(String),
-    /// Answered by SQL over the column.
+    /// A question that SQL over the column answers.
     Bound(QuestionTable),
 }
 
@@ -498,11 +494,11 @@ pub enum QuestionField {
 pub struct QuestionTable {
     /// The question, with `{value}`, `{number}` or `{date}` slots.
     pub ask: String,
-    /// The SQL it stands for, with the same slots.
+    /// The SQL that answers it, with the same slots.
     pub sql: String,
 }
 
-/// The JSON Schema of the spec, made from the types above.
+/// Returns the JSON Schema of the spec, generated from the types above.
 #[must_use]
 pub fn json_schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(SpecFile).to_value();

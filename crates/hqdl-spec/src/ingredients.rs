@@ -1,4 +1,4 @@
-//! `[[ingredient]]`: a call of the user's own, put together from a question with slots.
+//! `[[ingredient]]`: a user-defined call, built from a question with slots.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,50 +10,50 @@ use super::literal::Literal;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct IngredientTable {
-    /// What it is called in a query: `{{NAME(…)}}`.
+    /// The name in a query: `{{NAME(…)}}`.
     pub name: String,
-    /// What is asked, with `{argument}` where an argument stands.
+    /// The question, with `{argument}` in place of an argument.
     pub question: String,
-    /// Its arguments, in their order. Of values, the first is what is asked about; a
-    /// text or a number in the place of another becomes part of the question.
+    /// The arguments, in their order. The first one is the value that is asked about; a text or a
+    /// number as another argument becomes part of the question.
     pub arguments: Vec<String>,
-    /// Whether it is asked of each value, or of all rows of its arguments together.
+    /// Whether each value is asked about separately, or all rows of the arguments together.
     #[serde(default)]
     pub of: AskedOf,
-    /// The type of its answers; else it follows from what they are compared with.
+    /// The type of the answers; derived from the comparison when left out.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
-    /// Whether its answers are lists.
+    /// Whether the answers are lists.
     #[serde(default)]
     pub list: bool,
-    /// What its answers are chosen from.
+    /// The options for the answers.
     pub options: Option<Vec<Literal>>,
-    /// Which model it asks: the NAME of a `[model.NAME]`.
+    /// The model: the NAME of a `[model.NAME]`.
     pub model: Option<String>,
 }
 
-/// What a call is asked of.
+/// Subject of a call's question.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AskedOf {
-    /// Each value, as `LLMMap` is.
+    /// Each value, as `LLMMap` does.
     #[default]
     Values,
-    /// The rows of queries, as `LLMQA` is.
+    /// The rows of queries, as `LLMQA` does.
     Rows,
 }
 
-/// What a slot of a question is.
+/// Part of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateSlot<'q> {
-    /// Words.
+    /// Literal text.
     Words(&'q str),
-    /// The argument of this name.
+    /// Value of the argument with this name.
     Argument(&'q str),
 }
 
 impl IngredientTable {
-    /// The question, taken apart at its slots.
+    /// Splits the question at its slots.
     #[must_use]
     pub fn slots(&self) -> Vec<TemplateSlot<'_>> {
         let mut rest = self.question.as_str();
@@ -69,7 +69,7 @@ impl IngredientTable {
     }
 }
 
-/// Whether a word can name an ingredient or an argument.
+/// Returns true if a word is a valid name of an ingredient or an argument.
 pub(crate) fn is_name(word: &str) -> bool {
     let mut chars = word.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
