@@ -1,5 +1,5 @@
-//! What a user is told when something cannot be done: what, where, and what to
-//! do next. It is rendered in two places: on the terminal and over HTTP.
+//! User-visible failures: what happened, where, and what to do next. They are rendered in two
+//! places: on the terminal and over HTTP.
 
 use serde_json::json;
 
@@ -20,44 +20,45 @@ use crate::suggest::SuggestError;
 pub const INCOMPLETE: u8 = 1;
 /// Exit code: wrong input.
 pub const WRONG_INPUT: u8 = 2;
-/// Exit code: the budget is reached.
+/// Exit code: the budget is exhausted.
 pub const BUDGET: u8 = 3;
-/// Exit code: the endpoint refused.
+/// Exit code: the endpoint refused the request.
 pub const REFUSED: u8 = 4;
 /// Exit code: the cache cannot be reached.
 pub const UNREACHABLE: u8 = 5;
 /// Exit code: interrupted.
 pub const INTERRUPTED: u8 = 130;
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// A message, and what to do.
+    /// A message with a hint.
     Message {
-        /// What happened.
+        /// Error message.
         message: String,
-        /// What to do next.
+        /// Suggestion for the user; empty if there is none.
         hint: String,
         /// The exit code.
         exit: u8,
     },
-    /// Problems of a spec.
+    /// Problems found in a spec.
     Problems(Problems),
 }
 
 impl Failure {
-    /// Wrong input.
+    /// Returns a failure with the exit code for wrong input.
     pub fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
     }
 
-    /// Ctrl-C in the midst of something that leaves nothing behind.
+    /// Returns the failure for a Ctrl-C during work that leaves nothing behind.
     pub fn interrupted() -> Self {
         let message = "interrupted".to_owned();
         Self::Message { message, hint: String::new(), exit: INTERRUPTED }
     }
 
-    /// What ended a run before its end, or kept it from publishing.
+    /// Returns the failure that ended the run early or kept it from publishing, if any. Takes
+    /// `failed` out of the report.
     pub fn of_run(report: &mut Report) -> Option<Self> {
         if let Some(failed) = report.failed.take() {
             return Some(failed.into());
@@ -66,7 +67,7 @@ impl Failure {
         Some(Self::Message { message, hint, exit })
     }
 
-    /// What happened, in a line.
+    /// Returns the message in one line.
     pub fn message(&self) -> String {
         match self {
             Self::Message { message, .. } => message.clone(),
@@ -77,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// What happened, where and what to do, without colours.
+    /// Returns the message, its place and the hint, without colours.
     pub fn text(&self) -> String {
         match self {
             Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
@@ -86,7 +87,7 @@ impl Failure {
         }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn exit(&self) -> u8 {
         match self {
             Self::Message { exit, .. } => *exit,
@@ -94,7 +95,7 @@ impl Failure {
         }
     }
 
-    /// As the event `error` of `--json`.
+    /// Returns the `error` event of `--json`.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Message { message, hint, exit } => {
@@ -107,7 +108,7 @@ impl Failure {
     }
 }
 
-/// The message, exit code and hint for a run that stopped on the way.
+/// Returns the message, hint and exit code for a run that stopped early.
 pub fn stopped(why: &Stopped) -> (String, String, u8) {
     match why {
         Stopped::Interrupted => {
@@ -243,7 +244,7 @@ impl From<FactsError> for Failure {
     }
 }
 
-/// The exit code of facts that cannot be used.
+/// Returns the exit code of an error of the facts store.
 fn of_facts(error: &FactsError) -> u8 {
     match error {
         FactsError::Unreachable { .. } | FactsError::Lost { .. } => UNREACHABLE,

@@ -77,7 +77,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says whether the journal is whole, and its answers what was kept.
+/// Reports whether the journal and the stored answers are intact.
 fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
     facts.history().check()?;
     let damage = facts.history().damage(0)?;
@@ -141,7 +141,7 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
                 let value = if value.is_null() { String::new() } else { format!(" {value}") };
                 writeln!(out, "{entity} {column}: {}{value} ({model})", fact.answer.state.name())
             };
-            // A closed pipe (| head) is no failure.
+            // A closed pipe (`| head`) is not an error.
             if written.is_err() {
                 return Ok(());
             }
@@ -218,7 +218,7 @@ fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failu
             let mut out = BufWriter::new(std::io::stdout().lock());
             let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
             match facts.export(&mut out) {
-                // A reader that has seen enough (| head) is no failure.
+                // A closed pipe (`| head`) is not an error.
                 Err(FactsError::File { error, .. }) if closed(&error) => return Ok(()),
                 exported => {
                     out.flush()

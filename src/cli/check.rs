@@ -51,7 +51,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(if failed { ExitCode::from(WRONG_INPUT) } else { ExitCode::SUCCESS })
 }
 
-/// Replaces each directory by its spec files, in the order of their names.
+/// Replaces each directory by its spec files, sorted by name.
 fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut specs = Vec::new();
     for path in paths {
@@ -77,7 +77,7 @@ fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(specs)
 }
 
-/// All that is to be said of a spec, and a line when nothing is wrong.
+/// Checks one spec. Returns its problems, and a summary if it is valid.
 fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
     let draft = match Draft::read(path) {
         Ok(draft) => draft,

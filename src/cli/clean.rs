@@ -34,7 +34,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             json!({ "database": cleaned.path, "removed": objects, "file_removed": file })
         );
     } else if talk.quiet {
-        // Nothing is said.
+        // Print nothing.
     } else if cleaned.file {
         anstream::println!("removed {path}, the copy that hqdl made");
     } else if cleaned.objects.is_empty() {

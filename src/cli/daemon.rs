@@ -15,9 +15,9 @@ use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
 
-/// How long another process that uses the cache may take to end.
+/// Time that another process may take to release the cache.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Characters of a token.
+/// Minimum length of a token, in characters.
 const TOKEN_LENGTH: usize = 16;
 
 #[derive(Debug, clap::Args)]
@@ -133,7 +133,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What happens, on stderr; with --json, as events on stdout.
+/// Prints a line of the daemon on stderr, or an event on stdout with `--json`.
 fn say(line: &str, talk: Talk) {
     if talk.json {
         anstream::println!("{}", json!({ "event": "said", "message": line }));

@@ -1,5 +1,5 @@
-//! Examples of every command, for its help and for the reference page. A test
-//! parses each of them and checks that every flag occurs in one.
+//! Examples of every command, for its help and for the reference page. A test parses each example
+//! and checks that every flag occurs in one of them.
 
 /// Examples by command; `swan run` is the subcommand `run` of `swan`.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
@@ -141,7 +141,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("man", &["hqdl man ~/.local/share/man/man1"]),
 ];
 
-/// Longest line of an example before it is continued on the next.
+/// Maximum line length of an example; a longer one is continued on the next line.
 const WIDTH: usize = 90;
 
 /// Returns the examples of a command, as the end of its help.
@@ -153,7 +153,7 @@ pub fn help_of(command: &str) -> Option<String> {
     Some(format!("{title}\n{}", lines.join("\n")))
 }
 
-/// Breaks a long example before its flags, as a shell continues a line.
+/// Breaks a long example before its flags, with a shell's line continuation.
 #[must_use]
 pub fn continued(example: &str) -> String {
     let mut text = String::new();

@@ -19,7 +19,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let input = Input::open(&options.input, "explain", talk)?;
     let explained = if input.has_calls() {
         input.open_facts(talk)?;
-        // It has a name and habits, and needs no key.
+        // Planning needs the model's name and provider profile, but no API key.
         let model = model::for_planning(&input.session.spec)?;
         let silent = Arc::new(|_: &_| ());
         let interrupt = interrupt::watch(None);

@@ -1,4 +1,4 @@
-//! A failure on the terminal, and as a process ends with it.
+//! Prints a failure on the terminal and returns the exit code of the process.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 pub use crate::failure::{Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
-    /// Prints it; gives the exit code.
+    /// Prints the failure and returns the exit code.
     pub fn print(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {

@@ -44,7 +44,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         let message = format!("cannot write {}: {e}", path.display());
         Failure::input(message, "choose another file with --spec")
     };
-    // Before hqdl creates any file.
+    // Check before hqdl creates any file.
     if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
         return Err(Failure::input(
             format!("{} exists already, and `init` never overwrites a spec", spec.display()),
@@ -139,7 +139,7 @@ fn advise(
     Ok(())
 }
 
-/// The database that is meant: itself, or one made of CSV files.
+/// Returns the database to read: the given one, or a new one made from CSV files.
 fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
     let Some(files) = tables::files(path) else { return Ok(path.to_owned()) };
     let (made, notes) = tables::database_of(path, &files).map_err(|e| {
@@ -159,8 +159,8 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
     Ok(made)
 }
 
-/// The database as a spec beside which it is saved refers to it. Without a
-/// file to save it to, the absolute path holds wherever that will be.
+/// Returns the path by which a spec refers to the database: relative to the spec's folder, or
+/// absolute if the spec is not saved to a file.
 fn reference(db: &Path, spec: Option<&Path>) -> String {
     if is_server(db) {
         return db.to_string_lossy().into_owned();
@@ -174,7 +174,7 @@ fn reference(db: &Path, spec: Option<&Path>) -> String {
     path.display().to_string()
 }
 
-/// The way from a folder to a file.
+/// Returns the relative path from a folder to a file.
 fn relative(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);

@@ -1,5 +1,4 @@
-//! What `query` and `explain` are given: a query, its parameters, and the spec
-//! or the database it is about.
+//! Input of `query` and `explain`: a query, its parameters, and the spec or database to query.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +61,7 @@ pub struct Options {
     flags: ModelFlags,
 }
 
-/// Reads a flag's number of seconds.
+/// Parses a flag's number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 30".to_owned())?;
     Duration::try_from_secs_f64(seconds)
@@ -71,24 +70,24 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected more than 0 seconds".to_owned())
 }
 
-/// A query with what it is about, read and checked.
+/// A query with its parameters, spec and database, read and checked.
 pub struct Input<'o> {
     options: &'o Options,
     flags: ModelFlags,
-    /// The query.
+    /// Text of the query.
     pub sql: String,
-    /// Where it was read, for messages.
+    /// File the query was read from, for messages.
     origin: PathBuf,
     params: Vec<(Param, Value)>,
-    /// The spec and its database.
+    /// Spec and its database.
     pub session: Session,
-    /// The database to query.
+    /// Database to query.
     target: PathBuf,
     command: String,
 }
 
 impl<'o> Input<'o> {
-    /// Reads and checks everything but the query itself.
+    /// Reads and checks everything except the query itself.
     pub fn open(options: &'o Options, command: &str, talk: Talk) -> Result<Self, Failure> {
         let mut flags = options.flags.clone();
         let (sql, origin) = text(options, &mut flags)?;
@@ -120,24 +119,24 @@ impl<'o> Input<'o> {
         Ok(Self { options, flags, sql, origin, params, session, target, command })
     }
 
-    /// Whether there may be calls in it; without one, neither facts nor a model
-    /// are needed.
+    /// Returns true if the query may contain calls. Without calls, it needs neither facts nor a
+    /// model.
     pub fn has_calls(&self) -> bool {
         let Options { dialect, classify, .. } = *self.options;
         query::may_ask(&self.session.spec, &self.sql, dialect, classify)
     }
 
-    /// Opens the facts, and tells of them.
+    /// Opens the facts and prints their warnings.
     pub fn open_facts(&self, talk: Talk) -> Result<(), Failure> {
         session::tell(self.session.facts()?, talk);
         Ok(())
     }
 
-    /// The model. A missing one is an error only when something must be asked,
-    /// so what to say then comes in its place.
+    /// Returns the model. A missing model matters only if the query must ask, so its failure is the
+    /// inner result.
     pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
-        // A bare database's model is `replay` by name when no flag names one.
+        // An unnamed model has the default name `replay`, so check the flags, not the name.
         if settings.provider == Provider::Openai && self.is_nameless() {
             return Ok(Err(Failure::input(
                 "this query needs a model, but none is named",
@@ -155,7 +154,7 @@ impl<'o> Input<'o> {
         self.options.spec.is_none() && self.flags.model.as_deref().unwrap_or_default().is_empty()
     }
 
-    /// The query as the engine takes it.
+    /// Returns the request for the query engine.
     pub fn request(
         &self,
         model: Option<Arc<dyn Model>>,
@@ -181,7 +180,7 @@ impl<'o> Input<'o> {
         })
     }
 
-    /// The query, when it has no calls.
+    /// Returns the request for a query without calls.
     pub fn plain(&self, interrupt: watch::Receiver<bool>) -> Plain<'_> {
         Plain {
             database: &self.target,
@@ -193,7 +192,7 @@ impl<'o> Input<'o> {
         }
     }
 
-    /// What a user is told when the query failed.
+    /// Returns the failure to print for a failed query.
     pub fn failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
@@ -210,7 +209,7 @@ impl<'o> Input<'o> {
     }
 }
 
-/// The query's text, and where it was read.
+/// Returns the query's text and the file it was read from.
 fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
         Failure::input(
@@ -236,8 +235,8 @@ fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), 
     }
 }
 
-/// The query that `--recordings` took for one more file: it takes as many as
-/// there are.
+/// Returns the query that clap counted as the last value of `--recordings`, which accepts any
+/// number of values.
 fn taken(flags: &mut ModelFlags) -> Option<String> {
     let last = flags.recordings.last().filter(|_| flags.recordings.len() > 1)?;
     let query = last.to_str().filter(|_| !last.exists())?.to_owned();
@@ -267,8 +266,7 @@ fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
     Ok(params)
 }
 
-/// The value that a text spells: a number or null as SQL writes them, else the
-/// text itself.
+/// Parses a value: a number or null as SQL writes them, otherwise text.
 fn literal(text: &str) -> Value {
     if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
         return Value::Text(inner.replace("''", "'"));
@@ -277,7 +275,7 @@ fn literal(text: &str) -> Value {
     if word.eq_ignore_ascii_case("null") {
         return Value::Null;
     }
-    // Rust's numbers have infinities by name; SQL's do not.
+    // Rust parses `inf` and `nan` as numbers; SQL does not.
     let number = word.contains(|c: char| c.is_ascii_digit())
         && word.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
     if number {

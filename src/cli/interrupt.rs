@@ -1,14 +1,14 @@
-//! Ctrl-C: once, a command ends with everything kept; twice, at once.
+//! Ctrl-C handling: the first one ends a command and keeps all answers, the second ends it at once.
 
 use tokio::sync::watch;
 
 use super::failure::INTERRUPTED;
 
-/// What a command that is asking a model says at the first Ctrl-C.
+/// Message of a command that asks a model, at the first Ctrl-C.
 pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C again to stop at once";
 
-/// Becomes true at the first Ctrl-C, after `said`; the second ends the process,
-/// and what is in flight is lost.
+/// Returns a flag that becomes true at the first Ctrl-C, after printing the message. The second
+/// Ctrl-C exits the process; requests in flight are lost.
 pub fn watch(said: Option<&'static str>) -> watch::Receiver<bool> {
     let (send, receive) = watch::channel(false);
     std::thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! `--log FILE`: what a run does, step by step, for whoever must find out why.
+//! `--log FILE`: logs a run step by step, for debugging.
 //!
-//! Only hqdl's own words go there, whatever `RUST_LOG` asks for: other crates
-//! may write headers, and with them the key.
+//! Only hqdl's own targets are logged, whatever `RUST_LOG` requests: other crates may log headers,
+//! and with them the API key.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use tracing_subscriber::{Layer, fmt};
 
 use super::failure::Failure;
 
-/// What is written when `RUST_LOG` does not say.
+/// Filter used if `RUST_LOG` is not set.
 const DEFAULT: &str = "hqdl=debug";
 
-/// Where this process logs to.
+/// Log file of this process.
 static PLACE: OnceLock<LogFile> = OnceLock::new();
 
-/// A file that can be opened again under its name.
+/// A log file that can be reopened by its path.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
     file: RwLock<Arc<File>>,
 }
 
-/// Starts to log to the end of a file.
+/// Starts logging; appends to the file.
 pub fn start(path: &Path) -> Result<(), Failure> {
     let said = std::env::var("RUST_LOG").ok().filter(|s| !s.trim().is_empty());
     let filter = filter(said.as_deref().unwrap_or(DEFAULT))?;
@@ -38,15 +38,15 @@ pub fn start(path: &Path) -> Result<(), Failure> {
     let place = PLACE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
     let writer = || Arc::clone(&place.file.read().unwrap_or_else(PoisonError::into_inner));
     let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
-    // A process logs to one place; who set that up before keeps it.
+    // A process has one log; an earlier subscriber stays in use.
     let _ = tracing_subscriber::registry().with(layer).try_init();
     Ok(())
 }
 
-/// Opens the log file again: the one before may have been moved away.
+/// Reopens the log file, because log rotation may have moved the old one.
 pub fn reopen() {
     let Some(place) = PLACE.get() else { return };
-    // Where that fails, the old one is better than none.
+    // If that fails, keep writing to the old file.
     if let Ok(file) = open(&place.path) {
         *place.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
     }
@@ -56,7 +56,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// The part of a filter that concerns hqdl.
+/// Returns the directives of a filter that apply to hqdl.
 fn filter(said: &str) -> Result<Targets, Failure> {
     let all: Targets = said.parse().map_err(|e| {
         Failure::input(

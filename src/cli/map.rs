@@ -1,5 +1,5 @@
-//! `hqdl map`: one question about each of some values, for programs that hold a line to
-//! it. A request is a line of JSON on stdin, its answer a line on stdout.
+//! `hqdl map`: asks one question about each of several values, for programs that keep a pipe to it.
+//! Each line on stdin is a JSON request; each line on stdout is its answer.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -35,26 +35,26 @@ pub struct Options {
     flags: ModelFlags,
 }
 
-/// A request.
+/// A request line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MapRequest {
-    /// The question; `{}` stands for the value.
+    /// The question; `{}` is replaced by the value.
     question: String,
-    /// NULLs, numbers and texts; true and false are 1 and 0.
+    /// NULLs, numbers and texts; true and false become 1 and 0.
     values: Vec<Json>,
-    /// What an answer is read as: `bool`, `int`, `float`, `str`, `date`, or `list[…]`.
+    /// Type of an answer: `bool`, `int`, `float`, `str`, `date`, or `list[…]`.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// What an answer is chosen from.
+    /// Allowed answers.
     options: Option<Vec<Json>>,
     /// What the values are, such as `city.name`.
     #[serde(rename = "kind")]
     value_kind: Option<String>,
-    /// Whether what is not known is asked.
+    /// Whether the model is asked for unknown answers.
     #[serde(default = "yes")]
     ask: bool,
-    /// USD that this may spend.
+    /// Budget in USD.
     budget: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ fn yes() -> bool {
     true
 }
 
-/// The facts, lent to others for as long as this process owns them.
+/// The facts, served to other processes as long as this process owns them.
 struct Lent {
     facts: Facts,
     #[cfg(unix)]
@@ -112,7 +112,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             Ok(asked) => line.answer(&asked).unwrap_or_else(|failure| failure.to_json()),
             Err(error) => Failure::input(format!("stdin: {error}"), "lines are UTF-8").to_json(),
         };
-        // Nobody listens any more.
+        // The reader closed stdout.
         if writeln!(out, "{told}").and_then(|()| out.flush()).is_err() {
             break;
         }
@@ -123,10 +123,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model and the limits that count.
+/// Returns a spec with the model and limits that apply.
 fn spec(options: &Options) -> Result<Spec, Failure> {
     let Options { spec, budget, flags } = options;
-    // What is asked is known only with each request: its facts are opened once, for all.
+    // Each request opens no cache of its own: `run` opens the facts once, for all.
     let mut flags = ModelFlags { cache: super::CacheFlags::default(), ..flags.clone() };
     flags.cache.no_cache = true;
     if let Some(spec) = spec {
@@ -196,7 +196,8 @@ impl InputLine<'_> {
             rows_per_request: self.options.flags.rows_per_request,
             ..Request::of(&spec, Path::new(""), facts, question.text)
         };
-        // Recordings have a name of their own; an endpoint is only needed to be asked.
+        // Recordings need a model before the lookup, because their name is part of the cache key;
+        // an endpoint is connected only when it must be asked.
         if spec.model.provider == Provider::Replay {
             request.model = Some(self.model(&spec)?);
         }
@@ -233,7 +234,7 @@ impl InputLine<'_> {
 const FORM: &str = "write {\"question\": \"…\", \"values\": […]}, in one line; also `type`, \
                     `options`, `kind`, `ask`, `budget`";
 
-/// What is known, a value and a state for each that was asked about; nulls where it is not.
+/// Returns a value and a state for each input; both are null if there is no answer.
 fn told(answers: &[Option<Answer>], meta: &Json) -> Json {
     let shown = |a: &Option<Answer>| a.as_ref().map_or(Json::Null, |a| a.value.to_json());
     let state = |a: &Option<Answer>| a.as_ref().map(|a| a.state.name());

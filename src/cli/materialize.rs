@@ -16,7 +16,7 @@ use crate::materialize::{Exported, InFile, Report, Selection, Way};
 use crate::model;
 use crate::spec::{Provider, Spec};
 
-/// How often a database that is replaced while a run goes on is read again.
+/// Maximum number of restarts of a run whose database is replaced while it runs.
 const REPLACED: usize = 3;
 
 #[derive(Debug, clap::Args)]
@@ -69,7 +69,7 @@ pub struct SelectionFlags {
 }
 
 impl SelectionFlags {
-    /// As the library takes it.
+    /// Returns the selection in the library's form.
     pub fn selection(&self) -> Selection {
         Selection {
             limit: self.limit,
@@ -96,7 +96,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
-            // Whoever sends the files has the key.
+            // The user who submits the files has the key.
             (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
             _ => session.model()?,
         };
@@ -112,7 +112,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             print_written(&written, session.spec.model.price.is_some(), talk);
             return Ok(ExitCode::SUCCESS);
         }
-        // A run that could not even begin has a report, too: nothing was asked.
+        // A run that failed to start gets an empty report.
         let report = work
             .materialize(&command, &listener, &interrupt)
             .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
@@ -120,7 +120,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         if !report.is_of_another_file() || earlier.len() >= REPLACED {
             break report;
         }
-        // The same run goes on, over what is true by now.
+        // Continue the same run over the new file.
         let path = session.spec.database.display();
         listener(&Event::Warning(format!(
             "{path} was replaced by another file; hqdl reads the new one"
@@ -131,10 +131,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     progress.finish();
     earlier.iter().for_each(|before| report.goes_on_from(before));
     let seconds = progress.seconds();
-    // Of a run that ended before it asked anything there is nothing to tell.
+    // Print no summary of a run that ended before it asked anything.
     let nothing = report.stopped.is_some() && report.asked.total() == 0;
     let began = report.usage.requests > 0 || report.failed.is_none() && !nothing;
-    // With --json, `done` is the last line whatever happened.
+    // With --json, `done` is always the last line.
     let failure = Failure::of_run(&mut report);
     let exit = match &failure {
         Some(failure) => failure.print(talk.json),
@@ -147,7 +147,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(exit)
 }
 
-/// Prints what a run did.
+/// Prints a run's results.
 pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
     if talk.json {
         anstream::println!("{}", report.to_json(seconds));
@@ -159,7 +159,7 @@ pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
     }
 }
 
-/// Prints the files that somebody else is to send.
+/// Prints the files that the user is to submit.
 fn print_written(exported: &Exported, priced: bool, talk: Talk) {
     let written = &exported.written;
     for file in &exported.before {
@@ -196,7 +196,7 @@ fn print_written(exported: &Exported, priced: bool, talk: Talk) {
     );
 }
 
-/// Prints a file from before that holds cells back.
+/// Prints an earlier file whose cells were left out.
 fn print_before(file: &InFile, talk: Talk) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
     if talk.json {
@@ -217,7 +217,7 @@ fn print_before(file: &InFile, talk: Talk) {
     }
 }
 
-/// How each column stands and what it used, on stderr.
+/// Prints the states and usage of each column on stderr.
 fn print_columns(report: &Report) {
     let states: Vec<State> = State::ALL.into_iter().filter(|s| report.cells.get(*s) > 0).collect();
     let mut header = vec!["expansion", "column"];
@@ -281,8 +281,7 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
             count_noun(errors, "cell")
         );
     }
-    // Cells without a value that the tables do not show as such: they keep what
-    // an earlier answer said.
+    // Cells that got no value this time although the table shows one: they kept an earlier answer.
     let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
     if kept > 0 {
         anstream::println!(

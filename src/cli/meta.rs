@@ -1,11 +1,11 @@
-//! A smoothie's meta as a person reads it: after a query, and before one.
+//! Formats a query's metadata for the terminal, after the query or for `explain`.
 
 use super::progress::{duration, in_brackets};
 use crate::format::{count_noun, thousands};
 use crate::query::Meta;
 use crate::spec::Spec;
 
-/// What a query did.
+/// Formats the metadata of a finished query.
 pub fn ran(meta: &Meta, spec: &Spec) -> String {
     let mut out = routes(meta);
     line(
@@ -25,7 +25,7 @@ pub fn ran(meta: &Meta, spec: &Spec) -> String {
     out
 }
 
-/// What a query would do.
+/// Formats the metadata of an explained query.
 pub fn explained(meta: &Meta, spec: &Spec) -> String {
     let mut out = routes(meta);
     if meta.routes.is_empty() {
@@ -51,8 +51,8 @@ pub fn explained(meta: &Meta, spec: &Spec) -> String {
     out
 }
 
-/// The plan of an explained query: each SELECT, its conditions, and what each rule
-/// came to there.
+/// Formats the plan of an explained query: each SELECT, its conditions, and the decision of each
+/// rule.
 pub fn plan(meta: &Meta) -> String {
     if meta.routes.is_empty() { String::new() } else { format!("plan\n{}", meta.plan) }
 }
@@ -61,11 +61,11 @@ fn line(out: &mut String, name: &str, value: &str) {
     out.push_str(&format!("{name:<10} {value}\n"));
 }
 
-/// Each call, its route, and why.
+/// Formats each call with its route and the reason for it.
 fn routes(meta: &Meta) -> String {
     let mut out = String::new();
     for route in &meta.routes {
-        // A call may stand on several lines of the query.
+        // A call may span several lines of the query.
         let call: Vec<&str> = route.call.split_whitespace().collect();
         line(&mut out, "call", &call.join(" "));
         let place = match (route.expansion.as_str(), route.column.as_str()) {
@@ -79,7 +79,7 @@ fn routes(meta: &Meta) -> String {
     out
 }
 
-/// The passes, and what each needed.
+/// Formats the number of passes and the values each one needed.
 fn demand(meta: &Meta) -> String {
     let each: Vec<String> = meta.passes.iter().map(|p| thousands(p.demanded)).collect();
     match each.as_slice() {

@@ -1,5 +1,5 @@
-//! The command line: clap's types, one file a command, and the one place that
-//! prints errors. Data goes to stdout, talk to stderr.
+//! The command line: clap's types, one file per command, and the only code that prints errors. Data
+//! goes to stdout, messages to stderr.
 
 mod cache;
 mod check;
@@ -205,7 +205,7 @@ fn budget(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Flags that name the cache.
+/// Cache selection, shared by every command that reads facts.
 #[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
     /// Cache of facts: a directory, or `postgres://user@host/database` to share it between machines
@@ -217,7 +217,7 @@ struct CacheFlags {
     no_cache: bool,
 }
 
-/// The providers by their names.
+/// Returns the parser of `--provider`, which lists the known names.
 fn providers() -> impl TypedValueParser<Value = Provider> {
     PossibleValuesParser::new(Provider::ALL.map(Provider::name))
         .try_map(|name| Provider::named(&name).ok_or("no provider"))
@@ -229,13 +229,13 @@ pub fn main() -> ExitCode {
     main_of(std::env::args_os())
 }
 
-/// Runs a command line: its words, the name of the program first.
+/// Runs a command line. The first word is the program's name.
 #[must_use]
 pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let parsed = command().try_get_matches_from(words);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        // Help and the version come this way, too.
+        // clap reports help and version as errors, too.
         Err(said) => {
             let _ = said.print();
             return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(failure::WRONG_INPUT));
@@ -282,8 +282,8 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))
 }
 
-/// Returns the command line: its help is the documentation of its types without
-/// their backticks, with examples at the end.
+/// Returns the command line. Its help texts are the doc comments of its types without backticks,
+/// with examples at the end.
 #[must_use]
 pub fn command() -> clap::Command {
     fn plain(text: Option<&clap::builder::StyledStr>) -> Option<String> {

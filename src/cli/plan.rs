@@ -70,7 +70,7 @@ fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
         let most = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
         let mut rows: Vec<Row> = Vec::new();
         let mut take = |key: &KeyRow| {
-            // Rows whose keys have another part are asked about by themselves.
+            // A request contains only rows of the same partition.
             let alike = rows.first().is_none_or(|first| {
                 expansion.part_of(&first.key) == expansion.part_of(&key.row.key)
             });

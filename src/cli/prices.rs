@@ -30,12 +30,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let book = PriceBook::bundled();
     let entries = select(book, options.model.as_deref())?;
     let for_reading = format == RowsFormat::Table;
-    // The reading form leaves out what only programs need.
+    // The table leaves out columns that only programs need.
     let columns: Vec<PriceColumn> =
         COLUMNS.into_iter().filter(|column| !for_reading || column.for_reading).collect();
     match print(&entries, &columns, format, book) {
         Ok(()) => {}
-        // A reader that has seen enough (| head) is no failure.
+        // A closed pipe (`| head`) is not an error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             return Ok(ExitCode::SUCCESS);
         }
@@ -134,7 +134,7 @@ fn print(
     for entry in entries {
         let values: Vec<Value> = columns.iter().map(|column| (column.value)(entry)).collect();
         let shown = |value| match value {
-            // In a table for reading, an empty cell is quieter than NULL.
+            // In the table, an empty cell is easier to read than NULL.
             &Value::Null if format == RowsFormat::Table => ValueRef::Text(b""),
             Value::Null => ValueRef::Null,
             Value::Integer(integer) => ValueRef::Integer(*integer),

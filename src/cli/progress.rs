@@ -1,5 +1,5 @@
-//! What a running command says on stderr: a bar on a terminal, plain lines
-//! elsewhere, JSON events on stdout with `--json`.
+//! Progress of a running command: a bar on a terminal, plain lines otherwise (both on stderr), or
+//! JSON events on stdout with `--json`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::IsTerminal;
@@ -14,12 +14,12 @@ use crate::format::{count_noun, thousands, usd};
 use crate::generate::{Event, Listener};
 use crate::usage::Usage;
 
-/// How often plain lines are printed.
+/// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How many different messages of failed requests are printed.
+/// Maximum number of distinct error messages of failed requests to print.
 const MOST_FAILURES: usize = 3;
 
-/// A listener that shows a run, and the handle that ends the show.
+/// Handle of a progress display.
 pub struct Progress {
     bar: ProgressBar,
     state: Arc<Mutex<ProgressState>>,
@@ -31,25 +31,25 @@ struct ProgressState {
     total: u64,
     done: u64,
     failures: Failures,
-    /// What was last said of each batch.
+    /// Last printed line of each batch.
     polled: HashMap<String, String>,
 }
 
-/// The messages of failed requests that were printed.
+/// Messages of failed requests that were already printed.
 #[derive(Default)]
 struct Failures(BTreeSet<String>);
 
 impl Failures {
-    /// Returns whether a message is to be printed: a new one, among the first few.
+    /// Returns true if a message is to be printed: it is new, and few were printed so far.
     fn is_new(&mut self, message: &str) -> bool {
         self.0.len() < MOST_FAILURES && self.0.insert(message.to_owned())
     }
 }
 
 impl Progress {
-    /// Shows a run the way this process is to talk.
+    /// Returns a progress display and the listener that updates it.
     pub fn new(talk: Talk) -> (Self, Listener) {
-        // Drawn from the first thing to do on.
+        // Hidden until the run has something to do.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let drawn = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
@@ -75,8 +75,8 @@ impl Progress {
         (progress, listener)
     }
 
-    /// Shows a query: a line when a pass must ask, on a terminal alone, since
-    /// rows are what is waited for; what fails is told anywhere.
+    /// Returns a listener for a query. It prints a line for each pass that asks the model, on a
+    /// terminal only, so that it does not disturb the rows. It prints failures everywhere.
     pub fn of_passes(talk: Talk) -> Listener {
         let shown = !talk.quiet && std::io::stderr().is_terminal();
         let failures = Mutex::new(Failures::default());
@@ -95,14 +95,14 @@ impl Progress {
         })
     }
 
-    /// Ends the show; the bar stays where it was.
+    /// Ends the display; the bar stays visible.
     pub fn finish(&self) {
         if self.bar.length().unwrap_or(0) > 0 {
             self.bar.abandon();
         }
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
     }
@@ -156,7 +156,7 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
                     String::new()
                 }
             );
-            // A day of looking is many lines; what is said again is not said.
+            // A batch is polled for up to a day, so print only changes.
             if talk.json || state.polled.get(batch) != Some(&text) {
                 tell(talk, bar, event, &text);
                 state.polled.insert(batch.clone(), text);
@@ -189,7 +189,7 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
     }
 }
 
-/// Says a line, as this process is to talk.
+/// Prints a line or the JSON event, depending on the output options.
 fn tell(talk: Talk, bar: &ProgressBar, event: &Event, text: &str) {
     if talk.json {
         anstream::println!("{}", event.to_json());
@@ -207,12 +207,12 @@ fn used(usage: &Usage) -> String {
     )
 }
 
-/// Returns notes in brackets after a space, or nothing if there are none.
+/// Returns the notes in parentheses after a space, or nothing if there are none.
 pub fn in_brackets(notes: &[String]) -> String {
     if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) }
 }
 
-/// Seconds as a person reads them.
+/// Formats seconds for the terminal.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),

@@ -36,19 +36,20 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let mut rows = rows::to_stdout(format);
     match ask(&input, rows.as_mut(), talk) {
         Ok(meta) => Ok(told(&meta, &input, options, talk)),
-        // A reader that has seen enough (| head) is no failure.
+        // A closed pipe (`| head`) is not an error.
         Err(EndedQuery::Enough) => Ok(ExitCode::SUCCESS),
         Err(EndedQuery::Failed(failure)) => {
-            // Told where the rows are, when some are; else as by every command.
+            // If the output has begun, the failure is reported in it; otherwise as for every other
+            // command.
             let told = rows.close(Err(&failure.to_json())).unwrap_or(false);
             Ok(failure.print(talk.json && !told))
         }
     }
 }
 
-/// How a query without a result ended.
+/// Reasons why a query ended without a result.
 enum EndedQuery {
-    /// Its reader went away.
+    /// The reader closed the pipe.
     Enough,
     Failed(Failure),
 }
@@ -59,8 +60,7 @@ impl From<Failure> for EndedQuery {
     }
 }
 
-/// Runs the query, and writes its rows; what it needs is opened only when it
-/// has calls.
+/// Runs the query and writes its rows. Opens facts and model only if the query has calls.
 fn ask(input: &Input<'_>, rows: &mut dyn RowsOut, talk: Talk) -> Result<Meta, EndedQuery> {
     let mut no_model = None;
     let ran = if input.has_calls() {
@@ -82,7 +82,7 @@ fn ask(input: &Input<'_>, rows: &mut dyn RowsOut, talk: Talk) -> Result<Meta, En
     })
 }
 
-/// What is said of a query that ended well, and its exit code.
+/// Prints the notes of a successful query and returns its exit code.
 fn told(meta: &Meta, input: &Input<'_>, options: &Options, talk: Talk) -> ExitCode {
     if options.meta {
         anstream::eprint!("{}", meta::ran(meta, &input.session.spec));

@@ -69,13 +69,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A share with its interval: `56.2 % (52.5 to 59.8)`.
+/// Formats a share with its interval: `56.2 % (52.5 to 59.8)`.
 fn shown(share: Share) -> String {
     let (low, high) = share.interval();
     format!("{:.1} % ({low:.1} to {high:.1})", share.percent())
 }
 
-/// A line a column.
+/// Returns a table with one row per column.
 fn summary(scores: &[ColumnScore]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -97,7 +97,7 @@ fn summary(scores: &[ColumnScore]) -> Table {
     table
 }
 
-/// A column's cells by state and model, and what differs.
+/// Prints a column's results by state and model, and its differences.
 fn tell(score: &ColumnScore, most: usize) {
     anstream::println!("\n{}.{}", score.expansion, score.column);
     for (what, shares) in [("state", &score.states), ("model", &score.models)] {

@@ -1,5 +1,4 @@
-//! From flags to a session: a spec with its flags applied, its database, its
-//! facts.
+//! Opens a session from flags: a spec with the flags applied, its database and its facts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
 use crate::spec::Draft;
 
-/// Reads and checks a spec; flags win over it.
+/// Reads and checks a spec; flags override it.
 pub fn open(
     path: &Path,
     flags: &ModelFlags,
@@ -22,7 +21,7 @@ pub fn open(
     of(Draft::read(path)?, flags, budget, command)
 }
 
-/// A database without a spec: no expansions, and the model that flags name.
+/// Opens a database without a spec: no expansions, and the model that the flags name.
 pub fn bare(
     database: &Path,
     flags: &ModelFlags,
@@ -33,7 +32,7 @@ pub fn bare(
     of(Draft::bare(database.path().to_owned()), flags, budget, command)
 }
 
-/// Checks a draft; flags win over it.
+/// Checks a spec; flags override it.
 pub fn of(
     draft: Draft,
     flags: &ModelFlags,
@@ -60,7 +59,7 @@ fn overrides(flags: &ModelFlags) -> SpecOverrides {
     }
 }
 
-/// Where the flags say that facts are.
+/// Returns the cache that the flags select.
 pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
     if flags.no_cache {
         return Cache::Temporary;
@@ -72,18 +71,18 @@ pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
     }
 }
 
-/// The URL of the server that the flags name.
+/// Returns the URL of the cache server that the flags name.
 pub fn server(flags: &CacheFlags) -> Option<String> {
     let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
     Some(cache.to_string_lossy().into_owned())
 }
 
-/// Tells on stderr what a user who waits wants to know.
+/// Returns a callback that prints status messages on stderr.
 pub fn say() -> Say {
     Arc::new(|line| anstream::eprintln!("warning: {line}"))
 }
 
-/// Tells of facts that were opened what their user should know.
+/// Prints the location of the opened facts, and warns about damage.
 pub fn tell(facts: &Facts, talk: Talk) {
     if talk.verbose {
         let through = match facts.owner() {
@@ -97,12 +96,12 @@ pub fn tell(facts: &Facts, talk: Talk) {
     }
 }
 
-/// The directory of the facts.
+/// Returns the cache directory.
 pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
     flags.cache.clone().map_or_else(user_cache, Ok)
 }
 
-/// Shows warnings, unless there is to be quiet.
+/// Prints warnings, unless `--quiet` is set.
 pub fn warn(warnings: &Problems, talk: Talk) {
     use std::io::IsTerminal;
     if !talk.quiet && !warnings.problems.is_empty() {

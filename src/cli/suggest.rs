@@ -71,7 +71,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds to the spec; nothing is written that would not pass `hqdl check`.
+/// Adds the suggestions to the spec. Writes nothing that would not pass `hqdl check`.
 fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, Failure> {
     let failed = |e: &std::io::Error| {
         Failure::input(format!("cannot write {}: {e}", path.display()), "nothing was added")
@@ -88,7 +88,7 @@ fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, F
         return Ok(added);
     }
     Draft::parse(path, written.clone())?.check(database)?;
-    // Through a link to the file itself, and whole or not at all.
+    // Resolve links first, and replace the file atomically.
     let file = path.canonicalize().map_err(|e| failed(&e))?;
     let part = file.with_extension("toml.part");
     let mode = std::fs::metadata(&file).map_err(|e| failed(&e))?.permissions();
@@ -99,7 +99,7 @@ fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, F
     Ok(added)
 }
 
-/// A question as a person reads of it.
+/// Formats a suggestion for the terminal.
 fn told(question: &Suggestion) -> String {
     let asked = &question.asked;
     let mut out = format!("{}\n", question.question);

@@ -39,7 +39,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The database to look in: the one named, or where a spec publishes to.
+/// Returns the database to read: the one named, or the target of a spec.
 fn target(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(db) = &options.db {
         return Ok(db.clone());

@@ -1,11 +1,11 @@
-//! What clients wait for: each can be told to end.
+//! Work in progress for clients; all of it can be interrupted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The interrupts of all that clients have running.
+/// Interrupt handles of all work in progress for clients.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clients(Arc<Mutex<ClientTable>>);
 
@@ -17,8 +17,8 @@ struct ClientTable {
 }
 
 impl Clients {
-    /// Something begins for a client. When what is returned is dropped, its
-    /// interrupt becomes true: the client has gone, or needs it no more.
+    /// Registers work for a client. When the returned guard is dropped, the interrupt becomes true,
+    /// so the work ends as soon as the client leaves.
     pub(super) fn begin(&self) -> (Served, watch::Receiver<bool>) {
         let mut table = self.table();
         let (send, receive) = watch::channel(table.ending);
@@ -29,7 +29,7 @@ impl Clients {
         (Served { clients: self.clone(), id }, receive)
     }
 
-    /// Interrupts everything, and what comes later.
+    /// Interrupts all work, including work that is registered later.
     pub(super) fn end_all(&self) {
         let mut table = self.table();
         table.ending = true;
@@ -38,7 +38,7 @@ impl Clients {
         });
     }
 
-    /// How many are served.
+    /// Returns the number of clients with work in progress.
     pub(super) fn count(&self) -> usize {
         self.table().all.len()
     }
@@ -48,7 +48,7 @@ impl Clients {
     }
 }
 
-/// One that is served.
+/// Guard of one client's work.
 #[derive(Debug)]
 pub(super) struct Served {
     clients: Clients,

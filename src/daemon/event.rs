@@ -1,4 +1,4 @@
-//! All that can happen to the daemon.
+//! Events of the daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,89 +13,87 @@ use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
 
-/// Something that happened. The set is closed: what is not here does not
-/// happen to the daemon.
+/// An event of the loop. The set is closed: the loop reacts to nothing else.
 pub(super) enum DaemonEvent {
-    /// Files changed; each change is told once it is quiet.
+    /// Files changed. Each change is reported once the file is quiet.
     Files(Vec<PathBuf>),
-    /// It is time to look at all files: the system does not tell of changes.
+    /// All files are to be compared, because the system missed changes or is not watching.
     Look,
-    /// The system cannot tell of changes, or not of all.
+    /// The system cannot report all changes.
     Blind(String),
-    /// A moment that was waited for has come.
+    /// A timer expired.
     Clock,
-    /// A client wants a run.
+    /// A client requests a run.
     Start(Box<RunWish>),
-    /// A client wants a run to end.
+    /// A client cancels a run. The reply is true if the run was in progress.
     Interrupt(u64, oneshot::Sender<bool>),
     /// A spec was read and checked.
     Checked(Box<Checked>),
-    /// A run has something to show.
+    /// A run has new progress.
     Progress(u64),
     /// A run has ended.
     Ended(Box<EndedRun>),
-    /// Read everything again.
+    /// Reread all specs.
     Reload,
-    /// End.
+    /// Shut down.
     Stop,
 }
 
-/// A run that somebody wants.
+/// A requested run.
 pub(super) struct RunWish {
-    /// The spec's name.
+    /// Name of the spec.
     pub(super) spec: String,
-    /// What to ask.
+    /// Cells to ask for.
     pub(super) selection: Selection,
-    /// USD it may spend, instead of the spec's word.
+    /// Budget in USD, instead of the spec's.
     pub(super) budget: Option<f64>,
-    /// How long the database may take over the selection's SQL.
+    /// Time limit of the database for the selection's SQL.
     pub(super) timeout: Option<Duration>,
-    /// Why.
+    /// Cause of the run.
     pub(super) cause: Cause,
-    /// Told the run's number, or why there is none.
+    /// Receives the run's number, or the reason why it was rejected.
     pub(super) begun: oneshot::Sender<Result<u64, Failure>>,
-    /// Told when it has ended.
+    /// Receives a message when the run has ended.
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
-/// A spec was read and checked.
+/// Result of checking a spec.
 pub(super) struct Checked {
     pub(super) name: String,
     pub(super) cause: Cause,
-    /// The files it depends on, as they were before.
+    /// Files the spec depends on, with their fingerprints before they were read.
     pub(super) files: Vec<(PathBuf, Stamp)>,
     pub(super) result: Result<Arc<ActiveSpec>, Arc<Failure>>,
 }
 
-/// A run has ended.
+/// Result of a run.
 pub(super) struct EndedRun {
     pub(super) id: u64,
     pub(super) seconds: f64,
-    /// How the columns stand, where that was found out.
+    /// Reports of the columns; `None` if the run did not determine them.
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
-    /// Values that it needed and were known.
+    /// Number of needed values that were already known.
     pub(super) reused: u64,
     pub(super) complete: bool,
     pub(super) interrupted: bool,
     pub(super) failure: Option<Failure>,
-    /// What would be asked, when nothing was.
+    /// Plan of the missing cells, if the run was not allowed to ask.
     pub(super) plan: Option<Json>,
     pub(super) after: After,
 }
 
-/// What is to come after a run.
+/// Follow-up of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
-    /// Nothing.
+    /// Do nothing.
     Rest,
-    /// The same again, in a while or when a file changes: what failed may pass.
+    /// Run again after a pause or when a file changes, since the failure may be temporary.
     Retry,
-    /// Nothing until somebody says so or the spec changes: it would fail again,
-    /// or spend more than a run may.
+    /// Wait for approval or a changed spec: a retry would fail again, or exceed the budget of a
+    /// run.
     Hold,
-    /// Nothing until somebody says so, the spec changes, or the next day begins:
-    /// the budget of this one is spent.
+    /// Wait for approval, a changed spec, or the next day: today's budget is exhausted.
     Tomorrow,
 }

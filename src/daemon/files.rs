@@ -1,6 +1,6 @@
-//! The files that specs depend on, found by the names the system tells of them
-//! by, and watched. What a change costs depends on the files that changed and
-//! on the specs that depend on them, not on how many specs there are.
+//! Index and watches of the files that specs depend on, by the paths that the system reports. The
+//! cost of a change depends on the changed files and the specs that depend on them, not on the
+//! number of specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use super::listing::{beside, names};
 use super::servers;
 use super::watch::Watch;
 
-/// Which specs depend on which files.
+/// Maps files to the specs that depend on them.
 #[derive(Default)]
 pub(super) struct Files {
-    /// The specs, by every name of a file and of its write-ahead log.
+    /// Specs by every path of a file and of its write-ahead log.
     specs: BTreeMap<PathBuf, BTreeSet<String>>,
-    /// The names and the directories of a spec's files.
+    /// Paths and directories of each spec's files.
     of: BTreeMap<String, Depends>,
-    /// Without one, somebody looks at all files every so often.
+    /// Watcher; `None` if the files are polled.
     watch: Option<Watch>,
 }
 
@@ -31,9 +31,8 @@ impl Files {
         Self { watch, ..Self::default() }
     }
 
-    /// A spec depends on these files, and on no others. They may have been put
-    /// elsewhere since this was said last: their names and the directories to
-    /// watch are found out anew.
+    /// Sets the files that a spec depends on. Their paths and directories are resolved again,
+    /// because a file may have moved since the last call.
     pub(super) fn set<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
         let mut now = Depends::default();
         for file in files {
@@ -58,7 +57,7 @@ impl Files {
         self.of.insert(spec.to_owned(), now);
     }
 
-    /// A spec has gone.
+    /// Removes a spec.
     pub(super) fn forget(&mut self, spec: &str) {
         let Some(before) = self.of.remove(spec) else { return };
         self.drop_names(spec, before.names.iter());
@@ -79,35 +78,35 @@ impl Files {
         }
     }
 
-    /// The specs that changed paths concern: their files, write-ahead logs, or
-    /// directories on the way to them.
+    /// Returns the specs that the changed paths affect: paths of their files, of write-ahead logs,
+    /// or of parent directories.
     pub(super) fn concerned(&self, paths: &[PathBuf]) -> BTreeSet<String> {
-        // What is below a path comes right after it.
+        // Paths below a directory directly follow it in the order of the map.
         let below = |path| self.specs.range::<PathBuf, _>(path..);
         let found =
             paths.iter().flat_map(|p| below(p).take_while(move |(name, _)| name.starts_with(p)));
         found.flat_map(|(_, specs)| specs.iter().cloned()).collect()
     }
 
-    /// Directories may have been taken away or put in another's place.
+    /// Renews the watches of directories that may have been removed or replaced.
     pub(super) fn lost(&mut self, changed: &[PathBuf]) {
         if let Some(watch) = &mut self.watch {
             watch.lost(changed);
         }
     }
 
-    /// Whether the system tells of changes.
+    /// Returns true if the system reports changes.
     pub(super) fn is_watched(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Why not all changes are seen.
+    /// Returns the reason why some changes are not reported, if any.
     pub(super) fn blind(&self) -> Option<String> {
         self.watch.as_ref()?.failed()
     }
 }
 
-/// The directory to watch for a file: its own, or the nearest above that is there.
+/// Returns the directory to watch for a file: its own, or the nearest existing ancestor.
 fn nearest(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(|dir| dir.is_dir())
 }

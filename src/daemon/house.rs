@@ -1,4 +1,4 @@
-//! What everybody who works for the daemon may use beside the loop.
+//! Shared handles of the daemon's tasks.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::spending::ColumnSpending;
 use super::status::DaemonStatus;
 use crate::facts::Facts;
 
-/// What subscribers are told, as it is sent.
+/// Server-sent event of a subscriber.
 pub(super) type SentEvent = axum::response::sse::Event;
 
-/// All that others may use beside the loop.
+/// Handles that tasks use without asking the loop.
 #[derive(Clone)]
 pub(super) struct DaemonContext {
     pub(super) facts: Arc<Facts>,

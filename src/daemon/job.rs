@@ -1,5 +1,5 @@
-//! What takes time, each on a thread of its own: checking a spec, and running
-//! one. A thread ends by telling the loop.
+//! Long-running jobs, each on its own thread: checking a spec and running one. A thread reports its
+//! result to the loop as an event.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use crate::query::guard::Guard;
 use crate::spec::Spec;
 use crate::usage::Usage;
 
-/// How often a run shows itself at most.
+/// Minimum interval between progress events of a run.
 const SHOWN_EVERY: Duration = Duration::from_millis(100);
 
-/// Reads and checks a spec.
+/// Reads and checks a spec on a new thread.
 pub(super) fn check(
     name: String,
     path: PathBuf,
@@ -50,7 +50,7 @@ pub(super) fn check(
     });
 }
 
-/// A run to be made.
+/// Parameters of a run.
 pub(super) struct RunOrder {
     pub(super) id: u64,
     pub(super) name: String,
@@ -58,18 +58,17 @@ pub(super) struct RunOrder {
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
-    /// How long the database may take over the keys of a selection's SQL.
+    /// Time limit of the database for the keys of the selection's SQL.
     pub(super) timeout: Option<Duration>,
-    /// Whether the model may be asked; else what is known is published and the
-    /// rest is priced.
+    /// Whether the run may ask the model. If not, it publishes the known values and plans the rest.
     pub(super) spend: bool,
 }
 
-/// How far a run has come.
+/// Progress of a run, shared with the loop.
 #[derive(Default)]
 pub(super) struct RunProgress(Mutex<Going>);
 
-/// The figures of a run under way.
+/// Counters of a run in progress.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Going {
     pub(super) cells: u64,
@@ -78,12 +77,12 @@ pub(super) struct Going {
     pub(super) failed: u64,
     pub(super) last_error: Option<String>,
     told: Option<Instant>,
-    /// Whether something has happened since that nobody was told.
+    /// Whether something happened since the last progress event.
     owed: bool,
 }
 
 impl RunProgress {
-    /// The figures now.
+    /// Returns the current counters.
     pub(super) fn now(&self) -> Going {
         self.lock().clone()
     }
@@ -92,7 +91,7 @@ impl RunProgress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A listener that keeps the figures, counts them, and tells the loop.
+    /// Returns a listener that updates the counters and the metrics, and notifies the loop.
     fn listener(
         self: &Arc<Self>,
         id: u64,
@@ -122,7 +121,7 @@ impl RunProgress {
                 _ => return,
             };
             if at_once || going.told.is_none_or(|t| t.elapsed() >= SHOWN_EVERY) {
-                // A loop that is busy is told of the next event.
+                // If the loop's queue is full, the next event notifies it.
                 let is_told = events.try_send(DaemonEvent::Progress(id)).is_ok();
                 going.told = is_told.then(Instant::now);
             } else {
@@ -131,8 +130,8 @@ impl RunProgress {
         })
     }
 
-    /// Tells the loop again, in a moment, when something happens until then: the last
-    /// thing before a long silence is shown, too.
+    /// Notifies the loop again after a short delay if something happens until then, so that the
+    /// last event before a long silence is shown, too.
     pub(super) fn look_again(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
@@ -146,7 +145,7 @@ impl RunProgress {
     }
 }
 
-/// Makes a run.
+/// Runs a spec on a new thread.
 pub(super) fn run(
     order: RunOrder,
     facts: Arc<Facts>,
@@ -186,7 +185,7 @@ fn make(
     let model = match (&order.loaded.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),
         (Err(_), false) => model::for_planning(&spec)?,
-        // What is known is published before it is said that nobody can be asked.
+        // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
             let kept = make(&without_spending(order), facts, listener, interrupt)?;
             let missing = kept.columns.iter().flatten().any(|c| c.unasked > 0);
@@ -205,8 +204,8 @@ fn make(
         Err(failure) => return Err(broken_off(&guard).unwrap_or_else(|| failure.into())),
     };
     let command = format!("daemon {}", order.name);
-    // Once it asks, the keys are found: what was answered is published, whatever
-    // ends the run.
+    // When the run starts to ask, its keys are complete. From then on the guard is released, so
+    // that answers are published even if the run is interrupted.
     let (told, free) = (Arc::clone(listener), guard.freeing());
     let listener: Listener = Arc::new(move |event: &generate::Event| {
         if matches!(event, generate::Event::Begin { .. }) {
@@ -282,7 +281,7 @@ fn after(report: &Report) -> After {
     }
 }
 
-/// Whether what ended a run is the budget of the day.
+/// Returns true if the daily budget ended the run.
 fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
     let (Some(day), Some(Stopped::Endpoint(ModelError::Budget(reached)))) =
         (spec.limits.budget_usd_per_day, report.stopped.as_deref())
@@ -290,7 +289,7 @@ fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failur
         return Ok(false);
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
-    // A run's own budget may be the same sum.
+    // The run's own budget may have the same amount.
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 
@@ -310,7 +309,7 @@ fn failed(failure: Failure, after: After) -> EndedRun {
     }
 }
 
-/// Why a guard broke off what was asked for, when it did.
+/// Returns the reason why the guard interrupted the database, if it did.
 pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
     guard.broken().map(|broken| match broken {
         QueryError::Timeout(limit) => Failure::input(

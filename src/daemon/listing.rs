@@ -1,5 +1,4 @@
-//! What stands in files, cheaply: which specs there are, and whether what they
-//! depend on is still what it was.
+//! Cheap checks of files: lists the specs, and detects whether a file has changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +8,16 @@ use std::time::SystemTime;
 use super::servers;
 use crate::spec::is_server;
 
-/// How often a file was looked at or looked up since the process began.
+/// Number of file system checks since the process started.
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 
-/// How often a file was looked at, to see a change or to find its names.
+/// Returns the number of checks that looked for a change or resolved a path.
 pub(super) fn looks() -> u64 {
     LOOKS.load(Ordering::Relaxed)
 }
 
-/// The specs of a directory, by name: every `*.toml` in it, or the one file that
-/// was named. A directory that is not there has none.
+/// Returns the specs by name: every `*.toml` of a directory, or one given file. A missing directory
+/// has none.
 pub(super) fn specs(place: &Path) -> BTreeMap<String, PathBuf> {
     let named = |path: PathBuf| Some((name(&path)?, path));
     if place.is_file() {
@@ -28,29 +27,29 @@ pub(super) fn specs(place: &Path) -> BTreeMap<String, PathBuf> {
     entries.map(|e| e.path()).filter_map(named).filter(|(_, p)| p.is_file()).collect()
 }
 
-/// The name of the spec that a file is, when its own name is that of a spec.
+/// Returns the spec's name for a file, or `None` if it is not a spec file.
 pub(super) fn name(path: &Path) -> Option<String> {
-    // One that is not UTF-8 is told of when it is read.
+    // A name that is not UTF-8 is reported when the file is read.
     let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
     toml.then(|| name.into_owned())
 }
 
-/// What a file holds, as far as it takes to see a change.
+/// Fingerprint of a file's contents, enough to detect a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stamp {
-    /// It is not there.
+    /// The file does not exist.
     Missing,
-    /// A text, by its content: an editor that saves the same thing changes nothing.
+    /// Hash of a text file, so that saving the same text is not a change.
     Text(blake3::Hash),
-    /// A database on a server, by what it said last.
+    /// Change counter of a database server, as last reported.
     Server(Option<i64>),
-    /// Anything greater, by size and time, with its write-ahead log.
+    /// Size and modification time of any other file, and of its write-ahead log.
     File(u64, Option<SystemTime>, Option<(u64, Option<SystemTime>)>),
 }
 
 impl Stamp {
-    /// The stamp of a file.
+    /// Returns the fingerprint of a file.
     pub(super) fn of(path: &Path) -> Self {
         if is_server(path) {
             return Self::Server(servers::said(path));
@@ -60,8 +59,8 @@ impl Stamp {
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
         }
-        // A log without a page is there or not as readers come and go.
-        // It stands beside the database itself, not beside a link to it.
+        // An empty log appears and disappears as readers come and go. The log is next to the
+        // database itself, not next to a link to it.
         let real = path.canonicalize();
         let log = std::fs::metadata(beside(real.as_deref().unwrap_or(path), "-wal"))
             .ok()
@@ -70,8 +69,8 @@ impl Stamp {
     }
 }
 
-/// The names by which the system tells of a file: where it was put, and where it
-/// is when that is a link.
+/// Returns the paths by which the system reports a file: the path with its directory resolved, and
+/// the fully resolved path.
 pub(super) fn names(file: &Path) -> [PathBuf; 2] {
     LOOKS.fetch_add(1, Ordering::Relaxed);
     let put = file.ancestors().skip(1).find_map(|dir| {
@@ -84,7 +83,7 @@ pub(super) fn names(file: &Path) -> [PathBuf; 2] {
     ]
 }
 
-/// A file that `SQLite` puts beside a database.
+/// Returns the path of a file that `SQLite` creates next to a database.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

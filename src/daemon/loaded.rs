@@ -15,21 +15,19 @@ use crate::spec::{Draft, Spec, is_server};
 
 /// A spec that passed its checks.
 pub(super) struct ActiveSpec {
-    /// What it says, however it is written.
+    /// Hash of the parsed spec, independent of its formatting.
     pub(super) meaning: blake3::Hash,
-    /// The spec.
     pub(super) spec: Spec,
-    /// What is worth a look.
     pub(super) warnings: Problems,
-    /// Who is asked; without a key, why nobody is.
+    /// Model of the spec, or the reason why there is none, such as a missing key.
     pub(super) model: Result<Arc<dyn Model>, Arc<Failure>>,
-    /// What the model was made from: it is kept, with what its limiter knows, as
-    /// long as this is the same.
+    /// Inputs of the model. While they stay the same, the model is reused, together with its rate
+    /// limiter's state.
     made_from: String,
 }
 
-/// What reading a spec brought: the files it depends on, as they were before it
-/// was read, and the spec.
+/// Result of reading a spec: the files it depends on, with their fingerprints before they were
+/// read, and the spec.
 pub(super) struct SpecReading {
     pub(super) files: Vec<(PathBuf, Stamp)>,
     pub(super) spec: Result<ActiveSpec, Failure>,

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Metrics of the daemon.
 
 mod text;
 
@@ -17,10 +17,10 @@ use crate::usage::Usage;
 
 /// Upper bounds of the histograms' buckets, in seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
-/// How a request to a model can end.
+/// Outcomes of a model request.
 const OUTCOMES: [&str; 5] = ["answered", "refused", "failed", "too_long", "no_answer"];
 
-/// All that is counted since the daemon began.
+/// All counters since the start of the daemon.
 #[derive(Default)]
 pub(super) struct Metrics {
     outcomes: [AtomicU64; 5],
@@ -29,18 +29,18 @@ pub(super) struct Metrics {
     cells: [AtomicU64; 7],
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
-    /// Billionths of a dollar.
+    /// In billionths of a USD.
     cost: AtomicU64,
     hits: AtomicU64,
-    /// Queries that wait for a place.
+    /// Requests that wait for a permit.
     pub(super) waiting: AtomicI64,
-    /// Connections that are open, and those of them that are event streams.
+    /// Open connections, and open event streams among them.
     pub(super) connections: AtomicI64,
     pub(super) streams: AtomicI64,
     served: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
 }
 
-/// Durations by how long they were.
+/// Histogram of durations.
 #[derive(Default)]
 struct Histogram {
     buckets: [AtomicU64; BOUNDS.len()],
@@ -81,15 +81,15 @@ impl Metrics {
         served.entry((route, status)).or_default().add(took);
     }
 
-    /// Counts values that were known and needed no asking.
+    /// Counts values that were already known.
     pub(super) fn reused(&self, values: u64) {
         self.hits.fetch_add(values, Ordering::Relaxed);
     }
 
-    /// A listener that counts what one run or query uses.
+    /// Returns a listener that counts the usage of one run or query.
     pub(super) fn listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
-        // A run tells what it has used so far; what came since is counted.
+        // A run reports cumulative usage, so only the difference is counted.
         let before = Mutex::new(Usage::default());
         Arc::new(move |event: &Event| {
             let Event::Kept { cells, usage } = event else { return };
@@ -103,7 +103,7 @@ impl Metrics {
             add(&metrics.output_tokens, since(usage.output_tokens, before.output_tokens));
             let cost = (usage.cost_usd - before.cost_usd).max(0.0) * 1e9;
             add(&metrics.cost, cost.round() as u64);
-            // Threads may tell out of turn.
+            // Events of several threads may arrive out of order.
             if usage.requests > before.requests {
                 *before = *usage;
             }
@@ -118,7 +118,7 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    /// Counts what a model is asked.
+    /// Wraps a model.
     pub(super) fn of(model: Arc<dyn Model>, metrics: &Arc<Metrics>) -> Arc<dyn Model> {
         Arc::new(Self { model, metrics: Arc::clone(metrics) })
     }
@@ -207,7 +207,7 @@ impl Model for Metered {
     }
 }
 
-/// Counted in a gauge, as long as this lives.
+/// Increments a gauge, and decrements it on drop.
 pub(super) struct Counted(Arc<Metrics>, fn(&Metrics) -> &AtomicI64);
 
 impl Counted {
@@ -223,8 +223,7 @@ impl Drop for Counted {
     }
 }
 
-/// A request that is with the model, until this is dropped: also when nobody
-/// waits for it any more.
+/// Counts a request in flight until it is dropped, including requests whose caller gave up.
 struct RequestUnderWay<'a>(&'a AtomicI64);
 
 impl Drop for RequestUnderWay<'_> {

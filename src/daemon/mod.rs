@@ -1,20 +1,23 @@
-//! The daemon: specs watched and kept materialized, cache and limits shared, and
-//! HTTP on loopback to ask it all.
+//! The daemon watches specs and keeps them materialized, shares the cache and the rate limits, and
+//! serves all of it over HTTP on loopback.
 //!
 //! ```text
 //! watch | clock | http | signals → Event → one loop → checks, runs (threads) → Event
 //! ```
 //!
-//! The loop owns what changes: which specs are in force, what each
-//! lacks, which runs are under way. It never waits for anything else: reading a
-//! spec, asking a model and writing tables happen on threads that report back as
-//! events. What it knows it publishes as a [`DaemonStatus`], which
-//! every client reads without asking the loop.
+//! The loop owns all mutable state: the specs in force, their missing cells, and the runs in
+//! progress. It never blocks: threads read specs, ask models and write tables, and report back as
+//! events. The loop publishes its state as a [`DaemonStatus`], which every client reads without
+//! asking the loop.
 //!
-//! It ends in this order: no more connections and no more runs; what is in
-//! flight is finished, or left when the grace is over (and counts as spent, as
-//! after a kill); the cache is lent to nobody any more; the index is flushed; the
-//! lock is let go of.
+//! The daemon shuts down in this order:
+//!
+//! 1. It accepts no more connections and starts no more runs.
+//! 2. Requests in flight finish, or are abandoned after the grace period (they count as spent, as
+//!    after a kill).
+//! 3. The cache is no longer served to other processes.
+//! 4. The index is flushed.
+//! 5. The lock is released.
 
 mod clients;
 mod event;
@@ -47,11 +50,11 @@ use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::query::guard::limit_values;
 
-/// Where it listens when nobody says.
+/// Default address and port.
 pub const LISTEN: &str = "127.0.0.1:4735";
-/// Bytes that a value in a query of a client may have.
+/// Maximum size in bytes of a value in a client's query.
 const VALUE: i32 = 16 << 20;
-/// The variable that holds the token of clients.
+/// Environment variable with the clients' token.
 pub const TOKEN: &str = "HQDL_TOKEN";
 
 /// Limits of each client; 0 means no limit.
@@ -67,11 +70,11 @@ pub struct ClientLimits {
     pub megabytes: u32,
 }
 
-/// How a daemon is to run.
+/// Settings of the daemon.
 pub struct Settings {
-    /// The directory of the specs, or one spec.
+    /// Directory of the specs, or one spec file.
     pub specs: PathBuf,
-    /// Where it listens.
+    /// Address and port to listen on.
     pub listen: SocketAddr,
     /// Unix socket that it serves the same on.
     pub socket: Option<PathBuf>,
@@ -79,34 +82,33 @@ pub struct Settings {
     pub client_limits: ClientLimits,
     /// Proxies whose `X-Forwarded-For` names the client.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Names that clients may call it by, besides addresses and `localhost`.
+    /// Host names that clients may use, besides addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// What clients must show; demanded beyond loopback.
+    /// Token that clients must send; required if the address is not loopback.
     pub token: Option<secrecy::SecretString>,
-    /// Whether it asks for what is missing by itself.
+    /// Whether the daemon asks for missing cells without approval.
     pub spend: bool,
-    /// Looks at the files so often, instead of being told by the system.
+    /// Interval for polling files, instead of change events of the system.
     pub poll: Option<Duration>,
-    /// How long what is in flight may take at the end.
+    /// Time for requests in flight to finish at shutdown.
     pub grace: Duration,
-    /// Rows that one query may bring.
+    /// Maximum number of rows of one query.
     pub max_rows: u64,
-    /// Bytes that one query may bring.
+    /// Maximum number of bytes of one query's rows.
     pub max_bytes: u64,
-    /// How long a client may take to read the rows of a query, besides the time
-    /// that the database may take.
+    /// Time in which a client must read a query's rows, in addition to the query's timeout.
     pub read_within: Duration,
-    /// Opens the log file again: after a rotation.
+    /// Reopens the log file after a rotation.
     pub reopen_log: Box<dyn Fn() + Send + Sync>,
-    /// Who is told what happens, line by line.
+    /// Receives a line for each event of interest.
     pub say: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal ends the daemon.
 ///
 /// # Errors
-/// [`Failure`] when it cannot begin: the address is taken, the specs cannot be
-/// read, there is no token for an address that others reach.
+/// [`Failure`] if the daemon cannot start: the address is in use, the specs cannot be read, or
+/// other machines can reach the address and there is no token.
 pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     if !settings.listen.ip().is_loopback() && settings.token.is_none() {
         return Err(Failure::input(
@@ -122,7 +124,7 @@ pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
         .build()
         .map_err(|e| Failure::input(format!("cannot start: {e}"), ""))?;
     let ended = runtime.block_on(state::run(facts, settings));
-    // A query that does not end has had its grace.
+    // A query that is still running has used up its grace period.
     runtime.shutdown_timeout(Duration::from_millis(200));
     ended
 }

@@ -1,4 +1,4 @@
-//! The runs: those under way, and what the last ones did.
+//! Runs in progress, and the results of recent runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::job::{self, RunProgress};
 use super::spec::Begin;
 use super::status::{Cause, RunState, RunStatus};
 
-/// Runs at once, each of another spec.
+/// Maximum number of concurrent runs, each of a different spec.
 const AT_ONCE: usize = 4;
-/// Runs that are remembered.
+/// Maximum number of ended runs to keep.
 const REMEMBERED: usize = 200;
 
 /// All runs.
@@ -23,9 +23,9 @@ const REMEMBERED: usize = 200;
 pub(super) struct DaemonRuns {
     last: u64,
     going: Vec<DaemonRun>,
-    /// What ended runs did, the newest first.
+    /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
-    /// Who waits for runs that have ended.
+    /// Channels of the clients that wait for ended runs.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -37,31 +37,31 @@ struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Whether it does anything that is worth a line: a look at a spec that
-    /// lacks nothing is not.
+    /// Returns true if the run is listed. A run that a client did not request and that found no
+    /// missing cells is not.
     fn is_shown(&self) -> bool {
         self.status.cells > 0 || self.status.cause == Cause::Client
     }
 }
 
 impl DaemonRuns {
-    /// The number of the next run.
+    /// Returns the number of the next run.
     pub(super) fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Whether one more may begin.
+    /// Returns true if one more run may start.
     pub(super) fn has_room(&self) -> bool {
         self.going.len() < AT_ONCE
     }
 
-    /// How many are under way.
+    /// Returns the number of runs in progress.
     pub(super) fn under_way(&self) -> usize {
         self.going.len()
     }
 
-    /// Begins one.
+    /// Starts a run.
     pub(super) fn begin(&mut self, begin: Begin, house: &DaemonContext) {
         let Begin { order, ended } = begin;
         let limits = &order.loaded.spec.limits;
@@ -89,20 +89,20 @@ impl DaemonRuns {
         self.going.push(DaemonRun { status, progress, interrupt, waiting: ended });
     }
 
-    /// Tells a run to end; whether it is under way.
+    /// Interrupts a run. Returns true if it was in progress and not yet interrupted.
     pub(super) fn interrupt(&self, id: u64) -> bool {
         let run = self.going.iter().find(|r| r.status.id == id);
         run.is_some_and(|r| !r.interrupt.send_replace(true))
     }
 
-    /// Tells all to end.
+    /// Interrupts all runs.
     pub(super) fn interrupt_all(&self) {
         for run in &self.going {
             run.interrupt.send_replace(true);
         }
     }
 
-    /// A run has something to show.
+    /// Updates the progress of a run.
     pub(super) fn progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         if let Some(run) = self.going.iter_mut().find(|r| r.status.id == id) {
             take(run);
@@ -110,12 +110,12 @@ impl DaemonRuns {
         }
     }
 
-    /// The spec of a run under way.
+    /// Returns the spec of a run in progress.
     pub(super) fn spec_of(&self, id: u64) -> Option<String> {
         self.going.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
     }
 
-    /// A run has ended: what is to be said of it.
+    /// Records the end of a run. Returns a line to print, if the run is listed.
     pub(super) fn ended(&mut self, ended: &EndedRun) -> Option<String> {
         let at = self.going.iter().position(|r| r.status.id == ended.id)?;
         let mut run = self.going.swap_remove(at);
@@ -157,19 +157,19 @@ impl DaemonRuns {
         line
     }
 
-    /// Tells those who wait; by now everyone can see what has become of the runs.
+    /// Notifies the clients that wait for ended runs. Call this after the new status is published.
     pub(super) fn release(&mut self) {
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(());
         }
     }
 
-    /// Whether an ended run is remembered.
+    /// Returns true if the ended run is listed.
     pub(super) fn is_shown(&self, id: u64) -> bool {
         self.past.iter().any(|r| r.id == id)
     }
 
-    /// A run that is worth a line.
+    /// Returns a listed run.
     pub(super) fn shown(&self, id: u64) -> Option<Arc<RunStatus>> {
         let going = self.going.iter().find(|r| r.status.id == id && r.is_shown());
         going
@@ -177,7 +177,7 @@ impl DaemonRuns {
             .or_else(|| self.past.iter().find(|r| r.id == id).cloned())
     }
 
-    /// All that are worth a line, the newest first.
+    /// Returns all listed runs, newest first.
     pub(super) fn all(&self) -> Vec<Arc<RunStatus>> {
         let mut all: Vec<Arc<RunStatus>> = self
             .going

@@ -1,5 +1,5 @@
-//! Databases on servers, of whose changes no system tells: each is asked every so often
-//! how much has been written to it.
+//! Databases on servers. The system does not report their changes, so their change counters are
+//! polled.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,41 +9,41 @@ use tracing::debug;
 
 use crate::database::{Database, StoreError};
 
-/// What each server said last; `None` where it could not be asked.
+/// Last change counter of each server; `None` if it could not be queried.
 static SAID: Mutex<BTreeMap<PathBuf, Option<i64>>> = Mutex::new(BTreeMap::new());
 
 fn all_said() -> MutexGuard<'static, BTreeMap<PathBuf, Option<i64>>> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a server said last: another number when somebody has written there.
+/// Returns the server's last change counter, which differs after every write.
 pub(super) fn said(url: &Path) -> Option<i64> {
     all_said().get(url).copied().flatten()
 }
 
-/// Asks a server, and again every so often from now on.
+/// Queries a server now, and polls it from now on.
 pub(super) fn ask(url: &Path) {
     let said = Database::open(url).and_then(|database| database.changes());
     keep(url, said);
 }
 
-/// Asks a server no more.
+/// Stops polling a server.
 pub(super) fn forget(url: &Path) {
     all_said().remove(url);
 }
 
-/// Keeps what a server said; whether that is something else than before.
+/// Stores a change counter. Returns true if it differs from the stored one.
 fn keep(url: &Path, said: Result<i64, StoreError>) -> bool {
     let said = said.inspect_err(|error| debug!(%error, "a server cannot be asked")).ok();
     all_said().insert(url.to_owned(), said) != Some(said)
 }
 
-/// The servers that are asked, each with its connection.
+/// Connections to the polled servers.
 #[derive(Default)]
 pub(super) struct Servers(BTreeMap<PathBuf, Database>);
 
 impl Servers {
-    /// Asks all of them once; those that say something else than before.
+    /// Polls all servers. Returns those whose counter changed.
     pub(super) fn changed(&mut self) -> Vec<PathBuf> {
         let known: Vec<PathBuf> = all_said().keys().cloned().collect();
         self.0.retain(|url, _| known.contains(url));
@@ -57,7 +57,7 @@ impl Servers {
                     told
                 }),
             };
-            // One that was forgotten meanwhile stays so.
+            // The server may have been removed in the meantime.
             let known = all_said().contains_key(&url);
             if known && keep(&url, told) {
                 changed.push(url);

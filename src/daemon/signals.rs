@@ -1,10 +1,10 @@
-//! What the system says: end (SIGTERM, SIGINT), read again (SIGHUP).
+//! Signals of the system: shut down (SIGTERM, SIGINT), reload (SIGHUP).
 
 use tokio::sync::mpsc::Sender;
 
 use super::event::DaemonEvent;
 
-/// Told a signal twice, the process ends at once, as if it was killed.
+/// Exit code after a second signal, which ends the process at once, like a kill.
 const TWICE: i32 = 130;
 
 /// Turns signals into events.

@@ -1,4 +1,4 @@
-//! A spec as the loop knows it: what is in force, what is wanted, what came of it.
+//! State of a spec in the loop: the version in force, the pending work, and the results.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,44 +18,44 @@ use crate::failure::Failure;
 use crate::format::count_noun;
 use crate::materialize::{ColumnReport, Selection};
 
-/// Runs that clients may have waiting for one spec.
+/// Maximum number of runs that clients may queue for one spec.
 const WISHES: usize = 64;
-/// The first pause before what failed is tried again; it doubles.
+/// First pause before a failed run is retried; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
-/// The longest such pause.
+/// Longest pause before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-/// Seconds of a day.
 const DAY: i64 = 86_400;
-/// A database that changes all the time is looked at for a part of the time only:
-/// after a look, this many times as long as it took passes before the next.
+/// A database that changes constantly is checked only part of the time: after a run, the next one
+/// waits for this multiple of its duration.
 const REST: u32 = 4;
 
-/// A spec.
+/// State of a spec.
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// The spec in force.
+    /// Spec in force.
     pub(super) loaded: Option<Arc<ActiveSpec>>,
-    /// Why the file as it is is not.
+    /// Reason why the current file is not in force.
     pub(super) problem: Option<Arc<Failure>>,
-    /// The files it depends on as they were at the last check, its own first.
+    /// Files the spec depends on, with their fingerprints at the last check. The spec's own file is
+    /// the first.
     pub(super) files: Vec<(PathBuf, Stamp)>,
-    /// Since when it is being read.
+    /// Start of the check in progress.
     pub(super) reading: Option<Instant>,
-    /// It is to be read, for this reason; when it is being read, once more.
+    /// Reason for the next check. During a check, it requests another one.
     pub(super) unread: Option<Cause>,
     pub(super) running: Option<u64>,
-    /// Whether that asks for all that is missing.
+    /// Whether the run in progress asks for all missing cells.
     whole: bool,
-    /// When it is to be looked at again, and why.
+    /// Time and cause of the next run.
     pub(super) due: Option<(Instant, Cause)>,
-    /// Runs that failed one after another.
+    /// Number of consecutive failed runs.
     pub(super) failures: u32,
-    /// Why it waits for a go.
+    /// Reason why the spec waits for approval.
     pub(super) held: Option<Held>,
-    /// Why the last run failed, when that may pass.
+    /// Failure of the last run, if it may be temporary.
     trouble: Option<Arc<Failure>>,
-    /// It is to be looked at, for this reason.
+    /// Cause of a run that is to start as soon as possible.
     look: Option<Cause>,
     wishes: VecDeque<WantedRun>,
     rests_until: Option<Instant>,
@@ -65,27 +65,27 @@ pub(super) struct Entry {
     looked: bool,
 }
 
-/// Why a spec asks for nothing by itself.
+/// Reason why a spec asks for nothing without approval.
 pub(super) struct Held {
     why: String,
-    /// When that is over: the budget of a day is.
+    /// End of the hold, if it ends by itself: the next day has a new budget.
     until: Option<Timestamp>,
 }
 
 impl Held {
-    /// Until somebody says go.
+    /// Holds the spec until a client approves a run.
     fn by(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
     }
 
-    /// Until the next day begins, UTC.
+    /// Holds the spec until the next day begins in UTC.
     fn today(why: String) -> Self {
         let midnight = (Timestamp::now().as_second().div_euclid(DAY) + 1) * DAY;
         Self { why, until: Timestamp::from_second(midnight).ok() }
     }
 }
 
-/// A run that a client wants.
+/// A run that a client requested.
 pub(super) struct WantedRun {
     pub(super) id: u64,
     pub(super) cause: Cause,
@@ -95,22 +95,22 @@ pub(super) struct WantedRun {
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
-/// A run to begin, and who waits for its end.
+/// A run to start, and the channel that is notified of its end.
 pub(super) struct Begin {
     pub(super) order: RunOrder,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
-/// What became of a reading.
+/// Result of applying a check.
 pub(super) struct Taken {
-    /// What is to be said.
+    /// Line to print.
     pub(super) said: Option<String>,
-    /// The run of a spec that is no longer in force.
+    /// Run of the replaced version, to be interrupted.
     pub(super) replaced: Option<u64>,
 }
 
 impl Entry {
-    /// A spec of which nothing is known yet.
+    /// Returns the state of a spec that was not checked yet.
     pub(super) fn new(name: &str, path: PathBuf) -> Self {
         Self {
             name: name.to_owned(),
@@ -136,7 +136,7 @@ impl Entry {
         }
     }
 
-    /// Takes what a reading brought; it is looked at, unless the daemon ends.
+    /// Applies the result of a check. Schedules a run, unless the daemon is shutting down.
     pub(super) fn take(&mut self, checked: Checked, ending: bool) -> Taken {
         self.reading = None;
         self.files = checked.files;
@@ -144,7 +144,7 @@ impl Entry {
         match checked.result {
             Ok(loaded) => {
                 if self.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning) {
-                    // Another spec is another chance; the same in other words is not.
+                    // A changed spec gets another chance; a reformatted one does not.
                     self.held = None;
                     self.failures = 0;
                     taken.replaced = self.running;
@@ -169,7 +169,7 @@ impl Entry {
         taken
     }
 
-    /// It is to be looked at: now, or when it has rested.
+    /// Schedules a run: now, or at the end of the rest period.
     fn look(&mut self, cause: Cause) {
         match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
@@ -177,27 +177,26 @@ impl Entry {
         }
     }
 
-    /// A moment that was waited for has come.
+    /// Schedules a run now, because a timer expired.
     pub(super) fn again(&mut self, cause: Cause) {
         self.look = Some(cause);
     }
 
-    /// Until when it is held, when that ends by itself.
+    /// Returns the end of the hold, if it ends by itself.
     pub(super) fn held_until(&self) -> Option<Timestamp> {
         self.held.as_ref()?.until
     }
 
-    /// Goes on: what held it is over.
+    /// Ends the hold and schedules a run.
     pub(super) fn resume(&mut self) {
         self.held = None;
         self.again(Cause::Day);
     }
 
-    /// Whether a file is not what it was when the spec was read, and why it is
-    /// to be read again then.
+    /// Returns the cause of a new check if a file changed since the last one.
     pub(super) fn changed(&self) -> Option<Cause> {
         let at = self.files.iter().position(|(file, stamp)| Stamp::of(file) != *stamp);
-        // Its own file is the first, the overrides are the second.
+        // The spec's own file is the first, the overrides are the second.
         at.map(|n| match n {
             0 => Cause::Spec,
             1 => Cause::Overrides,
@@ -205,7 +204,7 @@ impl Entry {
         })
     }
 
-    /// Takes a client's wish.
+    /// Queues a client's run.
     pub(super) fn wish(&mut self, wanted: WantedRun) -> Result<(), Failure> {
         if self.loaded.is_none() {
             return Err(match &self.problem {
@@ -226,7 +225,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Drops all that is wanted: the daemon ends.
+    /// Cancels all pending work, for shutdown.
     pub(super) fn forget_wishes(&mut self) {
         self.wishes.clear();
         self.look = None;
@@ -234,12 +233,12 @@ impl Entry {
         self.unread = None;
     }
 
-    /// Whether something waits for a run to end.
+    /// Returns true if a run is pending.
     pub(super) fn waits(&self) -> bool {
         self.loaded.is_some() && (self.look.is_some() || !self.wishes.is_empty())
     }
 
-    /// The next run, when one is wanted and none is under way.
+    /// Returns the next run, if one is pending and none is in progress.
     pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
         let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
@@ -254,7 +253,7 @@ impl Entry {
             spend,
         };
         if let Some(wanted) = self.wishes.pop_front() {
-            // A go: what held it back is settled by whoever says so.
+            // A client's request counts as approval.
             let WantedRun { id, cause, selection, budget, timeout, ended } = wanted;
             self.running = Some(id);
             self.whole = selection == Selection::default();
@@ -273,12 +272,12 @@ impl Entry {
         Some(Begin { order, ended: None })
     }
 
-    /// The copy is as the run left it, from now on: nobody else writes it, and
-    /// when it is taken away it is made again.
+    /// Updates the fingerprint of the output copy after a run. Only runs write it, and a deleted
+    /// copy is made again.
     pub(super) fn knows_its_copy(&mut self) -> Option<PathBuf> {
         let copy = self.loaded.as_ref()?.spec.output.clone()?;
         for (path, stamp) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
-            // One that has gone meanwhile is yet to be seen to have.
+            // A copy that was deleted in the meantime must still be detected as a change.
             let now = Stamp::of(path);
             if now != Stamp::Missing {
                 *stamp = now;
@@ -287,14 +286,14 @@ impl Entry {
         Some(copy)
     }
 
-    /// A client has ended its run. What becomes of a part says nothing of the rest.
+    /// Holds the spec after a client cancelled its run. A partial run does not affect the rest.
     pub(super) fn ended_by_a_client(&mut self) {
         if self.whole {
             self.held = Some(Held::by("a client stopped the run"));
         }
     }
 
-    /// A run has ended.
+    /// Applies the result of a run.
     pub(super) fn ended(&mut self, ended: EndedRun, shown: bool) {
         let now = Instant::now();
         self.running = None;
@@ -307,7 +306,7 @@ impl Entry {
             self.plan = ended.plan.map(Arc::new);
         }
         if !self.whole {
-            // What became of a part says nothing of the rest.
+            // The result of a partial run does not apply to the rest.
             return;
         }
         self.trouble = match ended.after {
@@ -324,7 +323,7 @@ impl Entry {
                         let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
                         Held::by(format!("{missing}, and the daemon sends no requests on its own"))
                     })),
-                    // What was said before the last run no longer holds.
+                    // The reason from before the last run is obsolete.
                     _ if ended.interrupted => self.held.take(),
                     _ => None,
                 };
@@ -343,7 +342,7 @@ impl Entry {
         }
     }
 
-    /// As everyone sees it.
+    /// Returns the published status.
     pub(super) fn status(&self) -> SpecStatus {
         SpecStatus {
             name: self.name.clone(),

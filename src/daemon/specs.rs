@@ -1,7 +1,6 @@
-//! All specs, and beside them what follows from how each one stands: which are
-//! to be read, which wait for a run, which moments are waited for, which have to
-//! be shown. It is brought up to date spec by spec, so that an event costs the
-//! same however many specs there are.
+//! All specs, and sets of their names by state: specs to check, specs that wait for a run, timers,
+//! and changed ones. The sets are updated spec by spec, so the cost of an event does not depend on
+//! the number of specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,12 +12,12 @@ use tokio::time::Instant;
 use super::spec::Entry;
 use super::status::Cause;
 
-/// Specs that are read at once.
+/// Maximum number of concurrent checks.
 const READING: usize = 4;
-/// One that takes longer does not hold up the others: its place is free again.
+/// A check that takes longer no longer counts as concurrent, so that it does not block the others.
 const SLOW: Duration = Duration::from_secs(2);
-/// How often at least it is looked whether a day is over, when one is waited for:
-/// the clock of the day may be set, or have stood still in a sleep.
+/// Maximum interval between checks of the date while a spec waits for the next day: the clock may
+/// be set, or may have stopped during a suspend.
 const GLANCE: Duration = Duration::from_secs(60);
 
 /// All specs, by name.
@@ -26,29 +25,29 @@ const GLANCE: Duration = Duration::from_secs(60);
 pub(super) struct Specs {
     all: BTreeMap<String, Entry>,
     sets: Sets,
-    /// Changed, come or gone since they were shown.
+    /// Specs that were changed, added or removed since the last publication.
     changed: BTreeSet<String>,
 }
 
-/// The names of specs, by how they stand.
+/// Names of specs, by state.
 #[derive(Default)]
 struct Sets {
-    /// To be read, and not being read.
+    /// To be checked, with no check in progress.
     unread: BTreeSet<String>,
-    /// Being read, by when that began.
+    /// Check in progress, by its start.
     reading: BTreeSet<(Instant, String)>,
     /// Waiting for a run.
     waiting: BTreeSet<String>,
-    /// Of these, those without a run under way.
+    /// Waiting for a run, with none in progress.
     startable: BTreeSet<String>,
-    /// To be looked at again, by when.
+    /// Scheduled runs, by time.
     due: BTreeSet<(Instant, String)>,
-    /// Held, by until when.
+    /// On hold, by the end of the hold.
     held: BTreeSet<(Timestamp, String)>,
 }
 
 impl Sets {
-    /// Takes a spec out of all sets, before it changes.
+    /// Removes a spec from all sets, before it changes.
     fn leave(&mut self, entry: &Entry) {
         let name = &entry.name;
         self.unread.remove(name);
@@ -59,7 +58,7 @@ impl Sets {
         entry.held_until().map(|until| self.held.remove(&(until, name.clone())));
     }
 
-    /// Puts a spec into the sets where it belongs.
+    /// Adds a spec to the sets of its state.
     fn enter(&mut self, entry: &Entry) {
         let name = || entry.name.clone();
         if entry.unread.is_some() && entry.reading.is_none() {
@@ -90,7 +89,7 @@ impl Specs {
         self.all.keys()
     }
 
-    /// A new spec of which nothing is known yet.
+    /// Adds a spec that was not checked yet.
     pub(super) fn insert(&mut self, name: &str, path: PathBuf) {
         let entry = Entry::new(name, path);
         self.changed.insert(name.to_owned());
@@ -105,8 +104,7 @@ impl Specs {
         Some(entry)
     }
 
-    /// Changes a spec: the only way to, so that nothing that follows from it is
-    /// forgotten.
+    /// Changes a spec. All changes go through this method, so that the sets stay up to date.
     pub(super) fn change<T>(
         &mut self,
         name: &str,
@@ -122,7 +120,6 @@ impl Specs {
         Some(changed)
     }
 
-    /// Changes all of them.
     pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut Entry)) {
         let names: Vec<String> = self.names().cloned().collect();
         names.iter().for_each(|name| {
@@ -130,35 +127,35 @@ impl Specs {
         });
     }
 
-    /// What is to be shown since this was asked for last.
+    /// Takes the names that changed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
 
-    /// How many wait for a run.
+    /// Returns the number of specs that wait for a run.
     pub(super) fn waiting(&self) -> usize {
         self.sets.waiting.len()
     }
 
-    /// One whose run may begin.
+    /// Returns a spec whose run may start.
     pub(super) fn startable(&self) -> Option<&str> {
         self.sets.startable.first().map(String::as_str)
     }
 
-    /// The next to be read, when there is a place.
+    /// Returns the next spec to check, if a slot is free.
     pub(super) fn unread(&self) -> Option<&str> {
         let next = self.sets.unread.first()?;
         self.full_until().is_none().then_some(next)
     }
 
-    /// Until when all places to read in are taken.
+    /// Returns the time when a check slot becomes free, if all are taken.
     fn full_until(&self) -> Option<Instant> {
         let (began, _) = self.sets.reading.iter().rev().nth(READING - 1)?;
         let until = *began + SLOW;
         (until > Instant::now()).then_some(until)
     }
 
-    /// The next moment that is waited for.
+    /// Returns the time of the next timer.
     pub(super) fn wakes(&self) -> Option<Instant> {
         let due = self.sets.due.first().map(|(at, _)| *at);
         let held = self.sets.held.first().map(|(until, _)| {
@@ -169,7 +166,7 @@ impl Specs {
         [due, held, place].into_iter().flatten().min()
     }
 
-    /// A moment has come: what was waited for until now is to be done.
+    /// Runs all expired timers.
     pub(super) fn clock(&mut self) {
         let (now, today) = (Instant::now(), Timestamp::now());
         let first = |sets: &Sets| Some(sets.due.first().filter(|(at, _)| *at <= now)?.1.clone());

@@ -1,4 +1,4 @@
-//! What columns cost, by day: read once, and then what came since.
+//! Cost of the columns by day. The journal is read once, and then only its new rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,23 +6,22 @@ use std::sync::{Mutex, PoisonError};
 use crate::facts::{ColumnDay, Facts, FactsError};
 use crate::key::Meaning;
 
-/// A column, as who pays for it knows it: its name, or the question it answers, and
-/// the columns of its key.
+/// Display name of a column: its name, or the question it answers, and the columns of its key.
 pub(super) type ColumnName = (String, String);
 
-/// What columns cost on the days that were looked at last.
+/// Cost of the columns on the requested days, updated incrementally.
 #[derive(Default)]
 pub(super) struct ColumnSpending(Mutex<SeenSpending>);
 
 #[derive(Default)]
 struct SeenSpending {
-    /// The last line that is in the sums.
+    /// Position in the journal up to which the sums are complete.
     line: i64,
     /// USD and cells by day and column.
     days: BTreeMap<(String, ColumnName), (f64, u64)>,
 }
 
-/// What a column cost.
+/// Cost of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ColumnCost {
     pub(super) column: ColumnName,
@@ -30,13 +29,12 @@ pub(super) struct ColumnCost {
     pub(super) today: f64,
     /// USD of all days.
     pub(super) usd: f64,
-    /// Cells that were answered.
+    /// Number of answered cells.
     pub(super) cells: u64,
 }
 
 impl ColumnSpending {
-    /// What each column cost on these days, of which the last is today; the dearest
-    /// first.
+    /// Returns the cost of each column on these days, most expensive first. The last day is today.
     pub(super) fn of(&self, facts: &Facts, days: &[String]) -> Result<Vec<ColumnCost>, FactsError> {
         let (Some(first), Some(today)) = (days.first(), days.last()) else {
             return Ok(Vec::new());
@@ -68,7 +66,8 @@ impl ColumnSpending {
     }
 }
 
-/// How a column is called; an answer to a question of a query by the question.
+/// Returns the display name of a column. A column that answers a query's question is named by the
+/// question.
 fn name(meaning: &str) -> ColumnName {
     let Ok(meaning) = serde_json::from_str::<Meaning>(meaning) else {
         return (meaning.to_owned(), String::new());

@@ -1,4 +1,4 @@
-//! The loop: it owns what changes, and acts on one event after the other.
+//! The event loop: it owns all mutable state and handles one event after another.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,39 +27,39 @@ use crate::facts::Facts;
 use crate::facts::server::{self, CacheServer};
 use crate::failure::Failure;
 
-/// Events that may wait; who has one more waits.
+/// Capacity of the event queue; a sender waits when it is full.
 const QUEUE: usize = 256;
-/// How long those who borrow the cache may take at least, however short the grace.
+/// Minimum grace period of the processes that use the cache.
 const LAST: Duration = Duration::from_secs(2);
-/// The directory of the specs, among those who depend on files: no spec is called
-/// so.
+/// Name under which the directory of the specs is registered as a dependent of files. No spec has
+/// this name.
 const PLACE: &str = "";
-/// Changes that a slow subscriber may be behind before it misses some.
+/// Number of events that a slow subscriber may be behind before it misses some.
 const BEHIND: usize = 256;
 
-/// The state of the loop.
+/// State of the loop.
 struct Loop {
     house: DaemonContext,
     publish: channel::Sender<DaemonStatus>,
-    /// Why changes are not seen.
+    /// Reason why changes are not reported.
     blind: Option<String>,
     specs: Specs,
     files: Files,
-    /// The names of the directory of the specs.
+    /// Resolved paths of the directory of the specs.
     place: Vec<PathBuf>,
     runs: DaemonRuns,
-    /// When everything must have ended.
+    /// End of the grace period.
     deadline: Option<Instant>,
-    /// Until it ends.
+    /// Server of the cache, until shutdown.
     lending: Option<CacheServer>,
-    /// The end of the lending: those who borrow have the grace, too.
+    /// Shutdown of the cache server; its clients have the grace period, too.
     lent: Option<JoinHandle<()>>,
 }
 
-/// How often servers of databases are asked, when nothing is said.
+/// Interval for polling database servers, if the settings have none.
 const ASK_SERVERS: Duration = Duration::from_secs(5);
 
-/// Opens everything, runs until it is told to end, and closes it in order.
+/// Opens everything, runs until the daemon is stopped, and closes it in order.
 pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     let (events, mut queue) = mpsc::channel(QUEUE);
     let mut settings = settings;
@@ -139,15 +139,15 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     Ok(())
 }
 
-/// Lends the cache to other processes of hqdl, as long as the daemon runs; one that
-/// is on a server they have by themselves.
+/// Serves the cache to other processes of hqdl. Returns `None` if the cache is on a server, which
+/// other processes reach by themselves.
 fn lend(house: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
     if !house.facts.is_owned() {
         return Ok(None);
     }
     let status = house.status.clone();
     let told = Arc::new(move || {
-        // The loop waits for who borrows.
+        // Release the status at once: the loop waits for its readers.
         let now = status.borrow().clone();
         now.to_json()
     });
@@ -155,7 +155,7 @@ fn lend(house: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
 }
 
 impl Loop {
-    /// One event after the other, until all has ended or the grace is over.
+    /// Handles events until all work has ended or the grace period is over.
     async fn live(
         &mut self,
         queue: &mut mpsc::Receiver<DaemonEvent>,
@@ -229,9 +229,9 @@ impl Loop {
         }
     }
 
-    /// The next moment that is waited for.
+    /// Returns the time of the next timer.
     fn wakes(&self) -> Option<Instant> {
-        // While it ends, clients that go are looked for.
+        // During shutdown, poll for clients that leave.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
         self.specs.wakes().into_iter().chain(ending).min()
     }
@@ -253,7 +253,7 @@ impl Loop {
         self.lend_no_more(self.house.settings.grace.max(LAST));
     }
 
-    /// Lends to nobody new; who borrows now may go on for a while.
+    /// Stops accepting cache clients; the connected ones get the grace period.
     fn lend_no_more(&mut self, patience: Duration) {
         if let Some(lending) = self.lending.take() {
             self.lent = Some(tokio::task::spawn_blocking(move || lending.end(patience)));
@@ -265,7 +265,7 @@ impl Loop {
         self.rescan(Cause::Reload);
     }
 
-    /// Files changed: which specs do they concern?
+    /// Checks the specs that the changed files affect.
     fn changed(&mut self, paths: &[PathBuf]) {
         self.files.lost(paths);
         let mut concerned = self.files.concerned(paths);
@@ -285,7 +285,7 @@ impl Loop {
         self.see();
     }
 
-    /// Looks at all files.
+    /// Compares all files.
     fn look(&mut self) {
         self.rescan(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();
@@ -293,20 +293,20 @@ impl Loop {
         self.see();
     }
 
-    /// Has a spec read when one of its files is not what it was.
+    /// Checks a spec if one of its files changed.
     fn compare(&mut self, name: &str) {
         let Some(entry) = self.specs.get(name) else { return };
-        // Watched first: what changes from here on is told.
+        // Watch first, so that later changes are reported.
         self.files.set(name, entry.files.iter().map(|(file, _)| file.as_path()));
         if let Some(cause) = entry.changed() {
             self.check(name, cause);
         }
     }
 
-    /// Looks which specs there are.
+    /// Updates the list of specs.
     fn rescan(&mut self, cause: Cause) {
         let place = self.house.settings.specs.clone();
-        // The directory itself, and where it would appear.
+        // The directory itself, and the path where it would be created.
         let inside = place.join("x.toml");
         self.files.set(PLACE, [inside.as_path(), place.as_path()].into_iter());
         self.place = names(&place).into_iter().chain([place.clone()]).collect();
@@ -320,7 +320,7 @@ impl Loop {
         self.see();
     }
 
-    /// A spec's file may have come, changed or gone.
+    /// Handles a spec file that may have been added, changed or removed.
     fn found(&mut self, name: &str, path: PathBuf, cause: Cause) {
         if !path.is_file() {
             return self.gone(name);
@@ -344,7 +344,7 @@ impl Loop {
         self.say(&format!("{name}: its file was deleted"));
     }
 
-    /// Says when changes are not seen.
+    /// Updates the state of the file watches, and prints a warning if changes are not reported.
     fn see(&mut self) {
         match self.files.blind() {
             Some(why) => self.is_blind(why),
@@ -360,7 +360,7 @@ impl Loop {
         self.blind = Some(why);
     }
 
-    /// Has a spec read; when it is being read, once more.
+    /// Schedules a check. During a check, it schedules another one.
     fn check(&mut self, name: &str, cause: Cause) {
         if self.deadline.is_none() {
             self.specs.change(name, |entry| {
@@ -382,7 +382,7 @@ impl Loop {
         let Some(entry) = self.specs.get(&name) else { return };
         self.files.set(&name, entry.files.iter().map(|(file, _)| file.as_path()));
         if entry.changed().is_some() {
-            // While it was read, and nobody may have told.
+            // A file may have changed during the check without an event.
             look_later(entry.path.clone(), self.house.events.clone());
         }
         self.see();
@@ -401,8 +401,7 @@ impl Loop {
         let _ = begun.send(answer);
     }
 
-    /// Begins what is wanted, as far as there are places, and makes known what has
-    /// become of all this.
+    /// Starts pending work while slots are free, and publishes the new status.
     fn begin(&mut self) {
         if self.deadline.is_none() {
             self.begin_reading();
@@ -467,7 +466,7 @@ impl Loop {
         self.tell("spec", || Some(self.specs.get(name)?.status().to_json()));
     }
 
-    /// Tells subscribers, when there are any.
+    /// Sends an event to the subscribers, if there are any.
     fn tell(&self, event: &str, data: impl FnOnce() -> Option<serde_json::Value>) {
         if self.house.told.receiver_count() > 0
             && let Some(data) = data()
@@ -476,7 +475,7 @@ impl Loop {
         }
     }
 
-    /// Makes what has become of all this known.
+    /// Publishes the new status.
     fn show(&mut self) {
         let changed = self.specs.take_changed();
         let (specs, runs) = (&self.specs, self.runs.all());
@@ -495,7 +494,7 @@ impl Loop {
     }
 }
 
-/// Why nothing begins any more.
+/// Returns the failure of a request during shutdown.
 pub(super) fn ending() -> Failure {
     Failure::input("the daemon is shutting down", "retry after its restart")
 }

@@ -1,5 +1,4 @@
-//! What the daemon says of itself: brought up to date by the loop after each event,
-//! read by everyone, changed by nobody else.
+//! Status of the daemon. The loop updates it after each event; all other tasks only read it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,75 +12,75 @@ use crate::failure::Failure;
 use crate::materialize::ColumnReport;
 use crate::usage::Usage;
 
-/// The daemon as it stands.
+/// Current state of the daemon.
 #[derive(Clone, Default)]
 pub struct DaemonStatus {
-    /// Where it listens.
+    /// URL of the HTTP server.
     pub url: String,
-    /// When it began, RFC 3339.
+    /// Start time, RFC 3339.
     pub began: String,
-    /// The directory of its facts.
+    /// Directory of the facts.
     pub cache: String,
-    /// The directory of its specs.
+    /// Directory of the specs.
     pub watched: String,
-    /// Whether it asks by itself.
+    /// Whether the daemon asks without approval.
     pub spend: bool,
-    /// Why it does not see all changes.
+    /// Reason why some changes are not reported.
     pub blind: Option<String>,
-    /// Its specs, by name.
+    /// Specs, by name.
     pub specs: BTreeMap<String, Arc<SpecStatus>>,
-    /// Its last runs, the newest first.
+    /// Recent runs, newest first.
     pub runs: Vec<Arc<RunStatus>>,
-    /// Runs that wait for others to end.
+    /// Number of runs that wait for others to end.
     pub queued: usize,
 }
 
-/// A spec as it stands.
+/// Current state of a spec.
 #[derive(Clone, Default)]
 pub struct SpecStatus {
-    /// Its name: the file's, without `.toml`.
+    /// Name: the file's, without `.toml`.
     pub name: String,
-    /// Its file.
+    /// Path of the file.
     pub path: String,
-    /// The spec in force: the last that was good.
+    /// Spec in force: the last valid version.
     pub(super) loaded: Option<Arc<ActiveSpec>>,
-    /// Why the file as it is now is not in force.
+    /// Reason why the current file is not in force.
     pub problem: Option<Arc<Failure>>,
-    /// Why its last run failed; it is tried again in a while.
+    /// Failure of the last run; it is retried after a pause.
     pub trouble: Option<Arc<Failure>>,
-    /// How its columns stand.
+    /// Reports of the columns.
     pub columns: Arc<Vec<ColumnReport>>,
-    /// What would be asked, and its price, when it waits for a go.
+    /// Plan of the missing cells with their price, if the spec waits for approval.
     pub plan: Option<Arc<Json>>,
-    /// Why it waits for a go.
+    /// Reason why the spec waits for approval.
     pub held: Option<String>,
-    /// When it goes on by itself all the same, RFC 3339.
+    /// Time at which the hold ends by itself, RFC 3339.
     pub resumes: Option<String>,
-    /// The run under way.
+    /// Run in progress.
     pub run: Option<u64>,
-    /// The run before.
+    /// Previous run.
     pub last: Option<u64>,
-    /// Whether it has been looked at since the daemon began.
+    /// Whether a run has looked at the spec since the daemon started.
     pub looked: bool,
 }
 
-/// How a run stands.
+/// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// Under way.
+    /// In progress.
     Running,
     /// Every cell has a value.
     Complete,
-    /// Some cells have none.
+    /// Some cells have no value.
     Incomplete,
-    /// Ended before its end; everything answered is kept.
+    /// Interrupted; everything answered is kept.
     Interrupted,
-    /// Stopped by what its failure says.
+    /// Stopped by a failure.
     Failed,
 }
 
 impl RunState {
-    /// The name in JSON and on the page.
+    /// Returns the name in JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,29 +93,29 @@ impl RunState {
     }
 }
 
-/// Why there is a run.
+/// Cause of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// The daemon began.
+    /// The daemon started.
     Begin,
     /// The spec changed.
     Spec,
-    /// What people say of its cells changed.
+    /// The overrides changed.
     Overrides,
-    /// Its database or recordings changed.
+    /// The database or the recordings changed.
     Files,
-    /// Everything was read again, since somebody said so.
+    /// A user requested a reload.
     Reload,
-    /// Requests had failed.
+    /// Requests failed in the previous run.
     Retry,
-    /// The budget of another day is there.
+    /// A new day has a new budget.
     Day,
-    /// A client said so.
+    /// A client requested the run.
     Client,
 }
 
 impl Cause {
-    /// The name in JSON and on the page.
+    /// Returns the name in JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -132,55 +131,55 @@ impl Cause {
     }
 }
 
-/// A run.
+/// Status of a run.
 #[derive(Debug, Clone)]
 pub struct RunStatus {
-    /// Its number since the daemon began.
+    /// Number of the run since the daemon started.
     pub id: u64,
-    /// The spec's name.
+    /// Name of the spec.
     pub spec: String,
-    /// Why there is one.
+    /// Cause of the run.
     pub cause: Cause,
-    /// How it stands.
+    /// State of the run.
     pub state: RunState,
-    /// When it began, RFC 3339.
+    /// Start time, RFC 3339.
     pub began: String,
-    /// The same, by a clock that nobody sets.
+    /// Start time of a monotonic clock.
     pub since: Instant,
-    /// How long it took; `None` while it goes on.
+    /// Duration in seconds; `None` while the run is in progress.
     pub took: Option<f64>,
-    /// Cells to ask for.
+    /// Number of cells to ask for.
     pub cells: u64,
-    /// Those that have ended.
+    /// Number of cells that are done.
     pub done: u64,
-    /// What was used so far.
+    /// Usage so far.
     pub usage: Usage,
-    /// USD that it may spend.
+    /// Budget in USD.
     pub budget: Option<f64>,
-    /// Requests that failed for good.
+    /// Number of requests that failed permanently.
     pub failed: u64,
-    /// What the last of them said.
+    /// Error message of the last failed request.
     pub last_error: Option<String>,
-    /// What ended it before its end.
+    /// Failure that ended the run early.
     pub failure: Option<Arc<Failure>>,
-    /// The event `done`, as `hqdl materialize --json` has it.
+    /// Event `done`, as in `hqdl materialize --json`.
     pub report: Option<Arc<Json>>,
 }
 
 impl DaemonStatus {
-    /// A spec, by name.
+    /// Returns a spec by name.
     #[must_use]
     pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
         self.specs.get(name)
     }
 
-    /// A run, by number.
+    /// Returns a run by number.
     #[must_use]
     pub fn run(&self, id: u64) -> Option<&Arc<RunStatus>> {
         self.runs.iter().find(|r| r.id == id)
     }
 
-    /// All of it: `/v1/status`, and `hqdl status --json`.
+    /// Returns the JSON of `/v1/status` and `hqdl status --json`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
@@ -194,8 +193,8 @@ impl DaemonStatus {
 }
 
 impl SpecStatus {
-    /// In a word: `broken`, `running`, `waiting`, `failing`, `complete`, `incomplete`
-    /// or `new`.
+    /// Returns the state in one word: `broken`, `running`, `waiting`, `failing`, `complete`,
+    /// `incomplete` or `new`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -209,7 +208,7 @@ impl SpecStatus {
         }
     }
 
-    /// All cells by state.
+    /// Returns the number of cells by state.
     #[must_use]
     pub fn cells(&self) -> Tally {
         let mut all = Tally::default();
@@ -217,13 +216,13 @@ impl SpecStatus {
         all
     }
 
-    /// Cells that nobody has asked for.
+    /// Returns the number of cells that were never asked for.
     #[must_use]
     pub fn unasked(&self) -> u64 {
         self.columns.iter().map(|c| c.unasked).sum()
     }
 
-    /// As `/v1/specs` shows it.
+    /// Returns the JSON of `/v1/specs`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let columns: Vec<Json> = self
@@ -249,7 +248,7 @@ impl SpecStatus {
     }
 }
 
-/// The share of a column's cells that show a value.
+/// Returns the share of a column's cells that show a value.
 #[must_use]
 pub fn coverage(column: &ColumnReport) -> f64 {
     let all = column.cells.total() + column.unasked;
@@ -258,13 +257,13 @@ pub fn coverage(column: &ColumnReport) -> f64 {
 }
 
 impl RunStatus {
-    /// How long it took, or has taken so far.
+    /// Returns the duration in seconds so far.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.took.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
     }
 
-    /// As `/v1/runs` shows it.
+    /// Returns the JSON of `/v1/runs`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({

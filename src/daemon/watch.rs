@@ -1,7 +1,6 @@
-//! Watching files: always the directories they are in, since an editor's atomic
-//! save puts another file in the old one's place, and a watch of the file itself
-//! would go with it. A directory that is not there yet is waited for in the
-//! nearest one above it.
+//! File watching. Only directories are watched: an editor's atomic save replaces the file, and a
+//! watch of the file itself would be lost. If a directory does not exist yet, its nearest existing
+//! ancestor is watched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,40 +14,40 @@ use tokio::sync::mpsc;
 use super::event::DaemonEvent;
 use super::servers::Servers;
 
-/// A file is told of when it was quiet for so long.
+/// Time without changes after which a file is reported.
 const QUIET: Duration = Duration::from_millis(100);
-/// How often it is looked whether one is.
+/// Interval of the check for quiet files.
 const TICK: Duration = Duration::from_millis(25);
 
-/// Watches directories for the loop.
+/// Watcher of directories, which sends events to the loop.
 pub(super) struct Watch {
     watcher: Debouncer<RecommendedWatcher, NoCache>,
     directories: BTreeMap<PathBuf, Directory>,
-    /// Why directories are not watched that should be.
+    /// Errors of the directories that could not be watched.
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// A directory that is asked for.
+/// A requested directory.
 struct Directory {
-    /// By how many.
+    /// Number of requests.
     asked: usize,
-    /// Whether the system tells of it.
+    /// Whether the system watches it.
     watched: bool,
 }
 
 impl Watch {
-    /// Begins to watch nothing.
+    /// Creates a watcher without directories.
     ///
     /// # Errors
-    /// Why it cannot, and what to do.
+    /// Returns the reason and a suggestion.
     pub(super) fn new(events: mpsc::Sender<DaemonEvent>) -> Result<Self, String> {
         let tell = move |result: DebounceEventResult| {
             let event = match result {
-                // The system had more to tell than it could hold.
+                // The system's event queue overflowed.
                 Ok(all) if all.iter().any(|e| e.need_rescan()) => DaemonEvent::Look,
                 Ok(all) => {
                     let changes = all.into_iter().filter(|e| {
-                        // Reading a file is no change; the daemon would wake itself.
+                        // Ignore read access; otherwise the daemon would trigger itself.
                         !matches!(e.kind, EventKind::Access(_) | EventKind::Other)
                     });
                     let mut paths: Vec<PathBuf> = changes.flat_map(|e| e.event.paths).collect();
@@ -70,8 +69,8 @@ impl Watch {
         Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
-    /// Watches a directory, as long as it is not released as often as it was asked
-    /// for. What is asked for once more counts only when it is `anew`.
+    /// Watches a directory until it is released once per request. A call that is not a new request
+    /// only retries the watch.
     pub(super) fn ask(&mut self, dir: &Path, anew: bool) {
         let new = || Directory { asked: 0, watched: false };
         let known = match self.directories.get_mut(dir) {
@@ -93,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// Watches a directory no more, unless others ask for it.
+    /// Releases a directory. It stays watched while other requests remain.
     pub(super) fn release(&mut self, dir: &Path) {
         let Some(known) = self.directories.get_mut(dir) else { return };
         known.asked = known.asked.saturating_sub(1);
@@ -103,14 +102,14 @@ impl Watch {
         let _ = self.watcher.unwatch(dir);
         self.directories.remove(dir);
         self.failed.remove(dir);
-        // There is room for another one.
+        // Retry another directory, because a watch is free now.
         if let Some(next) = self.failed.first_key_value().map(|(dir, _)| dir.clone()) {
             self.ask(&next, false);
         }
     }
 
-    /// Directories that were taken away or put in another's place: the system's
-    /// watch went with the old one.
+    /// Renews the watches of directories that were removed or replaced; the system's watch was lost
+    /// with the old directory.
     pub(super) fn lost(&mut self, changed: &[PathBuf]) {
         for dir in changed {
             if let Some(known) = self.directories.get_mut(dir) {
@@ -123,7 +122,7 @@ impl Watch {
         }
     }
 
-    /// Why not all are watched, and what to do.
+    /// Returns why some directories are not watched, with a suggestion.
     pub(super) fn failed(&self) -> Option<String> {
         let (dir, why) = self.failed.first_key_value()?;
         let more = match self.failed.len() - 1 {
@@ -134,7 +133,7 @@ impl Watch {
     }
 }
 
-/// Has all files looked at every so often.
+/// Requests a comparison of all files at a fixed interval.
 pub(super) async fn poll(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     loop {
         tokio::time::sleep(every).await;
@@ -144,7 +143,7 @@ pub(super) async fn poll(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     }
 }
 
-/// Has servers asked every so often whether somebody has written there.
+/// Polls the database servers at a fixed interval and reports those that changed.
 pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     std::thread::spawn(move || {
         let mut servers = Servers::default();
@@ -158,8 +157,8 @@ pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     });
 }
 
-/// Has a file looked at once more when the system has told what it will: of one
-/// that is made and taken away at once it tells nothing.
+/// Requests another look at a file after all pending events: a file that is created and deleted at
+/// once causes no event.
 pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     tokio::spawn(async move {
         tokio::time::sleep(3 * QUIET).await;
@@ -167,7 +166,7 @@ pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     });
 }
 
-/// What went wrong, and what to do.
+/// Returns an error message with a suggestion.
 fn said(error: &notify::Error) -> String {
     match &error.kind {
         ErrorKind::MaxFilesWatch => "the system's limit for watched files is reached: raise fs.inotify.max_user_watches, or start with --poll"

@@ -1,26 +1,26 @@
-//! What SWAN takes away from each of its four databases, which rows it keeps,
-//! and where the truth of a generated column stands.
+//! SWAN's changes to each of its four databases: the hidden columns, the rows that stay, and the
+//! true values of the generated columns.
 
 use std::path::Path;
 
 /// One of SWAN's databases.
 #[derive(Debug)]
 pub struct Benchmark {
-    /// Its name, as BIRD's.
+    /// Name, as in BIRD.
     pub name: &'static str,
-    /// What the prepared copy does not hold.
+    /// Tables and columns that the prepared copy lacks.
     pub hidden: &'static [Hidden],
-    /// What of it is left all the same, because HQDL's published SQL reads it.
+    /// Hidden columns that the copy keeps, because HQDL's published SQL reads them.
     pub read: &'static [Read],
-    /// SQL that leaves the rows SWAN keeps, in order.
+    /// SQL statements, in order, that delete the rows SWAN drops.
     pub rules: &'static [&'static str],
-    /// The true values of what is generated.
+    /// True values of the generated columns.
     pub truth: &'static [BenchmarkTruth],
-    /// Whether SWAN's count of factuality has the cells of the key in it.
+    /// Whether SWAN's factuality count includes the cells of the key.
     pub counts_keys: bool,
     /// The rows that SWAN shows as examples.
     pub shots: &'static [BenchmarkShots],
-    /// The spec that expands it.
+    /// Text of the spec that expands the database.
     pub spec: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub struct BenchmarkShots {
 /// A hidden column that HQDL's published SQL reads.
 #[derive(Debug)]
 pub struct Read {
-    /// The question whose query reads it.
+    /// Name of the question whose query reads the column.
     pub qid: &'static str,
     /// The table.
     pub table: &'static str,
@@ -48,51 +48,50 @@ pub struct Read {
 }
 
 impl Read {
-    /// `circuits.url (formula_1-06)`.
+    /// Returns a description such as `circuits.url (formula_1-06)`.
     #[must_use]
     pub fn named(&self) -> String {
         format!("{}.{} ({})", self.table, self.column, self.qid)
     }
 }
 
-/// Columns of a table that are hidden.
+/// Hidden columns of a table.
 #[derive(Debug)]
 pub struct Hidden {
     /// The table.
     pub table: &'static str,
-    /// Its hidden columns; none of them named means the whole table.
+    /// Hidden columns; an empty list hides the whole table.
     pub columns: &'static [&'static str],
 }
 
-/// The true values of columns of one published table.
+/// True values of some columns of a published table.
 #[derive(Debug)]
 pub struct BenchmarkTruth {
-    /// The expansion of the spec.
+    /// Expansion of the spec.
     pub expansion: &'static str,
-    /// Which of its sources these keys are of.
+    /// Index of the expansion's source that has these keys.
     pub source: usize,
-    /// The published table.
+    /// Published table.
     pub table: &'static str,
-    /// Its columns that are the key.
+    /// Key columns.
     pub key: &'static [&'static str],
-    /// Its columns that are generated.
+    /// Generated columns.
     pub columns: &'static [&'static str],
-    /// The column of the expansion whose values these are, when there are many
-    /// a key, a row each.
+    /// Column of the expansion, if it has many values per key, each in its own row.
     pub many: Option<&'static str>,
-    /// A SELECT over the gold database: key, then columns.
+    /// SELECT over the gold database; returns the key, then the columns.
     pub select: &'static str,
 }
 
 impl Benchmark {
-    /// The benchmark's database of this name.
+    /// Returns the benchmark with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().copied().find(|b| b.name == name)
     }
 }
 
-/// The name of a database: its file's, up to the first point.
+/// Returns the name of a database: its file name, up to the first dot.
 #[must_use]
 pub fn name_of(database: &Path) -> String {
     let file = database.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -139,7 +138,7 @@ const SUPERHERO: Benchmark = Benchmark {
     rules: &[
         "DELETE FROM superhero WHERE race_id IS NULL OR publisher_id IS NULL OR alignment_id IS NULL
          OR gender_id IN (SELECT id FROM gender WHERE gender = 'N/A')",
-        // Of heroes that no key tells apart, none is kept.
+        // If several heroes share a key, none is kept.
         "DELETE FROM superhero WHERE id IN (SELECT a.id FROM superhero AS a JOIN superhero AS b
          ON a.id <> b.id AND a.superhero_name IS b.superhero_name AND a.full_name IS b.full_name)",
         "DELETE FROM hero_power WHERE hero_id NOT IN (SELECT id FROM superhero)",
@@ -260,7 +259,7 @@ const FORMULA_1: Benchmark = Benchmark {
             select: "SELECT forename || surname, dob, code, nationality, url
                      FROM drivers ORDER BY rowid",
         },
-        // Of a constructor SWAN counts these two; the others are NULL.
+        // SWAN counts only these two columns for a constructor; the others are NULL.
         BenchmarkTruth {
             expansion: "llm_people",
             source: 1,
@@ -337,9 +336,9 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
         Hidden { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
     ],
     rules: &[
-        // Schools in both tables, with a name and a website, whose funding the two
-        // tables do not tell differently; of those that a key does not tell apart,
-        // the first of all with a website, and the first of all in frpm.
+        // Keep schools that are in both tables, have a name and a website, and whose funding type
+        // does not differ between the tables. If several share a key, keep the first of those with
+        // a website, and the first in frpm.
         "CREATE TEMP TABLE kept AS SELECT f.CDSCode FROM frpm AS f JOIN schools AS s USING (CDSCode)
          WHERE s.School IS NOT NULL AND s.Website IS NOT NULL
            AND f.\"Charter Funding Type\" <> s.FundingType IS NOT TRUE
@@ -347,7 +346,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
            AND f.CDSCode IN (SELECT min(CDSCode) FROM frpm GROUP BY \"School Name\", \"District Name\")",
         "DELETE FROM frpm WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
         "DELETE FROM schools WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
-        // All rows of satscores stay, but its codes lost their leading zero.
+        // All rows of satscores stay, but their codes lack the leading zero.
         "UPDATE satscores SET cds = ltrim(cds, '0')",
     ],
     truth: &[
@@ -428,8 +427,8 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         Hidden { table: "Player_Attributes", columns: &["preferred_foot"] },
     ],
     rules: &[
-        // A player goes with all namesakes when one of them has not exactly one
-        // preferred foot, NULL being one, or when two share the key.
+        // A player is deleted with all namesakes if one of them does not have exactly one preferred
+        // foot (NULL counts as one), or if two share the key.
         "DELETE FROM Player WHERE player_name IN (
            SELECT p.player_name FROM Player AS p LEFT JOIN (
              SELECT player_api_id, count(DISTINCT coalesce('=' || preferred_foot, '')) AS feet

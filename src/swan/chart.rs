@@ -1,75 +1,75 @@
-//! A chart of points in series, as SVG written by hand. Series differ by mark
-//! and dash as well as by colour.
+//! A chart of points in series, written as SVG. Series differ by mark and dash as well as by
+//! colour.
 
 use std::fmt::Write as _;
 
 /// A series of points.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its points, in the order of the line.
+    /// Points, in the order of the line.
     pub points: Vec<(f64, f64)>,
-    /// What is written beside each point; nothing when empty.
+    /// Label of each point; no labels if empty.
     pub labels: Vec<String>,
-    /// How the points are joined.
+    /// Line between the points.
     pub line: Stroke,
-    /// Which colour and mark they have; series that belong together share them.
+    /// Index of colour and mark; related series share it.
     pub style: usize,
     /// Whether the marks are hollow.
     pub hollow: bool,
 }
 
-/// How the points of a series are joined.
+/// Line between the points of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// Not at all.
+    /// No line.
     None,
-    /// By a line.
+    /// Solid line.
     Solid,
-    /// By dashes.
+    /// Dashed line.
     Dashed,
-    /// By dots.
+    /// Dotted line.
     Dotted,
-    /// By steps, without marks.
+    /// Steps without marks.
     Steps,
 }
 
 /// A chart.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// What it shows.
+    /// Title of the chart.
     pub title: String,
-    /// What is from left to right.
+    /// Horizontal axis.
     pub x: Axis,
-    /// What is from bottom to top.
+    /// Vertical axis.
     pub y: Axis,
     /// The series.
     pub series: Vec<Series>,
 }
 
-/// An axis; it begins at 0.
+/// An axis that starts at 0.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it measures.
+    /// Label of the axis.
     pub label: String,
-    /// Where it is marked, when not evenly.
+    /// Positions of the ticks; `None` for even ticks.
     pub ticks: Option<Vec<f64>>,
-    /// What it reaches at least.
+    /// Minimum value of the axis's end.
     pub least: f64,
 }
 
 const PLOT: (f64, f64, f64, f64) = (64.0, 44.0, 500.0, 300.0);
 const LEGEND: f64 = PLOT.0 + PLOT.2 + 20.0;
 const LEGEND_ROW: f64 = 20.0;
-/// How wide a letter of the legend may be.
+/// Maximum width of a letter in the legend.
 const LETTER: f64 = 7.0;
-/// Told apart by people who see colours differently, too.
+/// A palette that colour-blind readers can distinguish.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#777777"];
 
 impl Chart {
-    /// The chart as SVG.
+    /// Returns the chart as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let rows = self.series.len() as f64;
@@ -134,13 +134,13 @@ impl Chart {
     }
 }
 
-/// A series, and its row in the legend.
+/// Draws a series and its row in the legend.
 fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     let colour = COLOURS[series.style % COLOURS.len()];
     let dash = match series.line {
         Stroke::Dashed => " stroke-dasharray=\"6 4\"",
         Stroke::Dotted => " stroke-dasharray=\"2 3\"",
-        // Steps have no marks to be told apart by.
+        // Steps have no marks, so they differ by dash.
         Stroke::Steps => {
             ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
         }
@@ -159,7 +159,7 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     if series.line != Stroke::None && !path.is_empty() {
         let _ = writeln!(svg, "<path d=\"{path}\" {stroke}/>");
     }
-    // Colours come again after a while; then the marks are others.
+    // When the colours repeat, the marks change.
     let marked = (series.style + series.style / COLOURS.len(), series.hollow);
     if series.line != Stroke::Steps {
         at.iter().for_each(|(x, y)| mark(marked, *x, *y, colour, svg));
@@ -189,7 +189,7 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     );
 }
 
-/// The mark of a series' points.
+/// Draws a mark of a series.
 fn mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut String) {
     let fill = if hollow { "#ffffff" } else { colour };
     let style = format!("fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"");
@@ -225,7 +225,7 @@ impl Scale {
     }
 }
 
-/// The marks of an axis from 0 on.
+/// Ticks of an axis that starts at 0.
 struct Steps {
     ticks: Vec<f64>,
     most: f64,
@@ -239,7 +239,7 @@ impl Steps {
             let most = ticks.iter().copied().fold(most, f64::max);
             return Self { ticks: ticks.clone(), most, decimals: 0 };
         }
-        // 1, 2 or 5 times a power of ten, so that there are four to eight steps.
+        // Steps of 1, 2 or 5 times a power of ten, so that there are four to eight.
         let rough = most / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]

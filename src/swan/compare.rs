@@ -1,4 +1,4 @@
-//! When two results are the same: by SWAN's rule, and by a strict one.
+//! Equality of two results: by SWAN's rule, and by a strict rule.
 
 use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
@@ -6,22 +6,22 @@ use serde_json::{Value as Json, json};
 use crate::blendsql::SqlError;
 use crate::query::Smoothie;
 
-/// A value as results are compared by: a whole number is the same as an integer
-/// and as a real, as in the language of SWAN's own scorer.
+/// A comparable value. A whole number is equal as integer and real, as in Python, the language of
+/// SWAN's own scorer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ComparedCell {
     /// NULL.
     Null,
     /// A whole number.
     Integer(i64),
-    /// Any other number, its bits.
+    /// The bits of any other number.
     Real(u64),
     /// Text.
     Text(String),
 }
 
 impl ComparedCell {
-    /// Reads a value as results hold it.
+    /// Converts a value of a result.
     #[must_use]
     pub fn of(json: &Json) -> Self {
         match json {
@@ -33,12 +33,12 @@ impl ComparedCell {
                 (None, r) => Self::Real(r.unwrap_or(f64::NAN).to_bits()),
             },
             Json::String(text) => Self::Text(text.clone()),
-            // Bytes, as `query --json` writes them.
+            // A blob, as `query --json` writes it.
             other => Self::Text(other.to_string()),
         }
     }
 
-    /// The number that it is.
+    /// Returns the number, unless the value is NULL or text.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -49,10 +49,10 @@ impl ComparedCell {
     }
 }
 
-/// Rows of values, as a record keeps them.
+/// Rows of values, as stored in a record.
 pub type Rows = Vec<Vec<Json>>;
 
-/// A value of a result, as a record keeps it.
+/// Converts a value of a result to its form in a record.
 #[must_use]
 pub fn to_json(value: ValueRef<'_>) -> Json {
     let blob = |bytes: &[u8]| {
@@ -72,20 +72,20 @@ pub fn to_json(value: ValueRef<'_>) -> Json {
     }
 }
 
-/// Rows of a query, as a record keeps them.
+/// Converts the rows of a query to their form in a record.
 #[must_use]
 pub fn kept(smoothie: &Smoothie) -> Rows {
     let row = |row: &Vec<_>| row.iter().map(|v| to_json(ValueRef::from(v))).collect();
     smoothie.rows.iter().map(row).collect()
 }
 
-/// Rows to be compared, values in their order.
+/// Converts rows to comparable values.
 #[must_use]
 pub fn cells(rows: &Rows) -> Vec<Vec<ComparedCell>> {
     rows.iter().map(|row| row.iter().map(ComparedCell::of).collect()).collect()
 }
 
-/// Rows as SWAN compares them: each a sorted tuple of its values.
+/// Sorts the values of each row, as SWAN does.
 #[must_use]
 pub fn sorted(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
     let mut rows = rows.to_vec();
@@ -93,8 +93,9 @@ pub fn sorted(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
     rows
 }
 
-/// SWAN's rule: as many rows; each a sorted tuple; in order when ORDER BY stands
-/// anywhere in the tested query, else as sets.
+/// Returns true if the rows are equal by SWAN's rule: the same number of rows, each compared as a
+/// sorted tuple. The order of rows counts only if the tested query contains ORDER BY anywhere;
+/// otherwise the rows are compared as sets.
 #[must_use]
 pub fn by_swan(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], tested: &str) -> bool {
     let (mut ours, mut gold) = (sorted(ours), sorted(gold));
@@ -110,8 +111,9 @@ pub fn by_swan(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], tested: &
     ours == gold
 }
 
-/// The strict rule: the same rows as often, values in the order of the columns;
-/// in order when the gold query's outermost SELECT orders.
+/// Returns true if the rows are equal by the strict rule: the same rows with the same number of
+/// duplicates, and the columns in the same order. The order of rows counts if the gold query's
+/// outermost SELECT has an ORDER BY.
 #[must_use]
 pub fn strictly(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], ordered: bool) -> bool {
     if ordered {
@@ -123,10 +125,10 @@ pub fn strictly(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], ordered:
     ours == gold
 }
 
-/// Whether the outermost SELECT of a query orders its rows.
+/// Returns true if the outermost SELECT of a query has an ORDER BY.
 ///
 /// # Errors
-/// [`SqlError`] for a text or name that is never closed.
+/// [`SqlError`] for an unterminated string or name.
 pub fn orders(sql: &str) -> Result<bool, SqlError> {
     crate::blendsql::orders_outermost(sql)
 }

@@ -1,12 +1,13 @@
-//! Data factuality: how many of the generated cells are true.
+//! Data factuality: the share of generated cells that are true.
 //!
-//! Two counts stand beside each other. *Generated cells only*: for each column,
-//! of the keys whose truth is known, those whose value is it; of columns with
-//! many values a key, F1 over all of them. *SWAN's*: the cells of the key are
-//! counted as right, too, for superhero and not for the others; a true value that
-//! is NULL is counted and never right; a column with many values adds one F1 a key
-//! to what is right, but each true value to the total. So true data scores less
-//! than 100 %.
+//! There are two counts:
+//!
+//! - *Generated cells only*: for each column, the keys with a known true value, and among them
+//!   those whose value is right. For columns with many values per key, F1 over all values.
+//! - *SWAN's count*: the cells of the key count as right for superhero, but not for the other
+//!   databases. A true value that is NULL counts, but is never right. A column with many values
+//!   adds one F1 per key to the right cells, but each true value to the total. So true data scores
+//!   less than 100 %.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -20,40 +21,40 @@ use crate::database::StoreError;
 use crate::sql;
 pub use crate::truth::Share;
 
-/// How true the cells are.
+/// Factuality of the generated cells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Factuality {
-    /// By SWAN's count.
+    /// SWAN's count.
     pub swan: Share,
-    /// Generated cells only, of columns with one value a key.
+    /// Count of generated cells, of columns with one value per key.
     pub cells: Share,
-    /// Column by column.
+    /// Factuality of each column.
     pub columns: Vec<ColumnFacts>,
 }
 
-/// How true a column is.
+/// Factuality of a column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ColumnFacts {
-    /// The published table.
+    /// Published table.
     pub table: String,
     /// The column.
     pub column: String,
-    /// `cells`, or `f1` of a column with many values a key.
+    /// `cells`, or `f1` for a column with many values per key.
     pub measure: &'static str,
-    /// Cells that are right, of those whose truth is known; of many values a
-    /// key, those given that are true, twice, of all given and all true.
+    /// Right cells among those with a known true value. For many values per key: twice the true
+    /// given values, among all given and all true values.
     pub score: Share,
 }
 
 type FactualityKey = Vec<ComparedCell>;
-/// Rows by key; a key may come in several.
+/// Rows by key; a key may have several rows.
 type KeyedRows = HashMap<FactualityKey, Vec<Vec<ComparedCell>>>;
 
-/// Compares the published tables with the truth.
+/// Compares the published tables with the true values.
 ///
 /// # Errors
-/// [`StoreError`] when one of the databases cannot be read. A table or column
-/// that was never published is none: its cells are wrong.
+/// [`StoreError`] if one of the databases cannot be read. An unpublished table or column is no
+/// error: its cells are wrong.
 pub fn factuality(
     benchmark: &Benchmark,
     gold: &Path,
@@ -80,7 +81,7 @@ pub fn factuality(
     Ok(found)
 }
 
-/// Columns with one value a key.
+/// Compares the columns with one value per key.
 fn single(
     benchmark: &Benchmark,
     truth: &BenchmarkTruth,
@@ -116,7 +117,7 @@ fn single(
     }
 }
 
-/// A column with many values a key.
+/// Compares a column with many values per key.
 fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factuality) {
     let mut score = Share::default();
     let none = Vec::new();
@@ -147,8 +148,8 @@ fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &m
     });
 }
 
-/// Whether a generated value is the true one; numbers as numbers, whatever type
-/// they are kept as.
+/// Returns true if a generated value equals the true one. Numbers are compared as numbers, whatever
+/// type they are stored as.
 fn same(given: &ComparedCell, wanted: &ComparedCell) -> bool {
     if given == wanted {
         return true;
@@ -157,12 +158,12 @@ fn same(given: &ComparedCell, wanted: &ComparedCell) -> bool {
         ComparedCell::Text(text) => text.trim().parse::<f64>().ok(),
         other => other.number(),
     };
-    // Two texts that spell one number differently are two texts.
+    // Two texts that format the same number differently are different.
     let texts = matches!((given, wanted), (ComparedCell::Text(_), ComparedCell::Text(_)));
     !texts && number(given).is_some() && number(given) == number(wanted)
 }
 
-/// The published values of a truth's columns; a column that is not there is NULL.
+/// Returns the published values of the columns; a missing column is NULL.
 fn published(connection: &Connection, truth: &BenchmarkTruth) -> rusqlite::Result<KeyedRows> {
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let there: Vec<String> =

@@ -1,5 +1,5 @@
-//! How an answer stands against the gold: right or not, how far off, and what
-//! differs, in words.
+//! Grades an answer against the gold answer: whether it is right, how far off it is, and a
+//! description of the difference.
 
 use crate::format::count_noun;
 use std::collections::HashMap;
@@ -9,37 +9,36 @@ use serde_json::Value as Json;
 
 use super::compare::{self, ComparedCell, Rows};
 
-/// How many values of each kind the words name.
+/// Maximum number of rows of each kind in the description.
 const NAMED: usize = 3;
-/// The longest value that is written whole.
+/// Maximum length of a value in the description.
 const LONGEST: usize = 40;
 
-/// How an answer stands against the gold.
+/// Grade of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Grade {
     /// Right by SWAN's rule.
     pub swan: bool,
     /// Right by the strict rule.
     pub strict: bool,
-    /// 1 is right, 0 is nothing of it: one less the relative error of numbers,
-    /// F1 of rows.
+    /// Score from 0 to 1: one minus the relative error for numbers, F1 for rows.
     pub graded: f64,
-    /// How far single numbers are off, relative to the gold's.
+    /// Mean relative error, if the gold answer is a single row of numbers.
     pub relative_error: Option<f64>,
-    /// What differs; empty when nothing does.
+    /// Description of the difference; empty if there is none.
     pub difference: String,
 }
 
 impl Grade {
-    /// The grade of what has no rows.
+    /// Returns the grade of an answer without rows.
     #[must_use]
     pub fn none(why: impl Into<String>) -> Self {
         Self { difference: why.into(), ..Self::default() }
     }
 }
 
-/// Grades an answer. `tested` is the query that gave it, `ordered` whether the
-/// gold's outermost SELECT orders.
+/// Grades an answer. `tested` is the query that produced it; `ordered` is true if the gold query's
+/// outermost SELECT has an ORDER BY.
 #[must_use]
 pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
     let (our_cells, gold_cells) = (compare::cells(ours), compare::cells(gold));
@@ -63,8 +62,8 @@ pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
     Grade { swan, strict, graded, relative_error, difference }
 }
 
-/// How far each number of a single row of numbers is off; none when the gold is
-/// something else, or the answer has another shape.
+/// Returns the relative error of each number in a single row of numbers. Returns `None` if the gold
+/// answer is not such a row, or the answer has a different shape.
 fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Option<Vec<f64>> {
     let ([ours], [gold]) = (ours, gold) else { return None };
     if ours.len() != gold.len() || gold.is_empty() {
@@ -72,7 +71,7 @@ fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Op
     }
     let error = |(ours, gold): (&ComparedCell, &ComparedCell)| {
         let wanted = gold.number()?;
-        // NULL for a number is as wrong as nothing at all.
+        // NULL instead of a number counts as 0.
         let given = if *ours == ComparedCell::Null { 0.0 } else { ours.number()? };
         Some(match (ours == gold, *gold == ComparedCell::Integer(0)) {
             (true, _) => 0.0,
@@ -83,7 +82,7 @@ fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Op
     ours.iter().zip(gold).map(error).collect()
 }
 
-/// F1 of rows, each counted as often as it is there.
+/// Returns the F1 score of two lists of rows; duplicates count separately.
 fn f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
     if ours.is_empty() && gold.is_empty() {
         return 1.0;
@@ -100,7 +99,7 @@ fn f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
     2.0 * both as f64 / (ours.len() + gold.len()) as f64
 }
 
-/// What differs between two lists of rows.
+/// Describes the difference between two lists of rows.
 fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if strict {
         return String::new();
@@ -134,7 +133,7 @@ fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     said.join("; ")
 }
 
-/// The rows of one list that the other does not have as often.
+/// Returns the rows that occur less often in the other list.
 fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
     let mut left: HashMap<Vec<ComparedCell>, usize> = HashMap::new();
     compare::cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
@@ -151,7 +150,7 @@ fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
     rows.iter().filter(new).collect()
 }
 
-/// A row as words name it.
+/// Formats a row for the description.
 fn row(row: &[Json]) -> String {
     let value = |json: &Json| match json {
         Json::Null => "NULL".to_owned(),

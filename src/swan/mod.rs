@@ -1,6 +1,5 @@
-//! SWAN, the benchmark of hybrid queries over databases and language models
-//! (2024): four of BIRD's databases with columns taken away, and 120 questions
-//! that need them.
+//! SWAN, the benchmark of hybrid queries over databases and language models (2024): four of BIRD's
+//! databases without some of their columns, and 120 questions that need those columns.
 //!
 //! ```text
 //! prepare:  BIRD's database → its rows by SWAN's rules (gold) → without what is hidden
@@ -9,9 +8,9 @@
 //! report:   scores → Markdown, JSON, charts
 //! ```
 //!
-//! [`run()`] takes the two paths of every user, [`crate::materialize`] and
-//! [`crate::query`]; nothing there knows of the benchmark. It sees the prepared
-//! database alone: only [`score()`] opens the gold.
+//! [`run()`] uses the same two paths as every user, [`crate::materialize`] and [`crate::query`];
+//! neither contains code for the benchmark. It reads only the prepared database; only [`score()`]
+//! opens the gold database.
 
 pub mod benchmark;
 pub mod chart;
@@ -38,15 +37,15 @@ pub use score::{Scored, score};
 
 use crate::database::StoreError;
 
-/// Why an evaluation cannot be done.
+/// Error of an evaluation.
 #[derive(Debug, thiserror::Error)]
 pub enum SwanError {
-    /// What was given cannot be used.
+    /// The input cannot be used.
     #[error("{message}")]
     Input {
-        /// What is wrong.
+        /// Error message.
         message: String,
-        /// What to do about it.
+        /// Suggestion for the user.
         hint: String,
     },
     /// A file cannot be read or written.
@@ -54,7 +53,7 @@ pub enum SwanError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// A database cannot be used.
@@ -71,7 +70,7 @@ impl SwanError {
         Self::File { path: path.to_owned(), error }
     }
 
-    /// What to do about it.
+    /// Returns a suggestion for the user.
     #[must_use]
     pub fn hint(&self) -> &str {
         match self {

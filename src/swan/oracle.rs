@@ -1,4 +1,5 @@
-//! The truth as a model: what the queries can give when every answer is right.
+//! A model that answers with the true values: shows the results of the queries if every answer is
+//! right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,22 +16,22 @@ use crate::prompt::{Prompt, Question};
 use crate::spec::Format;
 use crate::value::Value;
 
-/// What the model is called in records and reports.
+/// Name of the model in records and reports.
 pub const NAME: &str = "the true values";
 
-/// The true values of a database. What is asked beside its columns has no answer.
+/// The true values of a database. Questions about anything but its columns get no answer.
 pub struct TrueValues {
-    /// Table, names and values of the key, as one text; then by column.
+    /// Table, key names and key values as one text, then values by column.
     rows: HashMap<String, BTreeMap<&'static str, Json>>,
     tables: Vec<&'static str>,
     beside: AtomicU64,
 }
 
 impl TrueValues {
-    /// Reads the truth of a database with all its columns.
+    /// Reads the true values of a database with all its columns.
     ///
     /// # Errors
-    /// [`StoreError`] when the database lacks something of it.
+    /// [`StoreError`] if the database lacks a table or column.
     pub fn read(benchmark: &Benchmark, gold: &Path) -> Result<Self, SwanError> {
         let error = |e: rusqlite::Error| StoreError::from_sqlite(gold, &e);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -43,7 +44,7 @@ impl TrueValues {
         Ok(Self { rows, tables, beside: AtomicU64::new(0) })
     }
 
-    /// How many questions beside the columns it was asked.
+    /// Returns the number of questions asked about anything but the columns.
     #[must_use]
     pub fn beside(&self) -> u64 {
         self.beside.load(Ordering::Relaxed)
@@ -106,7 +107,8 @@ fn read(
     Ok(())
 }
 
-/// What a row is found by: a key part as facts have it, whatever its type.
+/// Returns the lookup key of a row. Key values are canonical, as in the facts, independent of their
+/// type.
 fn place(table: &str, names: &[&str], key: &[Json]) -> String {
     let part = |k: &Json| Value::from_json(k).canonical().map(std::borrow::Cow::into_owned);
     json!([table, names, key.iter().map(part).collect::<Vec<_>>()]).to_string()

@@ -1,6 +1,6 @@
-//! `prepare`: BIRD's databases made SWAN's. The gold copy has SWAN's rows and
-//! all columns; the prepared one is written anew without the hidden columns, so
-//! that nothing of them is left in its pages.
+//! `prepare`: makes SWAN's databases from BIRD's. The gold copy has SWAN's rows and all columns.
+//! The prepared copy is written to a new file without the hidden columns, so that its pages contain
+//! no trace of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use super::{SwanError, compare};
 use crate::database::{Database, StoreError};
 use crate::sql;
 
-/// What was written for a database.
+/// Files written for a database.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The benchmark's name of it.
+    /// Name of the benchmark.
     pub name: &'static str,
-    /// The database without what is hidden.
+    /// Database without the hidden columns.
     pub path: PathBuf,
-    /// The database with the truth.
+    /// Database with the true values.
     pub gold: PathBuf,
-    /// Example rows of the truth.
+    /// Example rows of the true values.
     pub shots: PathBuf,
-    /// Columns left out; a table's name stands for all of it.
+    /// Hidden columns; a table's name means the whole table.
     pub hidden: Vec<String>,
-    /// Hidden columns that are left, because HQDL's published SQL reads them, and
-    /// the question whose query does.
+    /// Hidden columns that the copy keeps because HQDL's published SQL reads them, each with the
+    /// question whose query does.
     pub left: Vec<String>,
-    /// Rows that SWAN's rules left out, by table.
+    /// Number of rows deleted by SWAN's rules, by table.
     pub removed: Vec<(String, u64)>,
 }
 
-/// Where BIRD's copy of a database may be in a folder; `None` when it is not.
+/// Returns the path of BIRD's copy of a database in a folder, or `None`.
 #[must_use]
 pub fn find(bird: &Path, name: &str) -> Option<PathBuf> {
     let file = format!("{name}.sqlite");
@@ -52,8 +52,8 @@ pub fn find(bird: &Path, name: &str) -> Option<PathBuf> {
 /// Makes SWAN's copies of a database in `out`.
 ///
 /// # Errors
-/// [`SwanError`] when the source is not BIRD's, or something stands where a copy
-/// is to be and `force` is not set.
+/// [`SwanError`] if the source is not BIRD's database, or if a copy exists already and `force` is
+/// not set.
 pub fn prepare(
     benchmark: &'static Benchmark,
     source: &Path,
@@ -87,7 +87,7 @@ pub fn prepare(
     Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, left, removed })
 }
 
-/// Refuses to write over the source, and over what is there already.
+/// Returns an error if the target is the source, or exists and `force` is not set.
 fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
     let same = match (target.canonicalize(), source.canonicalize()) {
         (Ok(target), Ok(source)) => target == source,
@@ -108,7 +108,7 @@ fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
     Ok(())
 }
 
-/// A file that takes its place when it is whole.
+/// A temporary file that is renamed when it is complete.
 struct PartFile {
     path: PathBuf,
 }
@@ -131,15 +131,16 @@ impl PartFile {
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        // Gone already when it took its place.
+        // Does nothing after `finish`, which renamed the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A database that lacks a hidden column is not BIRD's: nothing could be masked.
+/// Returns an error if the database lacks a hidden column: then it is not BIRD's, and nothing could
+/// be masked.
 fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
     let (_, missing) = hidden_of(database, benchmark)?;
-    // Some of BIRD's releases have it, some don't.
+    // Only some of BIRD's releases have this column.
     let missing: Vec<String> = missing.into_iter().filter(|m| m != "Match.goal").collect();
     if missing.is_empty() {
         return Ok(());
@@ -155,11 +156,11 @@ fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), 
     ))
 }
 
-/// What of the hidden tables and columns a database has, and what it lacks. What
-/// HQDL's published SQL reads is not told as there: every copy has it.
+/// Returns the hidden tables and columns that a database has, and those it lacks. Columns that
+/// HQDL's published SQL reads do not count as present, because every copy has them.
 ///
 /// # Errors
-/// [`StoreError`] when it cannot be read.
+/// [`StoreError`] if the database cannot be read.
 pub fn hidden_of(
     database: &Database,
     benchmark: &Benchmark,
@@ -185,7 +186,7 @@ pub fn hidden_of(
     Ok((there, missing))
 }
 
-/// Leaves the rows that SWAN keeps.
+/// Deletes the rows that SWAN drops. Returns the number of deleted rows by table.
 fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
     let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let run = || -> rusqlite::Result<Vec<(String, u64)>> {
@@ -258,20 +259,20 @@ pub(in crate::swan) fn mask(
     Ok(left_out)
 }
 
-/// Whether the prepared copy lacks a column.
+/// Returns true if the prepared copy lacks a column.
 fn hides(benchmark: &Benchmark, table: &str, column: &str) -> bool {
     let same = |t: &str, c: &str| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
     benchmark.hidden.iter().any(|h| h.columns.iter().any(|c| same(h.table, c)))
         && !benchmark.read.iter().any(|r| same(r.table, r.column))
 }
 
-/// A column as its table declares it.
+/// A column, as declared by its table.
 struct DeclaredColumn {
     name: String,
     kind: String,
     not_null: bool,
     default: Option<String>,
-    /// Its place in the primary key, from 1; 0 for none.
+    /// Position in the primary key, from 1; 0 if it is not in the key.
     primary: i64,
 }
 
@@ -291,8 +292,7 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Declare
     statement.query_map([table], column)?.collect()
 }
 
-/// The tables of a user, in the order they were made, and whether each has no
-/// row numbers.
+/// Returns the user's tables in the order of their creation, and whether each is WITHOUT ROWID.
 fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
     let sql = "SELECT l.name, l.wr FROM pragma_table_list AS l
                JOIN sqlite_schema AS s ON s.name = l.name AND s.type = 'table'
@@ -301,7 +301,7 @@ fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
     connection.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
 }
 
-/// The foreign keys whose columns, and whose parents, are still there.
+/// Returns the foreign keys whose own and parent columns are all kept.
 fn foreign_keys(
     source: &Connection,
     table: &str,
@@ -332,7 +332,7 @@ fn foreign_keys(
     Ok(found)
 }
 
-/// The UNIQUE constraints whose columns are all still there.
+/// Returns the UNIQUE constraints whose columns are all kept.
 fn unique(
     source: &Connection,
     table: &str,
@@ -351,21 +351,21 @@ fn unique(
     Ok(found)
 }
 
-/// The columns of an index, when they are all still there.
+/// Returns the columns of an index if all are kept.
 fn index_columns(
     source: &Connection,
     index: &str,
     kept: &[&DeclaredColumn],
 ) -> rusqlite::Result<Option<Vec<String>>> {
     let mut statement = source.prepare("SELECT name FROM pragma_index_info(?1) ORDER BY seqno")?;
-    // An expression has no name; what it reads is not known.
+    // An expression has no name, and the columns it reads are unknown.
     let names: Vec<Option<String>> =
         statement.query_map([index], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
     let stands = |name: &String| kept.iter().any(|c| c.name.eq_ignore_ascii_case(name));
     Ok(names.into_iter().map(|name| name.filter(stands)).collect())
 }
 
-/// The table with the columns that are kept.
+/// Returns the CREATE TABLE statement with the kept columns.
 fn definition(
     table: &str,
     kept: &[&DeclaredColumn],
@@ -394,7 +394,7 @@ fn definition(
     format!("CREATE TABLE {} (\n  {}\n){rowid}", sql::name(table), parts.join(",\n  "))
 }
 
-/// The indexes of a table over columns that are kept.
+/// Returns the indexes of a table whose columns are all kept.
 fn indexes(
     source: &Connection,
     table: &str,
@@ -498,7 +498,7 @@ fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
     truth.key.iter().filter_map(|name| example.get(*name)).map(text).collect()
 }
 
-/// Opens a database whose rows may point at rows that are not there, as BIRD's do.
+/// Opens a database without foreign-key checks, because BIRD's databases violate some keys.
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
     let opened = Connection::open_with_flags(path, flags);
     let free = |c: Connection| c.pragma_update(None, "foreign_keys", false).map(|()| c);

@@ -1,16 +1,15 @@
-//! What SWAN's paper (2024) published: execution accuracy in percent, by number
-//! of shots.
+//! Figures published in SWAN's paper (2024): execution accuracy in percent, by number of shots.
 
 /// A system's published figures for one database.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PublishedFigures {
-    /// The system and its model.
+    /// System and model.
     pub system: &'static str,
-    /// Shots and execution accuracy in percent.
+    /// Number of shots, and execution accuracy in percent.
     pub ex: &'static [(usize, f64)],
 }
 
-/// The published figures for a database; none for another's name.
+/// Returns the published figures for a database, or none for an unknown name.
 #[must_use]
 pub fn figures(database: &str) -> Vec<PublishedFigures> {
     let of = |gpt35: &'static [(usize, f64)], gpt4: &'static [(usize, f64)], blendsql| {
@@ -45,7 +44,7 @@ pub fn figures(database: &str) -> Vec<PublishedFigures> {
     }
 }
 
-/// Data factuality over all four databases by SWAN's count, in percent.
+/// Data factuality over all four databases in percent, by SWAN's count.
 pub const FACTUALITY: [PublishedFigures; 2] = [
     PublishedFigures {
         system: "HQDL, GPT-3.5 Turbo (2024)",

@@ -1,8 +1,9 @@
-//! SWAN's questions. SWAN publishes two CSV files a database, without a header:
-//! database, question, evidence, gold SQL, difficulty, query, and in one of them a
-//! remark; one file has HQDL's queries, the other `BlendSQL`'s. Both kinds may
-//! also stand in one file: with a header that names the columns, or without one
-//! (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
+//! SWAN's questions. SWAN publishes two CSV files per database, without a header: database,
+//! question, evidence, gold SQL, difficulty, query, and in one of them a remark. One file has
+//! HQDL's queries, the other `BlendSQL`'s.
+//!
+//! hqdl also reads both kinds of queries from one file: with a header that names the columns, or
+//! without one (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
 
 use crate::format::count_noun;
 use std::collections::{BTreeSet, HashSet};
@@ -10,7 +11,7 @@ use std::path::Path;
 
 use super::SwanError;
 
-/// Which of a question's queries is run.
+/// Kind of queries to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -21,7 +22,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name used in flags and reports.
+    /// Returns the name used in flags and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,11 +35,11 @@ impl Mode {
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BenchmarkQuestion {
-    /// Its name: `superhero-00`.
+    /// Name, such as `superhero-00`.
     pub qid: String,
-    /// What is asked.
+    /// Text of the question.
     pub question: String,
-    /// Whose rows are the right answer, over the gold database.
+    /// Query whose rows over the gold database are the right answer.
     pub gold: String,
     /// HQDL's query.
     pub hqdl: Option<String>,
@@ -47,7 +48,7 @@ pub struct BenchmarkQuestion {
 }
 
 impl BenchmarkQuestion {
-    /// Its query for a mode, when it has one.
+    /// Returns the query for a mode, if there is one.
     #[must_use]
     pub fn query(&self, mode: Mode) -> Option<&str> {
         match mode {
@@ -57,11 +58,10 @@ impl BenchmarkQuestion {
     }
 }
 
-/// How hard BIRD says a question is: where this stands tells the columns of a
-/// file without a header.
+/// BIRD's levels of difficulty. Their column identifies the layout of a file without a header.
 const DIFFICULTIES: [&str; 3] = ["simple", "moderate", "challenging"];
 
-/// Where each column is.
+/// Index of each column.
 #[derive(Debug, Clone, Copy)]
 struct QuestionColumns {
     qid: Option<usize>,
@@ -69,14 +69,14 @@ struct QuestionColumns {
     gold: usize,
     hqdl: Option<usize>,
     blendsql: Option<usize>,
-    /// In SWAN's own files: the database, and the query, whichever kind it is.
+    /// In SWAN's own files: the columns of the database and of the query, of either kind.
     swans: Option<(usize, usize)>,
 }
 
-/// Reads questions; `database` names those that have no name of their own.
+/// Reads questions. `database` names the questions that have no name of their own.
 ///
 /// # Errors
-/// [`SwanError`] when the file cannot be read as one of the two forms.
+/// [`SwanError`] if the file has neither of the two layouts.
 pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();
@@ -97,7 +97,7 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
     let (mut header, mut first) = (None, true);
     let (mut questions, mut seen) = (Vec::new(), HashSet::new());
     let mut others = BTreeSet::new();
-    // A file of SWAN's own has queries of one kind; only BlendSQL's have calls.
+    // A file of SWAN's own has queries of one kind; only BlendSQL's contain calls.
     let calls = text.contains("{{");
     for row in reader.records() {
         let row = row.map_err(|e| SwanError::input(format!("{name}: {e}"), FORMS))?;
@@ -171,7 +171,7 @@ const FORMS: &str = "SWAN's own files are read as they are (database, question, 
                      hqdl_sql and blendsql; without one, the columns are qid, question, evidence, \
                      difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
 
-/// The columns as a header names them.
+/// Returns the columns that a header names.
 fn named(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, SwanError> {
     let at = |names: &[&str]| {
         header.iter().position(|f| names.iter().any(|n| f.trim().eq_ignore_ascii_case(n)))
@@ -193,9 +193,9 @@ fn named(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, Swa
     })
 }
 
-/// The columns of a row without a header: where the difficulty stands tells the
-/// form. In SWAN's own files gold SQL and query are on both its sides; else the
-/// queries come after it.
+/// Returns the columns of a row without a header. The position of the difficulty identifies the
+/// layout: in SWAN's own files it is between the gold SQL and the query; otherwise the queries
+/// follow it.
 fn placed(row: &csv::StringRecord) -> Option<QuestionColumns> {
     let difficulty = row
         .iter()

@@ -1,6 +1,5 @@
-//! What a run leaves in its folder: `run.jsonl`, a line an event, added to by
-//! every further run in the same folder, so that first and second run stand
-//! beside each other.
+//! The record of a run: `run.jsonl`, with one event per line. Every further run in the same folder
+//! appends to it, so that first and second run can be compared.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,51 +13,51 @@ use super::compare::Rows;
 use super::{Mode, SwanError};
 use crate::format::count_noun;
 
-/// The file in a run's folder.
+/// Name of the record in a run's folder.
 pub const FILE: &str = "run.jsonl";
 
-/// What a run is of. Another run in the same folder is of the same.
+/// Identity of a run. All runs in a folder have the same database, mode, shots and model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The benchmark's name of the database.
+    /// Name of the benchmark's database.
     pub database: String,
-    /// Which queries were run.
+    /// Kind of queries that were run.
     pub mode: Mode,
-    /// Examples shown to the model.
+    /// Number of examples shown to the model.
     pub shots: usize,
-    /// The model's name, as its facts are kept under.
+    /// Name of the model, as in the facts.
     pub model: String,
-    /// The files of recordings, when there are any, without their folders.
+    /// File names of the recordings, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recordings: Vec<String>,
-    /// Whether the truth took the model's place.
+    /// Whether the true values replaced the model.
     #[serde(default)]
     pub oracle: bool,
-    /// The questions' file.
+    /// File of the questions.
     pub questions_file: PathBuf,
-    /// The database that was asked about, before it was expanded.
+    /// Database before it was expanded.
     pub source: PathBuf,
-    /// Where the expanded tables are, when there are any.
+    /// Database with the expanded tables, if any.
     pub expanded: Option<PathBuf>,
-    /// What the database holds of the columns that SWAN hides.
+    /// Columns that SWAN hides but the database contains.
     #[serde(default)]
     pub unmasked: Vec<String>,
-    /// Whether there is a price.
+    /// Whether the model has a price.
     pub priced: bool,
-    /// When it began.
+    /// Start time, RFC 3339.
     pub began: String,
 }
 
-/// What something used.
+/// Usage and cost of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Requests that got a reply.
+    /// Number of requests that got a reply.
     pub requests: u64,
-    /// Values asked for.
+    /// Number of values asked for.
     pub values_asked: u64,
-    /// Values known before.
+    /// Number of values that were already known.
     pub values_reused: u64,
-    /// Values without a value.
+    /// Number of values without an answer.
     pub values_missing: u64,
     /// Input tokens.
     pub input_tokens: u64,
@@ -71,7 +70,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Adds another.
+    /// Adds another cost.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.values_asked += other.values_asked;
@@ -84,27 +83,27 @@ impl Cost {
     }
 }
 
-/// How a question ended.
+/// Result of a question.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuestionOutcome {
-    /// The question.
+    /// Name of the question.
     pub qid: String,
-    /// The query that was run.
+    /// Query that was run.
     #[serde(default)]
     pub query: String,
-    /// The names of the columns.
+    /// Names of the columns.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// The rows; none when it failed.
+    /// Rows; `None` if the query failed.
     #[serde(default)]
     pub rows: Option<Rows>,
-    /// Why it failed.
+    /// Error message of a failed query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The routes of its calls: `column`, `bound`, `ad-hoc`.
+    /// Routes of the query's calls: `column`, `bound`, `ad-hoc`.
     #[serde(default)]
     pub routes: Vec<String>,
-    /// What it used.
+    /// Cost of the question.
     #[serde(flatten)]
     pub cost: Cost,
 }
@@ -113,13 +112,13 @@ pub struct QuestionOutcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RecordLine {
-    /// A run begins.
+    /// A run started.
     Run(Header),
     /// The spec was materialized.
     Materialized {
         /// Cells by state.
         cells: Json,
-        /// What it used.
+        /// Cost of materializing.
         #[serde(flatten)]
         cost: Cost,
     },
@@ -127,19 +126,19 @@ pub enum RecordLine {
     Answer(Box<QuestionOutcome>),
     /// All questions ended.
     Finished {
-        /// Questions with rows.
+        /// Number of questions with rows.
         answered: u64,
-        /// Questions without.
+        /// Number of questions without rows.
         failed: u64,
-        /// What the whole run used.
+        /// Cost of the whole run.
         #[serde(flatten)]
         cost: Cost,
     },
-    /// The run ended before its end.
+    /// The run ended early.
     Stopped {
-        /// Why.
+        /// Reason.
         message: String,
-        /// What it used until then.
+        /// Cost until then.
         #[serde(flatten)]
         cost: Cost,
     },
@@ -148,20 +147,20 @@ pub enum RecordLine {
 /// One run of a record.
 #[derive(Debug, Clone)]
 pub struct Invocation {
-    /// What it is of.
+    /// Identity of the run.
     pub header: Header,
-    /// What materializing used, when it came to that.
+    /// Cost of materializing, if it was done.
     pub materialized: Option<Cost>,
-    /// How its questions ended, in their order.
+    /// Results of the questions, in order.
     pub answers: Vec<QuestionOutcome>,
-    /// What all of it used, when it came to an end of its own.
+    /// Total cost, if the run recorded its end.
     pub total: Option<Cost>,
     /// Whether all questions ended.
     pub finished: bool,
 }
 
 impl Invocation {
-    /// What all of it used.
+    /// Returns the cost of the whole run.
     #[must_use]
     pub fn cost(&self) -> Cost {
         if let Some(total) = self.total {
@@ -173,20 +172,20 @@ impl Invocation {
     }
 }
 
-/// All runs of a folder.
+/// The record of all runs in a folder.
 #[derive(Debug, Clone)]
 pub struct RunsRecord {
-    /// The folder.
+    /// Folder of the record.
     pub dir: PathBuf,
-    /// Its runs, oldest first; at least one.
+    /// Runs, oldest first; at least one.
     pub runs: Vec<Invocation>,
 }
 
 impl RunsRecord {
-    /// Reads a folder. A last line that was cut off by a kill is left out.
+    /// Reads the record of a folder. Ignores a last line that was truncated by a kill.
     ///
     /// # Errors
-    /// [`SwanError`] when there is no record, or another program's.
+    /// [`SwanError`] if there is no record, or the file is not a record.
     pub fn read(dir: &Path) -> Result<Self, SwanError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| {
@@ -234,21 +233,21 @@ impl RunsRecord {
         Ok(Self { dir: dir.to_owned(), runs })
     }
 
-    /// What the runs are of.
+    /// Returns the identity of the last run.
     #[must_use]
     pub fn header(&self) -> &Header {
-        // There is at least one.
+        // There is always at least one run.
         &self.runs[self.runs.len() - 1].header
     }
 
-    /// The last answer to each question.
+    /// Returns the last answer to each question.
     #[must_use]
     pub fn answers(&self) -> BTreeMap<&str, &QuestionOutcome> {
         self.runs.iter().flat_map(|r| &r.answers).map(|a| (a.qid.as_str(), a)).collect()
     }
 }
 
-/// A record that is being written.
+/// Writer of a record.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -256,11 +255,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Adds a run to the record of a folder, which is made when it is not there.
+    /// Starts a run in a folder's record. Creates the folder and the record if necessary.
     ///
     /// # Errors
-    /// [`SwanError`] when the folder holds a run of something else, or cannot be
-    /// written.
+    /// [`SwanError`] if the folder contains a different run, or cannot be written.
     pub fn begin(dir: &Path, header: &Header) -> Result<Self, SwanError> {
         let path = dir.join(FILE);
         if path.exists() {
@@ -286,17 +284,17 @@ impl Writer {
         let failed = |e| SwanError::file(&path, e);
         let mut file =
             OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(failed)?;
-        // A kill may have cut the last line; what follows stands on its own.
+        // A kill may have truncated the last line, so remove it before appending.
         cut_half_line(&mut file).map_err(failed)?;
         let mut writer = Self { path, file };
         writer.write(&RecordLine::Run(header.clone()))?;
         Ok(writer)
     }
 
-    /// Adds a line.
+    /// Appends a line.
     ///
     /// # Errors
-    /// [`SwanError`] when it cannot be written.
+    /// [`SwanError`] if the line cannot be written.
     pub fn write(&mut self, line: &RecordLine) -> Result<(), SwanError> {
         let failed = |e: std::io::Error| SwanError::file(&self.path, e);
         let mut text = serde_json::to_string(line).map_err(|e| failed(e.into()))?;
@@ -305,7 +303,7 @@ impl Writer {
     }
 }
 
-/// Takes away a last line that was not written to its end.
+/// Removes an incomplete last line.
 fn cut_half_line(file: &mut File) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;

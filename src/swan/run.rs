@@ -1,5 +1,5 @@
-//! A run: the spec materialized, then every question answered as a user's query
-//! is. What happened is written down line by line.
+//! Runs the benchmark: materializes the spec, then answers every question like a user's query.
+//! Records each step as a line.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,58 +18,57 @@ use crate::query::{self, Meta, QueryError, Request, Smoothie};
 use crate::spec::Spec;
 use crate::usage::Usage;
 
-/// What a run needs.
+/// Inputs of a run.
 pub struct BenchmarkRun<'r> {
-    /// The spec; its budget is the whole run's.
+    /// Spec; its budget applies to the whole run.
     pub spec: Spec,
-    /// The prepared database.
+    /// Prepared database.
     pub database: &'r Database,
-    /// What is known.
+    /// Facts of the run.
     pub facts: &'r Facts,
-    /// Who is asked.
+    /// Model to ask.
     pub model: Arc<dyn Model>,
     /// The questions.
     pub questions: &'r [BenchmarkQuestion],
-    /// Which of their queries are run.
+    /// Kind of queries to run.
     pub mode: Mode,
-    /// Whether the spec is materialized first, or cells are asked for when a
-    /// query needs them.
+    /// Whether to materialize the spec first. If not, cells are asked for when a query needs them.
     pub materialize: bool,
-    /// How long `SQLite` may take over a pass of a query.
+    /// Time limit of `SQLite` for one pass of a query.
     pub timeout: Duration,
-    /// What the run is called in the journal.
+    /// Name of the run in the journal.
     pub command: &'r str,
-    /// Who is told what goes on while the tables are made.
+    /// Receives the events of materializing.
     pub listener: Listener,
-    /// Who is told what goes on in a query.
+    /// Receives the events of a query.
     pub query_listener: Listener,
-    /// Becomes true when the user wants it to end.
+    /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// Questions with rows.
+    /// Number of questions with rows.
     pub answered: u64,
-    /// Questions without.
+    /// Number of questions without rows.
     pub failed: u64,
-    /// Cells of the expansions and values of the queries without a value.
+    /// Number of cells and query values without a value.
     pub missing: u64,
-    /// What it used.
+    /// Cost of the run.
     pub cost: Cost,
-    /// Why it ended before its end.
+    /// Reason for an early end, if any.
     pub stop: Option<Stop>,
 }
 
-/// Why a run ended before its end.
+/// Reason why a run ended early.
 #[derive(Debug)]
 pub enum Stop {
     /// Materializing stopped.
     Run(Arc<Stopped>),
     /// Materializing failed.
     Materialize(MaterializeError),
-    /// A query stopped, or what all queries need failed.
+    /// A query stopped, or an error would affect all queries.
     Query(QueryError),
 }
 
@@ -83,11 +82,11 @@ impl std::fmt::Display for Stop {
     }
 }
 
-/// Runs, writes down and tells what happens. A question that fails is a line of
-/// the record, and the run goes on.
+/// Runs the benchmark, records its steps and passes each to the callback. A failed question is
+/// recorded, and the run continues.
 ///
 /// # Errors
-/// [`SwanError`] when the record cannot be written.
+/// [`SwanError`] if the record cannot be written.
 pub fn run(
     mut run: BenchmarkRun<'_>,
     writer: &mut Writer,
@@ -117,7 +116,7 @@ pub fn run(
         let used = *spent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cost = cost_of(&smoothie.meta);
         if error.is_some() {
-            // What a query used before it failed is known from what was kept.
+            // The usage of a failed query is known only from its events.
             cost.requests = used.requests;
             cost.input_tokens = used.input_tokens;
             cost.output_tokens = used.output_tokens;
@@ -140,7 +139,7 @@ pub fn run(
         };
         match error {
             None => ended.answered += 1,
-            // The question is not over: the next run goes on with it.
+            // The question is not recorded, so that the next run asks it again.
             Some(FailedQuestion::Query(error)) if stops => {
                 ended.stop = Some(Stop::Query(error));
                 break;
@@ -160,7 +159,7 @@ pub fn run(
     Ok(ended)
 }
 
-/// Why a question has no rows.
+/// Reason why a question has no rows.
 #[derive(Debug, thiserror::Error)]
 enum FailedQuestion {
     #[error("the questions file has no {} query for this question", .0.name())]
@@ -170,7 +169,7 @@ enum FailedQuestion {
 }
 
 impl FailedQuestion {
-    /// Whether the next question would fail for the same reason.
+    /// Returns true if the next question would fail for the same reason.
     fn stops(&self) -> bool {
         match self {
             Self::NoQuery(_) => false,
@@ -186,7 +185,7 @@ impl FailedQuestion {
 }
 
 impl BenchmarkRun<'_> {
-    /// PATH 1.
+    /// Materializes the spec. Returns the report and the cost.
     fn expand(&self) -> (Report, Cost) {
         let began = Instant::now();
         let selection = Selection::default();
@@ -208,7 +207,7 @@ impl BenchmarkRun<'_> {
         (report, cost)
     }
 
-    /// PATH 2.
+    /// Runs the query of a question.
     fn answer(
         &self,
         question: &BenchmarkQuestion,
@@ -248,7 +247,7 @@ impl BenchmarkRun<'_> {
         }
     }
 
-    /// Takes what was spent off the budget of what is still to come.
+    /// Subtracts the spending from the budget of the remaining steps.
     fn pay(&mut self, cost: &Cost, doubt_usd: f64, doubt_tokens: u64) {
         let limits = &mut self.spec.limits;
         if let Some(budget) = &mut limits.budget_usd {

@@ -12,7 +12,7 @@ use crate::spec::Draft;
 use crate::spec::Literal;
 use crate::spec::file::{ShotCell, ShotsField};
 
-/// An example row: column to value, or to values.
+/// Example row: column to value, or to a list of values.
 pub type Example = Map<String, Json>;
 
 /// Example rows of each expansion.
@@ -22,9 +22,9 @@ pub type Shots = BTreeMap<String, Examples>;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 pub enum Examples {
-    /// Of its only source.
+    /// Rows of the expansion's only source.
     Rows(Vec<Example>),
-    /// Of each of its sources.
+    /// Rows of each source.
     BySource(Vec<Vec<Example>>),
 }
 
@@ -37,19 +37,19 @@ impl Examples {
     }
 }
 
-/// How many are written down: the most that SWAN shows.
+/// Number of examples written per source: the maximum in SWAN.
 pub const MOST: usize = 5;
 
-/// Where the examples for a database are.
+/// Returns the path of a database's examples.
 #[must_use]
 pub fn path_of(database: &Path) -> PathBuf {
     database.with_extension("shots.json")
 }
 
-/// Gives a spec so many examples of every source, and no others than these.
+/// Sets the examples of a spec: `shots` rows of every source, and no others.
 ///
 /// # Errors
-/// [`SwanError`] when there are not so many.
+/// [`SwanError`] if there are too few examples.
 pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanError> {
     if shots == 0 {
         draft.file.expansion.iter_mut().for_each(|e| e.shots = None);
@@ -85,7 +85,7 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
     Ok(())
 }
 
-/// A cell of an example, none for what is not known.
+/// Parses a cell of an example; `None` if the value is unknown.
 fn cell(json: &Json) -> Option<ShotCell> {
     match json {
         Json::Array(items) => Some(ShotCell::Many(items.iter().filter_map(literal).collect())),

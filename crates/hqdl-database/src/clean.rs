@@ -1,4 +1,4 @@
-//! Taking away what hqdl made in a database, and nothing else.
+//! Removes the objects that hqdl created in a database, and nothing else.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::{Database, StoreError};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
-/// The bookkeeping, which goes with the last expansion.
+/// Bookkeeping objects, which are dropped with the last expansion.
 const OWN: [&str; 8] = [
     "VIEW hqdl_cell",
     "TABLE hqdl_edit",
@@ -21,23 +21,22 @@ const OWN: [&str; 8] = [
     "TABLE hqdl_migration",
 ];
 
-/// What was taken away.
+/// Report of what was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Where.
+    /// Path of the database.
     pub path: PathBuf,
-    /// Tables and views.
+    /// Removed tables and views.
     pub objects: Vec<String>,
-    /// Whether the file itself went: a copy that held nothing else.
+    /// Whether the file itself was removed: a copy without other objects.
     pub file: bool,
 }
 
-/// Takes away the tables and views that a spec has published, and hqdl's bookkeeping
-/// with the last of them. A copy (`output`) goes as a whole when nobody else has
-/// anything in it.
+/// Drops the tables and views that a spec has published. hqdl's bookkeeping is dropped with the
+/// last of them. A copy (`output`) is deleted if it contains no objects of other origin.
 ///
 /// # Errors
-/// [`StoreError`] when the database cannot be written; it is as it was then.
+/// Returns [`StoreError`] if the database cannot be written; it is unchanged then.
 pub fn clean(source: &Database, spec: &Spec) -> Result<Cleaned, StoreError> {
     let path = spec.target().clone();
     if let Some(server) = source.server() {
@@ -71,8 +70,8 @@ pub fn clean(source: &Database, spec: &Spec) -> Result<Cleaned, StoreError> {
     Ok(cleaned)
 }
 
-/// The tables and views of a spec that stand, views first, and whether no other spec
-/// has any here.
+/// Returns the existing tables and views of a spec, views first, and whether no other spec has any
+/// here.
 fn objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
     let full = spec.full_path();
@@ -103,7 +102,7 @@ fn drop_all(
     last: bool,
 ) -> rusqlite::Result<()> {
     let c = db.connection();
-    // Dropping a table must not touch the rows of others that refer to it.
+    // Dropping a table must not change rows of other tables that refer to it.
     c.execute_batch("PRAGMA foreign_keys = OFF")?;
     c.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     let behavior = rusqlite::TransactionBehavior::Immediate;
@@ -134,7 +133,7 @@ fn drop_all(
     transaction.commit()
 }
 
-/// Removes a copy with what belongs to its file.
+/// Removes a copy and the files that belong to it.
 fn remove(path: &Path) -> Result<(), StoreError> {
     for beside in ["-wal", "-shm", "-journal", ""] {
         let mut file = path.as_os_str().to_owned();

@@ -1,9 +1,8 @@
-//! The semantic keys of an expansion: the rows of its sources, each key once.
+//! Semantic keys of an expansion: the rows of its sources, without duplicate keys.
 //!
-//! They are gathered into a temporary table first. `SQLite` sorts and groups them
-//! on disk, so memory does not grow with their number, and all passes of a run
-//! (plan, generate, publish) see the same keys whatever happens to the source
-//! meanwhile.
+//! They are first collected into a temporary table. `SQLite` sorts and groups them on disk, so that
+//! memory use does not grow with their number, and all phases of a run (plan, generate, publish)
+//! use the same keys even if the source changes meanwhile.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,10 +17,10 @@ use hqdl_values::key::{Entity, KeyColumns};
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// How many samples a report shows of each thing.
+/// Maximum number of samples per entry of a report.
 const SAMPLES: usize = 3;
 
-/// The keys of one expansion, in the order of their sources.
+/// Keys of one expansion, in the order of their sources.
 pub struct Keys<'db> {
     db: &'db Database,
     table: String,
@@ -30,57 +29,57 @@ pub struct Keys<'db> {
     context: usize,
     sources: Vec<Vec<usize>>,
     columns: usize,
-    /// Entities that have more than one spelling, with what all of them ask for.
+    /// Entities with more than one spelling, with the combined requests of all spellings.
     respelled: HashMap<u128, AskedTogether>,
-    /// What is to be said of them.
+    /// Report about the keys.
     pub report: KeyReport,
 }
 
-/// A key, and what is to be asked for it.
+/// Key, and the columns to request for it.
 #[derive(Debug, Clone)]
 pub struct KeyRow {
-    /// Where it stands among the keys of its expansion, from 1.
+    /// Position among the keys of the expansion, from 1.
     pub at: i64,
-    /// Whether its entity has other spellings.
+    /// Whether the entity has other spellings.
     pub respelled: bool,
-    /// Its key and context, as the source spells them.
+    /// Key and context, as written in the source.
     pub row: Row,
-    /// Whom it identifies.
+    /// Entity that the key identifies.
     pub entity: Entity,
     /// Whether this is the first spelling of the entity.
     pub first: bool,
-    /// Whether `--where` holds for it.
+    /// Whether the row matches `--where`.
     pub wanted: bool,
-    /// For each column whether a source of this key asks for it.
+    /// For each column, whether a source of this key requests it.
     pub columns: Vec<bool>,
-    /// For each column whether any spelling of the entity asks for it; of use
-    /// with the first spelling.
+    /// For each column, whether any spelling of the entity requests it. Only used with the first
+    /// spelling.
     pub entity_columns: Vec<bool>,
 }
 
-/// What the spellings of an entity ask for together.
+/// Combined requests of all spellings of an entity.
 #[derive(Debug, Clone)]
 struct AskedTogether {
     columns: Vec<bool>,
     wanted: bool,
 }
 
-/// What is odd about the keys of an expansion.
+/// Anomalies of the keys of an expansion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyReport {
-    /// Rows of the sources.
+    /// Number of rows of the sources.
     pub rows: u64,
-    /// Different keys among them.
+    /// Number of distinct keys.
     pub keys: u64,
-    /// Keys that stand in several rows of a source, with samples.
+    /// Keys that occur in several rows of a source, with samples.
     pub duplicate: (u64, Vec<String>),
-    /// Keys of which a part is NULL, with samples.
+    /// Keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
-    /// Rows whose key is all NULL: nobody to ask about.
+    /// Rows whose key columns are all NULL; they identify no entity.
     pub null: u64,
-    /// Keys that hold a blob or text that is not UTF-8, left out, with samples.
+    /// Keys with a blob or text that is not UTF-8, which are skipped, with samples.
     pub unreadable: (u64, Vec<String>),
-    /// Spellings of entities that have another spelling too, with samples.
+    /// Spellings of entities with another spelling, with samples.
     pub respelled: (u64, Vec<String>),
 }
 
@@ -139,11 +138,10 @@ impl KeyReport {
 }
 
 impl<'db> Keys<'db> {
-    /// Gathers the keys of an expansion; `filter` is SQL over the source's
-    /// columns that says which of them are wanted.
+    /// Collects the keys of an expansion. `filter` is an SQL condition over the source's columns.
     ///
     /// # Errors
-    /// [`StoreError`] when the source cannot be read or the filter does not work.
+    /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
     pub fn gather(
         db: &'db Database,
         expansion: &Expansion,
@@ -172,7 +170,7 @@ impl<'db> Keys<'db> {
         Ok(keys)
     }
 
-    /// The table that the rows of a source on a server are copied into.
+    /// Returns the table that the rows of a source on a server are copied into.
     fn source_table(&self, n: usize) -> String {
         sql::name(&format!("hqdl_source_{n}_{}", self.expansion.name))
     }
@@ -215,7 +213,7 @@ impl<'db> Keys<'db> {
                     .collect();
                 let wanted = match filter {
                     None => "1".to_owned(),
-                    // Where its columns are not, the filter holds for nothing.
+                    // If a source lacks the filter's columns, none of its rows match.
                     Some(_) if !filtered.contains(&n) => "0".to_owned(),
                     Some(_) if copied => format!("{table}.{}", sql::name(WANTED)),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
@@ -240,7 +238,7 @@ impl<'db> Keys<'db> {
             .collect();
         let sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
         let table = &self.table;
-        // Case is kept, whatever the column's collation says.
+        // Compare case-sensitively, regardless of the column's collation.
         let group: Vec<String> = k.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
         let group = group.join(", ");
         let bare = [k.clone(), c.clone()].concat().join(", ");
@@ -260,8 +258,8 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// Registers `hqdl_image`, which reads a BLOB that is an image once and returns the
-    /// digest that identifies it from then on.
+    /// Registers `hqdl_image`, which reads a BLOB that is an image once and returns the digest that
+    /// identifies it from then on.
     fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
@@ -280,8 +278,8 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// The sources that a filter speaks of: where it works as a condition on
-    /// single rows. An error when there is none.
+    /// Returns the sources for which a filter is a valid condition on single rows. Fails if there
+    /// is none.
     fn filtered(
         &self,
         expansion: &Expansion,
@@ -310,7 +308,7 @@ impl<'db> Keys<'db> {
         }
     }
 
-    /// One look over all keys: counts, samples, and spellings.
+    /// Scans all keys once and collects counts, samples, and spellings.
     fn look(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
         let mut report = KeyReport::default();
         let sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
@@ -340,7 +338,7 @@ impl<'db> Keys<'db> {
                 continue;
             }
             report.keys += 1;
-            // What a source does not have of the key is no part that is NULL.
+            // A key column that the source lacks does not count as NULL.
             if expansion
                 .shown(&Row { key: key.clone(), context: Vec::new() })
                 .key
@@ -359,8 +357,8 @@ impl<'db> Keys<'db> {
         }
         drop(rows);
         drop(statement);
-        // Only entities with a spelling that is not the canonical one can have
-        // two; look which of those do.
+        // Only an entity with a non-canonical spelling can have several spellings; find those that
+        // do.
         if !candidates.is_empty() {
             let mut spellings: HashMap<u128, AskedTogether> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
@@ -387,10 +385,10 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// Visits every key that can be asked about, in the order of the sources.
+    /// Visits every key with a valid entity, in the order of the sources.
     ///
     /// # Errors
-    /// The visitor's, and `SQLite`'s through it.
+    /// Fails with the visitor's error, or with one of `SQLite`.
     pub fn each<E: From<rusqlite::Error>>(
         &self,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
@@ -407,11 +405,11 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// Visits the keys that stand at these places; whether they are the first
-    /// spellings of their entities is not looked at.
+    /// Visits the keys at these positions. Whether a key is the first spelling of its entity is not
+    /// determined.
     ///
     /// # Errors
-    /// The visitor's, and `SQLite`'s through it.
+    /// Fails with the visitor's error, or with one of `SQLite`.
     pub fn each_at<E: From<rusqlite::Error>>(
         &self,
         places: &Places,
@@ -430,7 +428,7 @@ impl<'db> Keys<'db> {
         Ok(())
     }
 
-    /// A key that can be asked about.
+    /// Reads a row; returns `None` if its key is invalid.
     fn read(
         &self,
         row: &rusqlite::Row<'_>,
@@ -440,7 +438,7 @@ impl<'db> Keys<'db> {
         if key.iter().all(|v| *v == Value::Null) {
             return Ok(None);
         }
-        // What cannot be shown is not shown; it identifies nobody.
+        // An unreadable context value is not shown; it is not part of the entity.
         let context: Vec<Value> = (0..self.context)
             .map(|c| {
                 Value::read(row.get_ref(1 + self.parts + c).unwrap_or(ValueRef::Null))
@@ -473,12 +471,12 @@ impl<'db> Keys<'db> {
     }
 }
 
-/// Some places among the keys of an expansion: a bit each.
+/// Set of positions among the keys of an expansion, stored as bits.
 #[derive(Debug, Clone, Default)]
 pub struct Places(Vec<u64>);
 
 impl Places {
-    /// Adds a place.
+    /// Adds a position.
     pub fn add(&mut self, place: i64) {
         let Ok(place) = usize::try_from(place) else { return };
         if self.0.len() <= place / 64 {
@@ -487,14 +485,14 @@ impl Places {
         self.0[place / 64] |= 1 << (place % 64);
     }
 
-    /// Whether a place is among them.
+    /// Returns true if the set contains a position.
     #[must_use]
     pub fn has(&self, place: i64) -> bool {
         let Ok(place) = usize::try_from(place) else { return false };
         self.0.get(place / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
     }
 
-    /// All of them, in order.
+    /// Returns all positions, in order.
     pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
         let of = |(n, bits): (i64, &u64)| {
             let bits = *bits;
@@ -524,7 +522,7 @@ fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, St
 /// Alias of a source that is a SELECT.
 const SOURCE: &str = "hqdl_source";
 
-/// Returns a source as FROM reads it. The line break ends a comment at the end of a SELECT.
+/// Returns a source as used in FROM. The line break ends a comment at the end of a SELECT.
 fn from(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::name(table),
@@ -532,9 +530,10 @@ fn from(rows: &SourceRows) -> String {
     }
 }
 
-/// Returns the name that qualifies the columns of a source. `SQLite` reads a double-quoted
-/// name that is no column as a text, unless a table qualifies it: without this, a column
-/// that was renamed would give every row the same key.
+/// Returns the name that qualifies the columns of a source.
+///
+/// `SQLite` treats a double-quoted name that is not a column as a text, unless a table qualifies
+/// it. Without the qualifier, a renamed column would give every row the same key.
 fn qualifier(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::name(table),
@@ -542,7 +541,7 @@ fn qualifier(rows: &SourceRows) -> String {
     }
 }
 
-/// A key as messages show it.
+/// Formats a key for messages.
 fn show(key: &[Value]) -> String {
     let parts: Vec<String> = key
         .iter()

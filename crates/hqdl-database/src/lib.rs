@@ -1,11 +1,10 @@
-//! The databases that are read and expanded: `SQLite`'s, and those of a server.
+//! Databases that hqdl reads and expands: `SQLite` files, and databases on a server.
 //!
-//! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
-//! semantic keys of an expansion; [`publish`] writes the materialized views, [`rows`]
-//! their rows, by their [`versions`]; [`standing`] is what stands and what that was
-//! made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps
-//! hqdl's own tables up to date. Where a database is on a server, [`postgres`] does what
-//! is done there.
+//! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
+//! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
+//! their [`versions`]. [`standing`] describes the published state and its inputs, [`provenance`]
+//! returns the origin of a cell, and [`migrate`] updates hqdl's own tables. [`postgres`] implements
+//! the operations on a server.
 
 pub mod clean;
 pub mod keys;
@@ -30,102 +29,102 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use self::postgres::DatabaseServer;
 use hqdl_spec::{Expansion, is_server};
 
-/// How long a lock of another process is waited for.
+/// Maximum time to wait for a lock of another process.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Why a database cannot be used.
+/// Reason why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no file.
+    /// The file does not exist.
     #[error("no database at {}", .0.display())]
     Missing(PathBuf),
-    /// There is a file, but `SQLite` cannot read it as a database.
+    /// The file exists, but it is not a `SQLite` database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
-    /// Another process holds a lock.
+    /// Another process has locked the database.
     #[error("{} is locked by another process", .0.display())]
     Locked(PathBuf),
-    /// It cannot be written.
+    /// The database cannot be written.
     #[error("{} cannot be written", .0.display())]
     ReadOnly(PathBuf),
-    /// It is damaged, or its directory cannot be used, or the disk is full.
+    /// The database is damaged, its directory cannot be used, or the disk is full.
     #[error("{}: {message}", path.display())]
     Sqlite {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// What `SQLite` said.
+        /// Message of `SQLite`.
         message: String,
     },
-    /// The output exists and was not made by hqdl.
+    /// The output exists, and hqdl did not create it.
     #[error("{} exists and is not a copy that hqdl made", .0.display())]
     ForeignOutput(PathBuf),
     /// The database has a table with a name that hqdl needs.
     #[error("{} has a table or index `{name}`, but names that begin with hqdl_ are reserved for hqdl", path.display())]
     Reserved {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// The name.
+        /// Name.
         name: String,
     },
     /// The output is a copy of another database.
     #[error("{} is a copy of another database, {of}", path.display())]
     OtherCopy {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// The other database.
         of: String,
     },
-    /// The output is older than its database, and holds more than hqdl made.
+    /// The output is older than its database, and contains other objects than hqdl's.
     #[error("{} must be copied again from its database, which would delete these tables: {names}", path.display())]
     OwnObjects {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
-        /// Tables and views of the user's.
+        /// Tables and views of the user.
         names: String,
     },
-    /// Another file stands where the database was when it was read.
+    /// The database file was replaced by another file after it was read.
     #[error("{} was replaced by another file during the run", .0.display())]
     Replaced(PathBuf),
-    /// A server cannot be reached, lets nobody in, or not to do this.
+    /// A server is unreachable, or denies the connection or the operation.
     #[error("the database {url}: {message}")]
     Server {
-        /// Its URL, without a password.
+        /// URL without the password.
         url: String,
-        /// What it said.
+        /// Message of the server.
         message: String,
-        /// What to do about it.
+        /// Hint for the user.
         hint: &'static str,
     },
-    /// A server takes a statement for wrong.
+    /// A server rejects a statement as invalid.
     #[error("the database {url}: {message}")]
     Statement {
-        /// Its URL, without a password.
+        /// URL without the password.
         url: String,
-        /// What it said.
+        /// Message of the server.
         message: String,
     },
-    /// What only a file has is asked of a server.
+    /// The operation requires a file, but the database is on a server.
     #[error("the database {url} is on a server: {what}")]
     NotOnServer {
-        /// Its URL, without a password.
+        /// URL without the password.
         url: String,
-        /// What cannot be done there.
+        /// Operation that is not possible.
         what: &'static str,
-        /// What to do instead.
+        /// Alternative for the user.
         hint: &'static str,
     },
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
 }
 
 impl StoreError {
-    /// Gives an error of `SQLite` its meaning.
+    /// Classifies an error of `SQLite`.
     #[must_use]
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -137,7 +136,7 @@ impl StoreError {
         }
     }
 
-    /// What the database said, without its name in front.
+    /// Returns the database's message, without the name of the database.
     fn said(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
@@ -147,7 +146,7 @@ impl StoreError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -175,7 +174,7 @@ impl StoreError {
     }
 }
 
-/// `SQLite`'s message, without the code in front.
+/// Returns `SQLite`'s message, without the code.
 #[must_use]
 pub fn message(error: &rusqlite::Error) -> String {
     match error {
@@ -188,22 +187,21 @@ pub fn message(error: &rusqlite::Error) -> String {
     }
 }
 
-/// This moment, RFC 3339.
+/// Returns the current time in RFC 3339 format.
 #[must_use]
 pub fn now() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
 }
 
-/// An open database, and the path that messages name.
+/// Open database, with its path for messages.
 #[derive(Debug)]
 pub struct Database {
     path: PathBuf,
     connection: Connection,
-    /// What the file is to the system, where it says so.
+    /// Device and inode of the file, if the system has them.
     file: Option<(u64, u64)>,
-    /// The server that it is on, when the connection is to a database of this process
-    /// alone, beside it.
+    /// Server of the database. `connection` is then a private local database.
     server: Option<Box<DatabaseServer>>,
 }
 
@@ -211,7 +209,7 @@ impl Database {
     /// Opens an existing database for reading.
     ///
     /// # Errors
-    /// [`StoreError`] when it is missing, locked or no database.
+    /// Returns [`StoreError`] if it is missing, locked or not a database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
@@ -219,7 +217,7 @@ impl Database {
     /// Opens an existing database for reading and writing.
     ///
     /// # Errors
-    /// [`StoreError`] when it is missing, locked, read-only or no database.
+    /// Returns [`StoreError`] if it is missing, locked, read-only or not a database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         if let Some(server) = &db.server {
@@ -229,8 +227,8 @@ impl Database {
         if db.connection.is_readonly("main").map_err(|e| db.error(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
-        // A directory in which SQLite cannot put its journal, or a lock, shows
-        // only when something is written: better now than after paying.
+        // If SQLite cannot create a journal, or a lock, in the directory, the error occurs only on
+        // a write. Try one now, before any request is paid for.
         let version: i64 = db
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -251,7 +249,7 @@ impl Database {
     fn connect(url: &Path) -> Result<Self, StoreError> {
         let server = DatabaseServer::connect(url)?;
         let error = |e: rusqlite::Error| StoreError::from_sqlite(server.shown().as_ref(), &e);
-        // A temporary file, which nobody else sees.
+        // A private temporary file.
         let connection = Connection::open("").map_err(error)?;
         server.read_bookkeeping(&connection)?;
         Ok(Self { path: url.to_owned(), connection, file: None, server: Some(Box::new(server)) })
@@ -268,7 +266,7 @@ impl Database {
             return Err(StoreError::NotADatabase(path.to_owned()));
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
-        // Before it is opened: a file that takes its place between is one too many.
+        // Read the identity before opening the file, so that a later replacement is detected.
         let file = file_at(path);
         let mut mode = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // So that another database can be attached for reading alone.
@@ -277,12 +275,12 @@ impl Database {
         }
         let connection = Connection::open_with_flags(path, mode).map_err(error)?;
         connection.busy_timeout(BUSY).map_err(error)?;
-        // The first read is where a file shows that it is no database.
+        // The first read detects that a file is not a database.
         let read =
             |c: &Connection| c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
         match read(&connection) {
-            // Somebody was killed while they wrote: what they had not finished is
-            // undone first, which takes a connection that may write.
+            // A writer was killed: its unfinished changes must be rolled back first, which needs a
+            // writable connection.
             Err(e) if is_left_behind(&e) => {
                 let undone = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
                     .and_then(|c| c.busy_timeout(BUSY).and_then(|()| read(&c)));
@@ -293,10 +291,10 @@ impl Database {
         Ok(Self { path: path.to_owned(), connection, file, server: None })
     }
 
-    /// A number that is another one when somebody else has written to it.
+    /// Returns a number that changes if another connection writes to the database.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn version(&self) -> Result<i64, StoreError> {
         if let Some(server) = &self.server {
             return server.version();
@@ -306,20 +304,20 @@ impl Database {
             .map_err(|e| self.error(&e))
     }
 
-    /// A number that is another one, sooner or later, when somebody has written to tables
-    /// of a server that are not hqdl's; 0 for a file, of which the system tells.
+    /// Returns a number that changes, possibly with a delay, if tables of a server other than
+    /// hqdl's are written; 0 for a file, whose changes the system reports.
     ///
     /// # Errors
-    /// [`StoreError`] when the server cannot be asked.
+    /// Returns [`StoreError`] if the server cannot be queried.
     pub fn changes(&self) -> Result<i64, StoreError> {
         self.server().map_or(Ok(0), DatabaseServer::changes)
     }
 
-    /// Puts what was published of an expansion within reach of the connection, cell by
-    /// cell, where the database is on a server.
+    /// Makes the published cells of an expansion available on the connection, if the database is on
+    /// a server.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot be read.
+    /// Returns [`StoreError`] if they cannot be read.
     pub fn read_cells(&self, expansion: &str) -> Result<(), StoreError> {
         match self.server().filter(|_| self.has_bookkeeping()) {
             Some(server) => server.fetch_all(expansion, &self.connection),
@@ -327,39 +325,39 @@ impl Database {
         }
     }
 
-    /// Whether another file stands at its path by now, or none.
+    /// Returns true if the file was replaced or removed.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
         self.file.is_some() && self.file != file_at(&self.path)
     }
 
-    /// The path.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The server that it is on.
+    /// Returns the server of the database.
     fn server(&self) -> Option<&DatabaseServer> {
         self.server.as_deref()
     }
 
-    /// The URL of its server, as it may be shown; `None` where it is a file.
+    /// Returns the URL of the server without the password; `None` if the database is a file.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         self.server().map(DatabaseServer::shown)
     }
 
-    /// The connection; to a database of this process beside it, where it is on a server.
+    /// Returns the connection; a private local one, if the database is on a server.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Refuses what only a file takes, where this is on a server.
+    /// Fails if the database is on a server, for an operation that requires a file.
     ///
     /// # Errors
-    /// [`StoreError::NotOnServer`], which says what is not done, and what to do instead.
+    /// Returns [`StoreError::NotOnServer`] with the operation and an alternative.
     pub fn only_a_file(&self, what: &'static str, hint: &'static str) -> Result<(), StoreError> {
         match self.url() {
             Some(url) => Err(StoreError::NotOnServer { url: url.to_owned(), what, hint }),
@@ -367,11 +365,11 @@ impl Database {
         }
     }
 
-    /// Puts the first rows of each table within reach of the connection, where the database
-    /// is on a server; a file's all are.
+    /// Makes the first rows of each table available on the connection, if the database is on a
+    /// server.
     ///
     /// # Errors
-    /// [`StoreError`] when they cannot be read.
+    /// Returns [`StoreError`] if they cannot be read.
     pub fn sample(&self, most: u64) -> Result<(), StoreError> {
         match self.server() {
             Some(server) => server.sample(most, &self.connection),
@@ -379,37 +377,37 @@ impl Database {
         }
     }
 
-    /// Makes tables that are named like those of the server, with their columns and no
-    /// rows, within reach of the connection; a file has its own.
+    /// Creates empty local tables with the names and columns of the server's tables; does nothing
+    /// for a file.
     ///
     /// # Errors
-    /// [`StoreError`] when the server cannot be read.
+    /// Returns [`StoreError`] if the server cannot be read.
     pub fn outline(&self) -> Result<(), StoreError> {
         self.server().map_or(Ok(()), |server| server.outline(&self.connection))
     }
 
-    /// Looks at a query that the server would run.
+    /// Checks a query that the server would run.
     ///
     /// # Errors
-    /// [`StoreError`] when it refuses it, or there is no server.
+    /// Returns [`StoreError`] if the server rejects it, or there is no server.
     pub fn describe(&self, sql: &str) -> Result<(), StoreError> {
         self.there()?.prepare(sql.trim_end().trim_end_matches(';')).map(drop)
     }
 
-    /// Keys of an expansion's sources that are not published on the server, or of which one
-    /// of these columns is missing or failed.
+    /// Returns the number of keys of an expansion's sources that are not published on the server,
+    /// or for which one of these columns is missing or failed.
     ///
     /// # Errors
-    /// [`StoreError`] when the server cannot be read, or there is none.
+    /// Returns [`StoreError`] if the server cannot be read, or there is none.
     pub fn unanswered(&self, of: &Expansion, columns: &[String]) -> Result<i64, StoreError> {
         self.there()?.unanswered(of, columns)
     }
 
-    /// Has the server run a query that only reads: the names of its columns are given to
-    /// the reader first, then its rows one by one.
+    /// Runs a read-only query on the server: calls `columns` with the column names first, then
+    /// `row` with each row.
     ///
     /// # Errors
-    /// [`QueryStop`](postgres::query::QueryStop).
+    /// Returns [`QueryStop`](postgres::query::QueryStop).
     pub fn run_there<E>(
         &self,
         sql: &str,
@@ -420,23 +418,23 @@ impl Database {
         self.there()?.query(sql, timeout, columns, row)
     }
 
-    /// The server, where something can be run on none but one.
+    /// Returns the server, or fails if there is none.
     fn there(&self) -> Result<&DatabaseServer, StoreError> {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 
-    /// The connection, to set its hooks.
+    /// Returns the connection, to set its hooks.
     pub fn connection_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Gives an error of `SQLite` its meaning and this path.
+    /// Converts an error of `SQLite`, with this database's path.
     #[must_use]
     pub fn error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
     }
 
-    /// Whether hqdl's tables are here.
+    /// Returns true if the database has hqdl's tables.
     #[must_use]
     pub fn has_bookkeeping(&self) -> bool {
         self.connection
@@ -445,7 +443,7 @@ impl Database {
     }
 }
 
-/// Whether a database cannot be read before what a killed process left is undone.
+/// Returns true if a database cannot be read before a killed process's changes are rolled back.
 fn is_left_behind(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|e| e.extended_code);
     code.is_some_and(|c| {
@@ -453,14 +451,15 @@ fn is_left_behind(error: &rusqlite::Error) -> bool {
     })
 }
 
-/// What tells a file from another one with the same path.
+/// Returns the device and inode of a file, which distinguish it from another file with the same
+/// path.
 #[cfg(unix)]
 fn file_at(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// Where an open file cannot be replaced, nothing needs to be told apart.
+/// An open file cannot be replaced on these systems, so no identity is needed.
 #[cfg(not(unix))]
 fn file_at(_: &Path) -> Option<(u64, u64)> {
     None

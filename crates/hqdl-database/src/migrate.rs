@@ -1,27 +1,27 @@
-//! hqdl's own tables, kept up to date: `migrations/*/*.sql` by number, each once,
-//! in one transaction. The user's `PRAGMA user_version` is the user's, so what
-//! was applied is written in a table.
+//! Migrations of hqdl's own tables: `migrations/*/*.sql`, applied in the order of their numbers, in
+//! one transaction. `PRAGMA user_version` belongs to the user, so the applied versions are stored
+//! in a table.
 
 use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
 
-/// Brings the bookkeeping of an expanded database up to date.
+/// Migrates the bookkeeping of an expanded database to the current version.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Fails with an error of `SQLite`.
 pub fn database(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, DATABASE)
 }
 
-/// Brings the journal up to date.
+/// Migrates the journal to the current version.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Fails with an error of `SQLite`.
 pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, JOURNAL)
 }
 
-/// What a newer program has written, an older one does not know how to keep.
+/// Returns the error for a database of a newer hqdl version, which this one cannot maintain.
 fn newer(version: i32, known: i32) -> rusqlite::Error {
     let said = format!(
         "it has version {version}, but this hqdl supports versions up to {known}: use the hqdl that wrote it, or a newer one; nothing was changed"
@@ -49,7 +49,7 @@ fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
         }
         Ok(all.iter().filter(|(n, _)| !done.contains(n)).copied().collect())
     };
-    // The usual case takes no lock.
+    // In the usual case no lock is needed.
     if missing(connection)?.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Where a spec publishes to: into the database itself, or into a copy of it.
+//! Output of a spec: the database itself, or a copy of it.
 //!
 //! A copy that is older than its database gets the rows that differ, in the transaction
 //! that publishes ([`refresh`](super::refresh)). Where that is not possible, it is made
@@ -15,28 +15,27 @@ use tracing::info;
 
 use super::{BUSY, Database, StoreError, migrate, refresh};
 
-/// The row of `hqdl_object` that says what a copy was made from.
+/// Row of `hqdl_object` with the fingerprint of a copy's source.
 const COPIED_FROM: &str = "hqdl:copied_from";
 
-/// Where a spec publishes to, as it stands before a run.
+/// State of a spec's output before a run.
 #[derive(Debug)]
 pub enum OutputTarget {
     /// The database itself.
     Itself(PathBuf),
-    /// A copy that is as new as its database.
+    /// A copy that is up to date with its database.
     Current(Database),
     /// A copy that is older than its database, and has the same tables.
     Outdated(Database),
-    /// A copy that is to be made, or made again.
+    /// A copy that must be created, or recreated.
     Stale(PathBuf),
 }
 
 impl OutputTarget {
-    /// Looks at the output of a database, or at the database itself.
+    /// Inspects the output of a database, or the database itself.
     ///
     /// # Errors
-    /// [`StoreError`] when there is something at `output` that making it again
-    /// would destroy.
+    /// Returns [`StoreError`] if recreating `output` would destroy other data.
     pub fn look(source: &Database, output: Option<&Path>) -> Result<Self, StoreError> {
         if !source.has_bookkeeping()
             && let Some(name) = reserved(source).map_err(|e| source.error(&e))?
@@ -72,7 +71,7 @@ impl OutputTarget {
         Ok(Self::Stale(output.to_owned()))
     }
 
-    /// The database to look in for what is published already.
+    /// Returns the database with the present published tables, if there is one.
     #[must_use]
     pub fn standing<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -92,10 +91,10 @@ impl OutputTarget {
         }
     }
 
-    /// Makes sure, before anything is paid for, that it can be written.
+    /// Checks that the output can be written, before any request is paid for.
     ///
     /// # Errors
-    /// [`StoreError`] when it is read-only or locked.
+    /// Returns [`StoreError`] if it is read-only or locked.
     pub fn try_writing(&self) -> Result<(), StoreError> {
         match self {
             Self::Itself(path) => Database::open_writable(path).map(|_| ()),
@@ -115,14 +114,14 @@ impl OutputTarget {
         }
     }
 
-    /// The database to publish into.
+    /// Opens the database to publish into.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot be opened or made, or when the file of the
-    /// source is another one by now.
+    /// Returns [`StoreError`] if it cannot be opened or created, or if the source file was
+    /// replaced.
     pub fn prepare(&self, source: &Database) -> Result<Place, StoreError> {
         let place = self.open(source)?;
-        // What was read of it is of the file before.
+        // The data read so far is from the old file.
         if source.is_replaced() {
             place.abandon();
             return Err(StoreError::Replaced(source.path.clone()));
@@ -163,11 +162,11 @@ impl OutputTarget {
     }
 }
 
-/// Where the expanded tables are read: the copy, where there is one; and whether
-/// that is older than its database.
+/// Returns the path of the expanded tables (the copy, if there is one) and whether the copy is
+/// older than its database.
 ///
 /// # Errors
-/// [`StoreError`] when what is at `output` is no copy of this database.
+/// Returns [`StoreError`] if `output` is not a copy of this database.
 pub fn readable(source: &Database, output: Option<&Path>) -> Result<(PathBuf, bool), StoreError> {
     let Some(output) = output.filter(|o| o.exists()) else {
         return Ok((source.path.clone(), false));
@@ -181,25 +180,25 @@ pub fn readable(source: &Database, output: Option<&Path>) -> Result<(PathBuf, bo
             | StoreError::NotADatabase(_)
             | StoreError::Locked(_)),
         ) => Err(error),
-        // In the way of making it again, not of reading it.
+        // These errors prevent recreating the copy, but not reading it.
         Err(_) => Ok((output.to_owned(), true)),
     }
 }
 
-/// A database that is being published into.
+/// Database that is being published into.
 #[derive(Debug)]
 pub struct Place {
     database: Database,
-    /// What it is to take the place of.
+    /// Output that the database will replace.
     output: Option<PathBuf>,
-    /// The lock that says that somebody works on a copy.
+    /// Lock of the temporary copy, which shows that a process is using it.
     held: Option<File>,
     /// The version of the source that a copy is to be brought to.
     stamp: Option<String>,
 }
 
 impl Place {
-    /// The database.
+    /// Returns the database.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
@@ -219,10 +218,10 @@ impl Place {
         refreshed.map_err(|e| self.database.error(&e))
     }
 
-    /// Puts a copy in the place of the one before, whole and at once.
+    /// Atomically replaces the old copy with the new one.
     ///
     /// # Errors
-    /// [`StoreError`] when the old one is locked; it stands as it was then.
+    /// Returns [`StoreError`] if the old copy is locked; it is unchanged then.
     pub fn finish(self) -> Result<(), StoreError> {
         let Some(output) = self.output.clone() else { return Ok(()) };
         let part = self.database.path.clone();
@@ -232,15 +231,15 @@ impl Place {
             return std::fs::rename(&part, &output)
                 .map_err(|error| StoreError::File { path: output, error });
         }
-        // Through SQLite rather than by a rename: readers of the old copy and
-        // its write-ahead log are its business.
+        // Use the SQLite backup API and not a rename, because SQLite coordinates with readers of
+        // the old copy and its write-ahead log.
         let put = Database::open_writable(&output)
             .and_then(|mut old| run(&self.database.connection, &mut old.connection, &output));
         self.abandon();
         put
     }
 
-    /// Leaves what stands as it is; a copy that was begun goes.
+    /// Leaves the old output unchanged, and removes an unfinished copy.
     pub fn abandon(self) {
         let part = self.output.is_some().then(|| self.database.path.clone());
         drop(self.database);
@@ -250,13 +249,13 @@ impl Place {
     }
 }
 
-/// A fresh copy of a database, with hqdl's bookkeeping in it.
+/// Creates a new copy of a database, with hqdl's bookkeeping.
 fn copy(source: &Database, path: &Path) -> Result<Database, StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
     let stamp = stamp(&source.path, path)?;
     let mut target = Connection::open(path).map_err(error)?;
     run(&source.connection, &mut target, &source.path)?;
-    // A copy of a database with a write-ahead log would want one of its own.
+    // A copy of a database in WAL mode would need a write-ahead log of its own.
     target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
     migrate::database(&target).map_err(error)?;
     target
@@ -266,8 +265,8 @@ fn copy(source: &Database, path: &Path) -> Result<Database, StoreError> {
     Database::open_writable(path)
 }
 
-/// Copies all pages in one step, so that what is copied is of one moment and
-/// what is overwritten is overwritten whole; waits for a lock a while.
+/// Copies all pages in one step, so that the copy is consistent and overwrites its target
+/// atomically. Waits for a lock for a limited time.
 fn run(from: &Connection, to: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
     let backup = Backup::new(from, to).map_err(error)?;
@@ -281,7 +280,7 @@ fn run(from: &Connection, to: &mut Connection, path: &Path) -> Result<(), StoreE
     }
 }
 
-/// What a copy was made from; `None` when it is no copy of ours.
+/// Returns the fingerprint of a copy's source; `None` if hqdl did not create the copy.
 pub(super) fn copied_from(copy: &Database) -> Result<Option<String>, StoreError> {
     if !copy.has_bookkeeping() {
         return Ok(None);
@@ -294,7 +293,7 @@ pub(super) fn copied_from(copy: &Database) -> Result<Option<String>, StoreError>
     }
 }
 
-/// Tables and views of a copy that neither its database has nor hqdl made.
+/// Returns tables and views of a copy that are neither in its database nor created by hqdl.
 pub(super) fn own_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
@@ -307,31 +306,31 @@ pub(super) fn own_objects(source: &Database, copy: &Database) -> rusqlite::Resul
     Ok(names(sql, copy)?.into_iter().filter(|name| !known(name)).collect())
 }
 
-/// A table or index of the user's with a name that hqdl needs.
+/// Returns a table or index of the user with a reserved name.
 fn reserved(db: &Database) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT min(name) FROM sqlite_schema WHERE name LIKE 'hqdl\\_%' ESCAPE '\\'";
     db.connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// The file beside an output that becomes it.
+/// Returns the temporary path beside an output.
 fn part(output: &Path) -> PathBuf {
     let mut part = output.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     PathBuf::from(part)
 }
 
-/// Makes an empty file and locks it, as long as the result lives. `SQLite` takes
-/// it for an empty database; its own locks are others.
+/// Creates an empty file and locks it until the result is dropped. `SQLite` treats it as an empty
+/// database; its own locks are independent.
 fn hold(part: &Path) -> Result<File, StoreError> {
     let made = File::create_new(part).inspect(|file| {
-        // Where the system has no locks, the process in the name has to do.
+        // If the system has no locks, the process ID in the name must suffice.
         let _ = file.try_lock();
     });
     made.map_err(|error| StoreError::File { path: part.to_owned(), error })
 }
 
-/// Removes what killed processes left beside an output: copies under way that
-/// nobody holds, of processes that are gone.
+/// Removes temporary copies of killed processes beside an output. A copy is removed if it is not
+/// locked and its process no longer exists.
 pub fn sweep(output: &Path) {
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
@@ -339,14 +338,14 @@ pub fn sweep(output: &Path) {
         let file = entry.file_name();
         let id = file.to_str().and_then(|file| {
             let id = file.strip_prefix(name)?.strip_prefix('.')?;
-            // Its own journals go with it.
+            // The journals of a copy are removed with it.
             let id =
                 ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
             id.strip_suffix(".part").and_then(|id| id.parse::<u32>().ok())
         });
         let Some(id) = id.filter(|id| *id != std::process::id() && is_gone(*id)) else { continue };
         let path = entry.path();
-        // A process that cannot be seen from here may hold it.
+        // A process that is not visible here may have locked it.
         let held = File::open(&path).map_or(true, |file| file.try_lock().is_err());
         if !held && std::fs::remove_file(&path).is_ok() {
             info!(path = %path.display(), process = id, "removes what a killed run left");
@@ -354,15 +353,15 @@ pub fn sweep(output: &Path) {
     }
 }
 
-/// Whether no process has this id, as far as the system tells.
+/// Returns true if no process with this ID is visible.
 fn is_gone(id: u32) -> bool {
     let processes = Path::new("/proc");
     !processes.join("self").exists() || !processes.join(id.to_string()).exists()
 }
 
-/// What tells one version of a database file from another, cheaply: path,
-/// size and time of the last change, of the file and of its write-ahead log.
-/// The path is as seen from the copy, so that both can be moved together.
+/// Returns a cheap fingerprint of a database file's version: path, size and modification time of
+/// the file and of its write-ahead log. The path is relative to the copy, so that both can be moved
+/// together.
 fn stamp(path: &Path, copy: &Path) -> Result<String, StoreError> {
     let file = |error| StoreError::File { path: path.to_owned(), error };
     let full = path.canonicalize().map_err(file)?;
@@ -376,7 +375,7 @@ fn stamp(path: &Path, copy: &Path) -> Result<String, StoreError> {
     };
     let mut wal = full.as_os_str().to_owned();
     wal.push("-wal");
-    // A log without a page is there or not as readers come and go.
+    // Readers may create or remove an empty log.
     let wal = Path::new(&wal);
     let wal = if std::fs::metadata(wal).is_ok_and(|m| m.len() > 0) {
         part(wal).unwrap_or_default()
@@ -386,7 +385,7 @@ fn stamp(path: &Path, copy: &Path) -> Result<String, StoreError> {
     Ok(format!("{} ({}; {wal})", seen.display(), part(&full).map_err(file)?))
 }
 
-/// The path in a stamp.
+/// Returns the path in a fingerprint.
 fn path_of(stamp: &str) -> &str {
     stamp.rfind(" (").map_or(stamp, |end| &stamp[..end])
 }

@@ -1,5 +1,4 @@
-//! Where a published cell came from, read back from the database itself: no
-//! cache and no spec is needed for that.
+//! Provenance of a published cell, read from the database itself without a cache or a spec.
 
 use std::path::PathBuf;
 
@@ -7,47 +6,47 @@ use serde_json::{Value as Json, json};
 
 use super::{Database, StoreError};
 
-/// A cell with its provenance.
+/// Cell with its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin {
-    /// The expansion.
+    /// Expansion.
     pub expansion: String,
-    /// The table that shows it.
+    /// Table that contains the cell.
     pub table: String,
-    /// The column.
+    /// Column.
     pub column: String,
-    /// The key, a JSON array.
+    /// Key, a JSON array.
     pub key: String,
-    /// The state.
+    /// State.
     pub state: String,
-    /// The value; a JSON array for one-to-many columns.
+    /// Value; a JSON array for one-to-many columns.
     pub value: Json,
-    /// The model's own words, where they differ.
+    /// The model's original text, if it differs.
     pub raw: Option<String>,
-    /// What was repaired.
+    /// Note about what was repaired.
     pub repair: Option<String>,
-    /// The model.
+    /// Model.
     pub model: Option<String>,
-    /// The parameters of the spec that the request was sent with, as JSON.
+    /// Parameters of the spec that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// The run.
+    /// Run.
     pub run: Option<i64>,
-    /// When it was asked.
+    /// Time of the request.
     pub asked_at: Option<String>,
-    /// The prompt's hash.
+    /// Hash of the prompt.
     pub prompt_hash: Option<String>,
-    /// Its share of the request's input tokens.
+    /// Share of the request's input tokens.
     pub input_tokens: Option<f64>,
-    /// Its share of the request's output tokens.
+    /// Share of the request's output tokens.
     pub output_tokens: Option<f64>,
-    /// Its share of the request's price, in USD.
+    /// Share of the request's cost, in USD.
     pub cost_usd: Option<f64>,
-    /// Why the request failed.
+    /// Reason why the request failed.
     pub error: Option<String>,
 }
 
 impl Origin {
-    /// The value; the list of a one-to-many column as a list.
+    /// Returns the value; the list of a one-to-many column as an array.
     fn parsed(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
@@ -57,7 +56,7 @@ impl Origin {
         }
     }
 
-    /// As `why --json` prints it.
+    /// Converts the cell to the JSON that `why --json` prints.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
@@ -73,18 +72,18 @@ impl Origin {
     }
 }
 
-/// The columns of an expansion, as `why` finds them.
+/// Columns of a published expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// The expansion.
+    /// Expansion.
     pub expansion: String,
-    /// Its key columns.
+    /// Key columns.
     pub key: Vec<String>,
-    /// Column and the table that shows it.
+    /// Columns, each with the table that contains it.
     pub columns: Vec<(String, String)>,
 }
 
-/// The expansion of a table, and the name of a column of it.
+/// Finds the expansion of a table, and the name of a column of it.
 #[must_use]
 pub fn find<'p>(
     published: &'p [Published],
@@ -96,21 +95,21 @@ pub fn find<'p>(
         let found = p.columns.iter().find(|(c, t)| {
             (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
         });
-        // A one-to-many table is asked by its own name with any column.
+        // A one-to-many table has only one column, so any column name is accepted.
         let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
         found.or_else(many).map(|(c, _)| (p, c.clone()))
     })
 }
 
-/// The value of a row of `hqdl_cell`, which shows it as text, in its own type.
+/// SQL for the typed value of a row of `hqdl_cell`, which has it as text.
 pub const VALUE: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
 
 impl Database {
-    /// All expansions published here.
+    /// Returns all expansions published in this database.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`; a database without any has none.
+    /// Returns [`StoreError`] from `SQLite`. A database without any returns an empty list.
     pub fn published(&self) -> Result<Vec<Published>, StoreError> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
@@ -136,11 +135,11 @@ impl Database {
         read().map_err(|e| self.error(&e))
     }
 
-    /// The cells of a column whose key begins with `key` (each part as text,
-    /// NULL for NULL), at most 20.
+    /// Returns the cells of a column whose key begins with `key` (each part as text, NULL for
+    /// NULL), at most 20.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn why(
         &self,
         expansion: &str,
@@ -155,7 +154,7 @@ impl Database {
              WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
         );
         for n in 0..key.len() {
-            // An exact key is found by any spelling of its case.
+            // The comparison ignores case, so any spelling of an exact key matches.
             let part = format!("key ->> {n}");
             sql.push_str(&format!(
                 " AND coalesce(CAST({part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
@@ -197,7 +196,7 @@ impl Database {
     }
 }
 
-/// Why it cannot be told where a cell came from.
+/// Reason why the provenance of a cell is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
     /// The database failed.
@@ -206,50 +205,50 @@ pub enum OriginError {
     /// The database has no expanded tables.
     #[error("{} has no expanded tables", .0.display())]
     NotExpanded(PathBuf),
-    /// There is no such table.
+    /// The table does not exist.
     #[error("no expansion `{name}`")]
     NoTable {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Existing names.
         all: Vec<String>,
     },
     /// The table has no such column.
     #[error("`{expansion}` has no column `{name}`")]
     NoColumn {
-        /// The table's expansion.
+        /// Expansion of the table.
         expansion: String,
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Existing names.
         all: Vec<String>,
     },
     /// The key has too many parts.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
     Key {
-        /// The expansion.
+        /// Expansion.
         expansion: String,
-        /// Its key columns.
+        /// Key columns.
         key: Vec<String>,
-        /// How many values were given.
+        /// Number of given values.
         given: usize,
-        /// The cell's column.
+        /// Column of the cell.
         column: String,
     },
     /// No row has the key.
     #[error("`{expansion}` has no row with the key {}", key.join(", "))]
     NoRow {
-        /// The expansion.
+        /// Expansion.
         expansion: String,
-        /// The key.
+        /// Key.
         key: Vec<String>,
-        /// The names of its columns.
+        /// Names of the key columns.
         names: Vec<String>,
     },
 }
 
 impl OriginError {
-    /// What to do about it.
+    /// Returns a hint for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -271,11 +270,11 @@ impl OriginError {
 }
 
 impl Database {
-    /// Where the cells of a column came from: of a table by name, and the first values
-    /// of its key as text (NULL for NULL), at most 20.
+    /// Returns the provenance of the cells of a column. `table` is the name of a table, `key` the
+    /// first values of its key as text (NULL for NULL); at most 20 cells.
     ///
     /// # Errors
-    /// [`OriginError`] when there is no such cell.
+    /// Returns [`OriginError`] if there is no such cell.
     pub fn origins(
         &self,
         table: &str,
@@ -328,7 +327,7 @@ impl Database {
         named(false).or_else(|| named(true))
     }
 
-    /// Which of table and column is not there.
+    /// Returns the error for a missing table or column.
     fn no_cell(&self, published: &[Published], table: &str, column: &str) -> OriginError {
         match published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) {
             Some(p) => OriginError::NoColumn {

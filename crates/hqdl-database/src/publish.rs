@@ -1,6 +1,5 @@
-//! Publishing: the facts of an expansion as ordinary tables, swapped in within
-//! one transaction. Readers see the old tables until the new ones are whole,
-//! and a crash leaves the old ones.
+//! Publishes the facts of an expansion as ordinary tables, in one transaction. Readers see the old
+//! tables until the commit, and a crash leaves them unchanged.
 //!
 //! Only objects listed in `hqdl_object` are ever dropped or written.
 
@@ -17,52 +16,52 @@ use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
 use hqdl_values::sql;
 
-/// Completions whose origins are asked for at once.
+/// Number of completions whose provenance is requested at once.
 const ORIGINS: usize = 500;
 
-/// Says what is told of some completions, in their order.
+/// Callback that returns the provenance of completions, in their order.
 pub type Origins<'o> = dyn FnMut(&[i64]) -> Vec<CompletionOrigin> + 'o;
 
-/// What is told of a completion beside the cells that came from it.
+/// Provenance of a completion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompletionOrigin {
-    /// The run.
+    /// Run.
     pub run: i64,
-    /// The model.
+    /// Model.
     pub model: String,
-    /// The prompt's hash.
+    /// Hash of the prompt.
     pub prompt_hash: String,
-    /// The parameters that were sent with it, as JSON.
+    /// Parameters that were sent with the request, as JSON.
     pub parameters: Option<String>,
-    /// When it was asked.
+    /// Time of the request.
     pub asked_at: String,
     /// Input tokens.
     pub input_tokens: u64,
     /// Output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
-    /// Cells it was asked for.
+    /// Number of requested cells.
     pub cells: u64,
-    /// Why it failed, if it did.
+    /// Reason why the request failed, if it did.
     pub error: Option<String>,
 }
 
-/// A publication under way: one transaction on the target.
+/// Open publication: one transaction on the target.
 pub struct Publication<'db> {
     pub(super) db: &'db Database,
-    /// Whether it goes to a copy, which nobody but hqdl writes to.
+    /// Whether the target is a copy, which only hqdl writes to.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
-    /// The transaction on the server that all goes to in the end.
+    /// Transaction on the server that receives the tables at the end.
     server: Option<Publishing<'db>>,
 }
 
 impl<'db> Publication<'db> {
-    /// Begins. Tables of the spec's expansions that are no longer in it go.
+    /// Begins the publication. Drops the tables of expansions that are no longer in the spec.
     ///
     /// # Errors
-    /// [`StoreError`] when the database is locked or read-only.
+    /// Returns [`StoreError`] if the database is locked or read-only.
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
         let error = |e: rusqlite::Error| db.error(&e);
         let connection = db.connection();
@@ -70,17 +69,16 @@ impl<'db> Publication<'db> {
         if let Some(server) = db.server() {
             server.read_bookkeeping(connection)?;
         }
-        // With foreign keys on, dropping a table would delete the rows of a
-        // user's table that refer to it; it comes back in the same transaction.
+        // With foreign keys on, dropping a table would delete the rows of a user's table that refer
+        // to it, although it is recreated in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
-        // What notes that others write to our tables is not about us.
+        // The triggers record writes of other programs, not hqdl's.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(error)?;
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
         migrate::database(connection).map_err(error)?;
-        // A view that somebody dropped is not ours to look after any more; those
-        // of this spec are made again.
+        // If a user dropped a view, forget it; views of this spec are recreated.
         transaction
             .execute_batch(
                 "DELETE FROM hqdl_object WHERE type = 'view' AND NOT EXISTS (
@@ -99,7 +97,7 @@ impl<'db> Publication<'db> {
         Ok(publication)
     }
 
-    /// Expansions that this spec has published before.
+    /// Returns the expansions that this spec has published before.
     fn expansions_of(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         self.transaction
             .prepare("SELECT name FROM hqdl_expansion WHERE spec = ?1")?
@@ -111,11 +109,11 @@ impl<'db> Publication<'db> {
         &self.transaction
     }
 
-    /// Begins with the tables of one expansion: those that stand, when only rows of
-    /// theirs may differ, else new ones.
+    /// Opens the tables of one expansion: the existing ones if only rows may differ, otherwise new
+    /// ones.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn expansion<'e>(&'e self, expansion: &'e Expansion) -> Result<Tables<'e>, StoreError> {
         let stands = self.db.sums(expansion);
         let open = || {
@@ -130,7 +128,7 @@ impl<'db> Publication<'db> {
         open().map_err(|e| self.db.error(&e))
     }
 
-    /// Drops what hqdl made for an expansion before.
+    /// Drops what hqdl created for an expansion before.
     fn drop_objects(&self, expansion: &str) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let objects: Vec<(String, String)> = c
@@ -138,7 +136,7 @@ impl<'db> Publication<'db> {
             .query_map([expansion], |r| Ok((r.get(0)?, r.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
         for (name, kind) in objects {
-            // Indexes go with their tables.
+            // Indexes are dropped with their tables.
             if (kind == "table" || kind == "view") && self.db.made_by_hqdl(&name) {
                 c.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(&name)))?;
             }
@@ -161,10 +159,11 @@ impl<'db> Publication<'db> {
             .iter()
             .zip(&expansion.key_types)
             .map(|(name, kind)| match affinity(kind.as_deref()) {
-                // As a server told them, for it to make of them what its columns are.
+                // Without a type, so that values stay as the server sent them; it casts them to its
+                // column types.
                 _ if self.server.is_some() => sql::name(name),
-                // An INTEGER that is the whole primary key would be the rowid, which
-                // can be neither NULL nor text.
+                // An INTEGER that is the whole primary key would be the rowid, which can be neither
+                // NULL nor text.
                 "INTEGER" if names.len() == 1 => format!("{} INT", sql::name(name)),
                 kind => format!("{} {kind}", sql::name(name)),
             })
@@ -198,9 +197,11 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// The table that the keys of an expansion are rows of: its only source, where
-    /// that tells its rows apart by them. In the user's own database it is none, since
-    /// there it would forbid to delete these rows, and to write other keys.
+    /// Returns the table that the keys of an expansion refer to: its only source, if the key is
+    /// unique there.
+    ///
+    /// Returns `None` in the user's own database, because a foreign key would prevent the user from
+    /// deleting these rows, and from writing other keys.
     fn refers_to(&self, expansion: &Expansion) -> rusqlite::Result<Option<String>> {
         let [Source { rows: SourceRows::Table(table), .. }] = expansion.sources.as_slice() else {
             return Ok(None);
@@ -208,8 +209,8 @@ impl<'db> Publication<'db> {
         if !self.is_copy {
             return Ok(None);
         }
-        // What is unique are a table's primary key, which may be its rowid, and
-        // unique indexes of the whole table and the columns' own collations.
+        // Unique columns are a table's primary key, which may be its rowid, and unique indexes
+        // without a condition or other collations.
         let unique: Vec<String> = self
             .transaction
             .prepare(
@@ -235,10 +236,10 @@ impl<'db> Publication<'db> {
         Ok(unique.iter().any(is_key).then(|| table.clone()))
     }
 
-    /// Writes down where the cells of an expansion came from, and closes it.
+    /// Records the provenance of an expansion's cells, and finishes the expansion.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn close(
         &self,
         spec: &Spec,
@@ -277,7 +278,7 @@ impl<'db> Publication<'db> {
                 new.push((*id, *more));
             }
         }
-        // Many at once: where they are may be far away.
+        // Request them in batches, because they may be remote.
         for new in new.chunks(ORIGINS) {
             let ids: Vec<i64> = new.iter().map(|(id, _)| *id).collect();
             for ((id, more), origin) in new.iter().zip(origins(&ids)) {
@@ -304,7 +305,7 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// What notes that somebody else writes to the tables.
+    /// Creates the triggers that record writes of other programs to the tables.
     fn finish_tables(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let keys = expansion.key.names();
@@ -333,7 +334,7 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Counts more published cells, or fewer, of a completion; whether it was entered.
+    /// Changes the number of published cells of a completion; returns whether it has an entry.
     fn count_completion(
         &self,
         expansion: &Expansion,
@@ -355,7 +356,7 @@ impl<'db> Publication<'db> {
         Ok(counted > 0)
     }
 
-    /// Enters a completion that some published cells came from.
+    /// Inserts a completion that some published cells came from.
     fn enter_completion(
         &self,
         expansion: &Expansion,
@@ -386,11 +387,11 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Makes the views that join each source with its expansions; returns
-    /// warnings about names that are taken.
+    /// Creates the views that join each source with its expansions; returns warnings about names
+    /// that are in use.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let error = |e: rusqlite::Error| self.db.error(&e);
         let mut warnings = Vec::new();
@@ -425,8 +426,8 @@ impl<'db> Publication<'db> {
         Ok(warnings)
     }
 
-    /// Whether the view of a source would be the expansion's table once more: of a
-    /// SELECT of nothing but keys.
+    /// Returns true if the view of a source would equal the expansion's table, because a SELECT
+    /// yields only keys.
     fn adds_nothing(&self, joined: &[(&Expansion, usize)]) -> bool {
         let [(expansion, n)] = joined else { return false };
         let Some(Source { name: None, rows: SourceRows::Select(select), .. }) =
@@ -440,10 +441,10 @@ impl<'db> Publication<'db> {
         shown.iter().all(is_key)
     }
 
-    /// Swaps everything in.
+    /// Commits the publication.
     ///
     /// # Errors
-    /// [`StoreError`] when the commit fails; the old tables stand then.
+    /// Returns [`StoreError`] if the commit fails; the old tables are unchanged then.
     pub fn commit(self) -> Result<(), StoreError> {
         let Self { db, transaction, server, .. } = self;
         if let Some(server) = server {
@@ -453,9 +454,8 @@ impl<'db> Publication<'db> {
     }
 }
 
-/// The type of a published key column: a word of ours for the affinity that
-/// the declared type of the source's column has
-/// (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
+/// Returns the type of a published key column: hqdl's name for the affinity of the declared type of
+/// the source's column (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[must_use]
 pub fn affinity(declared: Option<&str>) -> &'static str {
     let declared = declared.unwrap_or_default().to_uppercase();
@@ -463,7 +463,7 @@ pub fn affinity(declared: Option<&str>) -> &'static str {
     match () {
         () if has(&["INT"]) => "INTEGER",
         () if has(&["CHAR", "CLOB", "TEXT"]) => "TEXT",
-        // ANY: what a STRICT table keeps as it is given.
+        // ANY: a STRICT table stores values of this type unchanged.
         () if declared.is_empty() || declared == "ANY" || has(&["BLOB"]) => "",
         () if has(&["REAL", "FLOA", "DOUB"]) => "REAL",
         () => "NUMERIC",

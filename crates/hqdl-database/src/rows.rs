@@ -1,4 +1,4 @@
-//! The rows of a published expansion, written where they differ from what stands.
+//! Writes the rows of a published expansion, if they differ from the existing ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,37 +13,36 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Buckets whose records are read from a server one by one; with more of them, all are
-/// read at once.
+/// Maximum number of buckets whose records are read from a server individually; if more are needed,
+/// all are read at once.
 const FETCHED: usize = 16;
 
-/// The tables of an expansion, being written.
+/// Writer of an expansion's tables.
 pub struct Tables<'e> {
     db: &'e Database,
     expansion: &'e Expansion,
     main: TableWriter<'e>,
     many: Vec<Option<TableWriter<'e>>>,
     record: [Statement<'e>; 3],
-    /// Whether nothing stood there before.
+    /// Whether there were no tables before.
     fresh: bool,
     before: Sums,
     sums: Sums,
-    /// Cells that came from each completion, more or less than before.
+    /// Change of the number of cells from each completion.
     completions: BTreeMap<i64, i64>,
-    /// The buckets whose records were read from a server; `None` when all were, or all
-    /// are here.
+    /// Buckets whose records were read from a server; `None` if all were read, or all are local.
     fetched: Option<BTreeSet<usize>>,
 }
 
-/// How a table is written to.
+/// Statements that write to a table.
 struct TableWriter<'e> {
     insert: Statement<'e>,
-    /// `None` where there is nothing but the key.
+    /// `None` if the table has only key columns.
     update: Option<Statement<'e>>,
     delete: Statement<'e>,
 }
 
-/// What was written for an expansion.
+/// Result of writing an expansion's tables.
 pub struct Written<'e> {
     pub(super) expansion: &'e Expansion,
     pub(super) fresh: bool,
@@ -53,8 +52,8 @@ pub struct Written<'e> {
 }
 
 impl<'e> Tables<'e> {
-    /// Writes to the tables of an expansion: to new ones, or over what stands,
-    /// summed up, there.
+    /// Opens the tables of an expansion: existing ones with the checksums `checksums`, or new ones
+    /// without.
     pub(super) fn open(
         db: &'e Database,
         c: &'e Connection,
@@ -119,7 +118,7 @@ impl<'e> Tables<'e> {
         })
     }
 
-    /// Sees to it that the records of a bucket, or of all, are here.
+    /// Reads the records of a bucket, or of all, unless they are local.
     fn fetch(&mut self, bucket: Option<usize>) -> Result<(), StoreError> {
         let (Some(server), Some(fetched)) = (self.db.server(), &mut self.fetched) else {
             return Ok(());
@@ -141,11 +140,11 @@ impl<'e> Tables<'e> {
         Ok(())
     }
 
-    /// Writes a row, unless it stands as it is; `cells` has one entry a column. A row of
-    /// which nothing was asked yet is not published.
+    /// Writes a row, unless it is unchanged; `cells` has one entry per column. A row without any
+    /// requested cell is not published.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn row(&mut self, row: &Row, cells: &[PublishedCell<'_>]) -> Result<(), StoreError> {
         let (db, version) = (self.db, Version::of(row, cells));
         self.fetch(Some(version.bucket()))?;
@@ -188,7 +187,7 @@ impl<'e> Tables<'e> {
                 continue;
             };
             if let Some(had) = &had {
-                // What goes to a server goes there whole.
+                // A row is always sent to a server with all of its lists.
                 let same = had.get(&column.name) == record.get(&column.name);
                 if same && self.db.server().is_none() {
                     continue;
@@ -219,7 +218,7 @@ impl<'e> Tables<'e> {
         Ok(())
     }
 
-    /// Takes a row out that is published and has nothing to show any more.
+    /// Deletes a published row that has no cells any more.
     fn take_out(
         &mut self,
         values: &[Value],
@@ -243,11 +242,10 @@ impl<'e> Tables<'e> {
         }
     }
 
-    /// Takes out the rows of some buckets, or of all, whose key is not among these,
-    /// as hashes.
+    /// Deletes the rows of some buckets, or of all, whose key hash is not in `keys`.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn retain(
         &mut self,
         buckets: Option<&BTreeSet<usize>>,
@@ -282,19 +280,19 @@ impl<'e> Tables<'e> {
         gone().map_err(|e| db.error(&e))
     }
 
-    /// What stood there before, summed up; `None` when it is made anew.
+    /// Returns the checksums of the previous tables; `None` if they are recreated.
     #[must_use]
     pub fn stood(&self) -> Option<&Sums> {
         (!self.fresh).then_some(&self.before)
     }
 
-    /// Rows that are published now.
+    /// Returns the number of published rows.
     #[must_use]
     pub fn rows(&self) -> i64 {
         self.sums.rows
     }
 
-    /// Ends writing.
+    /// Finishes writing.
     #[must_use]
     pub fn finish(self) -> Written<'e> {
         let Self { expansion, fresh, before, sums, completions, .. } = self;
@@ -302,12 +300,12 @@ impl<'e> Tables<'e> {
     }
 }
 
-/// The cells of a record, as they were written.
+/// Parses the cells of a record.
 fn read(cells: &str) -> serde_json::Map<String, Json> {
     serde_json::from_str(cells).unwrap_or_default()
 }
 
-/// `[state, value, completion, raw, repair]`, trailing nulls left out.
+/// Returns `[state, value, completion, raw, repair]`, without trailing nulls.
 fn cell_json(shown: Option<&Shown<'_>>) -> Json {
     let Some(shown) = shown else { return json!(["missing"]) };
     let mut cell = vec![
@@ -324,7 +322,7 @@ fn cell_json(shown: Option<&Shown<'_>>) -> Json {
 }
 
 impl Written<'_> {
-    /// The sums that are others now, by bucket.
+    /// Returns the changed checksums, by bucket.
     pub(super) fn changed(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
         let now = self.sums.buckets();
         now.zip(self.before.buckets()).filter(|(now, before)| now != before).map(|(now, _)| now)

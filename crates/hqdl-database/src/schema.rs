@@ -1,4 +1,4 @@
-//! What a database holds, as [`spec`](hqdl_spec) wants to know it.
+//! [`Catalog`](hqdl_spec::Catalog) of a database.
 
 use rusqlite::types::ValueRef;
 
@@ -33,9 +33,9 @@ impl Catalog for Database {
         read().ok().filter(|columns| !columns.is_empty())
     }
 
-    /// Whether the table or view that stands here now is hqdl's: a table of the same
-    /// name that came after a drop lacks the index (of tables made by older versions)
-    /// and the triggers that hqdl made.
+    /// Returns true if hqdl created the present table or view. A table that was created after
+    /// hqdl's was dropped lacks the index (of tables made by older versions) and the triggers that
+    /// hqdl creates.
     fn made_by_hqdl(&self, table: &str) -> bool {
         if let Some(server) = self.server() {
             return server.made_by_hqdl(table).unwrap_or(false);

@@ -1,5 +1,5 @@
-//! What a published expansion was made from. While that has not changed, its
-//! table says what the facts say, wherever it has a value.
+//! Inputs of a published expansion. If they are unchanged, all values of its table agree with the
+//! facts.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_spec::{Catalog, Column, Expansion, Reuse, Spec};
 use hqdl_values::sql;
 
-/// What decides the values of a published table, beside the answers.
+/// Inputs, besides the answers, that determine the values of a published table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedVersion {
-    /// The journal that its values are from.
+    /// Journal of the values.
     pub journal: String,
-    /// The last line of the journal that it shows.
+    /// Last position of the journal that the table includes.
     pub head: i64,
-    /// Whose answers.
+    /// Model of the answers.
     model: String,
     any_model: bool,
-    /// What people said.
+    /// Hash of the overrides.
     overrides: String,
     key: Vec<String>,
-    /// What each column means, with its list.
+    /// Identity of each column, including its list.
     columns: BTreeMap<String, String>,
 }
 
 impl PublishedVersion {
-    /// What would decide the values of an expansion that is published now.
+    /// Returns the state that an expansion would have if it were published now.
     #[must_use]
     pub fn now(
         spec: &Spec,
@@ -50,9 +50,8 @@ impl PublishedVersion {
         }
     }
 
-    /// Whether a table that stands as `self` shows what one published `now`
-    /// would, as far as its columns go; answers that came since are not looked
-    /// at.
+    /// Returns true if a table published as `self` has the same values as one published `current`,
+    /// except for changes of its columns and newer answers.
     #[must_use]
     pub fn holds(&self, now: &Self) -> bool {
         self.journal == now.journal
@@ -62,7 +61,7 @@ impl PublishedVersion {
             && self.key == now.key
     }
 
-    /// Whether a column of the table still means the same.
+    /// Returns true if the identity of a column is unchanged.
     #[must_use]
     pub fn means(&self, column: &Column) -> bool {
         self.columns.get(&column.name).is_some_and(|kept| *kept == meaning(column))
@@ -80,8 +79,8 @@ fn meaning(column: &Column) -> String {
 }
 
 impl Database {
-    /// What an expansion of a spec was published from, when its table stands here
-    /// and hqdl knows.
+    /// Returns the inputs of an expansion's published table, if the table exists and its inputs are
+    /// known.
     #[must_use]
     pub fn standing(&self, spec: &Spec, expansion: &str) -> Option<PublishedVersion> {
         if !self.made_by_hqdl(expansion) {
@@ -98,8 +97,8 @@ impl Database {
         serde_json::from_str(&text).ok()
     }
 
-    /// What stands here of an expansion, summed up; `None` when that cannot be
-    /// told, and it has to be made again: other tables, or written by others.
+    /// Returns the checksums of an expansion's tables; `None` if they must be recreated, because
+    /// their columns changed or another program wrote to them.
     #[must_use]
     pub fn sums(&self, expansion: &Expansion) -> Option<Sums> {
         let name = &expansion.name;
@@ -128,11 +127,11 @@ impl Database {
         sums().ok().flatten()
     }
 
-    /// What to tell of published rows that somebody else has written; `None` when
-    /// there are none.
+    /// Returns a warning about published rows that another program has written; `None` if there are
+    /// none.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn edited(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
         let name = &expansion.name;
         let read = || -> rusqlite::Result<(u64, Option<String>)> {
@@ -150,8 +149,8 @@ impl Database {
             .then(|| format!("{name}: {rows} published row{s} edited by hand, such as ({key})")))
     }
 
-    /// Whether all objects of an expansion are here, are ours, and were written by
-    /// nobody else.
+    /// Returns true if all objects of an expansion exist, belong to hqdl, and no other program has
+    /// written to them.
     fn is_whole(&self, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
         let c = self.connection();
         let name = &expansion.name;
@@ -168,7 +167,7 @@ impl Database {
         Ok(!gone && !edited && ours && c.query_row(&count, [], |r| r.get::<_, i64>(0))? == rows)
     }
 
-    /// Published rows of an expansion whose key is in no source any more.
+    /// Returns the number of published rows of an expansion whose key is no longer in any source.
     #[must_use]
     pub fn orphans(&self, expansion: &Expansion, known: &mut dyn FnMut(&str) -> bool) -> u64 {
         if let Some(server) = self.server() {
@@ -193,8 +192,7 @@ impl Database {
     }
 }
 
-/// What the tables of an expansion look like: where that has changed, they are
-/// made anew.
+/// Returns a hash of the layout of an expansion's tables. If it changes, the tables are recreated.
 pub(crate) fn layout(expansion: &Expansion) -> String {
     let mut layout =
         format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);

@@ -1,7 +1,8 @@
-//! Versions of published rows. Each row has one, a hash of all that it shows; a row
-//! whose version is what it was is not written again. The versions are summed up in
-//! buckets, by the hash of the row's key: who knows the sums of what the facts say
-//! sees which rows to look at, without reading the others.
+//! Versions of published rows. A row's version is a hash of all that it contains; a row with an
+//! unchanged version is not written again.
+//!
+//! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing
+//! checksums with those of the facts finds the changed rows, without reading the others.
 
 use std::collections::BTreeSet;
 
@@ -9,32 +10,32 @@ use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
 use hqdl_values::value::Value;
 
-/// Into so many parts the rows of an expansion are divided.
+/// Number of buckets of an expansion's rows.
 const BUCKETS: usize = 4096;
 
-/// A cell as it is published.
+/// Published cell with an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'f> {
-    /// The state's name.
+    /// Name of the state.
     pub state: &'static str,
-    /// The value; `Nothing` is NULL.
+    /// Value; `Nothing` is NULL.
     pub value: &'f CellValue,
-    /// The completion it came from.
+    /// Completion that it came from.
     pub completion: Option<i64>,
-    /// The model's own words.
+    /// The model's original text.
     pub raw: Option<&'f str>,
-    /// What was repaired.
+    /// Note about what was repaired.
     pub repair: Option<&'f str>,
 }
 
-/// A cell of a row that is published.
+/// Cell of a published row.
 #[derive(Debug, Clone, Copy)]
 pub enum PublishedCell<'f> {
-    /// No source of the row asks for it.
+    /// No source of the row requests the cell.
     NotAsked,
-    /// It was not asked for yet.
+    /// The cell was not requested yet.
     Missing,
-    /// What came of asking.
+    /// Result of the request.
     Shown(Shown<'f>),
 }
 
@@ -47,19 +48,19 @@ impl<'f> PublishedCell<'f> {
     }
 }
 
-/// What a row is found by, and what it shows, in brief.
+/// Key and version of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// The key, a JSON array.
+    /// Key, a JSON array.
     pub key: String,
-    /// What the key is told apart by.
+    /// Hash of the key.
     pub hash: i64,
-    /// `None` for a row of which nothing was asked: it is not published.
+    /// Version; `None` for a row without any requested cell, which is not published.
     pub of: Option<i64>,
 }
 
 impl Version {
-    /// The version of a row with these cells, one entry a column.
+    /// Returns the version of a row with these cells, one entry per column.
     #[must_use]
     pub fn of(row: &Row, cells: &[PublishedCell<'_>]) -> Self {
         let key = key_json(&row.key);
@@ -98,20 +99,20 @@ impl Version {
         Self { key, hash, of: Some(head(&bytes)) }
     }
 
-    /// Where it is counted.
+    /// Returns the bucket of the row.
     #[must_use]
     pub fn bucket(&self) -> usize {
         bucket(self.hash)
     }
 }
 
-/// The bucket of a key, by its hash.
+/// Returns the bucket of a key hash.
 #[must_use]
 pub fn bucket(hash: i64) -> usize {
     usize::try_from(hash.cast_unsigned() % BUCKETS as u64).unwrap_or_default()
 }
 
-/// A key as it is written down.
+/// Returns the stored form of a key.
 #[must_use]
 pub fn key_json(key: &[Value]) -> String {
     let mut text = String::with_capacity(64);
@@ -150,11 +151,11 @@ fn head(bytes: &[u8]) -> i64 {
     hash.as_bytes().first_chunk().map_or(0, |head| i64::from_le_bytes(*head))
 }
 
-/// All that an expansion shows, summed up.
+/// Checksums of the rows of an expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sums {
     buckets: Vec<i64>,
-    /// Rows that are published.
+    /// Number of published rows.
     pub rows: i64,
 }
 
@@ -165,19 +166,19 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Of so many rows, of which nothing is summed up yet.
+    /// Returns checksums for `rows` rows, without any versions.
     pub(super) fn of(rows: i64) -> Self {
         Self { rows, ..Self::default() }
     }
 
-    /// Counts a row in.
+    /// Adds a row.
     pub fn add(&mut self, version: &Version) {
         if let Some(of) = version.of {
             self.count(version.bucket(), of, 1);
         }
     }
 
-    /// Counts a version in a bucket, and rows.
+    /// Adds a version to a bucket, and a number of rows.
     pub(super) fn count(&mut self, bucket: usize, version: i64, rows: i64) {
         if let Some(sum) = self.buckets.get_mut(bucket) {
             *sum = sum.wrapping_add(version);
@@ -185,25 +186,25 @@ impl Sums {
         self.rows += rows;
     }
 
-    /// The sums, by bucket.
+    /// Returns the checksums, by bucket.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
         self.buckets.iter().copied().enumerate()
     }
 
-    /// The buckets in which other sums have something else.
+    /// Returns the buckets whose checksums differ.
     #[must_use]
     pub fn differing(&self, other: &Self) -> BTreeSet<usize> {
         (0..BUCKETS).filter(|n| self.buckets.get(*n) != other.buckets.get(*n)).collect()
     }
 
-    /// Whether so many buckets are too many to be looked for one by one.
+    /// Returns true if there are too many buckets to read each of them separately.
     #[must_use]
     pub fn is_much(buckets: &BTreeSet<usize>) -> bool {
         buckets.len() > BUCKETS / 4
     }
 }
 
-/// What a key is told apart by.
+/// Returns the hash of a key.
 #[must_use]
 pub fn hash(key: &str) -> i64 {
     head(key.as_bytes())

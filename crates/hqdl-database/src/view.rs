@@ -1,4 +1,4 @@
-//! The view that shows a source with its expansions.
+//! Views that join a source with its expansions.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::Database;
 use hqdl_spec::{Catalog, Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// `<source>_expanded`: the source's own columns, then those of its expansions.
+/// Returns the SQL of `<source>_expanded`: the source's own columns, then those of its expansions.
 pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]) -> String {
     let first = joined.first().and_then(|(expansion, n)| expansion.sources.get(*n));
     let from = match first.map(|source| &source.rows) {

@@ -1,7 +1,7 @@
-//! `hqdl` as a library: a [`session::Session`] opens a spec with its database, what is
-//! known and whom to ask; [`materialize`] fills its tables, [`query`] answers `BlendSQL`
-//! and SUQL over them. [`suggest`] and [`init`] propose specs, [`truth`] scores what they
-//! brought.
+//! The hqdl library. A [`session::Session`] opens a spec with its database, its facts and its
+//! model. [`materialize`] fills the spec's tables, and [`query`] runs `BlendSQL` and SUQL queries
+//! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
+//! answers.
 
 pub mod materialize;
 pub mod retrieval;

@@ -1,6 +1,5 @@
-//! An opened project: a spec with its database, what is known, and whom to ask.
-//! Every door, and whoever uses hqdl as a library, begins with a [`Session`] and
-//! opens nothing by hand.
+//! An opened project: a spec with its database, its facts and its model. Every entry point (CLI,
+//! daemon, library) starts from a [`Session`] instead of opening these itself.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -21,30 +20,30 @@ use hqdl_spec::{Draft, Expansion, PriceTable, Provider, Spec};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::Problems;
 
-/// What wins over a spec: flags, or what a caller says.
+/// Settings that override those of a spec, from flags or from a caller.
 #[derive(Debug, Clone, Default)]
 pub struct SpecOverrides {
-    /// The database.
+    /// Path of the database.
     pub database: Option<PathBuf>,
-    /// Where expanded tables go.
+    /// Path of the database that the expanded tables are written to.
     pub output: Option<PathBuf>,
-    /// Who is asked; recordings alone name their provider, too.
+    /// Provider of the model. If only `recordings` is set, it defaults to [`Provider::Replay`].
     pub provider: Option<Provider>,
-    /// The model's name.
+    /// Name of the model.
     pub model: Option<String>,
-    /// The endpoint's URL.
+    /// URL of the endpoint.
     pub base_url: Option<String>,
-    /// The variable that holds the endpoint's key.
+    /// Name of the environment variable that contains the endpoint's key.
     pub api_key_env: Option<String>,
-    /// USD per million tokens.
+    /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Recordings to replay.
+    /// Files of recordings to replay.
     pub recordings: Vec<PathBuf>,
-    /// Requests in flight at once.
+    /// Maximum number of concurrent requests.
     pub concurrency: Option<u32>,
-    /// Rows that share a request, in every expansion.
+    /// Rows per request, for every expansion without images.
     pub rows_per_request: Option<u32>,
-    /// USD that a run may spend.
+    /// Maximum cost of a run, in USD.
     pub budget_usd: Option<f64>,
 }
 
@@ -64,12 +63,12 @@ impl SpecOverrides {
         }
         if let Some(name) = self.model.as_ref().filter(|name| **name != model.name) {
             model.name.clone_from(name);
-            // The spec's price is that of its own model.
+            // The spec's price applies to its own model only.
             model.price = None;
         }
         if self.base_url.is_some() && self.base_url != model.base_url {
             model.base_url.clone_from(&self.base_url);
-            // The key of one endpoint is not sent to another.
+            // The key of one endpoint must not be sent to another.
             model.api_key_env = None;
         }
         if self.api_key_env.is_some() {
@@ -78,7 +77,7 @@ impl SpecOverrides {
         if self.price.is_some() {
             model.price = self.price;
         }
-        // Who is asked, as flags say it, is asked of all.
+        // A model given by flags answers for every expansion.
         if self.provider.is_some()
             || self.model.is_some()
             || self.base_url.is_some()
@@ -90,7 +89,7 @@ impl SpecOverrides {
         limits.concurrency = self.concurrency.or(limits.concurrency);
         limits.budget_usd = self.budget_usd.or(limits.budget_usd);
         if let Some(rows) = self.rows_per_request {
-            // Rows with images stay one a request.
+            // A row with images always has a request of its own.
             let together = draft.file.expansion.iter_mut().filter(|e| e.images.is_empty());
             together.for_each(|e| e.rows_per_request = Some(rows));
         }
@@ -100,38 +99,38 @@ impl SpecOverrides {
     }
 }
 
-/// Where facts are kept.
+/// Location of the fact store.
 #[derive(Clone)]
 pub enum Cache {
-    /// In a directory.
+    /// A directory.
     Dir {
-        /// The directory; without one, the user's own ([`user_cache`]).
+        /// The directory; if `None`, the user's own ([`user_cache`]).
         dir: Option<PathBuf>,
-        /// How this process is described to others who use it.
+        /// Description of this process for other processes that use the store.
         holder: String,
         /// Reports that the process which owns it does not go on.
         say: Say,
     },
-    /// On a server.
+    /// A PostgreSQL server.
     Server {
-        /// Its URL: `postgres://user@host/database`.
+        /// URL of the server: `postgres://user@host/database`.
         url: String,
-        /// How this process is described to others who use it.
+        /// Description of this process for other processes that use the store.
         holder: String,
-        /// Who is told when it cannot be reached.
+        /// Callback that reports when the server is unreachable.
         say: Say,
     },
-    /// Nowhere: they are gone with the session.
+    /// A temporary store that is deleted with the session.
     Temporary,
-    /// Where these are, which are open already.
+    /// A store that is already open.
     Open(Facts),
 }
 
 impl Cache {
-    /// Opens the facts.
+    /// Opens the fact store.
     ///
     /// # Errors
-    /// [`FactsError`] when they cannot be opened.
+    /// [`FactsError`] if the store cannot be opened.
     pub fn open(&self) -> Result<Facts, FactsError> {
         match self {
             Self::Dir { dir: Some(dir), holder, say } => Facts::open_with(dir, holder, say),
@@ -145,36 +144,36 @@ impl Cache {
     }
 }
 
-/// The directory where a user's facts are kept when nothing else is said.
+/// Returns the user's default directory for facts.
 ///
 /// # Errors
-/// [`FactsError::NoDirectory`].
+/// [`FactsError::NoDirectory`] if the user has no data directory.
 pub fn user_cache() -> Result<PathBuf, FactsError> {
     etcetera::choose_base_strategy()
         .map(|strategy| strategy.data_dir().join("hqdl"))
         .map_err(|e| FactsError::NoDirectory(e.to_string()))
 }
 
-/// A spec, its database, what is known, and whom to ask. Facts and model are
-/// opened when they are first needed: who only looks needs neither.
+/// A spec with its database, facts and model. Facts and model are opened on first use, so that a
+/// command that only inspects the spec needs neither.
 pub struct Session {
-    /// The checked spec, with what wins over it.
+    /// The checked spec, with the overrides applied.
     pub spec: Spec,
-    /// The same, as it was written.
+    /// The same spec before it was checked.
     pub draft: Draft,
-    /// Its database.
+    /// The spec's database.
     pub database: Database,
-    /// What is worth a look.
+    /// Warnings from checking the spec.
     pub warnings: Problems,
     cache: Cache,
     facts: OnceCell<Facts>,
 }
 
 impl Session {
-    /// Opens the database of a draft and checks the draft against it.
+    /// Opens the database of an unchecked spec and checks the spec against it.
     ///
     /// # Errors
-    /// All [`Problems`] at once: a database that cannot be opened is one of them.
+    /// Returns all [`Problems`] at once, including a database that cannot be opened.
     pub fn open(
         mut draft: Draft,
         overrides: &SpecOverrides,
@@ -187,10 +186,10 @@ impl Session {
         Ok(Self { spec, draft, database, warnings, cache, facts: OnceCell::new() })
     }
 
-    /// What is known.
+    /// Returns the fact store and opens it on first use.
     ///
     /// # Errors
-    /// [`FactsError`] when it cannot be opened.
+    /// [`FactsError`] if the store cannot be opened.
     pub fn facts(&self) -> Result<&Facts, FactsError> {
         if let Some(facts) = self.facts.get() {
             return Ok(facts);
@@ -199,25 +198,25 @@ impl Session {
         Ok(self.facts.get_or_init(|| facts))
     }
 
-    /// The same project, read again: with the facts that are open.
+    /// Returns the session of a reloaded spec, with the fact store of this one.
     #[must_use]
     pub fn again(self, read: Self) -> Self {
         Self { facts: self.facts, ..read }
     }
 
-    /// The model that the spec names, asked under limits that are shared by all who
-    /// ask it with these facts.
+    /// Connects to the spec's model. Its rate limits are shared by every process that uses the same
+    /// fact store.
     ///
     /// # Errors
-    /// [`SetupError`] when its key or its recordings are missing.
+    /// [`SetupError`] if the key or the recordings are missing.
     pub fn model(&self) -> Result<Arc<dyn Model>, SetupError> {
         model::connect_with(&self.spec, self.facts()?)
     }
 
-    /// What is to be filled of the spec's tables, asking a model.
+    /// Returns the cells of the spec's tables that a model has to fill.
     ///
     /// # Errors
-    /// [`MaterializeError`] when the selection names what does not exist.
+    /// [`MaterializeError`] if the selection names a table or column that does not exist.
     pub fn work<'s>(
         &'s self,
         model: Arc<dyn Model>,
@@ -227,10 +226,10 @@ impl Session {
         Work::new(&self.spec, &self.database, self.facts()?, model, selection)?.by(way)
     }
 
-    /// What would be asked, and why, with remarks; asks nothing and needs no key.
+    /// Returns the plan of the requests with notes on it. It sends nothing and needs no key.
     ///
     /// # Errors
-    /// [`MaterializeError`] when keys or facts cannot be read.
+    /// [`MaterializeError`] if keys or facts cannot be read.
     pub fn plan(
         &self,
         selection: &Selection,
@@ -239,12 +238,12 @@ impl Session {
         self.work(model::for_planning(&self.spec)?, selection, way)?.plan()
     }
 
-    /// A query of a database (the spec's, or its expanded copy), asked of nobody
-    /// until it is given a model: [`crate::query::run`] and
-    /// [`crate::query::explain`] take it.
+    /// Returns a request for a query of a database (the spec's, or its expanded copy), without a
+    /// model until the caller sets one. Pass it to [`crate::query::run`] or
+    /// [`crate::query::explain`].
     ///
     /// # Errors
-    /// [`FactsError`] when facts cannot be opened.
+    /// [`FactsError`] if the fact store cannot be opened.
     pub fn query<'s>(
         &'s self,
         database: &'s Path,
@@ -253,21 +252,21 @@ impl Session {
         Ok(Request::of(&self.spec, database, self.facts()?, sql))
     }
 
-    /// What the questions asked so far would be in this spec.
+    /// Proposes columns for the spec from the questions that queries have asked.
     ///
     /// # Errors
-    /// [`SuggestError`] when facts or database cannot be read.
+    /// [`SuggestError`] if facts or database cannot be read.
     pub fn suggest(&self) -> Result<Suggestions, SuggestError> {
         suggest(self.facts()?, Some((&self.spec, &self.database)))
     }
 }
 
-/// Says what a cell is, whatever the model says: table, `key` in the order of the key
-/// with NULL for NULL, column and value. What speaks against it is an error, unless it
-/// is `forced`.
+/// Overrides the value of one cell, given as table, `key` (its columns in order, `NULL` for a
+/// null), column and value. Without `force`, it rejects an override that the spec or the database
+/// contradicts.
 ///
 /// # Errors
-/// [`OverrideError`]; nothing is changed then.
+/// [`OverrideError`]; nothing is changed in that case.
 pub fn override_cell(
     spec: &Spec,
     database: &Database,
@@ -285,7 +284,7 @@ pub fn override_cell(
     Ok(overrides::set(spec, table, key, column, value, note)?)
 }
 
-/// Whether a source of an expansion has one of some entities.
+/// Returns whether the sources of an expansion contain any of these entities.
 fn has(database: &Database, of: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
     let mut found = false;
     let look = |key: &KeyRow| {
@@ -296,16 +295,16 @@ fn has(database: &Database, of: &Expansion, entities: &[Entity]) -> Result<bool,
     Ok(found)
 }
 
-/// Why a cell cannot be overridden.
+/// Reason why a cell cannot be overridden.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideError {
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The file of overrides failed, or the cell is none.
+    /// The file of overrides cannot be edited, or the cell does not exist.
     #[error(transparent)]
     Edit(#[from] OverrideEditError),
-    /// All that speaks against it.
+    /// All objections to the override.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<OverrideEditError>),
 }

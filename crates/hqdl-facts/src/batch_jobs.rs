@@ -1,36 +1,36 @@
-//! The journal's side of batches: which requests wait, which are in which
-//! *parcel* (a batch of the Batch API, or a file that somebody else sends), and
-//! how far each parcel has come. Every step is written down before the next
-//! one, so a process killed anywhere is gone on with.
+//! Batch jobs as the journal stores them: the queued requests, the jobs that contain them, and the
+//! stage of each job. A job is a batch of the Batch API, or an exported file that the user sends.
+//! Every step is committed before the next one starts, so another process can resume a killed run
+//! at any point.
 
 use crate::ids::RunId;
 use hqdl_values::usage::Spent;
 
-/// A request that goes into a parcel.
+/// A request that is packed into a batch job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchRequest {
     /// Its id in the journal.
     pub id: i64,
-    /// What its answer will be found by.
+    /// The id by which its answer is found.
     pub custom_id: String,
-    /// The most it may cost.
+    /// Its worst-case cost.
     pub worst: Spent,
 }
 
-/// How far a parcel has come.
+/// Stage of a batch job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Its file is written.
     Written,
-    /// The endpoint has its file.
+    /// The file is uploaded to the endpoint.
     Uploaded,
-    /// The batch was asked for; whether there is one must be looked up.
+    /// Creation was requested but not confirmed; query the endpoint before retrying.
     Creating,
-    /// The endpoint works on it.
+    /// The endpoint is processing it.
     Open,
-    /// Everything it brought is kept.
+    /// All its results are stored.
     Closed,
-    /// Somebody else sends it.
+    /// It is an exported file that the user sends.
     Exported,
 }
 
@@ -52,12 +52,12 @@ impl Stage {
     }
 }
 
-/// Requests that are sent together.
+/// A batch of requests that are sent together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchJob {
-    /// Its id in the journal; 0 until it is there.
+    /// Its id in the journal; 0 until it is stored there.
     pub id: i64,
-    /// What it is found by at the endpoint.
+    /// Token in the batch's metadata that identifies the job at the endpoint.
     pub token: String,
     /// The run that sent it.
     pub run: RunId,
@@ -65,14 +65,14 @@ pub struct BatchJob {
     pub spec: String,
     /// The base URL of the endpoint.
     pub endpoint: String,
-    /// How far it has come.
+    /// The stage that it has reached.
     pub stage: Stage,
-    /// How many requests it holds.
+    /// Number of requests in it.
     pub requests: u64,
-    /// Its file, as the endpoint calls it.
+    /// The id of its uploaded file at the endpoint.
     pub input_file: Option<String>,
-    /// The batch, as the endpoint calls it.
+    /// The id of the batch at the endpoint.
     pub batch: Option<String>,
-    /// Where its file is, when somebody else sends it.
+    /// Path of the exported file, if the user sends it.
     pub file: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! Checksums of answers. A disk that turns a bit around makes no error: what is
-//! read is then another value, or another entity's. An answer that is not what was
-//! kept is *damaged*: it is told, never shown, and its cells are asked again.
+//! Checksums of answers. A flipped bit on disk causes no read error, only another value or another
+//! entity. An answer whose checksum does not match is *damaged*: it is reported, never shown, and
+//! its cells are asked for again.
 //!
-//! What an entity was known to be before a damaged answer is not known either: the
-//! damaged one may have put something else in its place.
+//! The earlier facts of the entity are unknown as well, because the damaged answer may have
+//! replaced them.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,10 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, ffi};
 
-/// Lines that are named when damage is told.
+/// Maximum number of lines that the report of damage lists.
 const NAMED: usize = 5;
 
-/// The checksum of an answer: of its entity in the upper half, and of all of it in
-/// the lower one.
+/// Returns the checksum of an answer: the upper half covers its entity, the lower half all of it.
 pub(super) fn checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(entity.len() as u64).to_le_bytes());
@@ -27,7 +26,7 @@ pub(super) fn checksum(entity: &str, completion: i64, model: u32, cells: &str) -
     both.cast_signed()
 }
 
-/// The half of a checksum that tells whose answer it is.
+/// Returns the half of a checksum that identifies the entity.
 pub(super) fn of_entity(entity: &str) -> u32 {
     head(blake3::hash(entity.as_bytes()))
 }
@@ -37,8 +36,8 @@ fn head(hash: blake3::Hash) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Lets SQL say the checksum of an answer: the migration that brings checksums to
-/// a journal without. NULL for what is no answer.
+/// Defines the SQL function of the checksum, for the migration of journals without checksums. It
+/// returns NULL for a row that is not an answer.
 pub(super) fn introduce(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("hqdl_checksum", 4, flags, |context| {
@@ -53,29 +52,29 @@ pub(super) fn introduce(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Answers that are not what was kept.
+/// Answers that differ from what was stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Lines of the journal, in order.
+    /// Row ids in the journal, in order.
     pub lines: Vec<i64>,
-    /// The last damaged line about an entity, by the halves of checksums that name
-    /// it: as it was kept, and as it stands there now.
+    /// The last damaged row of an entity, by the entity half of its checksum: both the stored one
+    /// and the one of its current text.
     entities: HashMap<u32, i64>,
 }
 
 impl Damage {
-    /// Whether there is none.
+    /// Returns whether there is no damage.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Whether what a line says of an entity may be told.
+    /// Returns whether the facts of an entity in a row can be trusted.
     pub(super) fn spares(&self, line: i64, entity: &str) -> bool {
         self.is_none() || self.entities.get(&of_entity(entity)).is_none_or(|last| line > *last)
     }
 
-    /// What a user should know; `None` when nothing is damaged.
+    /// Returns a warning for the user; `None` if nothing is damaged.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
         let first: Vec<String> = self.lines.iter().take(NAMED).map(i64::to_string).collect();
@@ -89,7 +88,7 @@ impl Damage {
         })
     }
 
-    /// One more line about an entity.
+    /// Adds a damaged row of an entity.
     pub(super) fn note(&mut self, line: i64, entity: &str) {
         self.add(line, [of_entity(entity)]);
     }
@@ -100,7 +99,7 @@ impl Damage {
     }
 }
 
-/// A line of the journal as it stands there.
+/// A row of the journal's answer table.
 pub(super) struct JournalLine {
     pub(super) id: i64,
     pub(super) entity: String,
@@ -109,13 +108,13 @@ pub(super) struct JournalLine {
     pub(super) model: u32,
 }
 
-/// What reads lines: `a` is the answer and `c` its completion.
+/// Query for the rows: `a` is the answer and `c` its completion.
 pub(super) const LINES: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
 impl JournalLine {
-    /// A line, or whose it may be when it is not what was kept.
+    /// Reads a row. If it is damaged, returns the entities that it may belong to.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, (i64, Vec<u32>)>> {
         let id = row.get(0)?;
         let text = |n: usize| match row.get_ref(n) {
@@ -132,7 +131,7 @@ impl JournalLine {
         else {
             return Ok(Err((id, whose())));
         };
-        // Without a checksum it is taken as it is.
+        // A row without a checksum is accepted as it is.
         if kept.is_some_and(|kept| kept != checksum(name, completion, model, &cells)) {
             return Ok(Err((id, whose())));
         }
@@ -140,7 +139,7 @@ impl JournalLine {
     }
 }
 
-/// What `SQLite` would say, had it seen it.
+/// Returns the error that `SQLite` reports for a damaged file.
 pub(crate) fn corrupt(message: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some(message.to_owned()))

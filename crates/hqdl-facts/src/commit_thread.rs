@@ -1,10 +1,9 @@
-//! The one thread that writes facts. It takes all batches that wait, commits
-//! them to the journal together (one fsync for many answers), then brings the
-//! index up to date, and only then tells the senders that their batch is safe.
+//! The only thread that writes facts. It takes all waiting units and commits them to the journal
+//! together (one fsync for many answers). Then it updates the index, and only then reports success
+//! to the senders.
 //!
-//! It also notes what requests may cost before they leave, and holds the budget
-//! of the day: whatever process asks, what is spent and what is on its way is
-//! summed up here, so that nobody overshoots it.
+//! It also reserves the worst-case cost of requests before they are sent. It sums the spending and
+//! the reservations of all processes, so that together they never exceed the daily budget.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -32,45 +31,46 @@ use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
-/// How often requests that wait are looked at when nobody has a job: what holds
-/// the day's budget ends elsewhere, too, with a run or in another process.
+/// How often waiting requests are checked while no command arrives. The daily budget may also be
+/// freed elsewhere: by the end of a run, or by another process.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Batches that may wait; a sender waits when there are more.
+/// Capacity of the command queue; a sender waits if it is full.
 const QUEUE: usize = 256;
 
 pub(super) type OwnerReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
-/// What the thread is asked to do.
+/// A command to the commit thread.
 pub(super) enum Job {
-    /// Keep a batch.
+    /// Commit a unit.
     Keep(Box<CommitUnit>, OwnerReply<()>),
-    /// Note what a request of a run may cost.
+    /// Reserve the worst-case cost of a request.
     Reserve(LeavingRequest, OwnerReply<Noted>),
-    /// A request ended without an answer; whether it may have been billed.
+    /// End a reservation whose request got no answer. `in_doubt` states whether it may have been
+    /// billed.
     End { reservation: ReservationId, in_doubt: bool, reply: OwnerReply<()> },
-    /// An endpoint said something of its limits, to the limiter of this name.
+    /// Store the limits that an endpoint reported, for the limiter of this name.
     Heard(String, RateLimitHint),
-    /// A session begins.
+    /// Start a session.
     Enter(FactsSession, OwnerReply<()>),
-    /// A session is over: what it had in flight is in doubt.
+    /// End a session. Its requests in flight count at their worst-case cost.
     Over(Arc<str>, OwnerReply<()>),
-    /// Do what was asked until now, and nothing more.
+    /// Finish the commands so far, then stop.
     Stop,
 }
 
-/// A request that is to leave.
+/// A request that is about to be sent.
 pub(super) struct LeavingRequest {
     pub(super) session: Arc<str>,
     pub(super) run: RunId,
     pub(super) worst: Spent,
     pub(super) of_day: Option<f64>,
-    /// Where it goes, when it was admitted there.
+    /// The endpoint that granted its permit, if it has one.
     pub(super) place: Option<EndpointPlace>,
-    /// It has waited, and what admitted it may say something else by now.
+    /// Whether it has waited for the daily budget, so that its permit may be out of date.
     pub(super) waited: bool,
 }
 
-/// Starts the writing thread.
+/// Starts the commit thread.
 pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, JoinHandle<()>) {
     let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
     let thread = std::thread::spawn(move || {
@@ -97,8 +97,8 @@ pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, 
     (jobs, thread)
 }
 
-/// What there is to do; nothing, when it is time to look at what waits. `None` at
-/// the end.
+/// Waits for the next command. Returns an empty list when it is time to check the waiting requests,
+/// and `None` at the end.
 fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>> {
     if desk.waiting.is_empty() {
         return queue.blocking_recv().map(|job| vec![job]);
@@ -116,22 +116,20 @@ fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>
     }
 }
 
-/// What the writing thread has before it.
+/// State of the commit thread.
 struct CommitThread {
     index: Index,
     day: Day,
-    /// Requests that may leave when others on their way have cost less than
-    /// their worst.
+    /// Requests that can be sent once requests in flight cost less than their worst case.
     waiting: Vec<(LeavingRequest, OwnerReply<Noted>)>,
-    /// When these were looked at.
+    /// When the waiting requests were last checked.
     looked: Instant,
 }
 
 impl CommitThread {
-    /// Does what is asked: first the notes, for which requests wait that have
-    /// not left yet, then the batches.
+    /// Executes commands: first the reservations, because requests wait for them, then the units.
     fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {
-        // All of it belongs together, with what it changes in the index.
+        // Hold the connection throughout, because it also protects the index.
         let _connection = journal.connection();
         let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         let mut settled = false;
@@ -169,8 +167,8 @@ impl CommitThread {
         }
     }
 
-    /// Writes notes of reservations in one transaction, without a flush. Returns
-    /// whether one was taken out again that nobody wanted any more.
+    /// Writes reservations in one transaction, without a flush to disk. Returns whether a
+    /// reservation was released because its caller had gone.
     fn note(&mut self, journal: &Journal, notes: Vec<Job>) -> bool {
         let error = |e: rusqlite::Error| journal.error(&e);
         let (mut reserved, mut ended) = (Vec::new(), Vec::new());
@@ -222,7 +220,7 @@ impl CommitThread {
                 Err(failed) => Err(failed.again()),
             };
             if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
-                // Whoever wanted to ask has gone meanwhile, and asks nothing.
+                // The caller was dropped and sends nothing.
                 let _ = journal.release(note, Some(0));
                 unwanted = true;
             }
@@ -230,8 +228,8 @@ impl CommitThread {
         unwanted
     }
 
-    /// Notes a request, or says that the day's budget does not cover it; `None`
-    /// while others on their way may leave it enough.
+    /// Reserves the cost of a request, or returns that the daily budget does not cover it. Returns
+    /// `None` while requests in flight may still free enough of the budget.
     fn reserve(
         &mut self,
         journal: &Journal,
@@ -258,7 +256,7 @@ impl CommitThread {
     }
 }
 
-/// Commits batches to the journal, then to the index.
+/// Commits units to the journal, then to the index.
 pub(super) fn keep(
     journal: &Journal,
     index: &Index,
@@ -268,7 +266,7 @@ pub(super) fn keep(
     let connection = journal.connection();
     let transaction =
         Transaction::new_unchecked(&connection, TransactionBehavior::Immediate).map_err(error)?;
-    // While nobody else can write there.
+    // Catch up while no other process can write to the journal.
     index.catch_up(journal)?;
     let (began, completions) = (Instant::now(), batches.len());
     let mut head = None;
@@ -304,7 +302,8 @@ pub(super) fn keep(
             }
         }
     }
-    // With the answers themselves: tables published before are told apart.
+    // In the same transaction as the answers, so that tables published before them count as
+    // outdated.
     for (meaning, line) in changed {
         journal.note_changed(meaning, line).map_err(error)?;
     }
@@ -316,9 +315,9 @@ pub(super) fn keep(
     }
 }
 
-/// Commits a batch to the journal alone, from a process whose owner has ended:
-/// the index follows when somebody owns the cache again. Once, whether or not the
-/// owner had kept it before it ended.
+/// Commits a unit to the journal only, from a process whose cache owner has ended. The index
+/// follows when a process owns the cache again. A unit that the owner committed before it ended is
+/// not stored twice.
 pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), FactsError> {
     journal.change(|c| {
         let done = &batch.completion;
@@ -339,7 +338,8 @@ pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), Fa
         }
         for (entity, facts) in &batch.facts {
             let line = journal.insert_answer((completion, done.model), entity, facts)?;
-            // Without the index, nobody knows what these take the place of.
+            // Without the index it is unknown which values these facts replace, so every column
+            // counts as changed.
             for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
                 journal.note_changed(fact.meaning, line)?;
             }

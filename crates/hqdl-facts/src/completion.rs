@@ -1,4 +1,4 @@
-//! What a request brought, and how a run ended.
+//! The result of a request, and how a run ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,16 @@ use crate::ids::RunId;
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All was asked.
+    /// Every cell was asked for.
     Complete,
-    /// It was interrupted.
+    /// The user interrupted it.
     Interrupted,
     /// It stopped on an error.
     Stopped,
 }
 
 impl Outcome {
-    /// The word that the journal uses.
+    /// The name of the outcome in the journal.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -26,34 +26,34 @@ impl Outcome {
     }
 }
 
-/// A request that was sent: what came back and what it cost.
+/// A request that was sent, its reply and its cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The run it belongs to.
     pub run: RunId,
-    /// The model, by its id in the journal.
+    /// The id of the model in the journal.
     pub model: u32,
     /// The hash of the prompt.
     pub prompt_hash: String,
     /// The parameters of the spec that were sent with it, as JSON.
     pub parameters: Option<String>,
-    /// What the model wrote.
+    /// The text that the model returned.
     pub content: Option<String>,
     /// Why there is no content.
     pub error: Option<String>,
     /// Input tokens.
     pub input_tokens: u64,
-    /// Those of them that the endpoint had cached.
+    /// Input tokens that the endpoint read from its prompt cache.
     pub cached_input_tokens: u64,
     /// Output tokens.
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-    /// When it was asked, RFC 3339.
+    /// When the request was sent, RFC 3339.
     pub asked_at: String,
-    /// How long it took.
+    /// Duration of the request in seconds.
     pub seconds: f64,
-    /// Cells it was asked for.
+    /// Number of cells that it asked for.
     pub cells: u64,
 }
 

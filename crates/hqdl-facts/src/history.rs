@@ -1,25 +1,24 @@
-//! What a store must be able to tell and to write down beside the facts
-//! themselves: the [`History`] of all that was ever asked, kept in one place by
-//! all who share the cache.
+//! The part of a store beside the facts themselves: the [`History`] of all requests, answers, runs
+//! and spending, shared by all users of the cache.
 //!
-//! The traits are the contract; the journal (`SQLite`) keeps it today, in the file
-//! named after each concern. Whoever writes another store implements these
-//! traits and [`super::FactStore`], and nothing else. Of every method holds:
+//! These traits are the contract. The journal (`SQLite`) implements them, in one file per concern.
+//! A new store implements these traits and [`super::FactStore`], and nothing else. Every method
+//! guarantees:
 //!
-//! * what it writes is committed, and safe on the disk, before it returns, in one
-//!   transaction a call; killed in its midst, it has written nothing;
-//! * it sees what others have committed before it was called; [`Answers::changed`] and
-//!   [`Dictionary::meanings_named`] what they had before the last
-//!   [`super::FactStore::catch_up`];
-//! * lines and completions are seen in the order of their ids: who has seen one
-//!   sees none with a lower id later (tables are published up to a line, and
-//!   refresh jobs ask again for what came up to a completion);
-//! * it waits for others only while they write (a minute at the longest), never
-//!   for a request on its way, so it may be called from anywhere;
-//! * it fails with [`FactsError::Journal`] when the record cannot be read or
-//!   written, and may be called again then;
-//! * said twice with the same arguments it changes nothing more, unless it
-//!   begins, enters or appends something, as its words say.
+//! * Its writes are committed in one transaction per call and are on disk before it returns. If the
+//!   process is killed during the call, nothing is written.
+//! * It sees what others committed before the call. [`Answers::changed`] and
+//!   [`Dictionary::meanings_named`] see what others committed before the last
+//!   [`super::FactStore::catch_up`].
+//! * Fact rows and completions become visible in the order of their ids: after one id is visible,
+//!   no lower id appears later. Tables are published up to a row id, and refresh jobs repeat
+//!   completions up to an id.
+//! * It waits for other writers (a minute at most), never for a request in flight, so any thread
+//!   may call it.
+//! * It fails with [`FactsError::Journal`] if the record cannot be read or written, and may be
+//!   called again then.
+//! * Calling it twice with the same arguments changes nothing more, unless it is documented to
+//!   start, insert or append something.
 
 use std::collections::{HashMap, HashSet};
 
@@ -36,7 +35,7 @@ use crate::spending::{ColumnDay, Hour, Totals};
 use hqdl_values::key::{Entity, ListHash, Meaning};
 use hqdl_values::usage::{Doubt, Spent};
 
-/// Everything that was ever asked, answered, begun and spent.
+/// The history of all requests, answers, runs and spending.
 pub trait History:
     Answers
     + BatchJobs
@@ -69,110 +68,109 @@ impl<T> History for T where
 {
 }
 
-/// Models, value lists and what columns mean, by small ids that stay. An id that is
-/// asked for is entered when it is new; two who ask at once get the same one.
+/// Small, permanent ids of models, value lists and column identities. Looking up a new entry
+/// assigns it an id; concurrent lookups get the same id.
 pub trait Dictionary {
-    /// The id of a model.
+    /// Returns the id of a model.
     fn model(&self, name: &str) -> Result<u32, FactsError>;
 
-    /// The id of a column's meaning.
+    /// Returns the id of a column identity.
     fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError>;
 
-    /// The ids of all meanings that a column of this name and key has had.
+    /// Returns the ids of all identities that a column of this name and key has had.
     fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
-    /// The id of a value list.
+    /// Returns the id of a value list.
     fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
-    /// All models: ids and names.
+    /// Returns the ids and names of all models.
     fn models(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
-    /// All value lists: ids and hashes.
+    /// Returns the ids and hashes of all value lists.
     fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
-    /// All meanings: ids and [`Meaning`]s as JSON.
+    /// Returns the ids of all column identities, with the [`Meaning`]s as JSON.
     fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError>;
 }
 
-/// Runs: each belongs to the process that began it until it ends or that process
-/// does; then whoever comes goes on with it.
+/// Runs. A run belongs to the process that started it until the run or the process ends. After
+/// that, any process may resume it.
 pub trait Runs {
-    /// Begins a run.
+    /// Starts a run.
     fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError>;
 
-    /// Goes on with the last run of a spec when that one never ended (it was
-    /// killed, or has batches under way) and is nobody's, else begins one; with
-    /// what was in flight when any run was killed.
+    /// Resumes the last run of a spec if it is unfinished (killed, or with open batch jobs) and its
+    /// process has ended; otherwise starts a new run. Also returns the unconfirmed cost of the
+    /// requests that were in flight when any run was killed.
     fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError>;
 
-    /// The last run of a spec that is nobody's, when that one never ended.
+    /// Returns the last run of a spec if it is unfinished and its process has ended.
     fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError>;
 
-    /// Ends a run, in which nothing is in flight any more.
+    /// Finishes a run that has no requests in flight.
     fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError>;
 
-    /// Ends the last run of a spec that was killed and is nobody's, unless batches
-    /// of it are under way.
+    /// Finishes the last run of a spec if it was killed and its process has ended, unless the run
+    /// has open batch jobs.
     fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError>;
 
-    /// Leaves a run that is not over, for the next one to go on with.
+    /// Leaves an unfinished run for the next process to resume.
     fn leave_open(&self, run: RunId) -> Result<(), FactsError>;
 
-    /// Whether a run is somebody's, and goes on.
+    /// Returns whether a run is unfinished and its process is alive.
     fn goes_on(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
-/// What was spent, by run and by day. What recordings answered is in no sum.
+/// Spending by run and by day. Replayed recordings are never counted.
 pub trait Spending {
-    /// What a run has spent, and what it may have spent without an answer. What
-    /// its batches under way may cost is not in it ([`Spending::reserved`]).
+    /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
+    /// open batch jobs are not included ([`Spending::reserved`]).
     fn spent(&self, run: RunId) -> Result<Spent, FactsError>;
 
-    /// USD spent since midnight, UTC, and what may have been spent without an
-    /// answer.
+    /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
+    /// an answer.
     fn spent_today(&self) -> Result<f64, FactsError>;
 
-    /// What a run's requests under way may cost.
+    /// Returns the worst-case cost of a run's batch requests in flight.
     fn reserved(&self, run: RunId) -> Result<Spent, FactsError>;
 
-    /// What all requests that were sent today (UTC) and are under way may cost.
+    /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
     fn reserved_today(&self) -> Result<Spent, FactsError>;
 
-    /// The hours since a moment (RFC 3339, UTC) in which something was spent.
+    /// Returns the hours since a moment (RFC 3339, UTC) in which something was spent.
     fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError>;
 
-    /// What the cells of the lines after a line cost, by day (since `since`, a date)
-    /// and column, and the last line there is. A cell costs its share of its request;
-    /// what was paid for no cell is in none.
+    /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
+    /// the date `since`, and the last row id. A cell costs its share of its request. Costs that
+    /// belong to no cell are left out.
     fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError>;
 
-    /// Requests, tokens and price of everything ever paid for, and the runs.
+    /// Returns the requests, tokens and price of everything ever paid for, and the number of runs.
     fn totals(&self) -> Result<Totals, FactsError>;
 }
 
-/// Completions, and the facts read from them, in the order in which they were kept:
-/// a *line* is the answer about one entity.
+/// Completions and the facts read from them, in the order they were kept. A *fact row* is the
+/// answer about one entity.
 pub trait Answers {
-    /// Which journal this is.
+    /// Returns the id of this journal.
     fn id(&self) -> Result<String, FactsError>;
 
-    /// The last completion there is.
+    /// Returns the id of the last completion.
     fn last_completion(&self) -> Result<i64, FactsError>;
 
-    /// A completion, by id, with its model's name.
+    /// Returns a completion with its model's name.
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
 
-    /// Completions, by their ids and in their order, each with its model's name.
+    /// Returns completions with their models' names, in the order of `ids`.
     fn completions(&self, ids: &[i64]) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
         ids.iter().map(|id| self.completion(*id)).collect()
     }
 
-    /// The last completions of a model that said something, at most so many, the latest
-    /// first.
+    /// Returns up to `max` completions of a model that have content, the latest first.
     fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError>;
 
-    /// Visits the facts that came after a line, in order, but for what is damaged,
-    /// and what entities were known to be before that. Returns the last line.
+    /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
+    /// rows, and the earlier rows of the entities that a damaged row may belong to.
     fn answers_after(
         &self,
         line: i64,
@@ -180,102 +178,99 @@ pub trait Answers {
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError>;
 
-    /// Which journal this is, and its last line.
+    /// Returns the id of this journal and its last row id.
     fn place(&self) -> Result<(String, i64), FactsError>;
 
-    /// The last line that put something else in the place of a value of a
-    /// meaning; 0 when there is none.
+    /// Returns the last fact row that replaced a value of a column identity; 0 if there is none.
     fn changed(&self, meaning: u32) -> Result<i64, FactsError>;
 
-    /// The entities of which something of these meanings was answered after a line.
+    /// Returns the entities with an answer for one of these column identities after a fact row.
     fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError>;
 }
 
-/// Whether what is kept still says what was kept.
+/// Checks that the stored data is undamaged.
 pub trait Integrity {
-    /// Looks at every answer after a line of the journal.
+    /// Checks every answer after a fact row.
     fn damage(&self, after: i64) -> Result<Damage, FactsError>;
 
-    /// Looks whether the file is whole, beside its answers: its pages, its indexes,
-    /// and what columns mean.
+    /// Checks the rest of the file: its pages, its indexes and the column identities.
     ///
     /// # Errors
-    /// [`FactsError::Damaged`] with the first thing that is wrong.
+    /// [`FactsError::Damaged`] with the first problem.
     fn check(&self) -> Result<(), FactsError>;
 
-    /// What says that something which is kept here cannot be read.
+    /// Returns the error for stored data that cannot be read.
     fn unreadable(&self, what: String) -> FactsError;
 }
 
-/// Batch jobs: what goes, or went, to a Batch API together. Every step is written
-/// down before the next one is taken.
+/// Batch jobs: requests that are sent together through a Batch API. Every step is committed before
+/// the next one starts.
 pub trait BatchJobs {
-    /// The id of a form.
+    /// Stores a request template and returns its id.
     fn form(&self, text: &str) -> Result<i64, FactsError>;
 
-    /// The text of a form.
+    /// Returns the text of a request template.
     fn form_text(&self, id: i64) -> Result<String, FactsError>;
 
-    /// Packs requests into a parcel; returns its id.
+    /// Creates a batch job from requests and returns its id.
     fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError>;
 
-    /// How many parcels a run has sent so far.
+    /// Returns the number of batch jobs that a run has sent so far.
     fn parcels_of(&self, run: RunId) -> Result<u64, FactsError>;
 
-    /// The endpoint has the file of a parcel.
+    /// Records that the endpoint has the file of a batch job.
     fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError>;
 
-    /// The batch of a parcel is about to be asked for. It is not when the budget
-    /// of the day (`of_day`, in USD) does not cover it any more: what is gone
-    /// today is given then.
+    /// Records that creation of the batch is about to be requested. If the daily budget
+    /// (`daily_budget`, in USD) no longer covers the job, records nothing and returns the USD spent
+    /// or reserved today.
     fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError>;
 
-    /// The endpoint works on a parcel.
+    /// Records that the endpoint is processing a batch job.
     fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError>;
 
-    /// Everything that a parcel brought is kept. What is left in it is dropped:
-    /// its cells are missing, and may be asked for again.
+    /// Closes a batch job whose results are stored. The remaining requests are dropped: their cells
+    /// are missing and may be asked for again.
     fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError>;
 
-    /// The parcels of a spec that the endpoint has, or may have.
+    /// Returns the batch jobs of a spec that the endpoint has, or may have.
     fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
-    /// Whether a run of batches of a spec was ended before its end.
+    /// Returns whether a batch run of a spec ended early.
     fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError>;
 
-    /// Forgets what was never sent: requests that wait for this run or for
-    /// nobody, and parcels of a spec whose batch was never asked for. Their cells
-    /// are missing, as before.
+    /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
+    /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
+    /// whose batch was never requested. Their cells are missing, as before.
     fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
-    /// Forgets a parcel that turned out never to have been sent.
+    /// Deletes a batch job that turned out never to have been sent.
     fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError>;
 
-    /// What the requests of a parcel may cost.
+    /// Returns the worst-case cost of a batch job.
     fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError>;
 
-    /// Whether a run has parcels under way.
+    /// Returns whether a run has open batch jobs.
     fn has_under_way(&self, run: RunId) -> Result<bool, FactsError>;
 
-    /// A parcel, and how many of its requests have no answer.
+    /// Returns a batch job and the number of its requests without an answer.
     fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError>;
 
-    /// Whether any request at all is under way in a parcel, or waits to be.
+    /// Returns whether any batch request is in flight or queued.
     fn any_under_way(&self) -> Result<bool, FactsError>;
 
-    /// How many cells each expansion has in requests of a parcel that have no
-    /// answer yet, by form.
+    /// Returns the number of cells in a batch job's requests without an answer, by request
+    /// template.
     fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError>;
 }
 
-/// The requests of batch jobs: what each asks, about whom, and whether it was
-/// answered ([`super::CommitUnit::answers`] settles it).
+/// The requests of batch jobs: their columns and rows, and whether they were answered
+/// ([`super::CommitUnit::answers`] settles them).
 pub trait BatchRequests {
-    /// Puts requests in the queue of a run.
+    /// Adds requests to the queue of a run.
     fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError>;
 
-    /// Leaves so many rows in a request that waits; the others wait in one of their
-    /// own.
+    /// Truncates a queued request to its first `rows` rows and queues a new request for the others.
     fn split(
         &self,
         run: RunId,
@@ -283,50 +278,48 @@ pub trait BatchRequests {
         rows: usize,
     ) -> Result<(), FactsError>;
 
-    /// How many requests of a run wait to be packed.
+    /// Returns the number of requests in the queue of a run.
     fn waiting(&self, run: RunId) -> Result<u64, FactsError>;
 
-    /// The first request in the queue of a run after some id.
+    /// Returns the first request in the queue of a run after the id `after`.
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
-    /// What is known of the answer's `custom_id`, in one parcel or, without
-    /// one, in any.
+    /// Looks up a request by its `custom_id`, in one batch job or in all of them.
     fn find_request(
         &self,
         custom_id: &str,
         parcel: Option<i64>,
     ) -> Result<KnownRequest, FactsError>;
 
-    /// The requests of a parcel that have no answer yet.
+    /// Returns the ids of a batch job's requests without an answer.
     fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError>;
 
-    /// A request, by id.
+    /// Returns a request by id.
     fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
-    /// Takes a request out of its parcel: it waits again, in the queue of a run.
-    /// `counts` says whether it was sent in earnest.
+    /// Moves a request from its batch job back to the queue of a run. `counts` states whether the
+    /// attempt counts as sent.
     fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
-    /// Drops a request: it needs no answer any more.
+    /// Drops a request that needs no answer any more.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
-    /// Which columns (by meaning) of an entity are asked for by a request that
-    /// is under way to a model, or waits for its turn in a run that goes on.
+    /// Returns the column identities of an entity that batch requests to a model ask for: those in
+    /// flight, and those queued for a run that is alive.
     fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
-    /// Which columns (by meaning) of an entity stand in files that somebody else
-    /// sends to a model, with no answer yet: by parcel.
+    /// Returns the column identities of an entity in unanswered exported files for a model, by
+    /// batch job.
     fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError>;
 
-    /// A request failed where somebody else sent it: its cells may be written
-    /// again, and an answer that comes all the same is taken in.
+    /// Records that an exported request failed. Its cells may be exported again, and a late answer
+    /// is still accepted.
     fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError>;
 }
 
-/// Questions that queries asked live, and the columns that a model bound
-/// questions to.
+/// Live questions of queries, and the columns that a model bound questions to.
 pub trait Questions {
-    /// Notes that a query asks a question of the values of a column.
+    /// Records that a query asks a question about the values of a column.
     fn note_question(
         &self,
         meaning: u32,
@@ -334,14 +327,14 @@ pub trait Questions {
         list: Option<&[String]>,
     ) -> Result<(), FactsError>;
 
-    /// The questions that queries asked of values, the dearest first.
+    /// Returns the live questions of queries, the most expensive first.
     fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError>;
 
-    /// The values that each question was answered for, in their canonical form.
+    /// Returns the values that each question was answered for, in canonical form.
     fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError>;
 
-    /// What a model made of a question, when it was asked: `offered` is the hash
-    /// of the columns, `question` the text as it is compared.
+    /// Returns the column that a model bound a question to, if it was asked. `columns_hash` is the
+    /// hash of the candidate columns, `question` the normalized text.
     fn learned(
         &self,
         offered: &str,
@@ -349,33 +342,32 @@ pub trait Questions {
         model: &str,
     ) -> Result<Option<Learned>, FactsError>;
 
-    /// Everything that models bound to the columns of this hash, and what they
-    /// bound to none.
+    /// Returns all bindings of questions for the columns with this hash, including questions that
+    /// no column answers.
     fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError>;
 
-    /// Remembers what a model made of a question.
+    /// Stores the binding of a question.
     fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError>;
 }
 
-/// What requests to endpoints hold, where those have refused some of it. It is
-/// forgotten after a day.
+/// Request features that endpoints have rejected before. They are forgotten after a day.
 pub trait RequestForms {
-    /// What requests hold to what this hash stands for: an endpoint, a model and its
-    /// settings.
+    /// Returns the features of requests to an endpoint. `endpoint` is a hash of the endpoint, the
+    /// model and its settings.
     fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
-    /// Remembers it, or, without a form, forgets it.
+    /// Stores the features, or deletes them if `features` is `None`.
     fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError>;
 }
 
-/// Asking again for what is known, over several runs.
+/// Refresh jobs: asking again for known cells, over several runs.
 pub trait RefreshJobs {
-    /// The round about a subject that has begun and not ended.
+    /// Returns the unfinished refresh job of a scope.
     fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError>;
 
-    /// Begins a round: facts of completions up to `up_to` no longer count.
+    /// Starts a refresh job: facts of completions up to `up_to` no longer count.
     fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError>;
 
-    /// Ends a round: all it was about has been asked.
+    /// Finishes a refresh job whose cells have all been asked for.
     fn end_round(&self, round: i64) -> Result<(), FactsError>;
 }

@@ -1,4 +1,5 @@
-//! Ids in the history, each of its own type: a run's is no reservation's.
+//! Ids of the history. Each kind has its own type, so that a run id cannot be used as a reservation
+//! id.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ macro_rules! id {
         pub struct $name(pub(super) i64);
 
         impl $name {
-            /// The number, for what leaves the history: files, tables, logs.
+            /// Returns the number, for use outside the history: files, tables and logs.
             #[must_use]
             pub fn get(self) -> i64 {
                 self.0
@@ -50,11 +51,11 @@ macro_rules! id {
 }
 
 id! {
-    /// A run; 0 is none.
+    /// Id of a run; 0 means no run.
     RunId
 }
 
 id! {
-    /// What was reserved for a request on its way.
+    /// Id of the cost that is reserved for a request in flight.
     ReservationId
 }

@@ -1,10 +1,9 @@
-//! The in-flight set: what is being asked or done now, so that nobody else asks or does it
-//! too. It lives in the memory of the process that owns the cache, for its own
-//! runs and for those it lends the cache to.
+//! The in-flight set: the claimed cells and names, so that no two runs do the same work. It is kept
+//! in the memory of the process that owns the cache, for its own runs and for its clients.
 //!
-//! A run claims the cells of a request in one step, before it is sent, and never
-//! waits while it holds any: what others hold it leaves out, and looks again when
-//! that is released. So claims cannot lock each other out.
+//! A run claims all cells of a request in one step before it sends the request, and never waits
+//! while it holds a claim. It skips cells that others hold, and checks them again when they are
+//! released. So claims cannot deadlock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,23 +13,23 @@ use tokio::sync::oneshot;
 
 use hqdl_values::key::Entity;
 
-/// What only one may ask or do at a time.
+/// Key of a claim: a cell or a name that one session at a time may work on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ClaimKey {
-    /// To ask for a cell.
+    /// The right to ask for a cell.
     Cell {
-        /// Whom it is about.
+        /// The entity of the cell.
         entity: Entity,
-        /// The column's meaning, by its id in the journal.
+        /// The id of the column's identity in the journal.
         meaning: u32,
-        /// The model, by its id in the journal; 0 where any model's word will do.
+        /// The id of the model in the journal; 0 if an answer of any model counts.
         model: u32,
     },
-    /// Something with a name, such as to publish to a database.
+    /// A named right, such as publishing to a database.
     Name(String),
 }
 
-/// Everything that is claimed.
+/// All current claims.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     held: Mutex<HashMap<ClaimKey, HeldClaims>>,
@@ -38,14 +37,14 @@ pub(super) struct InFlight {
 
 #[derive(Debug)]
 struct HeldClaims {
-    /// The session.
+    /// The session that holds the claim.
     by: Arc<str>,
-    /// Told when it is released.
+    /// Notified when the claim is released.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl InFlight {
-    /// Claims what nobody holds; says for each whether it was.
+    /// Claims the keys that no session holds. Returns for each key whether it was claimed.
     pub(super) fn claim(&self, by: &Arc<str>, things: &[ClaimKey]) -> Vec<bool> {
         let mut held = self.held();
         let take = |thing: &ClaimKey| {
@@ -58,7 +57,7 @@ impl InFlight {
         things.iter().map(take).collect()
     }
 
-    /// Lets go of what a session holds of these.
+    /// Releases those of the keys that a session holds.
     pub(super) fn release(&self, by: &str, things: &[ClaimKey]) {
         let mut held = self.held();
         for thing in things {
@@ -70,12 +69,13 @@ impl InFlight {
         }
     }
 
-    /// Lets go of all that a session holds: it is over.
+    /// Releases all claims of a session that has ended.
     pub(super) fn forget(&self, by: &str) {
         self.held().extract_if(|_, held| *held.by == *by).for_each(|(_, gone)| gone.tell());
     }
 
-    /// Told, or dropped, when this is released; at once when nobody holds it.
+    /// Returns a receiver that completes, with a value or an error, when the key is released; at
+    /// once if no session holds it.
     pub(super) fn wait(&self, thing: &ClaimKey) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
         if let Some(held) = self.held().get_mut(thing) {

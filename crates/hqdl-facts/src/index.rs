@@ -1,5 +1,5 @@
-//! The index: the facts of an entity, found by the entity. One sled record an
-//! entity; every record can be made again from the journal.
+//! The index: the facts of an entity, looked up by entity. It has one sled record per entity, and
+//! can be rebuilt from the journal.
 
 mod follow;
 
@@ -16,11 +16,11 @@ use crate::history::{Answers, Integrity};
 use crate::journal::Journal;
 use hqdl_values::key::Entity;
 
-/// Bytes that sled may keep in memory. Past this it reads the disk.
+/// Size of sled's memory cache, in bytes.
 const CACHE_BYTES: u64 = 48 << 20;
-/// How far the index has followed the journal. No entity begins with a NUL.
+/// Key of the last journal row that the index contains. No entity begins with a NUL.
 const HEAD: &[u8] = b"\0head";
-/// Layout of the records; another number means: make them again.
+/// Version of the record layout. A different version rebuilds the index.
 const VERSION: i64 = 2;
 
 /// The index, in the process that owns the cache.
@@ -28,24 +28,24 @@ const VERSION: i64 = 2;
 pub(super) struct Index {
     path: PathBuf,
     db: sled::Db,
-    /// The journal it is made from.
+    /// The id of the journal that it is built from.
     journal: String,
-    /// Held for writing while the records are made again: who looks waits, and
-    /// never finds less than there is.
+    /// Locked for writing during a rebuild, so that lookups wait instead of seeing a partial index.
     whole: Arc<RwLock<()>>,
-    /// The journal as the writing thread has it; whoever has it changes the records.
+    /// The journal of the commit thread. Holding its connection gives the right to change the
+    /// records.
     writing: Arc<Journal>,
-    /// The journal, to see how far it is: nobody has this for long.
+    /// A journal connection for reading its last row id. It is never held for long.
     looks: Arc<Journal>,
-    /// What of the journal was found damaged.
+    /// The damage that was found in the journal.
     damage: Arc<Mutex<Damage>>,
 }
 
 impl Index {
-    /// Opens the index and brings it up to date with the journal.
+    /// Opens the index and updates it from the journal.
     ///
     /// # Errors
-    /// [`FactsError`] when it cannot be made at all.
+    /// [`FactsError`] if it cannot be built at all.
     pub(super) fn open(
         path: &Path,
         writing: Arc<Journal>,
@@ -53,13 +53,13 @@ impl Index {
     ) -> Result<Self, FactsError> {
         let error = |error| FactsError::File { path: path.to_owned(), error };
         if path.exists() && !path.is_dir() {
-            // Whoever put it there may want it.
+            // Do not delete a file that the user may need.
             let what = "expected the directory of the index, found a file; move the file away";
             return Err(error(std::io::Error::other(what)));
         }
         let db = match open(path) {
             Ok(db) => db,
-            // Damaged: the journal has everything, so begin again.
+            // The index is damaged. The journal has everything, so rebuild it.
             Err(_) => {
                 std::fs::remove_dir_all(path).map_err(error)?;
                 open(path)
@@ -79,18 +79,18 @@ impl Index {
         Ok(index)
     }
 
-    /// The facts about an entity; `None` when there are none.
+    /// Returns the facts about an entity; `None` if there are none.
     ///
     /// # Errors
-    /// [`FactsError::Index`] when the record is damaged.
+    /// [`FactsError::Index`] if the record is damaged.
     pub(super) fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
         Ok(self.get_many(&[entity])?.pop().flatten())
     }
 
-    /// The facts about each of some entities.
+    /// Returns the facts about each entity.
     ///
     /// # Errors
-    /// [`FactsError::Index`] when a record is damaged.
+    /// [`FactsError::Index`] if a record is damaged.
     pub(super) fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
         let read = |entity: &&Entity| {
@@ -100,8 +100,8 @@ impl Index {
         entities.iter().map(read).collect()
     }
 
-    /// Reads for a borrower, on a thread of a runtime: one that must wait for the
-    /// records to be made again, or to follow the journal, holds up no others.
+    /// Runs a read for a client on a runtime thread. If it must wait for a rebuild or catch up with
+    /// the journal, it does not block other tasks.
     pub(super) fn served<T>(
         &self,
         read: impl FnOnce(&Self) -> Result<T, FactsError>,
@@ -115,8 +115,8 @@ impl Index {
         })
     }
 
-    /// The bytes of records, for a borrower: as many of the first ones as fit
-    /// into `full` bytes, and one at least.
+    /// Returns the encoded records of the first entities, up to about `max_bytes` bytes but at
+    /// least one record. For clients.
     pub(super) fn bytes_of(
         &self,
         entities: &[String],
@@ -125,7 +125,7 @@ impl Index {
         let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
         let (mut found, mut size) = (Vec::new(), 0);
         for entity in entities {
-            // No entity begins with a NUL, whatever a borrower says.
+            // No entity begins with a NUL, so reject such a key from a client.
             let asked = Some(entity).filter(|e| !e.starts_with('\0'));
             let bytes = asked.map(|e| self.db.get(e)).transpose().map_err(|e| self.error(&e))?;
             let bytes = bytes.flatten().map(|b| Bytes::copy_from_slice(&b));
@@ -138,8 +138,8 @@ impl Index {
         Ok(found)
     }
 
-    /// Entities and the bytes of their records, in order, from after one on, up to
-    /// about `full` bytes.
+    /// Returns entities with their encoded records, in order, starting after `after`, up to about
+    /// `max_bytes` bytes.
     pub(super) fn page(
         &self,
         after: &str,
@@ -164,7 +164,7 @@ impl Index {
         Ok(page)
     }
 
-    /// Takes facts in, in the order of the journal, up to its line `head`.
+    /// Merges facts into the records, in the order of the journal, up to its row `head`.
     fn merge(
         &self,
         batch: impl IntoIterator<Item = (Entity, Vec<Fact>)>,
@@ -177,11 +177,11 @@ impl Index {
             facts.into_iter().for_each(|f| record.merge(f));
             self.insert(&entity, &record)?;
         }
-        // Last, so that whatever a crash cuts off is followed again.
+        // Set the head last: after a crash, the same rows are merged again.
         self.set_head(head)
     }
 
-    /// Takes whole records in, that hold the facts up to the journal's line `head`.
+    /// Replaces whole records that contain the facts up to the journal's row `head`.
     ///
     /// # Errors
     /// [`FactsError::Index`].
@@ -201,14 +201,13 @@ impl Index {
         self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 
-    /// Makes every record again from the journal; returns how many. Who looks
-    /// meanwhile waits.
+    /// Rebuilds every record from the journal and returns their number. Lookups wait meanwhile.
     ///
     /// # Errors
-    /// [`FactsError::Damaged`] when the journal is no longer whole: what it shows
-    /// may lack what came last. Others when it cannot be read, or nothing written.
+    /// [`FactsError::Damaged`] if the journal is damaged, because its last rows may be missing.
+    /// Other errors if it cannot be read or the index cannot be written.
     pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
-        // Nobody changes the records meanwhile.
+        // Hold the connection, so that no other thread changes the records.
         let _connection = journal.connection();
         journal.check()?;
         {
@@ -220,7 +219,7 @@ impl Index {
         Ok(records.filter(|key| !key.starts_with(b"\0")).count() as u64)
     }
 
-    /// Writes what is in memory to the disk.
+    /// Writes buffered data to disk.
     ///
     /// # Errors
     /// [`FactsError::Index`].

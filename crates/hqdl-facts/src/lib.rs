@@ -1,27 +1,25 @@
-//! Facts: what is known, and where from. A record and its index, one truth.
+//! Facts: the known values with their provenance, in a journal and an index over it.
 //!
-//! The `journal` (`SQLite`, in the data directory) is the record: every
-//! completion and the facts read from it, committed before anything else
-//! happens. The `index` (sled) finds the facts of an entity quickly; it is
-//! brought up to date from the journal whenever it is missing, behind or
-//! damaged, and may be deleted at any time.
+//! The `journal` (`SQLite`, in the data directory) is the source of truth: every completion and the
+//! facts read from it are committed there first. The `index` (sled) looks up the facts of an entity
+//! quickly. It is updated from the journal whenever it is missing, behind or damaged, and may be
+//! deleted at any time.
 //!
 //! ```text
-//! <data directory>/journal.sqlite   the record
+//! <data directory>/journal.sqlite   the source of truth
 //! <data directory>/index.sled/      its index: entity -> facts
-//! <data directory>/lock             held by the one process that owns them
-//! <data directory>/socket           where that process lends them to others
+//! <data directory>/lock             held by the one process that owns the cache
+//! <data directory>/socket           where that process serves the cache to others
 //! ```
 //!
-//! Whoever uses facts holds a [`Facts`] and does not know who keeps them: a
-//! [`FactStore`], whose words say what every one of them must keep.
+//! Callers use a [`Facts`] and do not depend on the store behind it: a [`FactStore`], whose
+//! documentation lists the guarantees of every store.
 //!
-//! sled is opened by one process. That one *owns* the cache ([`LocalStore`]): the
-//! index, the thread that writes, what is being asked ([`in_flight`]), the limits of
-//! endpoints and the budget of the day. It serves them over a socket ([`server`]) to
-//! others ([`RemoteStore`]): they do their work themselves, and only what one
-//! process can have is the owner's. The journal they read, and write what is
-//! small, by themselves.
+//! Only one process can open sled. That process *owns* the cache ([`LocalStore`]): the index, the
+//! commit thread, the claims ([`in_flight`]), the rate limits of endpoints and the daily budget. It
+//! serves them to other processes over a socket ([`server`], [`RemoteStore`]). The clients do their
+//! own work, and ask the owner only for what a single process must manage. They read the journal
+//! directly, and write small entries to it.
 
 mod checksum;
 mod completion;
@@ -86,20 +84,20 @@ pub use spending::{ColumnDay, Hour, Totals};
 pub use store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
 pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, RemainingPause, Throttle};
 
-/// About how many bytes of records are looked up at once.
+/// Approximate number of bytes of records that are looked up at once.
 const PAGE: usize = 256 << 10;
-/// How long a process that owns the cache and is to lend it may take to begin.
+/// How long a process that owns the cache may take to start serving it.
 const BEGINNING: Duration = Duration::from_secs(10);
-/// How often the lock is tried while somebody waits for it.
+/// How often a waiting process tries to take the lock.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Why facts cannot be read or kept.
+/// Error of reading or storing facts.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
-    /// There is no directory for facts.
+    /// There is no directory for the facts.
     #[error("cannot find a data directory for the cache: {0}")]
     NoDirectory(String),
-    /// The cache is named by a URL that hqdl does not know.
+    /// The cache is named by an unsupported URL.
     #[error(
         "`{}` is not a cache: name a folder, or `postgres://user@host/database`",
         _0.display()
@@ -108,50 +106,50 @@ pub enum FactsError {
     /// The path of the cache is a file.
     #[error("{} is a file, but a cache is a directory", _0.display())]
     NotAFolder(PathBuf),
-    /// Another process uses the cache.
+    /// Another process is using the cache.
     #[error("the cache {} is in use by {holder}", dir.display())]
     Held {
-        /// The cache.
+        /// The cache directory.
         dir: PathBuf,
-        /// The process, as it describes itself.
+        /// Description of that process.
         holder: String,
     },
-    /// The process that owns the cache has ended, in the midst of something.
+    /// The process that owns the cache ended during an operation.
     #[error("the process that owned the cache {} has ended ({owner})", dir.display())]
     Lost {
-        /// The cache.
+        /// The cache directory.
         dir: PathBuf,
-        /// The process.
+        /// Description of that process.
         owner: String,
     },
-    /// The process that owns the cache speaks another protocol.
+    /// The process that owns the cache uses another version of the protocol.
     #[error("the cache {} is owned by another version of hqdl", dir.display())]
     Stranger {
-        /// The cache.
+        /// The cache directory.
         dir: PathBuf,
     },
-    /// The journal failed.
+    /// An operation on the journal failed.
     #[error("the journal {}: {message}", path.display())]
     Journal {
         /// The file.
         path: PathBuf,
-        /// What `SQLite` said.
+        /// Message from `SQLite`.
         message: String,
     },
-    /// The journal is not whole any more.
+    /// The journal is damaged.
     #[error("the journal {} is damaged: {message}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The first thing that is wrong.
+        /// The first problem.
         message: String,
     },
-    /// The index failed.
+    /// An operation on the index failed.
     #[error("the index {}: {message}", path.display())]
     Index {
         /// The directory.
         path: PathBuf,
-        /// What sled said.
+        /// Message from sled.
         message: String,
     },
     /// The disk of the cache is full.
@@ -165,39 +163,39 @@ pub enum FactsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// A server cannot be reached, and was waited for.
+    /// A server could not be reached, even after waiting.
     #[error("the cache {url} cannot be reached or fails: {message}")]
     Unreachable {
         /// The server, without a password.
         url: String,
-        /// Why not.
+        /// The reason.
         message: String,
     },
-    /// A server lets nobody in, or not to do this.
+    /// A server denied access, or rejected the operation.
     #[error("the cache {url}: {message}")]
     Refused {
         /// The server, without a password.
         url: String,
-        /// What it said.
+        /// The server's message.
         message: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: &'static str,
     },
     /// A line of an import cannot be used.
     #[error("line {line}: {message}")]
     Import {
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
 }
 
 impl FactsError {
-    /// What to do about it.
+    /// Returns advice for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -235,7 +233,7 @@ impl FactsError {
 }
 
 impl FactsError {
-    /// The same error for another one who waits for the same thing.
+    /// Copies the error for another caller that waits for the same operation.
     fn again(&self) -> Self {
         match self {
             Self::Journal { path, message } => {
@@ -253,8 +251,8 @@ impl FactsError {
     }
 }
 
-/// The facts: a handle of the store that keeps them, cheap to clone. Any number of
-/// runs may use them at once.
+/// The facts: a handle to their store, cheap to clone. Any number of runs may use them
+/// concurrently.
 #[derive(Clone)]
 pub struct Facts {
     store: Arc<dyn FactStore>,
@@ -269,13 +267,13 @@ impl Deref for Facts {
 }
 
 impl Facts {
-    /// Opens (and makes, when missing) the facts of a data directory: as their
-    /// owner, or through the process that owns and lends them. `holder` describes
-    /// this process to others.
+    /// Opens the facts of a data directory, and creates them if they are missing. This process
+    /// becomes their owner, or a client of the process that owns and serves them. `description`
+    /// describes this process to others.
     ///
     /// # Errors
-    /// [`FactsError::Held`] when another process has them and does not lend them;
-    /// others when the disk fails.
+    /// [`FactsError::Held`] if another process owns them and does not serve them; others if the
+    /// disk fails.
     pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
         let say: Say = Arc::new(|_| ());
         Self::open_with(dir, holder, &say)
@@ -301,7 +299,7 @@ impl Facts {
                 Ok(store) => return Ok(Self::of(store)),
                 Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
                 Err(Refusal::Failed(error)) => return Err(error),
-                // It is about to lend, or has just ended.
+                // The owner is about to serve the cache, or has just ended.
                 Err(Refusal::Nobody)
                     if began.elapsed() < TRY_EVERY
                         || (other.contains(LENDER) && began.elapsed() < BEGINNING) =>
@@ -315,11 +313,11 @@ impl Facts {
         }
     }
 
-    /// Opens the facts of a data directory as their owner, to lend them; waits up
-    /// to `patience` for another owner to end.
+    /// Opens the facts of a data directory as their owner, in order to serve them. Waits up to
+    /// `timeout` for another owner to end.
     ///
     /// # Errors
-    /// [`FactsError::Held`] when another process has them still.
+    /// [`FactsError::Held`] if another process still owns them.
     pub fn own(dir: &Path, holder: &str, patience: Duration) -> Result<Self, FactsError> {
         local::make(dir)?;
         let began = Instant::now();
@@ -336,7 +334,7 @@ impl Facts {
         }
     }
 
-    /// Facts that nobody keeps: an empty directory, gone when the last handle is.
+    /// Creates temporary facts: an empty directory that is deleted with the last handle.
     ///
     /// # Errors
     /// When the system's directory for temporary files cannot be used.
@@ -354,56 +352,55 @@ impl Facts {
         }
     }
 
-    /// Opens the facts of a server (`postgres://user@host/database`), and makes them
-    /// when they are missing. `dir` is where a directory is made for what stays on
-    /// this machine; `say` is told when the server cannot be reached, and when it can
-    /// again.
+    /// Opens the facts of a server (`postgres://user@host/database`), and creates them if they are
+    /// missing. Files of this machine are stored in a directory below `dir`. `on_status` is called
+    /// when the server becomes unreachable, and when it is reachable again.
     ///
     /// # Errors
-    /// [`FactsError::Unreachable`] when it was waited for in vain,
-    /// [`FactsError::Refused`] when it lets nobody in, or a newer hqdl made the facts.
+    /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]
+    /// if it denies access, or if a newer hqdl created the facts.
     pub fn connect(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
         PostgresStore::open(url, dir, holder, say).map(Self::of)
     }
 
-    /// The facts that a store keeps.
+    /// Wraps a store.
     pub fn of(store: impl FactStore + 'static) -> Self {
         Self { store: Arc::new(store) }
     }
 
-    /// Whether this process owns the cache, and may lend it.
+    /// Returns whether this process owns the cache, and may serve it.
     #[must_use]
     pub fn is_owned(&self) -> bool {
         Arc::clone(&self.store).local().is_some()
     }
 
-    /// The same facts, with all that others have kept by now: a borrower whose owner
-    /// has ended writes to the journal alone.
+    /// Updates the facts with everything that others have kept, and returns them. A client whose
+    /// owner has ended writes to the journal only.
     #[must_use]
     pub fn latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
-            // Whoever is to ask looks again, and is told.
+            // The caller gets the error again before it asks for anything.
             warn!(%error, "the index is behind the journal");
         }
         self
     }
 
-    /// The same facts for who only reads: with all that others have kept by now, or, on
-    /// a server, by half a second ago.
+    /// Like [`Facts::latest`], for callers that only read. On a server, the facts may be half a
+    /// second old.
     #[must_use]
     pub fn recent(&self) -> &Self {
         if self.is_remote() { self } else { self.latest() }
     }
 
-    /// The facts about an entity; `None` when there are none.
+    /// Returns the facts about an entity; `None` if there are none.
     ///
     /// # Errors
-    /// [`FactsError::Index`] when the record is damaged.
+    /// [`FactsError::Index`] if the record is damaged.
     pub fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
         Ok(self.get_many(&[entity])?.pop().flatten())
     }
 
-    /// Every entity with its facts, in the order of the entities.
+    /// Returns every entity with its facts, in the order of the entities.
     pub fn iter(&self) -> impl Iterator<Item = Result<(Entity, Record), FactsError>> + '_ {
         let mut page = Vec::<(String, RecordBytes)>::new().into_iter();
         let (mut after, mut over) = (String::new(), false);
@@ -429,20 +426,21 @@ impl Facts {
         })
     }
 
-    /// Claims what nobody else holds, until the claim is dropped; does not wait.
+    /// Claims the keys that no other session holds, until the claim is dropped. Does not wait.
     ///
     /// # Errors
-    /// [`FactsError`] when the owner of the cache is gone.
+    /// [`FactsError`] if the owner of the cache has ended.
     pub async fn claim(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
         let granted = self.store.claim(&keys).await?;
         Ok(self.held(keys, granted))
     }
 
-    /// Claims cells of some entities, as [`FactStore::claim_cells`] does, until the claim
-    /// is dropped: with what batches under way ask about each, and what is known of it.
+    /// Claims cells of some entities as [`FactStore::claim_cells`] does, until the claim is
+    /// dropped. Also returns the columns that open batch jobs ask for, and the known facts, of each
+    /// entity.
     ///
     /// # Errors
-    /// [`FactsError`] when the owner of the cache is gone.
+    /// [`FactsError`] if the owner of the cache has ended.
     pub async fn claim_cells(
         &self,
         keys: Vec<ClaimKey>,
@@ -459,7 +457,7 @@ impl Facts {
     }
 }
 
-/// Keys that nobody else may ask; given back when this is dropped.
+/// Claimed keys, which no other session may work on. Dropping this releases them.
 pub struct Claim {
     facts: Facts,
     held: Vec<ClaimKey>,
@@ -467,7 +465,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// For each key that was asked for, whether it is held by this now.
+    /// Returns for each requested key whether this claim holds it.
     #[must_use]
     pub fn granted(&self) -> &[bool] {
         &self.granted
@@ -482,5 +480,6 @@ impl Drop for Claim {
     }
 }
 
-/// What is said of a process that lends its cache, where others find it locked.
+/// Suffix of the description of a process that serves its cache; other processes read it from the
+/// lock.
 const LENDER: &str = "which lends it";

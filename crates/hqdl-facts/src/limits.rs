@@ -1,12 +1,11 @@
-//! Requests and tokens per minute, never above what the spec and the endpoint
-//! allow; the stricter of the two wins. Of the endpoint, its last word counts.
+//! Requests and tokens per minute, within the limits of the spec and of the endpoint. The stricter
+//! limit wins, and the endpoint's latest limits replace its earlier ones.
 //!
-//! Requests are admitted one by one, in the order they come, each under the
-//! limits as they are at that moment: when the pace allows it, when nobody asked
-//! to wait (`Retry-After`, `x-ratelimit-reset-*`), and when it has a place in the
-//! minute before it. No minute ever holds more than the limit: a request counts
-//! from when it is admitted to a minute after the endpoint can have counted it,
-//! and for the most it may take until its answer says what it took.
+//! Permits are granted one by one, in order of arrival, under the limits of that moment. A request
+//! waits until the pace allows it, until a pause that the endpoint asked for (`Retry-After`,
+//! `x-ratelimit-reset-*`) is over, and until it fits into the minute before it. No minute ever
+//! contains more than the limit: a request counts from its permit until a minute after the endpoint
+//! can have counted it. It counts at its maximum until its answer reports the actual tokens.
 
 mod rates;
 mod window;
@@ -23,30 +22,29 @@ use tracing::info;
 pub use self::rates::Rates;
 pub use self::window::{MINUTE, Need, ON_ITS_WAY};
 
-/// The longest an endpoint's word is believed when it says to wait.
+/// The longest pause that is accepted from an endpoint.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
-/// Admits requests at the rate that is allowed.
+/// Grants permits to requests at the allowed rate.
 #[derive(Debug, Default)]
 pub struct Limiter {
     turn: tokio::sync::Mutex<()>,
     rates: Mutex<Rates>,
-    /// Whoever has the turn looks again: something is allowed that was not, or
-    /// is not that was.
+    /// Notified when the limits change, so that the waiting request checks them again.
     changed: Notify,
 }
 
-/// Limits; `None` is unlimited.
+/// Limits per minute; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerMinute {
-    /// Requests a minute.
+    /// Requests per minute.
     pub requests: Option<u32>,
-    /// Tokens a minute.
+    /// Tokens per minute.
     pub tokens: Option<u32>,
 }
 
 impl PerMinute {
-    /// The stricter of two, each by itself.
+    /// Returns the stricter of two limits, for requests and tokens separately.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
@@ -57,17 +55,17 @@ impl PerMinute {
     }
 }
 
-/// What an endpoint says of its limits: `x-ratelimit-limit/remaining/reset-*`.
+/// Rate limits that an endpoint reports in `x-ratelimit-limit/remaining/reset-*` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimitHint {
-    /// Its limits.
+    /// The limits of the endpoint.
     pub limits: PerMinute,
-    /// How long until there is room again, when there is none.
+    /// Time until the limit resets, if nothing remains of it.
     pub wait: Option<Duration>,
 }
 
 impl RateLimitHint {
-    /// What the headers of a response say.
+    /// Parses the rate-limit headers of a response.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let text = |name: String| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
@@ -85,7 +83,8 @@ impl RateLimitHint {
 }
 
 impl Limiter {
-    /// The limits of a spec; `None` is unlimited until the endpoint says otherwise.
+    /// Creates a limiter with the limits of a spec; `None` is unlimited until the endpoint reports
+    /// a limit.
     #[must_use]
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
         let limiter = Self::default();
@@ -94,25 +93,24 @@ impl Limiter {
         limiter
     }
 
-    /// One more uses it, by a number of its own and with limits of its own: the
-    /// strictest of all hold, until that one leaves.
+    /// Adds a member with its own limits. The strictest limits of all members apply until it
+    /// leaves.
     pub fn join(&self, member: u64, limits: PerMinute) {
         self.change(|rates| rates.join(member, limits, Instant::now()));
     }
 
-    /// Who joined with this number uses it no more.
+    /// Removes a member.
     pub fn leave(&self, member: u64) {
         self.change(|rates| rates.leave(member, Instant::now()));
     }
 
-    /// Whether nobody uses it, and it knows nothing of use to who will.
+    /// Returns whether the limiter has no members and no state that a later member would need.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.rates().is_idle(Instant::now())
     }
 
-    /// Waits for the turn of a request, which gets a number that no other one has;
-    /// from then on it counts.
+    /// Waits for a permit for a request, under a unique number. The request counts from then on.
     pub async fn admit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
         loop {
@@ -126,39 +124,39 @@ impl Limiter {
         }
     }
 
-    /// A request that was admitted is not sent.
+    /// Returns the permit of a request that is not sent.
     pub fn cancel(&self, id: u64) {
         self.change(|rates| rates.cancel(id));
     }
 
-    /// A request leaves.
+    /// Marks a request as sent.
     pub fn sent(&self, id: u64) {
         self.rates().sent(id, Instant::now());
     }
 
-    /// A request was answered: what it used.
+    /// Records the tokens that an answered request used.
     pub fn settle(&self, id: u64, used: u64) {
         self.change(|rates| rates.settle(id, used, Instant::now()));
     }
 
-    /// What counts still of an earlier process: a request, by a number of its own,
-    /// with its tokens and how long it counts.
+    /// Adds a request of an earlier process, under a unique number, with its tokens and how long it
+    /// still counts.
     pub fn remember(&self, id: u64, tokens: u64, counts: Duration) {
         self.change(|rates| rates.remember(id, tokens, counts, Instant::now()));
     }
 
-    /// Nobody is admitted before `wait` has passed.
+    /// Grants no permits until `wait` has passed.
     pub fn pause(&self, wait: Duration) {
         self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
-    /// Takes the endpoint's word.
+    /// Applies the rate-limit headers of a response.
     pub fn observe(&self, headers: &HeaderMap) {
         self.hear(RateLimitHint::of(headers));
     }
 
-    /// Takes the endpoint's word, as it was read: a limit that it names takes the
-    /// place of what it said before. Whether there is something new in it.
+    /// Applies a rate-limit hint. A limit in it replaces the endpoint's earlier one. Returns
+    /// whether something changed.
     pub fn hear(&self, hint: RateLimitHint) -> bool {
         let new = self.change(|rates| rates.hear(hint, Instant::now()));
         if let Some(wait) = hint.wait {
@@ -171,7 +169,7 @@ impl Limiter {
         new
     }
 
-    /// What it has heard: the endpoint's limits, and how long nobody is admitted.
+    /// Returns the limits that the endpoint reported, and the remaining pause.
     #[must_use]
     pub fn heard(&self) -> RateLimitHint {
         self.rates().heard(Instant::now())
@@ -188,8 +186,8 @@ impl Limiter {
     }
 }
 
-/// How long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in
-/// seconds or as a date.
+/// Returns how long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as
+/// a date.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
@@ -200,12 +198,12 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     duration(after).or_else(|| {
         let date = jiff::fmt::rfc2822::parse(after).ok()?;
         let left = date.timestamp().duration_since(jiff::Timestamp::now());
-        // A date that has passed asks for no wait.
+        // A date in the past asks for no wait.
         Some(Duration::try_from(left).unwrap_or_default())
     })
 }
 
-/// `20`, `0.5`, `1s`, `120ms`, `6m0s`, `1h2m3s`.
+/// Parses a duration: `20`, `0.5`, `1s`, `120ms`, `6m0s`, `1h2m3s`.
 fn duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();

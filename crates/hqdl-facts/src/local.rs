@@ -1,5 +1,5 @@
-//! The store of the process that owns the cache: the journal, its index, and what
-//! only one process can have.
+//! The store of the process that owns the cache: the journal, its index, and the state that only
+//! one process can have.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Read, Seek, Write};
@@ -25,15 +25,14 @@ use crate::{FactsError, commit_thread, remote};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
-/// The facts of a data directory, owned by this process.
+/// The facts of a data directory that this process owns.
 pub struct LocalStore {
     pub(super) dir: PathBuf,
-    /// Held as long as this lives; the system lets go of it when we die.
+    /// Held while the store is open. The operating system releases it if the process dies.
     lock: File,
-    /// The journal as whoever asks reads and writes it.
+    /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
-    /// The journal as the writing thread has it; whoever has its connection changes
-    /// the index.
+    /// The journal connection of the commit thread. Its lock also protects writes to the index.
     pub(super) writing: Arc<Journal>,
     pub(super) index: Index,
     session: FactsSession,
@@ -45,29 +44,29 @@ pub struct LocalStore {
     temporary: bool,
 }
 
-/// Who has the lock of a cache.
+/// Result of taking the lock of a cache.
 pub(super) enum Lock {
     Ours(File),
-    /// Another process, as it describes itself.
+    /// Description of the process that holds it.
     Theirs(String),
 }
 
 impl LocalStore {
-    /// Opens a store whose lock this process has. `holder` describes it to others.
+    /// Opens a store whose lock this process holds. `description` describes this process to others.
     pub(super) fn open(
         dir: &Path,
         holder: &str,
         lock: File,
         temporary: bool,
     ) -> Result<Self, FactsError> {
-        // Of an owner that was killed; nobody answers there.
+        // Remove the socket of an owner that was killed.
         let _ = std::fs::remove_file(remote::socket(dir));
         restrict_files(dir)?;
         let session = FactsSession::of_owner(holder);
         let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
         let journal = open()?;
         journal.begin_alone()?;
-        // Of their own, so that who reads long holds up nobody.
+        // Separate connections, so that a long read does not block the writer.
         let (writing, looks) = (Arc::new(open()?), open()?);
         let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
         let journal = Arc::new(journal);
@@ -89,12 +88,12 @@ impl LocalStore {
         })
     }
 
-    /// The rate limits, for a session of its own.
+    /// Returns the rate limits for a session of its own.
     pub(super) fn limits_of_session(&self) -> LocalLimits {
         LocalLimits::new(self.limiters.clone(), Some(Arc::clone(&self.journal)))
     }
 
-    /// [`FactStore::reserve`], for a session.
+    /// Implements [`FactStore::reserve`] for a session.
     pub(super) async fn reserve_for(
         &self,
         session: Arc<str>,
@@ -107,7 +106,7 @@ impl LocalStore {
         self.command(|reply| Job::Reserve(wish, reply)).await
     }
 
-    /// Has the writing thread do something, and waits for it.
+    /// Sends a command to the commit thread and waits for the reply.
     pub(super) async fn command<T>(
         &self,
         job: impl FnOnce(OwnerReply<T>) -> Job,
@@ -241,14 +240,14 @@ fn gone() -> FactsError {
     }
 }
 
-/// How the names of a cache's files begin.
+/// Prefixes of the names of a cache's files.
 const OURS: [&str; 5] = ["journal.sqlite", "index.sled", "lock", "socket", "daemon"];
 
-/// Creates the folder of a cache, or makes an existing one private. A folder that
-/// holds other files than a cache's keeps its mode: it may be shared on purpose.
+/// Creates the directory of a cache, or makes an existing one private. A directory that also
+/// contains other files keeps its mode, because it may be shared on purpose.
 ///
 /// # Errors
-/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a folder.
+/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
 pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
     let file = |error| FactsError::File { path: dir.to_owned(), error };
     if dir.to_string_lossy().contains("://") {
@@ -278,8 +277,8 @@ pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
     }
 }
 
-/// Removes the access of other users to a file or folder. If that fails, as it does
-/// for another user's file, hqdl goes on and logs a warning.
+/// Removes the access of other users to a file or directory. If that fails, as it does for another
+/// user's file, hqdl logs a warning.
 pub(super) fn restrict(path: &Path, mode: u32) {
     #[cfg(unix)]
     {
@@ -297,8 +296,8 @@ pub(super) fn restrict(path: &Path, mode: u32) {
     let _ = (path, mode);
 }
 
-/// Makes the files of a cache private before anything is written to them. `SQLite`
-/// gives its side files the mode of the database.
+/// Makes the files of a cache private before anything is written to them. `SQLite` gives its side
+/// files the mode of the database.
 fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     let index = dir.join("index.sled");
     if !index.exists() {
@@ -327,7 +326,7 @@ pub(super) fn private(dir: &Path) -> std::io::Result<()> {
     make.create(dir)
 }
 
-/// Takes the lock of a cache, or tells who has it.
+/// Takes the lock of a cache, or returns the description of the process that holds it.
 pub(super) fn lock(dir: &Path, holder: &str) -> Result<Lock, FactsError> {
     let path = dir.join("lock");
     let file = |error| FactsError::File { path: path.clone(), error };

@@ -1,4 +1,4 @@
-//! The limits of endpoints in the process that owns the cache.
+//! The rate limits of endpoints in the process that owns the cache.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,37 +13,36 @@ use crate::journal::Journal;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
 use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause, Throttle};
 
-/// One limiter for each endpoint and key, and one for each of its models, as long
-/// as somebody uses it or would have to wait.
+/// One limiter per endpoint and key, and one per model. A limiter is kept while a member uses it or
+/// a request would have to wait for it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Limiters(Arc<All>);
 
 #[derive(Debug, Default)]
 struct All {
     limiters: Mutex<HashMap<String, Arc<Limiter>>>,
-    /// The last number that was given.
+    /// The last number that was assigned.
     last: AtomicU64,
-    /// Who writes down what endpoints say.
+    /// Queue of the commit thread, which stores the limits that endpoints report.
     jobs: Option<mpsc::Sender<Job>>,
 }
 
 /// The limiters that a request must pass.
 struct Pair {
-    /// Of the endpoint, under the limits of those who ask, whichever model.
+    /// Limiter of the endpoint with the limits of its members, for all models.
     all: Arc<Limiter>,
-    /// Of the model, under those that the endpoint tells: it counts each model by
-    /// itself.
+    /// Limiter of the model with the limits that the endpoint reports, which apply per model.
     model: Arc<Limiter>,
 }
 
 impl Limiters {
-    /// Limiters whose endpoints' words are kept.
+    /// Creates limiters that store the limits that endpoints report.
     pub(super) fn kept_by(jobs: mpsc::Sender<Job>) -> Self {
         Self(Arc::new(All { jobs: Some(jobs), ..All::default() }))
     }
 
-    /// One more uses a place, with limits of its own: by the number that this
-    /// gives. What the journal knows of it counts.
+    /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
+    /// number. New limiters start with the limits and requests that the journal knows.
     pub(super) fn join(
         &self,
         place: &EndpointPlace,
@@ -74,7 +73,7 @@ impl Limiters {
         Ok(number)
     }
 
-    /// Who has this number uses the place no more.
+    /// Removes a member from an endpoint's limiters.
     pub(super) fn leave(&self, place: &EndpointPlace, number: u64) {
         let mut all = self.all();
         for name in [&place.endpoint, &place.name()] {
@@ -83,17 +82,17 @@ impl Limiters {
         all.retain(|_, limiter| !limiter.is_idle());
     }
 
-    /// Waits for the turn of a request; `None` where nobody uses the place.
+    /// Waits for a permit; `None` if the endpoint has no members.
     pub(super) async fn admit(&self, place: &EndpointPlace, need: Need) -> Option<Ticket> {
         let pair = self.pair(place)?;
         let ticket = Ticket { number: self.number(), pair };
         ticket.pair.all.admit(ticket.number, need).await;
-        // Last, so that the endpoint's newest word counts.
+        // Acquire the model's permit last, so that the latest limits of the endpoint apply.
         ticket.pair.model.admit(ticket.number, need).await;
         Some(ticket)
     }
 
-    /// Takes the endpoint's word: its limits are the model's, to wait is for all.
+    /// Applies the endpoint's rate-limit headers: its limits to the model, a pause to all models.
     pub(super) fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         let Some(pair) = self.pair(place) else { return };
         let wait = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
@@ -102,14 +101,14 @@ impl Limiters {
             if limiter.hear(hint)
                 && let Some(jobs) = &self.0.jobs
             {
-                // Before an answer that comes with it is kept. Who has no room for
-                // it hears the word again with the next answer.
+                // Store the limits before the answer that reported them. If the queue is full, skip
+                // it: the next answer reports them again.
                 let _ = jobs.try_send(Job::Heard(name, limiter.heard()));
             }
         }
     }
 
-    /// Returns for how long the endpoint still wants to be left alone.
+    /// Returns how long the endpoint still rejects requests.
     pub(super) fn remaining_pause(&self, place: &EndpointPlace) -> Option<Duration> {
         let pair = self.pair(place)?;
         pair.all.heard().wait.max(pair.model.heard().wait)
@@ -130,20 +129,20 @@ impl Limiters {
     }
 }
 
-/// A request that was admitted. Dropped before it is sent, it counts no more.
+/// A permit for one request. Dropping it before the request is sent returns it.
 pub(super) struct Ticket {
     number: u64,
     pair: Pair,
 }
 
 impl Ticket {
-    /// The request leaves.
+    /// Marks the request as sent.
     pub(super) fn sent(&self) {
         self.pair.all.sent(self.number);
         self.pair.model.sent(self.number);
     }
 
-    /// The request was answered, and used so many tokens.
+    /// Records the number of tokens that the answered request used.
     pub(super) fn settle(self, used: u64) {
         self.pair.all.settle(self.number, used);
         self.pair.model.settle(self.number, used);
@@ -157,12 +156,12 @@ impl Drop for Ticket {
     }
 }
 
-/// Requests of a borrower that were admitted and are not settled.
+/// Unsettled permits of one session, by number.
 #[derive(Clone, Default)]
 pub(super) struct Tickets(Arc<Mutex<HashMap<u64, Ticket>>>);
 
 impl Tickets {
-    /// Keeps a ticket; gives its number, which is 0 for none.
+    /// Stores a ticket and returns its number; 0 for `None`.
     pub(super) fn keep(&self, ticket: Option<Ticket>) -> u64 {
         let Some(ticket) = ticket else { return 0 };
         let number = ticket.number;
@@ -170,12 +169,12 @@ impl Tickets {
         number
     }
 
-    /// A request leaves.
+    /// Marks a request as sent.
     pub(super) fn sent(&self, number: u64) {
         self.all().get(&number).into_iter().for_each(Ticket::sent);
     }
 
-    /// A request was answered, or (`None`) is not sent.
+    /// Records the tokens of an answered request; `None` cancels the request.
     pub(super) fn settle(&self, number: u64, used: Option<u64>) {
         let ticket = self.all().remove(&number);
         if let (Some(ticket), Some(used)) = (ticket, used) {
@@ -183,7 +182,8 @@ impl Tickets {
         }
     }
 
-    /// The borrower is gone: what it was admitted for may have left just before.
+    /// The session has ended. Mark its requests as sent, because they may have been sent just
+    /// before.
     pub(super) fn end(&self) {
         std::mem::take(&mut *self.all()).values().for_each(Ticket::sent);
     }
@@ -193,10 +193,10 @@ impl Tickets {
     }
 }
 
-/// The limits in the process that keeps them, as one session uses them.
+/// The rate limits in the process that owns them, as one session uses them.
 pub(super) struct LocalLimits {
     limiters: Limiters,
-    /// What is known from before; nothing where nobody shares them.
+    /// Journal with the earlier limits and requests; `None` if the limits are not shared.
     journal: Option<Arc<Journal>>,
     tickets: Tickets,
 }
@@ -206,7 +206,8 @@ impl LocalLimits {
         Self { limiters, journal, tickets: Tickets::default() }
     }
 
-    /// The session is over: what it was admitted for may have left just before.
+    /// The session has ended. Mark its requests as sent, because they may have been sent just
+    /// before.
     pub(super) fn end(&self) {
         self.tickets.end();
     }
@@ -243,7 +244,7 @@ impl RateLimits for LocalLimits {
 }
 
 impl Throttle {
-    /// Limits that nobody shares.
+    /// Creates a throttle with limits that are not shared.
     #[must_use]
     pub fn alone(limits: PerMinute) -> Self {
         let (alone, place) =

@@ -1,6 +1,5 @@
-//! Named locks: what one run at a time may do, such as to publish to a database.
-//! They are claims with a name ([`super::in_flight`]), so the second waits for the first,
-//! in whichever process that is.
+//! Named locks, such as the right to publish to a database. A lock is a claim with a name
+//! ([`super::in_flight`]), so a second run waits for the first one, whichever process it is in.
 
 use std::time::{Duration, Instant};
 
@@ -10,35 +9,34 @@ use crate::in_flight::ClaimKey;
 use crate::{Facts, FactsError};
 use hqdl_database::postgres::thread::wait_here;
 
-/// How often a lock that somebody else has is tried, at first and at last.
+/// Intervals between attempts to take a lock that another session holds: the first and the longest.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
-/// How long one who is interrupted waits still: most locks are held shortly.
+/// How long an interrupted caller still waits: most locks are held briefly.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A lock by name among all who share the facts; released when this is dropped.
+/// A lock by name among all users of the facts. Dropping this releases it.
 pub struct NamedLock<'f> {
     facts: &'f Facts,
     keys: [ClaimKey; 1],
 }
 
 impl Facts {
-    /// The lock of this name, unless somebody else has it.
+    /// Returns the lock of this name, or `None` if another session holds it.
     ///
     /// # Errors
-    /// [`FactsError`] when the owner of the cache is gone.
+    /// [`FactsError`] if the owner of the cache has ended.
     pub fn try_lock(&self, name: &str) -> Result<Option<NamedLock<'_>>, FactsError> {
         let keys = [ClaimKey::Name(name.to_owned())];
         let granted = wait_here(self.store.claim(&keys))?;
-        // Made only when it is granted: what is dropped releases it.
+        // Build the lock only if it is granted: dropping one releases the claim.
         Ok((granted == [true]).then(|| NamedLock { facts: self, keys }))
     }
 
-    /// The same, waiting for it on this thread, whatever becomes of who has it.
-    /// `None` when `interrupt` becomes true, or is, and a moment more does not bring
-    /// it.
+    /// Like [`Facts::try_lock`], but waits on this thread until the lock is free. Returns `None` if
+    /// `interrupt` is true and a short grace period passes without getting the lock.
     ///
     /// # Errors
-    /// [`FactsError`] when the owner of the cache is gone.
+    /// [`FactsError`] if the owner of the cache has ended.
     pub fn lock(
         &self,
         name: &str,

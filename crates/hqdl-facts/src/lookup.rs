@@ -1,5 +1,5 @@
-//! Whether a cell is known, and if not, why not. Everything that asks a model
-//! (runs, queries, the daemon) decides it here.
+//! Decides whether a cell is known, and if not, why it must be asked for. Runs, queries and the
+//! daemon all use this module.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use hqdl_spec::{Expansion, Reuse};
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 
-/// Why a cell is asked for.
+/// Why a cell must be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// Nothing is known about its entity.
     NewRow,
-    /// Its entity is known, the column is new.
+    /// Its entity is known, but the column is new.
     NewColumn,
-    /// The column's meaning has changed.
+    /// The definition of the column has changed.
     ChangedColumn,
     /// The value list has changed and no longer covers the value.
     ChangedList,
@@ -26,14 +26,14 @@ pub enum Reason {
     OtherModel,
     /// The last request failed.
     Failed,
-    /// `--retry-failed` asks again for what has no value.
+    /// `--retry-failed` asks again for cells without a value.
     Retried,
     /// `--refresh` asks again.
     Refreshed,
 }
 
 impl Reason {
-    /// Every reason, in the order reports list them.
+    /// All reasons, in the order of reports.
     pub const ALL: [Self; 8] = [
         Self::NewRow,
         Self::NewColumn,
@@ -45,7 +45,7 @@ impl Reason {
         Self::Refreshed,
     ];
 
-    /// The name used in reports.
+    /// The name of the reason in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,13 +61,13 @@ impl Reason {
     }
 }
 
-/// What is known about a cell.
+/// Result of looking up a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found<'r> {
-    /// A fact that holds.
+    /// The cell is known; this is its fact.
     Known(Cow<'r, Fact>),
-    /// Nothing that holds; the last fact, if any, is what the table shows
-    /// until there is a better one.
+    /// The cell must be asked for. The last fact, if any, is shown in the table until a better one
+    /// arrives.
     Missing(Reason, Option<Cow<'r, Fact>>),
 }
 
@@ -82,8 +82,7 @@ impl Found<'_> {
     }
 }
 
-/// The columns of an expansion as the facts know them: what must hold for a
-/// fact to be an answer.
+/// Requirements that a fact must meet to count as an answer for a column of an expansion.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The model whose facts count.
@@ -99,14 +98,14 @@ struct WantedColumn {
     checker: Checker,
     /// Meanings whose facts answer as long as there are none of its own.
     also: Vec<u32>,
-    /// Other meanings a column of this name has had.
+    /// Earlier identities of a column with this name.
     earlier: Vec<u32>,
     refresh_before: Option<i64>,
     retry_before: Option<i64>,
 }
 
 impl Wanted {
-    /// Introduces an expansion's columns to the history.
+    /// Registers an expansion's columns in the history and returns their requirements.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -144,33 +143,31 @@ impl Wanted {
         Ok(Self { model: history.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
     }
 
-    /// Asks again for a column: facts asked for up to the completion `before` no
-    /// longer hold.
+    /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
     pub fn refresh(&mut self, column: usize, before: i64) {
         if let Some(column) = self.columns.get_mut(column) {
             column.refresh_before = Some(before);
         }
     }
 
-    /// Asks again for a column's cells without a value that were asked up to
-    /// `before`.
+    /// Retries a column: cells without a value that were asked for up to `before` no longer count.
     pub fn retry(&mut self, column: usize, before: i64) {
         if let Some(column) = self.columns.get_mut(column) {
             column.retry_before = Some(before);
         }
     }
 
-    /// A column's meaning, by its id in the history.
+    /// The id of a column's identity in the history.
     #[must_use]
     pub fn meaning(&self, column: usize) -> Option<u32> {
         self.columns.get(column).map(|c| c.meaning)
     }
 
-    /// What a run claims that asks for a cell of this column.
+    /// Returns the key that a run claims before it asks for a cell of this column.
     #[must_use]
     pub fn claimed(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
         let meaning = self.meaning(column)?;
-        // Where any model's word will do, whoever asks asks for all.
+        // If facts of any model count, a request claims the cell for all models.
         let model = if self.any_model { 0 } else { self.model };
         Some(ClaimKey::Cell { entity: entity.clone(), meaning, model })
     }
@@ -181,7 +178,7 @@ impl Wanted {
         self.columns.get(column).map(|c| &c.checker)
     }
 
-    /// A fact about a column, from an answer.
+    /// Builds a fact about a column from an answer.
     #[must_use]
     pub fn fact(&self, column: usize, answer: hqdl_values::cell::Answer) -> Option<Fact> {
         let wanted = self.columns.get(column)?;
@@ -195,13 +192,13 @@ impl Wanted {
         })
     }
 
-    /// Whether a fact is about a column, as it is asked for now.
+    /// Returns whether a fact is about a column in its current definition.
     #[must_use]
     pub fn means(&self, column: usize, fact: &Fact) -> bool {
         self.columns.get(column).is_some_and(|wanted| wanted.meaning == fact.meaning)
     }
 
-    /// Whether a column's cell is known.
+    /// Looks up a column's cell in a record.
     #[must_use]
     pub fn find<'r>(&self, record: Option<&'r Record>, column: usize) -> Found<'r> {
         let (Some(record), Some(wanted)) = (record, self.columns.get(column)) else {
@@ -223,7 +220,7 @@ impl Wanted {
         let fact = wanted.read_again(fact);
         match wanted.doubt(&fact) {
             None => Found::Known(fact),
-            // A value that the new list no longer has is not shown either.
+            // A value that is no longer in the list is not shown either.
             Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
             Some(reason) => Found::Missing(reason, (!wanted.has_left(&fact)).then_some(fact)),
         }
@@ -258,8 +255,8 @@ impl Wanted {
 }
 
 impl WantedColumn {
-    /// A fact as its raw answer reads now: which words say that something is not
-    /// known is no part of what was asked.
+    /// Reads the raw answer of a fact again with the current checker. The words that mean "unknown"
+    /// are not part of the question, so they may change after the answer.
     fn read_again<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
         match self.checker.read_again(&fact.answer) {
             None => Cow::Borrowed(fact),
@@ -267,7 +264,7 @@ impl WantedColumn {
         }
     }
 
-    /// Why a fact does not hold any more.
+    /// Returns why a fact no longer counts.
     fn doubt(&self, fact: &Fact) -> Option<Reason> {
         let state = fact.answer.state;
         if state == State::Error {
@@ -282,7 +279,8 @@ impl WantedColumn {
         self.has_left(fact).then_some(Reason::ChangedList)
     }
 
-    /// Whether a fact was asked with another list, and says nothing under this one.
+    /// Returns whether a fact was asked with another value list and gives no value under the
+    /// current one.
     fn has_left(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {

@@ -1,14 +1,13 @@
-//! Questions that queries asked live: what they were, where their values came
-//! from, what they cost; and the columns that a model bound questions to.
+//! Live questions of queries with the source of their values and their cost, and the columns that a
+//! model bound questions to.
 
 use hqdl_values::key::Meaning;
 
-/// Where a question was asked: its meaning's id, what its values came from, and the
-/// list that was given, as JSON.
+/// One use of a question: the id of its identity, the source of its values, and its value list as
+/// JSON.
 pub(crate) type Note = (u32, QuestionOrigin, Option<String>);
 
-/// Tells each question where its values came from, as was noted, oldest first; the
-/// last list counts.
+/// Assigns to each question the sources of its values, oldest first. The last value list wins.
 pub(crate) fn attribute(questions: &mut [LiveQuestion], noted: Vec<Note>) {
     for (meaning, origin, list) in noted {
         let Some(question) = questions.iter_mut().find(|q| q.id == meaning) else { continue };
@@ -19,59 +18,59 @@ pub(crate) fn attribute(questions: &mut [LiveQuestion], noted: Vec<Note>) {
     }
 }
 
-/// The column of the database that a question's values came from.
+/// The database column that a question's values came from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuestionOrigin {
-    /// Its table or view; empty when the values are no column.
+    /// Its table or view; empty if the values are not those of a column.
     pub table: String,
     /// The column.
     pub column: String,
 }
 
-/// A question that was asked live of values.
+/// A question that queries asked live about values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveQuestion {
-    /// What was asked.
+    /// Identity of the question.
     pub meaning: Meaning,
-    /// The id of that in the journal.
+    /// The id of the identity in the journal.
     pub id: u32,
-    /// The value list, where it is remembered.
+    /// The value list, if it is stored.
     pub list: Option<Vec<String>>,
-    /// Where the values came from.
+    /// The columns that the values came from.
     pub origins: Vec<QuestionOrigin>,
-    /// The models that were asked.
+    /// Names of the models that were asked.
     pub models: Vec<String>,
-    /// Values that were answered.
+    /// Number of answered values.
     pub values: u64,
-    /// Requests that it was part of.
+    /// Number of requests that contained the question.
     pub requests: u64,
-    /// Its share of their input tokens,
+    /// Its share of the requests' input tokens.
     pub input_tokens: f64,
-    /// output tokens,
+    /// Its share of the output tokens.
     pub output_tokens: f64,
-    /// and price, in USD.
+    /// Its share of the price, in USD.
     pub cost_usd: f64,
     /// When it was last asked, RFC 3339.
     pub last_asked: String,
 }
 
-/// A question that a model bound to a column, or to none.
+/// A question that a model bound to a column, or found no column for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Learned {
     /// The question as it was asked.
     pub ask: String,
     /// The model.
     pub model: String,
-    /// The expansion; empty when none answers.
+    /// The expansion; empty if no column answers the question.
     pub expansion: String,
-    /// Its column.
+    /// The column of the expansion.
     pub column: String,
-    /// How the column answers; `none` when none does.
+    /// How the column answers the question; `none` if no column does.
     pub operator: String,
-    /// What the column is compared with.
+    /// The value that the column is compared with.
     pub literal: String,
-    /// The completion that said so.
+    /// The completion that bound it.
     pub completion: i64,
-    /// When, RFC 3339.
+    /// When it was bound, RFC 3339.
     pub bound_at: String,
 }

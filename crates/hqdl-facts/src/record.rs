@@ -1,4 +1,4 @@
-//! The facts about an entity, and how they are written.
+//! The facts about an entity, and their encoding.
 
 use bytes::Bytes;
 use std::path::Path;
@@ -9,34 +9,33 @@ use crate::FactsError;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::key::Entity;
 
-/// A fact: an answer, what it answers, and where it came from.
+/// A fact: an answer with its question and its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// The column's meaning, by its id in the journal.
+    /// The id of the column's identity in the journal.
     pub meaning: u32,
-    /// The model, by its id in the journal.
+    /// The id of the model in the journal.
     pub model: u32,
-    /// The value list it was asked with, by its id in the journal.
+    /// The id in the journal of the value list that it was asked with.
     pub list: Option<u32>,
-    /// The completion it came from, by its id in the journal.
+    /// The id in the journal of the completion that it came from.
     pub completion: i64,
-    /// The last completion that was asked for it; a later one than it came from
-    /// when that brought nothing better.
+    /// The last completion that asked for it. Later than `completion` if the newer answer was worse
+    /// than this one.
     pub asked: i64,
-    /// State, value, raw words and repairs.
+    /// State, value, raw text and repairs.
     pub answer: Answer,
 }
 
 /// All facts about an entity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// At most one for each meaning and model.
+    /// At most one fact per column identity and model.
     pub facts: Vec<Fact>,
 }
 
 impl Record {
-    /// Whether a later fact puts something else in the place of a value, of
-    /// whichever model.
+    /// Returns whether a later fact replaces a value, of any model, with a different one.
     #[must_use]
     pub fn is_changed_by(&self, fact: &Fact) -> bool {
         fact.answer.state != State::Error
@@ -47,9 +46,9 @@ impl Record {
             })
     }
 
-    /// Takes a later fact in. What is no answer (an error, a refusal, words
-    /// that cannot be read) never replaces an answer that still holds; the
-    /// model's own "unknown" is one.
+    /// Merges a later fact into the record. A fact without an answer (an error, a refusal,
+    /// unreadable text) never replaces an answer that still counts. A model's own "unknown" is an
+    /// answer.
     pub fn merge(&mut self, fact: Fact) {
         let same = |f: &&mut Fact| f.meaning == fact.meaning && f.model == fact.model;
         let Some(kept) = self.facts.iter_mut().find(same) else {
@@ -68,12 +67,12 @@ impl Record {
     }
 }
 
-/// A record of the index of a data directory.
+/// Decodes a record of a data directory's index.
 pub(super) fn decode(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
     read(bytes, &dir.join("index.sled"))
 }
 
-/// An entity with its record.
+/// Decodes an entity with its record.
 pub(super) fn entry(
     entity: &str,
     bytes: &RecordBytes,
@@ -93,27 +92,27 @@ pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Record, FactsError> {
     })
 }
 
-/// A record as it is kept: read when it is needed.
+/// An encoded record, decoded on demand.
 #[derive(Debug, Clone)]
 pub struct RecordBytes(pub(super) Bytes);
 
 impl RecordBytes {
-    /// Their number.
+    /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The record.
+    /// Decodes the record.
     ///
     /// # Errors
-    /// [`FactsError::Index`] when it is damaged.
+    /// [`FactsError::Index`] if it is damaged.
     pub fn decode(&self, dir: &Path) -> Result<Record, FactsError> {
         decode(&self.0, dir)
     }

@@ -1,17 +1,17 @@
-//! Rounds of asking again for what is known. A round that was limited or cut
-//! off is gone on with, so that it gets on from run to run.
+//! Refresh jobs: asking again for known cells. A job that was limited or interrupted is resumed by
+//! the next run.
 
-/// Why a round asks again.
+/// Which cells a refresh job asks for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `--refresh`: whatever is known.
+    /// `--refresh`: all known cells.
     Refresh,
-    /// `--retry-failed`: what has no value.
+    /// `--retry-failed`: cells without a value.
     Retry,
 }
 
 impl Kind {
-    /// The word that messages and the journal use.
+    /// The name of the kind in messages and in the journal.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -21,30 +21,30 @@ impl Kind {
     }
 }
 
-/// What a round asks about: the same command leads to the same round.
+/// Scope of a refresh job. The same command resumes the same job.
 #[derive(Debug, Clone)]
 pub struct RefreshSubject {
-    /// Why.
+    /// Which cells are asked for again.
     pub kind: Kind,
     /// The spec's full path.
     pub spec: String,
-    /// The expansion's name.
+    /// The name of the expansion.
     pub expansion: String,
-    /// The column's meaning, by its id in the journal.
+    /// The id of the column's identity in the journal.
     pub meaning: u32,
-    /// The model, by its id in the journal.
+    /// The id of the model in the journal.
     pub model: u32,
-    /// The SQL of `--where`, empty for all keys.
+    /// The SQL of `--where`; empty for all keys.
     pub scope: String,
 }
 
-/// A round under way.
+/// A refresh job in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenRefresh {
     /// Its id in the journal.
     pub id: i64,
     /// Facts of completions up to this one no longer count.
     pub up_to: i64,
-    /// When it was begun, RFC 3339.
+    /// When the job was started, RFC 3339.
     pub begun_at: String,
 }

@@ -1,48 +1,47 @@
-//! The journal's side of requests that go through the Batch API: what each one
-//! asks, about whom, and whether it was answered. [`super::batch_jobs`] says where
-//! it is.
+//! Batch requests as the journal stores them: columns, rows, and whether they were answered.
+//! [`super::batch_jobs`] stores the jobs that contain them.
 
 use crate::ids::RunId;
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
-/// A request that is to be sent, or was, in a parcel.
+/// A request that was sent in a batch job, or is queued for one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchedRequest {
-    /// Its id in the journal; 0 until it is there.
+    /// Its id in the journal; 0 until it is stored there.
     pub id: i64,
-    /// The form that its prompt and its answer hang on.
+    /// The id of the template that its prompt and its answer depend on.
     pub form: i64,
-    /// The model, by its id in the journal.
+    /// The id of the model in the journal.
     pub model: u32,
-    /// Positions of the columns asked for.
+    /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that the rows' sources ask for.
+    /// Positions of all columns that the sources of its rows ask for.
     pub whole: Vec<usize>,
-    /// What the columns asked for mean, by id in the journal.
+    /// Ids of the requested columns' identities in the journal.
     pub meanings: Vec<u32>,
-    /// The rows, with whom they are about.
+    /// The rows with their entities.
     pub rows: Vec<(Entity, Row)>,
-    /// How often its rows were asked about, this time included.
+    /// Number of attempts at its rows, including this one.
     pub attempt: u32,
-    /// How often this very request was sent.
+    /// Number of times that this request was sent.
     pub sent: u32,
-    /// The run that sent it; 0 while it waits.
+    /// The run that sent it; 0 while it is queued.
     pub run: RunId,
-    /// When it was sent, RFC 3339; empty while it waits.
+    /// When it was sent, RFC 3339; empty while it is queued.
     pub sent_at: String,
-    /// The most it may cost; nothing while it waits.
+    /// Its worst-case cost; zero while it is queued.
     pub worst: Spent,
 }
 
-/// What the journal knows of a `custom_id`.
+/// State of a request, looked up by its `custom_id`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KnownRequest {
-    /// A request that waits for its answer.
+    /// The request has no answer yet.
     Open(Box<BatchedRequest>),
-    /// A request that needs no answer any more.
+    /// The request is settled and ignores further answers.
     Done,
-    /// No request of this journal.
+    /// The journal has no such request.
     Unknown,
 }

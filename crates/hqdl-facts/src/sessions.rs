@@ -1,28 +1,28 @@
-//! Sessions: which processes use these facts now. A run whose session is over
-//! was killed, and is gone on with; one whose session is not is somebody's, and
-//! stays theirs. What a session that is over had in flight is in doubt.
+//! Sessions: the processes that use these facts now. If the session of a run is over, the run was
+//! killed, and another process may resume it. Requests that were in flight when a session ended
+//! count at their worst-case cost.
 
 use std::sync::Arc;
 
-/// A process that uses the facts, or one borrower of its owner.
+/// A process that uses the facts, or one client of the cache server.
 #[derive(Debug, Clone)]
 pub struct FactsSession {
-    /// What it is found by in the journal.
+    /// Its id in the journal.
     pub(super) id: Arc<str>,
-    /// What it says of itself.
+    /// Its description for other processes.
     pub(super) holder: Arc<str>,
-    /// Whether it owns the cache, and so writes itself down.
+    /// Whether it owns the cache and therefore writes its own session to the journal.
     pub(super) owns: bool,
 }
 
 impl FactsSession {
-    /// A session of the process that owns the cache.
+    /// Creates the session of the process that owns the cache.
     pub(super) fn of_owner(holder: &str) -> Self {
         Self { id: new_id().into(), holder: holder.into(), owns: true }
     }
 }
 
-/// An id that no other session has.
+/// Returns a unique session id.
 pub(super) fn new_id() -> String {
     format!("{}-{:016x}", std::process::id(), fastrand::u64(..))
 }

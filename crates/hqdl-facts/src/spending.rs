@@ -1,39 +1,39 @@
-//! What was spent when, over all runs.
+//! Spending over time, of all runs.
 
-/// What an hour cost, of a model.
+/// The cost of one model in one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hour {
-    /// Its beginning, UTC: `2026-11-21T09`.
+    /// The start of the hour, UTC: `2026-11-21T09`.
     pub hour: String,
     /// The model.
     pub model: String,
-    /// USD.
+    /// Cost in USD.
     pub usd: f64,
-    /// Tokens, input and output.
+    /// Input and output tokens.
     pub tokens: u64,
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub requests: u64,
 }
 
-/// What the cells of a column cost on a day.
+/// The cost of a column's cells on one day.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnDay {
-    /// Its date, UTC.
+    /// The date, UTC.
     pub day: String,
-    /// What the column means: [`hqdl_values::key::Meaning`] as JSON.
+    /// The column's identity: [`hqdl_values::key::Meaning`] as JSON.
     pub meaning: String,
-    /// USD.
+    /// Cost in USD.
     pub usd: f64,
-    /// Cells that were answered.
+    /// Number of answered cells.
     pub cells: u64,
 }
 
-/// All that was ever asked.
+/// Totals over the whole history.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Totals {
-    /// Runs begun.
+    /// Number of runs.
     pub runs: u64,
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
@@ -41,6 +41,6 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-    /// What requests without an answer may have cost, in USD.
+    /// Worst-case cost of requests without an answer, in USD.
     pub in_doubt_usd: f64,
 }

@@ -1,19 +1,16 @@
-//! The seam: what a store of facts must do. [`super::LocalStore`] does it where this
-//! process owns the cache, [`super::RemoteStore`] asks the process that owns it, and
-//! a store on a server would be a third, in a file of its own; whoever uses facts
-//! holds a [`super::Facts`] and knows none of them.
+//! The interface of a fact store. [`super::LocalStore`] implements it in the process that owns the
+//! cache, [`super::RemoteStore`] forwards to that process, and [`super::PostgresStore`] keeps the
+//! facts on a server. Callers use [`super::Facts`] and do not depend on the implementation.
 //!
-//! A store keeps two things: *records* (the facts about an entity, found by the
-//! entity) and the [`History`] they were read from. What of both must hold in
-//! every store:
+//! A store keeps two things: *records* (the facts about an entity, looked up by entity) and the
+//! [`History`] that they were read from. Every store guarantees:
 //!
-//! * **Kept is kept.** What [`FactStore::keep`] was given is on the disk, in
-//!   history and records, before it returns; a process killed at any moment loses
-//!   at most what was not answered yet.
-//! * **One asker a cell.** A key is granted to one session at a time, among all
-//!   who share the store, and is released when that session ends, however it ends.
-//! * **One budget of the day, one set of rate limits.** Reservations and
-//!   admissions of all who share the store are counted together.
+//! * **Durability.** When [`FactStore::keep`] returns, its unit is on disk, in the history and in
+//!   the records. A process that is killed loses at most the requests without an answer.
+//! * **One request per cell.** A key is granted to one session at a time, among all users of the
+//!   store. It is released when that session ends, for whatever reason.
+//! * **One daily budget, one set of rate limits.** Reservations and permits of all users of the
+//!   store are counted together.
 
 use crate::record::{Fact, Record, RecordBytes};
 use std::io::BufRead;
@@ -34,51 +31,51 @@ use crate::{FactsError, LocalStore};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
-/// What a store does that may wait for others. Dropped before its end, it has
-/// done all of it or nothing.
+/// Future of a store operation that may wait for other sessions. If it is dropped early, the
+/// operation has either completed or changed nothing.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FactsError>> + Send + 'a>>;
 
-/// A completion and the facts that were read from it: committed together.
+/// A completion and the facts that were read from it. Both are committed together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct CommitUnit {
-    /// The request.
+    /// The request and its reply.
     pub completion: Completion,
-    /// The facts, by entity; their completion is filled in here.
+    /// The facts by entity. [`FactStore::keep`] fills in their completion id.
     pub facts: Vec<(Entity, Vec<Fact>)>,
-    /// What was reserved for the request, if it was noted; settled by this.
+    /// The reservation of the request, if there is one. Keeping the unit settles it.
     pub settles: Option<ReservationId>,
-    /// The request of a parcel that this answers: settled in the same
-    /// transaction, so that no answer is ever taken twice.
+    /// The batch request that this completion answers. It is settled in the same transaction, so
+    /// that an answer is never stored twice.
     pub answers: Option<i64>,
 }
 
-/// What became of the wish to send a request.
+/// Result of asking to send a request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Noted {
-    /// What it may cost is noted, by this id.
+    /// The worst-case cost is reserved under this id.
     Note(ReservationId),
-    /// The budget of the day does not cover it: so much, in USD, is gone today.
+    /// Rejected: the daily budget is exhausted. Contains the USD spent or reserved today.
     Beyond(f64),
-    /// It waited for the budget of the day, which may cover it now: whoever admits
-    /// it is to be asked again.
+    /// The request waited for the daily budget, which may cover it now. The caller must acquire a
+    /// new permit and ask again.
     Again,
-    /// Its run has ended meanwhile.
+    /// The run has ended in the meantime.
     Ended,
 }
 
-/// What is found of cells that were to be claimed.
+/// Result of claiming cells.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimedCells {
-    /// For each key, whether it is this session's now.
+    /// For each key, whether this session owns it now.
     pub granted: Vec<bool>,
-    /// For each entity, what batches under way ask about it, by the ids of meanings in
-    /// the history; empty where there are none.
+    /// For each entity, the column identities that open batch jobs ask for, by their ids in the
+    /// history. Empty if there are no open batch jobs.
     pub under_way: Vec<Vec<u32>>,
-    /// The facts about each entity.
+    /// The known facts about each entity.
     pub known: Vec<Option<Record>>,
 }
 
-/// Claims that nobody has taken over yet; given back when this is dropped.
+/// Claims that the caller has not received yet. Dropping this releases them.
 struct Unclaim<'a> {
     held: Vec<ClaimKey>,
     release: &'a (dyn Fn(&[ClaimKey]) + Sync),
@@ -92,83 +89,78 @@ impl Drop for Unclaim<'_> {
     }
 }
 
-/// What keeps facts. Methods that return at once do not wait for other sessions,
-/// only for the disk or the server; those that wait return a [`StoreFuture`].
+/// A store of facts. Methods that return directly wait only for the disk or the server, never for
+/// other sessions. Methods that may wait for other sessions return a [`StoreFuture`].
 ///
-/// Every method fails with [`FactsError`] when the store cannot be reached, read or
-/// written, and, unless its words say otherwise, has changed nothing then.
+/// Every method fails with [`FactsError`] if the store cannot be reached, read or written. Unless
+/// its documentation states otherwise, it has changed nothing in that case.
 pub trait FactStore: Send + Sync {
-    /// Where this process keeps files of its own beside the facts, such as those of
-    /// batch jobs.
+    /// Directory for files of this process that are not facts, such as those of batch jobs.
     fn dir(&self) -> &Path;
 
-    /// Where the facts are, as it is told: a directory, or a server.
+    /// Returns the location of the facts as the user named it: a directory or a server.
     fn place(&self) -> String {
         self.dir().display().to_string()
     }
 
-    /// The process that owns the facts, when that is not this one.
+    /// The process that owns the facts, if it is not this one.
     fn owner(&self) -> Option<&str>;
 
-    /// All that was ever asked.
+    /// The history of all requests and answers.
     fn history(&self) -> &dyn History;
 
-    /// The rate limits of endpoints, shared by all who share the store.
+    /// The rate limits of endpoints, shared by all users of the store.
     fn rate_limits(&self) -> Arc<dyn RateLimits>;
 
-    /// The store that a cache server serves to others; `None` unless this process
-    /// owns the cache.
+    /// Returns the store that a cache server serves to its clients; `None` unless this process owns
+    /// the cache.
     fn local(self: Arc<Self>) -> Option<Arc<LocalStore>> {
         None
     }
 
     // ── records ──
 
-    /// The facts about each of some entities, in their order. All that this session
-    /// kept is seen, and what others kept before the last [`FactStore::catch_up`].
+    /// Returns the facts about each entity, in the order of `entities`. Includes everything that
+    /// this session kept, and everything that others kept before the last [`FactStore::catch_up`].
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError>;
 
-    /// The same, with all that anybody has kept by now: what whoever has claimed
-    /// cells must look at before asking for them.
+    /// Like [`FactStore::get_many`], but includes everything that any session has kept so far. A
+    /// caller that has claimed cells must check this before it asks for them.
     fn get_latest<'a>(&'a self, entities: &'a [&'a Entity])
     -> StoreFuture<'a, Vec<Option<Record>>>;
 
-    /// Entities with their records, in the order of their texts, from after one on
-    /// (`""` for the first): some hundred kilobytes of them; none at the end.
+    /// Returns some hundred kilobytes of entities with their records, in the order of their texts,
+    /// starting after the entity `after` (`""` for the first page). Empty at the end.
     fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
-    /// Whether the way to it is so long that requests are to be prepared ahead.
+    /// Returns whether access to the store is so slow that requests should be prepared in advance.
     fn is_far(&self) -> bool {
         false
     }
 
-    /// Whether all that this process held at a moment (claims, its runs, what it noted)
-    /// has been its own ever since, for certain.
+    /// Returns whether everything that this process held at a moment (claims, runs, reservations)
+    /// has certainly been its own ever since.
     fn held_since(&self, _moment: Instant) -> bool {
         true
     }
 
-    /// Whether a look-up goes to another process, so that it is better to look up
-    /// many at once.
+    /// Returns whether a lookup goes to another process, so that batched lookups are faster.
     fn is_remote(&self) -> bool;
 
-    /// Brings records up to what others have kept by now.
+    /// Updates the records with everything that others have kept so far.
     fn catch_up(&self) -> Result<(), FactsError>;
 
-    /// What of the history was found damaged when records were last made from it.
+    /// Returns the damage that was found when the records were last built from the history.
     fn known_damage(&self) -> Damage;
 
-    /// Writes to the disk what [`FactStore::keep`] has not: what need not be safe,
-    /// since it can be made again.
+    /// Writes to disk what [`FactStore::keep`] leaves in memory because it can be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 
-    /// Makes all records again from the history; returns how many. Who looks up
-    /// meanwhile waits.
+    /// Rebuilds all records from the history and returns their number. Lookups wait meanwhile.
     fn rebuild(&self) -> Result<u64, FactsError>;
 
-    /// Takes in facts written by [`super::Facts::export`], all or none; returns how
-    /// many were news. What is known and newer stays, so the same input twice
-    /// changes nothing.
+    /// Imports facts written by [`super::Facts::export`], all or none, and returns how many were
+    /// new. Newer known facts are kept, so importing the same input twice changes nothing.
     ///
     /// # Errors
     /// [`FactsError::Import`] with the number of a line that cannot be used.
@@ -176,17 +168,16 @@ pub trait FactStore: Send + Sync {
 
     // ── asking ──
 
-    /// Keeps what was answered, and settles what was reserved for it. Committed
-    /// before it returns; others see it from then on. Where it fails because the
-    /// owner of the cache is gone ([`FactsError::Lost`]), the unit is in the history
-    /// all the same: it was paid for.
+    /// Stores an answer and settles its reservation. It is committed before this returns, and
+    /// visible to others from then on. If this fails because the owner of the cache has ended
+    /// ([`FactsError::Lost`]), the unit is in the history anyway, because it was paid for.
     fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
 
-    /// Notes what a request may cost at the worst, before it leaves. The note
-    /// outlives a process that is killed (of a power cut it need not be safe: it is
-    /// not worth a disk's flush). Where the budget of the day (`of_day`, in USD)
-    /// is held by requests on their way, this waits for them. `place` is where the
-    /// request was admitted to. Dropped before its end, nothing is noted.
+    /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
+    /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
+    /// much. If requests in flight hold the daily budget (`daily_budget`, in USD), this waits for
+    /// them. `limiter_key` is the endpoint that granted the permit. If the future is dropped early,
+    /// nothing is reserved.
     fn reserve(
         &self,
         run: RunId,
@@ -195,18 +186,18 @@ pub trait FactStore: Send + Sync {
         place: Option<EndpointPlace>,
     ) -> StoreFuture<'_, Noted>;
 
-    /// Says that a request ended without an answer. Its note is taken out, or
-    /// stands when the request may have been billed (`in_doubt`).
+    /// Ends a reservation whose request got no answer. The reserved cost is released, or kept if
+    /// the request may have been billed (`in_doubt`).
     fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()>;
 
-    /// Claims what nobody else holds, in one step; says for each key whether it is
-    /// this session's now. Does not wait for who holds the others.
+    /// Claims every key that no other session holds, in one step. Returns for each key whether this
+    /// session owns it now. Does not wait for the owners of the others.
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
-    /// Claims cells of some entities, then looks at what batches under way ask of a
-    /// model about these (`beside`), then at what anybody has kept of them by now: in
-    /// this order, so that what is granted, asked by no batch and not known is nobody
-    /// else's. Dropped before its end, nothing is claimed.
+    /// Claims cells of some entities. Then reads which columns open batch jobs ask the model
+    /// (`batch_model`) for, and then everything that any session has kept about the entities.
+    /// Because of this order, a cell that is granted, in no batch job and not known is not asked by
+    /// any other session. If the future is dropped early, nothing is claimed.
     fn claim_cells<'a>(
         &'a self,
         keys: &'a [ClaimKey],
@@ -231,10 +222,10 @@ pub trait FactStore: Send + Sync {
         })
     }
 
-    /// Gives back what of these this session holds; returns at once, and never
-    /// fails: who cannot say so is over, and holds nothing.
+    /// Releases those of the keys that this session holds. Returns at once and never fails: a
+    /// session that cannot reach the store is over, and holds nothing.
     fn release(&self, keys: &[ClaimKey]);
 
-    /// Waits until nobody holds this; who waits must hold nothing.
+    /// Waits until no session holds the key. The caller must hold no claims while it waits.
     fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()>;
 }

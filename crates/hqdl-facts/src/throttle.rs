@@ -1,7 +1,6 @@
-//! The limits that an endpoint is asked under: of this process, or of all that
-//! ask it through the owner of the cache. What was sent within the last minute,
-//! and what the endpoint said of its limits, is in the journal
-//! ([`super::rates`]), so that no restart forgets it.
+//! Rate limits per endpoint, local to this process or shared by every client of the cache server.
+//! The requests of the last minute, and the limits that the endpoint reported, are stored in the
+//! journal, so that they survive a restart.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,70 +12,71 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::{Facts, FactsError};
 
-/// What limits are of: an endpoint with its key, and one of its models. It tells
-/// them apart from others, and shows no key.
+/// Key of a limiter: an endpoint with its API key, and one of its models. It identifies them by a
+/// hash and does not reveal the API key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EndpointPlace {
-    /// The endpoint and its key.
+    /// Hash of the endpoint and its API key.
     pub endpoint: String,
     /// The model.
     pub model: String,
 }
 
 impl EndpointPlace {
-    /// The name of the model's limiter.
+    /// Returns the name of the model's limiter.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.endpoint, self.model)
     }
 }
 
-/// What [`RateLimits::admit`] gives: a ticket, or 0 for none.
+/// Future of [`RateLimits::admit`]: a ticket, or 0 for none.
 pub type Admission<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
-/// What [`RateLimits::remaining_pause`] gives.
+/// Future of [`RateLimits::remaining_pause`].
 pub type RemainingPause<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
 
-/// The limits that endpoints are asked under, shared by all who share a store. The
-/// strictest of those who joined hold for all models of an endpoint, and what the
-/// endpoint tells itself for each. What was sent within the last minute and what
-/// endpoints told outlive the process. Nothing here fails for good: who cannot
-/// reach a store any more is told when it notes what its request may cost.
+/// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
+/// members apply to all models of an endpoint, and the limits that the endpoint reports to each
+/// model. Both the requests of the last minute and the reported limits outlive the process. Nothing
+/// here fails for good: a caller that loses the store gets the error when it reserves the cost of
+/// its request.
 pub trait RateLimits: Send + Sync {
-    /// One more uses a place, with limits of its own: by the number that this gives.
+    /// Adds a member with its own limits to an endpoint's limiters, and returns the member's
+    /// number.
     ///
     /// # Errors
-    /// [`FactsError`] when the store cannot be reached or read.
+    /// [`FactsError`] if the store cannot be reached or read.
     fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError>;
 
-    /// Who has this number uses the place no more.
+    /// Removes a member from an endpoint's limiters.
     fn leave(&self, place: &EndpointPlace, member: u64);
 
-    /// Waits for the turn of a request.
+    /// Waits for a permit for a request.
     fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a>;
 
-    /// The request of a ticket leaves.
+    /// Marks the request of a ticket as sent.
     fn sent(&self, ticket: u64);
 
-    /// It was answered and used so many tokens, or (`None`) is not sent and counts
-    /// no more. Once a ticket.
+    /// Records the tokens of an answered request; `None` cancels a request that is not sent. Called
+    /// once per ticket.
     fn settle(&self, ticket: u64, used: Option<u64>);
 
-    /// Takes the endpoint's word of its limits.
+    /// Applies the rate limits that the endpoint reported.
     fn observe(&self, place: &EndpointPlace, hint: RateLimitHint);
 
-    /// Returns for how long the endpoint still wants to be left alone.
+    /// Returns how long the endpoint still rejects requests.
     fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a>;
 }
 
-/// Admits requests to a model of an endpoint, with others who ask it.
+/// Grants permits for requests to one model of an endpoint, under limits shared with others.
 pub struct Throttle {
     pub(crate) limits: Arc<dyn RateLimits>,
     pub(crate) place: EndpointPlace,
-    /// What joining gave.
+    /// The number of this member.
     pub(crate) member: u64,
 }
 
-/// A request that was admitted. Dropped before it is sent, it counts no more.
+/// A permit for one request. Dropping it before the request is sent returns it.
 pub struct Admitted {
     limits: Arc<dyn RateLimits>,
     place: EndpointPlace,
@@ -85,24 +85,24 @@ pub struct Admitted {
 }
 
 impl Throttle {
-    /// Waits for the turn of a request.
+    /// Waits for a permit for a request.
     pub async fn admit(&self, need: Need) -> Admitted {
         let ticket = self.limits.admit(&self.place, need).await;
         let (limits, place) = (Arc::clone(&self.limits), self.place.clone());
         Admitted { limits, place, ticket, settled: false }
     }
 
-    /// Returns for how long the endpoint still wants to be left alone.
+    /// Returns how long the endpoint still rejects requests.
     pub async fn remaining_pause(&self) -> Option<Duration> {
         self.limits.remaining_pause(&self.place).await
     }
 
-    /// Nobody is admitted before `wait` has passed.
+    /// Grants no permits until `wait` has passed.
     pub fn pause(&self, wait: Duration) {
         self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
-    /// Takes the endpoint's word.
+    /// Applies the rate-limit headers of a response.
     pub fn observe(&self, headers: &HeaderMap) {
         self.hear(RateLimitHint::of(headers));
     }
@@ -121,18 +121,18 @@ impl Drop for Throttle {
 }
 
 impl Admitted {
-    /// Where the request goes.
+    /// Returns the limiter key of the endpoint that the request goes to.
     #[must_use]
     pub fn place(&self) -> &EndpointPlace {
         &self.place
     }
 
-    /// The request leaves.
+    /// Marks the request as sent.
     pub fn sent(&self) {
         self.limits.sent(self.ticket);
     }
 
-    /// The request was answered, and used so many tokens.
+    /// Records the number of tokens that the answered request used.
     pub fn settle(mut self, used: u64) {
         self.settled = true;
         self.limits.settle(self.ticket, Some(used));
@@ -148,12 +148,11 @@ impl Drop for Admitted {
 }
 
 impl Facts {
-    /// The limits of a model of an endpoint, shared by all who ask it with these
-    /// facts. `endpoint` tells the endpoint and its key apart from others, and shows
-    /// neither.
+    /// Returns the throttle of a model of an endpoint, shared by all users of these facts.
+    /// `endpoint` is a hash that identifies the endpoint and its API key without revealing either.
     ///
     /// # Errors
-    /// [`FactsError`] when the owner of the cache is gone.
+    /// [`FactsError`] if the owner of the cache has ended.
     pub fn throttle(
         &self,
         endpoint: &str,

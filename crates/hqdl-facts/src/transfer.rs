@@ -27,16 +27,16 @@ use crate::{Facts, FactsError};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::{Entity, ListHash, Meaning};
 
-/// Lines whose entities are looked up at once.
+/// Number of lines whose entities are looked up at once.
 const LOOKED_UP: usize = 4096;
-/// Lines that are written out at once: the completions they are from are read together.
+/// Number of lines that are exported at once; their completions are read together.
 const EXPORTED: usize = 500;
 
 impl Facts {
-    /// Writes every fact as a line of JSON; returns how many.
+    /// Writes every fact as a line of JSON and returns the number of lines.
     ///
     /// # Errors
-    /// [`FactsError`] when the journal cannot be read or `out` not written.
+    /// [`FactsError`] if the journal cannot be read or `out` cannot be written.
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
         let history = self.history();
         let models: HashMap<u32, String> = history.models()?.into_iter().collect();
@@ -46,7 +46,7 @@ impl Facts {
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
-        // Whoever takes them in could not tell what is damaged.
+        // An import cannot detect damage, so do not export damaged facts.
         history.check()?;
         let damage = history.damage(0)?;
         let mut count = 0;
@@ -97,11 +97,11 @@ impl Facts {
     }
 }
 
-/// What records some entities have, in their order.
+/// Looks up the records of some entities, in their order.
 pub(super) type RecordsLook<'l> = dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
-/// Takes in facts written by [`Facts::export`]; returns how many were news. An
-/// import is not a request, so its tokens and price are not counted again.
+/// Imports facts written by [`Facts::export`] and returns how many were new. An import is not a
+/// request, so its tokens and price are not counted again.
 ///
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
@@ -120,8 +120,8 @@ pub(super) fn import(
     Ok(count)
 }
 
-/// What is to be kept of facts that [`Facts::export`] wrote, in the run that this
-/// begins, and how many are news.
+/// Starts a run for an import of facts written by [`Facts::export`]. Returns the run, the units to
+/// keep, and the number of new facts.
 pub(super) fn units(
     history: &dyn History,
     look: &RecordsLook<'_>,
@@ -168,7 +168,7 @@ fn units_of(
     }
 }
 
-/// Adds a line to what is to be kept, unless what is known is as new.
+/// Adds a line to the units, unless the known fact is as new.
 fn add(
     units: &mut Vec<CommitUnit>,
     words: &mut TransferWords<'_>,
@@ -192,14 +192,14 @@ fn add(
         asked: 0,
         answer: line.answer,
     };
-    // What is known and newer stays.
+    // Keep a known fact that is at least as new.
     let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
     if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(same)
         && words.asked_at(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
-    // Lines of one request stand together.
+    // Lines of one request are adjacent.
     let same = units.last_mut().filter(|unit| {
         unit.completion.prompt_hash == completion.prompt_hash
             && unit.completion.asked_at == completion.asked_at
@@ -221,14 +221,13 @@ fn add(
     Ok(true)
 }
 
-/// Ids and times of the history, each asked for once.
+/// Ids and times of the history, each looked up once.
 struct TransferWords<'h> {
     history: &'h dyn History,
     models: HashMap<String, u32>,
     meanings: HashMap<String, u32>,
     lists: HashMap<String, u32>,
-    /// When the last completion that was looked at was asked: lines of one stand
-    /// together.
+    /// The last completion that was looked up, with its time; lines of one completion are adjacent.
     last: Option<(i64, Option<String>)>,
 }
 

@@ -1,6 +1,6 @@
-//! What a model said of words outside a value list: a question of its own about each
-//! word, kept as a fact, and remembered by column and list so that whoever reads answers
-//! of that column can read them by it.
+//! Unification: the model decides which value of a closed list an unlisted word means. Each word is
+//! a question of its own. The answer is kept as a fact, and stored by column and list so that later
+//! readers of that column can apply it.
 
 use crate::{FactsError, History, Learned};
 use hqdl_database::now;
@@ -8,24 +8,24 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Type, ValueList};
 use hqdl_values::key::Meaning;
 
-/// Words that share a request.
+/// Number of words per request.
 const ROWS: u32 = 20;
-/// Bytes of the longest answer that is taken for a word, and not for prose.
+/// Maximum length in bytes of an answer that counts as a word; longer answers are prose.
 pub const LONGEST_WORD: usize = 200;
 
-/// By what words of a column are remembered: what it means, its list, and what the question
-/// about a word says beside. A `status` of orders and one of people share no word, though
-/// neither says what it is about.
+/// Returns the key of a column's words: a hash of the column's identity, its list and the rest of
+/// the question. So a `status` of orders and a `status` of people share no words, even if neither
+/// states its subject.
 fn offered(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
     let asked = question(expansion, column, list).about;
     let text = format!("unify v2 {} {} {asked}", column.fingerprint, list.hash.as_str());
     blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
 
-/// Tells a column's checker what is known of words outside its list.
+/// Loads the stored words of a column into its checker.
 ///
 /// # Errors
-/// [`FactsError`] when the history cannot be read.
+/// [`FactsError`] if the history cannot be read.
 pub fn recall(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
@@ -40,10 +40,10 @@ pub fn recall(
     Ok(())
 }
 
-/// Remembers which value of a column's list a word means; `None` is none of them.
+/// Stores which value of a column's list a word means; `None` means none of them.
 ///
 /// # Errors
-/// [`FactsError`] when it cannot be kept.
+/// [`FactsError`] if it cannot be stored.
 pub fn remember(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
@@ -65,8 +65,9 @@ pub fn remember(
     history.learn(&offered(expansion, column, list), word, &learned)
 }
 
-/// The expansion whose rows are words, and which asks what each means in a column. What
-/// the column is of is part of the question: a `status` of orders is none of people.
+/// Returns the expansion whose rows are words and whose question asks what each word means in a
+/// column. The subject of the column is part of the question, because a `status` of orders is
+/// different from one of people.
 #[must_use]
 pub fn question(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
     let of = match column.about.trim() {

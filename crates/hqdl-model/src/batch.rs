@@ -1,6 +1,6 @@
-//! The Batch API of an endpoint: files go up, a batch is made of one, looked at
-//! until it ends, and its output comes down. A file of 200 MB never stands in
-//! memory, in either direction.
+//! The Batch API of an endpoint: uploads a file, creates a batch from it, polls it until it
+//! finishes, and downloads its output. Files are streamed in both directions, so a file of 200 MB
+//! is never in memory as a whole.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -19,40 +19,40 @@ use super::{ModelError, TRIES, persistently};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
 
-/// Where every request of a batch goes.
+/// Path of every request of a batch.
 const PATH: &str = "/v1/chat/completions";
-/// How long a batch may take.
+/// Completion window of a batch.
 const WINDOW: &str = "24h";
-/// A file of 200 MB on a slow line.
+/// Long enough for a file of 200 MB on a slow connection.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
-/// Bytes of a file that are read at a time.
+/// Size in bytes of the chunks in which a file is read.
 const PIECE: usize = 64 << 10;
-/// Batches that a page of the list has.
+/// Number of batches per page of the list.
 const PAGE: usize = 100;
-/// Pages of a list that are looked through at most.
+/// Maximum number of pages of a list that are searched.
 const PAGES: usize = 200;
-/// The name of our mark in a batch's metadata.
+/// Metadata field that marks hqdl's batches.
 const MARK: &str = "hqdl";
 
-/// How a batch stands.
+/// State of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Its id at the endpoint.
+    /// The id of the batch at the endpoint.
     pub id: String,
     /// `validating`, `in_progress`, `finalizing`, `completed`, `failed`,
     /// `expired`, `cancelling` or `cancelled`.
     pub status: String,
-    /// The file of what was answered, when there is one.
+    /// The id of the output file, if there is one.
     pub output_file: Option<String>,
-    /// The file of what was not, when there is one.
+    /// The id of the error file, if there is one.
     pub error_file: Option<String>,
-    /// Why it failed as a whole: code and words of the first error.
+    /// Why the batch failed as a whole: code and message of the first error.
     pub error: Option<(String, String)>,
-    /// Requests answered so far.
+    /// Number of answered requests so far.
     pub completed: u64,
-    /// Requests failed so far.
+    /// Number of failed requests so far.
     pub failed: u64,
-    /// Requests in it.
+    /// Number of requests in the batch.
     pub total: u64,
 }
 
@@ -84,7 +84,7 @@ impl Batch {
         })
     }
 
-    /// Whether the endpoint is done with it.
+    /// Returns whether the batch has finished.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
@@ -98,7 +98,7 @@ impl Endpoint {
         &self.base
     }
 
-    /// A line of a batch's file.
+    /// Returns a line of a batch's input file.
     #[must_use]
     pub fn line(&self, custom_id: &str, prompt: &Prompt, parameters: &ModelParameters) -> String {
         let line = json!({
@@ -107,10 +107,10 @@ impl Endpoint {
         format!("{line}\n")
     }
 
-    /// Sends a file up; returns what the endpoint calls it.
+    /// Uploads a file and returns its id at the endpoint.
     ///
     /// # Errors
-    /// [`ModelError`]; [`ModelError::NoAnswer`] when the file cannot be read.
+    /// [`ModelError`]; [`ModelError::NoAnswer`] if the file cannot be read.
     pub async fn upload(&self, path: &Path, name: &str) -> Result<String, ModelError> {
         persistently(TRIES, || async {
             let (form, body) = FileForm::open(path, name)
@@ -128,7 +128,7 @@ impl Endpoint {
         .await
     }
 
-    /// The file of that name and size that the endpoint has already.
+    /// Returns the id of an uploaded file with this name and size.
     ///
     /// # Errors
     /// [`ModelError`].
@@ -143,8 +143,8 @@ impl Endpoint {
         Ok(found.and_then(|f| f.get("id")).and_then(Json::as_str).map(str::to_owned))
     }
 
-    /// Asks for a batch, once: whoever is left in doubt looks it up before
-    /// asking again.
+    /// Creates a batch, without retries: if the result is unconfirmed, the caller must look for the
+    /// batch before it asks again.
     ///
     /// # Errors
     /// [`ModelError`].
@@ -160,7 +160,7 @@ impl Endpoint {
         Batch::read(&self.json(request).await?)
     }
 
-    /// The batch that was made with this token, when there is one.
+    /// Returns the batch that was created with this token, if it exists.
     ///
     /// # Errors
     /// [`ModelError`].
@@ -185,7 +185,7 @@ impl Endpoint {
         Ok(None)
     }
 
-    /// How a batch stands.
+    /// Returns the state of a batch.
     ///
     /// # Errors
     /// [`ModelError`].
@@ -194,10 +194,10 @@ impl Endpoint {
         Batch::read(&persistently(TRIES, || self.json(self.request(Method::GET, &path))).await?)
     }
 
-    /// Brings a file down.
+    /// Downloads a file.
     ///
     /// # Errors
-    /// [`ModelError`]; [`ModelError::NoAnswer`] when `to` cannot be written.
+    /// [`ModelError`]; [`ModelError::NoAnswer`] if `to` cannot be written.
     pub async fn download(&self, file: &str, to: &Path) -> Result<(), ModelError> {
         let path = format!("/files/{file}/content");
         let disk = |e: std::io::Error| ModelError::NoAnswer(format!("{}: {e}", to.display()));
@@ -213,13 +213,13 @@ impl Endpoint {
         .await
     }
 
-    /// Takes a file away that nobody needs; nothing hangs on its success.
+    /// Deletes a file at the endpoint and ignores errors.
     pub async fn delete_file(&self, file: &str) {
         let _ = self.send(self.request(Method::DELETE, &format!("/files/{file}"))).await;
     }
 
-    /// Takes the words of a batch's line for those of a live answer: what the
-    /// endpoint does not take, it is asked without from here on.
+    /// Interprets the error of a batch request like that of a live request: if it names an
+    /// unsupported feature, later requests leave that out.
     #[must_use]
     pub fn understood(&self, _: &Prompt, error: ModelError) -> ModelError {
         self.learn_from_batch(self.without_key(error))
@@ -258,21 +258,21 @@ fn unlike(what: &str, json: &Json) -> ModelError {
     ModelError::Passing { message, wait: None, in_doubt: true }
 }
 
-/// A form with a file in it, read as it is sent.
+/// A multipart form with a file, read while it is sent.
 struct FileForm {
     head: Option<Bytes>,
     file: std::fs::File,
     tail: Option<Bytes>,
-    /// Bytes still to be sent.
+    /// Number of bytes still to be sent.
     left: u64,
 }
 
 impl FileForm {
-    /// The form and its content type.
+    /// Opens a file. Returns the content type and the form.
     fn open(path: &Path, name: &str) -> std::io::Result<(String, Self)> {
         let file = std::fs::File::open(path)?;
         let size = file.metadata()?.len();
-        // The name has a hash in it that no line of the file can have.
+        // The file name contains a hash, so no line of the file can contain the boundary.
         let boundary = format!("hqdl-{}", blake3::hash(name.as_bytes()).to_hex());
         let head = format!(
             "--{boundary}\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\

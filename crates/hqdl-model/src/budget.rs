@@ -1,7 +1,7 @@
-//! The budget: what a run may spend, in USD and in tokens. The worst case of a
-//! request is reserved before it leaves and settled after, so that no schedule
-//! of answers can overshoot. What may have been billed without an answer (a
-//! connection that broke after the request was sent) is counted as spent.
+//! The budget of a run, in USD and in tokens. The worst-case cost of a request is reserved before
+//! it is sent and settled afterwards, so that concurrent answers can never exceed the budget. A
+//! request that may have been billed without an answer (the connection broke after it was sent)
+//! counts as spent.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,24 +13,24 @@ use hqdl_spec::{Limits, Provider, Spec};
 use hqdl_values::format;
 use hqdl_values::usage::{Doubt, Spent};
 
-/// What may be spent; `None` is no cap.
+/// Spending limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Caps {
     /// USD.
     pub usd: Option<f64>,
     /// Tokens, input and output.
     pub tokens: Option<u64>,
-    /// Whether `usd` is what is left of the budget of the day.
+    /// Whether `usd` is the rest of the daily budget.
     pub is_of_day: bool,
 }
 
-/// What a run may spend (`None` is one that has yet to begin), and what of it is
-/// gone: spent, maybe spent without an answer, or held back for the worst case
-/// of requests under way in batches. What is gone today counts against the
-/// budget of the day.
+/// Returns the spending limits of a run and its cost so far; `run` is `None` if the run has not
+/// started. The cost includes requests that may have been billed without an answer, and
+/// reservations of batch requests in flight. Today's cost of all runs counts against the daily
+/// budget.
 ///
 /// # Errors
-/// [`FactsError`] when the journal cannot be read.
+/// [`FactsError`] if the journal cannot be read.
 pub fn allowance(
     history: &dyn History,
     limits: &Limits,
@@ -45,7 +45,7 @@ pub fn allowance(
     let mut is_of_day = false;
     if let Some(of_day) = limits.budget_usd_per_day {
         let today = history.spent_today()? + history.reserved_today()?.usd;
-        // What this run may still spend today, on top of what it has spent.
+        // The budget that this run has left today, plus its cost so far.
         let left = (of_day - today).max(0.0) + gone.usd;
         is_of_day = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
@@ -53,20 +53,20 @@ pub fn allowance(
     Ok((Caps { usd, tokens: limits.budget_tokens, is_of_day }, gone))
 }
 
-/// The budget is used up.
+/// Error: the budget is exhausted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the budget{} is reached: {}", if self.is_of_day() { " of the day" } else { "" }, self.words())]
 pub struct Reached {
-    /// The caps.
+    /// The spending limits.
     pub caps: Caps,
-    /// What was spent.
+    /// The cost so far.
     pub spent: Spent,
-    /// What the next request might cost.
+    /// The worst-case cost of the next request.
     pub next: Spent,
 }
 
 impl Reached {
-    /// Returns whether the budget of the day is used up.
+    /// Returns whether the daily budget is exhausted.
     #[must_use]
     pub fn is_of_day(&self) -> bool {
         self.caps.is_of_day && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
@@ -90,11 +90,11 @@ impl Reached {
     }
 }
 
-/// What a run may spend and has spent.
+/// The spending limits and the cost of a run.
 #[derive(Debug, Default)]
 pub struct Budget {
     caps: Caps,
-    /// USD that may be spent a day, by whoever uses these facts.
+    /// Daily limit in USD, for all users of these facts.
     of_day: Option<f64>,
     state: Mutex<BudgetState>,
     settled: Notify,
@@ -122,7 +122,7 @@ impl BudgetState {
 }
 
 impl Budget {
-    /// A budget of which `spent` is gone already.
+    /// Creates a budget of which `spent` is used.
     #[must_use]
     pub fn new(caps: Caps, spent: Spent) -> Self {
         Self {
@@ -133,11 +133,10 @@ impl Budget {
         }
     }
 
-    /// The budget of a run that begins, or is gone on with. Recordings spend
-    /// nothing, and have none.
+    /// Creates the budget of a new or resumed run. Recordings cost nothing and have no limits.
     ///
     /// # Errors
-    /// [`FactsError`] when the journal cannot be read.
+    /// [`FactsError`] if the journal cannot be read.
     pub fn of_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
         if spec.all_models().all(|m| m.provider == Provider::Replay) {
             return Ok(Self::default());
@@ -147,31 +146,31 @@ impl Budget {
         Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
     }
 
-    /// Whether anything is capped.
+    /// Returns whether any spending is limited.
     #[must_use]
     pub fn is_capped(&self) -> bool {
         self.caps != Caps::default()
     }
 
-    /// USD that may be spent a day: checked where all requests are noted, since
-    /// other runs spend of it, too.
+    /// Returns the daily limit in USD. It is checked where reservations are made, because other
+    /// runs share it.
     #[must_use]
     pub fn of_day(&self) -> Option<f64> {
         self.of_day
     }
 
-    /// The budget of the day does not cover a request: so much is gone.
+    /// Returns the error for a request that the daily budget does not cover.
     #[must_use]
     pub fn beyond(&self, gone: f64, next: Spent) -> Reached {
         let caps = Caps { usd: self.of_day, tokens: None, is_of_day: true };
         Reached { caps, spent: Spent { usd: gone, tokens: 0 }, next }
     }
 
-    /// Reserves the worst case of a request. While requests in flight hold
-    /// what it would need, it waits for them: most cost less than their worst.
+    /// Reserves the worst-case cost of a request. If requests in flight hold the necessary budget,
+    /// this waits for them, because most cost less than their worst case.
     ///
     /// # Errors
-    /// [`Reached`] when not even an idle budget covers it.
+    /// [`Reached`] if the budget does not cover the request even without requests in flight.
     pub async fn reserve(&self, worst: Spent) -> Result<Reservation<'_>, Reached> {
         loop {
             let settled = self.settled.notified();
@@ -197,13 +196,13 @@ impl Budget {
         }
     }
 
-    /// What is spent.
+    /// Returns the cost so far.
     #[must_use]
     pub fn spent(&self) -> Spent {
         self.state().spent
     }
 
-    /// What of it may have been spent without an answer, by this process.
+    /// Returns the part that this process may have spent without an answer.
     #[must_use]
     pub fn in_doubt(&self) -> Doubt {
         self.state().doubt
@@ -214,7 +213,7 @@ impl Budget {
     }
 }
 
-/// The worst case of a request on its way. Dropped unsettled, nothing was spent.
+/// The worst-case cost of a request in flight. Dropping it unsettled releases it.
 #[derive(Debug)]
 pub struct Reservation<'b> {
     budget: &'b Budget,
@@ -223,12 +222,12 @@ pub struct Reservation<'b> {
 }
 
 impl Reservation<'_> {
-    /// The request was answered, and used this.
+    /// Settles the reservation with the actual cost.
     pub fn settle(mut self, used: Spent) {
         self.used = used;
     }
 
-    /// The request may have been billed: count its worst case.
+    /// Settles the reservation at its worst-case cost, because the request may have been billed.
     pub fn settle_in_doubt(mut self) {
         self.used = self.worst;
         let mut state = self.budget.state();
@@ -243,7 +242,7 @@ impl Drop for Reservation<'_> {
         let mut state = self.budget.state();
         state.reserved.tokens = state.reserved.tokens.saturating_sub(self.worst.tokens);
         state.in_flight -= 1;
-        // No sum of fractions left behind when nothing is reserved.
+        // Reset to zero when nothing is reserved, to discard rounding errors.
         state.reserved.usd =
             if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
         state.spent.usd += self.used.usd;

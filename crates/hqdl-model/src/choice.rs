@@ -1,5 +1,5 @@
-//! Which model a cell is asked of, at which price, and under which name its answers
-//! are kept: decided here and nowhere else.
+//! Chooses the model for a cell, its price, and the name under which its answers are stored. This
+//! is the only place where this is decided.
 
 use std::sync::Arc;
 
@@ -7,34 +7,33 @@ use super::Model;
 use hqdl_facts::{FactsError, History, Wanted};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
 
-/// Whom the cells of an expansion are asked of.
+/// The model for the cells of an expansion.
 #[derive(Clone)]
 pub struct ModelChoice {
-    /// The name that facts know the model by.
+    /// The name that facts are stored under.
     pub name: String,
-    /// The model, where it is not the one that a run asks of all.
+    /// The model, if it differs from the run's model.
     pub endpoint: Option<Arc<dyn Model>>,
-    /// Whose facts may be reused.
+    /// Which models' facts may be reused.
     pub reuse: Reuse,
-    /// What is paid, in USD per million tokens.
+    /// The price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Whether it is paid by nobody, and counts against no budget.
+    /// Whether it is free and counts against no budget.
     pub is_free: bool,
-    /// The most tokens an answer may have.
+    /// Maximum number of tokens of an answer.
     pub max_output: u64,
-    /// Further fields of a request's body.
+    /// Additional fields of the request body.
     pub parameters: ModelParameters,
-    /// The form of the answers.
+    /// The format of the answers.
     pub format: Format,
-    /// Rows that a request may hold.
+    /// Maximum number of rows per request.
     pub rows: u32,
-    /// The model whose tokenizer counts where the endpoint does not.
+    /// Name of the model whose tokenizer is used if the endpoint reports no usage.
     pub tokenizer: String,
 }
 
-/// Whom the cells of an expansion of a spec are asked of: the model that it names, or
-/// that of `[model]`. `connected` are the models that the spec's settings name;
-/// without them, cells can be looked up only.
+/// Chooses the model for an expansion's cells: the one that the expansion names, or that of
+/// `[model]`. `connected` contains the models of the spec; without it, cells can only be looked up.
 #[must_use]
 pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion) -> ModelChoice {
     let named = expansion.model.as_deref();
@@ -51,7 +50,7 @@ pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion)
         parameters: settings.parameters.clone(),
         format: expansion.format.unwrap_or_else(|| connected.map_or(Format::Json, Model::format)),
         rows: match most {
-            // Nothing would show that an answer is of its own image, and not of another's.
+            // With several images, an answer could not be matched to its image.
             _ if expansion.has_images() => 1,
             Some(most) => most.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
@@ -62,7 +61,7 @@ pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion)
 }
 
 impl ModelChoice {
-    /// The columns of an expansion as the facts know them, answered by this model.
+    /// Returns the requirements of an expansion's columns for answers of this model.
     ///
     /// # Errors
     /// [`FactsError::Journal`].

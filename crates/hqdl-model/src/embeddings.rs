@@ -1,6 +1,6 @@
-//! `/v1/embeddings` of an OpenAI-compatible endpoint, as a [`Model`]: what may be
-//! spent and how fast it may be asked hold for it as for any. Its prompt is a
-//! JSON array of texts, its reply a JSON array of vectors in their order.
+//! `/v1/embeddings` of an OpenAI-compatible endpoint, as a [`Model`] with the usual budgets and
+//! rate limits. The prompt is a JSON array of texts, the reply a JSON array of vectors in their
+//! order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +25,17 @@ pub struct EmbeddingsEndpoint {
 }
 
 impl EmbeddingsEndpoint {
-    /// The endpoint that the settings name, under the limits of all who ask it with
-    /// these facts.
+    /// Creates the endpoint of the settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
-    /// [`SetupError`] without its key.
+    /// [`SetupError`] if the API key is missing.
     pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
         let endpoint =
             Endpoint::shared(&settings.model, super::per_minute(limits), limits.per, facts)?;
         Ok(Self { endpoint, timeout: settings.timeout })
     }
 
-    /// The prompt that asks for the vectors of some texts.
+    /// Returns the prompt for the vectors of some texts.
     #[must_use]
     pub fn prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
@@ -54,7 +53,7 @@ impl EmbeddingsEndpoint {
         }
     }
 
-    /// The vectors of a reply, in the order of the texts.
+    /// Returns the vectors of a reply, in the order of the texts.
     #[must_use]
     pub fn vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
         serde_json::from_str(&reply.content).ok()
@@ -99,7 +98,7 @@ impl EmbeddingsEndpoint {
                 format!("the endpoint's reply is not a list of {count} embeddings: {shown}");
             return Err(ModelError::Passing { message, wait: None, in_doubt: true });
         }
-        // A vector is no output: whatever is said of tokens is said of the input.
+        // Embeddings have no output tokens, so all reported tokens are input.
         let said = json.get("usage").map(SaidTokens::read).unwrap_or_default();
         let said = SaidTokens {
             input: said.input.max(said.total),

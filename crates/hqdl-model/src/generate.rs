@@ -1,12 +1,11 @@
-//! Generation: batches × model → facts, each batch kept before the next step.
+//! Generation: asks the model about row batches and stores the facts, one batch at a time.
 //!
-//! Batches come through a bounded channel from whoever walks the keys, so
-//! memory does not grow with their number. Up to `concurrency` of them are
-//! under way; each is asked, read, and kept by itself, and only rows that
-//! failed are asked again, in smaller batches. A request that fails as a whole is
-//! split until the rows at fault stand alone (`liveness.rs`). One row's failure is
-//! data; what stops a run is an endpoint that refuses or is gone, a disk that
-//! fails, or the user.
+//! Batches arrive through a bounded channel from the task that enumerates the keys, so memory does
+//! not grow with their number. Up to `concurrency` requests are in flight. Each is sent, parsed and
+//! stored by itself. Only failed rows are asked again, in smaller batches. A request that fails as
+//! a whole is split until the failing rows are alone (`circuit_breaker.rs`). The failure of a row
+//! is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or if
+//! the user interrupts it.
 
 mod claim;
 mod elsewhere;
@@ -57,69 +56,69 @@ use hqdl_values::cell::{State, Tally};
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::{ColumnUsage, Spent};
 
-/// How often a row is asked about, at the last alone, before it is given up as
-/// invalid.
+/// Maximum number of attempts at a row, the last one alone, before it is stored as invalid.
 const ATTEMPTS: u32 = 3;
-/// The same where a row has a form of its own when it is asked alone: after the others, that one.
+/// Maximum number of attempts if a row has its own prompt format when asked alone: once with other
+/// rows, once alone.
 const SIMPLEST_ATTEMPTS: u32 = 2;
 
-/// How long there is nothing to ask until rows that others ask about are looked at.
+/// How long generation is idle before it checks the rows that other runs have claimed.
 const COME_BACK: Duration = Duration::from_millis(50);
 
-/// What a run asks of an expansion: what all its requests share.
+/// State shared by all requests of a run about one expansion.
 pub struct Context {
     /// The run.
     pub run: Arc<ModelRun>,
     /// The expansion.
     pub expansion: Arc<Expansion>,
-    /// How the facts know it.
+    /// The requirements of its columns.
     pub wanted: Arc<Wanted>,
-    /// Whom its cells are asked of.
+    /// The model choice for its cells.
     pub choice: ModelChoice,
-    /// Used so far by the columns of this expansion.
+    /// Usage of the expansion's columns so far.
     pub columns: Mutex<Vec<ColumnUsage>>,
-    /// What prompts were made from.
+    /// Cached prompt frames.
     pub frames: Frames,
-    /// Rows that a request may hold now: fewer when answers come back
-    /// misaligned or unreadable, more again when they do not.
+    /// Rows per request: decreases when answers are misaligned or unreadable, and increases when
+    /// they are not.
     pub packing: Packing,
-    /// How long an answer may be.
+    /// Limit of the answer length.
     pub output_cap: OutputCap,
-    /// Whether it was told that the endpoint counts more than there can be.
+    /// Whether the user was warned that the endpoint reports more tokens than possible.
     pub told: AtomicBool,
-    /// Whether the user was told that the endpoint sends no finish reason.
+    /// Whether the user was warned that the endpoint sends no finish reason.
     pub told_unfinished: AtomicBool,
-    /// Whether cells that batches under way ask for are left to these.
+    /// Whether to skip cells that open batch jobs ask for.
     pub beside_batches: bool,
-    /// All keys of the expansion, where they are known: a request for one row accepts a misspelt
-    /// key that is none of them.
+    /// All keys of the expansion, if known. A request for one row then accepts a misspelled key
+    /// that is none of them.
     pub known_keys: Option<Arc<ExpansionKeys>>,
-    /// Loaded when first needed.
+    /// Loaded on first use.
     pub tokenizer: OnceLock<Tokenizer>,
 }
 
-/// A request whose reply is at hand.
+/// A request whose reply has arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ArrivedReply<'a> {
-    /// The rows and columns it asked for.
+    /// The requested rows and columns.
     pub cut: &'a RowBatch,
-    /// What its prompt was made from.
+    /// The frame of its prompt.
     pub frame: &'a PromptFrame,
-    /// Its prompt.
+    /// The prompt.
     pub prompt: &'a Prompt,
-    /// How often its rows were asked about, this time included.
+    /// Number of attempts at its rows, including this one.
     pub attempt: u32,
-    /// The note of what was reserved for it, by id in the journal.
+    /// The id of its reservation in the journal.
     pub note: Option<ReservationId>,
-    /// What was reserved for it.
+    /// The worst-case cost that was reserved.
     pub worst: Spent,
-    /// The request of a parcel that this was, by id in the journal.
+    /// The id in the journal of the batch request that it answers.
     pub answers: Option<i64>,
 }
 
-/// Asks about all batches that come; returns when there are no more and all is
-/// kept, or at the first thing that stops the run. What is in flight then is
-/// waited for: it is paid for.
+/// Asks about all batches from the channel. Returns when the channel is closed and everything is
+/// stored, or at the first error that stops the run. It still waits for the requests in flight,
+/// because they are paid for.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -129,14 +128,13 @@ pub async fn generate(
 ) -> Result<(), Stopped> {
     let mut interrupt = context.run.interrupt.clone();
     let mut tasks: JoinSet<Result<Settled, Stopped>> = JoinSet::new();
-    // Requests that failed while nothing else was answered.
+    // Requests that failed while no other request was answered.
     let mut asides: Vec<Aside> = Vec::new();
     let mut backlog = Backlog::default();
     let mut stopped = None;
     let mut open = true;
     let mut watching = true;
-    // True when the run is to end, for whichever reason: waits end, and
-    // nothing more is asked.
+    // Becomes true when the run must end, for any reason: waits end, and no more requests are sent.
     let (stop, stopping) = watch::channel(false);
     let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_far()));
     let gate = RequestGate { stopping, slots: Arc::clone(&slots) };
@@ -162,7 +160,7 @@ pub async fn generate(
                 if changed.is_ok() {
                     stopped = Some(Stopped::Interrupted);
                 }
-                // Nobody is left who could interrupt.
+                // The sender is gone, so no interrupt can arrive.
                 watching = changed.is_ok();
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
@@ -185,7 +183,7 @@ pub async fn generate(
                     None => open = false,
                 }
             }
-            // Whoever walks the keys may wait for these.
+            // The task that enumerates the keys may wait for these rows.
             () = tokio::time::sleep(COME_BACK), if free && open && !backlog.is_empty() => {
                 if let Some(next) = backlog.next() {
                     tasks.spawn(come_back(Arc::clone(&context), next, gate.clone()));
@@ -201,7 +199,7 @@ pub async fn generate(
     for aside in asides {
         context.give_up(aside).await?;
     }
-    // However few they were: it is not there.
+    // Even a few failures mean that the endpoint is gone if nothing was ever answered.
     let stopped = stopped.or_else(|| context.run.liveness.never_answered().map(Stopped::Gone));
     if let Some(why) = &stopped {
         info!(%why, "stops before its end");
@@ -209,20 +207,20 @@ pub async fn generate(
     stopped.map_or(Ok(()), Err)
 }
 
-/// What requests of a run go through together.
+/// Stop signal and concurrency slots that the requests of a run share.
 #[derive(Clone)]
 struct RequestGate {
-    /// Becomes true when the run is to end.
+    /// Becomes true when the run must end.
     stopping: watch::Receiver<bool>,
     slots: Arc<Slots>,
 }
 
-/// Rows that are to be asked about.
+/// Rows that must be asked for.
 struct Todo {
     cut: RowBatch,
-    /// How often they were asked about, this time included.
+    /// Number of attempts at the rows, including this one.
     attempt: u32,
-    /// Answers there were when the request that they are a piece of was split.
+    /// For a part of a split request: the number of answers when it was split.
     piece_since: Option<u64>,
 }
 
@@ -232,18 +230,18 @@ impl Todo {
     }
 }
 
-/// What a task leaves.
+/// The outcome of a task.
 #[derive(Default)]
 struct Settled {
-    /// Set aside until the endpoint answers.
+    /// Requests that are deferred until the endpoint answers.
     asides: Vec<Aside>,
-    /// What others are asking about.
+    /// Rows that other runs have claimed.
     elsewhere: Vec<Elsewhere>,
-    /// The same, looked at: nobody has brought it yet.
+    /// Rows that other runs have claimed and that are still missing.
     missing: Vec<Elsewhere>,
 }
 
-/// A batch, to its end: claimed, asked, read, kept; its failed rows asked again.
+/// Processes a batch: claims, asks, parses and stores it, and asks again about its failed rows.
 async fn settle(
     context: Arc<Context>,
     mut left: Vec<Todo>,
@@ -272,7 +270,7 @@ async fn settle(
             );
             let todo = Todo { cut, attempt, piece_since };
             let (again, aside) = ask(&context, todo, &gate).instrument(span).await?;
-            // The first of them is the next.
+            // Reverse them, because `stack` is a stack.
             left.extend(again.into_iter().rev());
             settled.asides.extend(aside);
         }
@@ -280,8 +278,8 @@ async fn settle(
     Ok(settled)
 }
 
-/// Asks one request and keeps what it brings. Returns what to ask again, and what
-/// to ask when the endpoint answers.
+/// Sends one request and stores the answers. Returns the rows to ask again, and the request if it
+/// is deferred.
 async fn ask(
     context: &Context,
     todo: Todo,
@@ -318,7 +316,7 @@ async fn ask(
     let asked = tokio::select! {
         biased;
         asked = errand.run() => asked,
-        // Waiting for a limit or for better times: nothing is paid for yet.
+        // It was waiting for a limit or a retry, so nothing is paid for.
         () = stopped_off_wire(&gate.stopping, &errand) => return Ok((Vec::new(), None)),
     };
     record.seconds = began.elapsed().as_secs_f64();
@@ -347,14 +345,14 @@ async fn ask(
     Ok((again.collect(), None))
 }
 
-/// Ends when the run is to end.
+/// Completes when the run must end.
 async fn stopped(stopping: &watch::Receiver<bool>) {
     if stopping.clone().wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Ends when the run is to end and the errand is not with the endpoint.
+/// Completes when the run must end and the endpoint is not processing the request.
 async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &RetryingRequest<'_>) {
     stopped(stopping).await;
     while errand.on_wire.load(Ordering::Relaxed) {
@@ -363,7 +361,7 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &RetryingReq
 }
 
 impl Context {
-    /// What a run asks of an expansion.
+    /// Creates the context of an expansion.
     #[must_use]
     pub fn new(
         run: &Arc<ModelRun>,
@@ -388,12 +386,12 @@ impl Context {
         }
     }
 
-    /// Who is asked.
+    /// The model to ask.
     pub(crate) fn endpoint(&self) -> &dyn Model {
         self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
     }
 
-    /// The record of a request that is being asked now.
+    /// Creates the completion record of a request that is being sent.
     pub(crate) fn record(&self, cut: &RowBatch, prompt_hash: String) -> Completion {
         Completion {
             run: self.run.id,
@@ -406,15 +404,15 @@ impl Context {
         }
     }
 
-    /// Tokens of a request whose endpoint does not say: of what came back, and all
-    /// that was allowed when that much was written and not shown.
+    /// Counts the tokens of a request whose endpoint reports no usage. The output is what was
+    /// received, or the maximum if the reply was truncated at it, because part of it may be hidden.
     pub(crate) fn count(&self, frame: &PromptFrame, prompt: &Prompt, reply: &Reply) -> Tokens {
         let tokenizer = self.tokenizer();
         let counted = tokenizer.count(&reply.content) + tokenizer.count(&reply.beside);
         let mut output = if tokenizer.is_exact() {
             counted
         } else {
-            // Only what is certain goes beyond what was allowed: a guess stops no run.
+            // Only the certain part may exceed the maximum: an estimate must not stop a run.
             let allowed = prompt.max_output.max(tokenizer.at_least(counted));
             tokenizer.at_most(counted).min(allowed)
         };
@@ -422,15 +420,15 @@ impl Context {
             output = output.max(prompt.max_output);
         }
         let input = self.input_tokens(frame, prompt, true);
-        // The endpoint may have written all of it to its prompt cache.
+        // The endpoint may have written the whole prompt to its cache.
         let rates = self.choice.price.map(|price| price.rates(input));
         let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
         let cache_write = if is_dearer { input } else { 0 };
         Tokens { input, output, cache_write, ..Tokens::default() }
     }
 
-    /// Returns the tokens that a reply can plausibly have taken. The least is half of what is counted
-    /// here, or a quarter where the tokenizer is estimated.
+    /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
+    /// quarter of it if the tokenizer is an estimate.
     pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
         let most =
             Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
@@ -439,7 +437,7 @@ impl Context {
             return PlausibleTokens { most, ..PlausibleTokens::default() };
         }
         let tokenizer = if self.run.counts { self.tokenizer() } else { Tokenizer::Estimate };
-        // What an image takes is known as a maximum only.
+        // Only the maximum of an image's tokens is known.
         let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
         let text = prompt.input_tokens.saturating_sub(tokenizer.of_prompt_at_most(images));
         let least = Tokens {
@@ -450,12 +448,11 @@ impl Context {
         PlausibleTokens { least, most, is_counted: self.run.counts }
     }
 
-    /// Reads a reply that comes with its tokens, keeps what it brings, and
-    /// returns what to ask again.
+    /// Parses a reply, stores its answers, and returns the rows to ask again.
     ///
     /// # Errors
-    /// [`Stopped`]; [`ModelError::Usage`] when the reported usage cannot be true, and
-    /// all is kept.
+    /// [`Stopped`]. With [`ModelError::Usage`], the reported usage is implausible, and all answers
+    /// are stored.
     pub(crate) async fn take_in(
         &self,
         asked: ArrivedReply<'_>,
@@ -471,9 +468,9 @@ impl Context {
         let price = reply.price(self.choice.price.as_ref());
         record.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
         let cost = record.cost_usd;
-        // What the endpoint, or we, kept it from saying is no fault of its rows.
+        // If the endpoint or hqdl cut the reply short, its rows are not at fault.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
-        // What is asked in the simplest form already would be asked the same again.
+        // A row that was already asked in the simplest format would get the same prompt again.
         let is_answered = frame.has_simplest_form()
             && cut.gaps.len() == 1
             && reply.finish() == Finish::Stop
@@ -514,7 +511,7 @@ impl Context {
         Ok(smaller(again, cut, attempt + 1, frame))
     }
 
-    /// Whether a sound answer ended at its cap, and may have more.
+    /// Returns whether a sound answer was truncated at its cap, so that a longer one may succeed.
     fn was_cut_short(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
         if !reply.truncated {
             self.output_cap.learn(prompt, tokens);
@@ -529,7 +526,7 @@ impl Context {
                     && self.output_cap.was_too_small(prompt, tokens))
     }
 
-    /// Prints once that the endpoint does not say whether its answers are complete.
+    /// Warns once that the endpoint does not report whether its answers are complete.
     fn warn_of_no_finish_reason(&self, frame: &PromptFrame) {
         if frame.format == Format::Csv && !self.told_unfinished.swap(true, Ordering::Relaxed) {
             let note = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
@@ -537,8 +534,8 @@ impl Context {
         }
     }
 
-    /// Stops the run if the usage that the endpoint reports cannot be true; where nothing costs
-    /// anything, that is noted, once.
+    /// Stops the run if the reported usage is implausible. If nothing is billed or capped, it only
+    /// warns, once.
     fn check_usage(
         &self,
         said: Tokens,
@@ -555,7 +552,7 @@ impl Context {
             return Ok(());
         }
         if !self.run.counts {
-            // Its input was an estimate.
+            // The worst case was computed from an estimate, so count its input now.
             let input = self.input_tokens(frame, prompt, true);
             worst = Spent::worst(input, prompt.max_output, price);
         }
@@ -569,8 +566,8 @@ impl Context {
         Ok(())
     }
 
-    /// Input tokens of a prompt: counted where a limit or a budget depends on
-    /// it, with room for what an endpoint wraps around; else estimated.
+    /// Returns the input tokens of a prompt. They are counted if a limit or a budget depends on
+    /// them, with a margin for what the endpoint adds; otherwise they are estimated.
     fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
         let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
         if !counts {

@@ -1,11 +1,11 @@
-//! Images in requests, and what endpoints say against them.
+//! Images in requests, and the errors of endpoints about them.
 
 use serde_json::{Value as Json, json};
 
 use super::ModelError;
 use hqdl_prompt::Prompt;
 
-/// What endpoints say of a model that sees nothing.
+/// Phrases of endpoints' errors about models without image input.
 const BLIND: [&str; 15] = [
     // OpenAI, Azure
     "image_url is only supported by certain models",
@@ -28,11 +28,11 @@ const BLIND: [&str; 15] = [
     "unknown variant `image_url`",
     "vision is not supported",
     "does not support vision",
-    // Groq, and whoever knows texts alone
+    // Groq, and other endpoints that accept only text
     "content must be a string",
 ];
 
-/// Puts the images of a prompt behind its text.
+/// Adds the images of a prompt after its text.
 pub(super) fn write(body: &mut Json, prompt: &Prompt) {
     if prompt.images.is_empty() {
         return;
@@ -45,21 +45,21 @@ pub(super) fn write(body: &mut Json, prompt: &Prompt) {
     }
 }
 
-/// Whether a refusal of a request with images says that the model takes none.
+/// Returns whether an error means that the model accepts no images.
 pub(super) fn is_blind(error: &ModelError) -> bool {
-    // Ollama and llama.cpp take it for an error of their own, which may pass.
+    // Ollama and llama.cpp report it as a temporary failure.
     let (ModelError::Refused { status: 400 | 404 | 415 | 422, message }
     | ModelError::Passing { message, in_doubt: false, .. }) = error
     else {
         return false;
     };
     let lower = message.to_lowercase();
-    // Some take images, and fetch none.
+    // Some models accept images, but cannot fetch URLs.
     !lower.contains("image url") && BLIND.iter().any(|w| lower.contains(w))
 }
 
-/// What a failure of a request with images means: one that speaks of the image is of
-/// that image alone.
+/// Converts the rejection of a request with images: an error about an image affects only that
+/// image.
 pub(super) fn explained(error: ModelError) -> ModelError {
     match error {
         ModelError::Refused { status: status @ (400 | 413 | 415 | 422), message }

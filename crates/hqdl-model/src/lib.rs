@@ -1,5 +1,5 @@
-//! Who is asked: the trait [`Model`], an OpenAI-compatible endpoint, and
-//! recordings that answer offline. All answers take the same way from here.
+//! Models: the trait [`Model`], an OpenAI-compatible endpoint, and recordings that answer offline.
+//! All requests go through this crate.
 
 pub mod batch;
 pub mod budget;
@@ -46,44 +46,44 @@ use hqdl_spec::{Format, Limits, PriceTable, Provider, Spec};
 use hqdl_values::usage::Spent;
 pub use hqdl_values::usage::Tokens;
 
-/// How often a request is tried in all.
+/// Maximum number of attempts of a request.
 pub(crate) const TRIES: usize = 6;
-/// The first pause between tries; it doubles, and chance shortens it.
+/// Longest first pause between attempts. It doubles with every attempt and has full jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
-/// The longest pause, unless the endpoint asks for a longer one.
+/// Longest pause between attempts, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// All pauses of a request together.
+/// Longest total of all pauses of a request.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Why there is no reply.
+/// Error of a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// The endpoint refuses all requests like this one; the run must stop.
+    /// The endpoint rejects all requests like this one; the run must stop.
     #[error("the endpoint answers {status}: {message}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// What the endpoint says.
+        /// Message from the endpoint.
         message: String,
     },
-    /// This may pass: a limit, an overload, a broken connection.
+    /// A temporary failure: a limit, an overload or a broken connection.
     #[error("{message}")]
     Passing {
-        /// What happened.
+        /// Description of the failure.
         message: String,
-        /// How long the endpoint asks to wait.
+        /// The pause that the endpoint asks for.
         wait: Option<Duration>,
-        /// Whether it may have been billed all the same.
+        /// Whether the request may have been billed.
         in_doubt: bool,
     },
-    /// The endpoint cannot be reached, so nothing was sent.
+    /// The endpoint cannot be reached; nothing was sent.
     #[error("{message}")]
     NoConnection {
-        /// What happened.
+        /// Description of the failure.
         message: String,
-        /// What to do about it.
+        /// Advice for the user.
         hint: String,
-        /// Whether it will not pass by waiting.
+        /// Whether retrying is pointless.
         lasting: bool,
     },
     /// The budget does not cover the request.
@@ -92,115 +92,112 @@ pub enum ModelError {
     /// The prompt is longer than the model's context.
     #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
-    /// The endpoint refuses what the request holds; it answers others.
+    /// The endpoint rejects the content of the request, but answers other requests.
     #[error("the endpoint's content filter rejected the request: {0}")]
     Filtered(String),
-    /// It was not answered in time, or with more than is read; it may have been
-    /// billed, and fewer rows may be answered.
+    /// The request timed out, or the reply was larger than the limit. It may have been billed. A
+    /// request with fewer rows may succeed.
     #[error("{0}")]
     Unfinished(String),
-    /// The endpoint reports a usage that cannot be true.
+    /// The endpoint reports an implausible usage.
     #[error(transparent)]
     Usage(#[from] ImplausibleUsage),
-    /// The model takes no images, and was to be shown one.
+    /// The prompt has an image, but the model accepts none.
     #[error("{model} does not accept images: {message}")]
     NoImages {
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// What its endpoint says.
+        /// Message from the endpoint.
         message: String,
     },
-    /// This request cannot be answered, others may.
+    /// This request cannot be answered, but others may be.
     #[error("{0}")]
     NoAnswer(String),
 }
 
-/// A reply to come.
+/// Future of a reply.
 pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
 
-/// The turn of a request to come; `None` where there are no limits.
+/// Future of a permit; `None` if there are no limits.
 pub type Admitting<'a> = Pin<Box<dyn Future<Output = Option<Admitted>> + Send + 'a>>;
 
-/// Something that answers prompts.
+/// A model that answers prompts.
 pub trait Model: Send + Sync {
-    /// What facts are kept under: the name, and for recordings which ones.
+    /// The name that facts are stored under. For recordings it includes a hash of their content.
     fn name(&self) -> &str;
 
-    /// Waits until a prompt may be sent, under the limits.
+    /// Waits until the rate limits allow a prompt.
     fn admit<'a>(&'a self, _: &'a Prompt) -> Admitting<'a> {
         Box::pin(std::future::ready(None))
     }
 
-    /// Returns for how long the endpoint still wants to be left alone.
+    /// Returns how long the endpoint still rejects requests.
     fn remaining_pause(&self) -> RemainingPause<'_> {
         Box::pin(std::future::ready(None))
     }
 
-    /// Sends one prompt, once.
+    /// Sends a prompt, without retries.
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
 
-    /// The most rows it answers in one request.
+    /// Maximum number of rows that it answers in one request.
     fn rows_at_most(&self) -> Option<u32> {
         None
     }
 
-    /// Whether the same prompt always gets the same reply, so that asking
-    /// again is of no use.
+    /// Returns whether the same prompt always gets the same reply, so that retrying is pointless.
     fn repeats_itself(&self) -> bool {
         false
     }
 
-    /// Whether it always answers with all columns of a row, whichever are asked
-    /// for.
+    /// Returns whether it always answers all columns of a row, even if only some are requested.
     fn answers_whole_rows(&self) -> bool {
         false
     }
 
-    /// Whether it finds its answers by the hash of a prompt.
+    /// Returns whether it looks up its answers by the hash of the prompt.
     fn finds_by_prompt(&self) -> bool {
         false
     }
 
-    /// Where it takes batches, when it does.
+    /// Returns the endpoint of its Batch API, if it has one.
     fn batches(&self) -> Option<&openai::Endpoint> {
         None
     }
 
-    /// Whether its answers are paid for when they are asked: not those of
-    /// recordings.
+    /// Returns whether its answers are billed; those of recordings are not.
     fn bills(&self) -> bool {
         false
     }
 
-    /// Holds back requests until the endpoint has reported plausible usage; `None` where usage is
-    /// not reported.
+    /// Returns the gate that delays requests until the endpoint has reported plausible usage;
+    /// `None` if usage is not reported.
     fn usage_gate(&self) -> Option<&UsageGate> {
         None
     }
 
-    /// Notes whether the usage that the endpoint reported was plausible.
+    /// Records whether the usage that the endpoint reported was plausible.
     fn note_usage(&self, _is_plausible: bool) {}
 
-    /// What was learnt of it since this was last asked, for the user to know.
+    /// Returns and clears the warnings for the user since the last call.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The format it answers best in.
+    /// The answer format that suits it best.
     fn format(&self) -> Format {
         Format::Json
     }
 
-    /// Another of the spec's models, by the name it has there.
+    /// Returns another model of the spec by its name there.
     fn other(&self, _: &str) -> Option<Arc<dyn Model>> {
         None
     }
 }
 
-/// The models that the settings name.
+/// Connects to the models of a spec.
 ///
 /// # Errors
-/// [`SetupError`] when its key or its recordings are missing.
+/// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
@@ -210,11 +207,10 @@ pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     })
 }
 
-/// The models that the settings name, asked under limits that are shared by all
-/// who ask them with these facts.
+/// Connects to the models of a spec, with rate limits that are shared by all users of these facts.
 ///
 /// # Errors
-/// [`SetupError`] when its key or its recordings are missing.
+/// [`SetupError`] if the API key or the recordings are missing.
 pub fn connect_with(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
     models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
@@ -229,8 +225,8 @@ fn per_minute(limits: &Limits) -> PerMinute {
     PerMinute { requests: limits.requests_per_minute, tokens: limits.tokens_per_minute }
 }
 
-/// The endpoint that the settings name, to write requests for and not to send
-/// any: its key is not needed.
+/// Returns the endpoint of a spec for writing request files. It sends nothing, so it needs no API
+/// key.
 ///
 /// # Errors
 /// [`SetupError::Client`].
@@ -250,11 +246,11 @@ fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// The models that the settings name, for plans: their names and habits, without
-/// a key. Asking them is an error.
+/// Returns the models of a spec for plans: their names and profiles, without an API key. Asking
+/// them is an error.
 ///
 /// # Errors
-/// [`SetupError`] when recordings cannot be read.
+/// [`SetupError`] if recordings cannot be read.
 pub fn for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => Ok(Arc::new(Planned(spec.model.name.clone()))),
@@ -262,7 +258,7 @@ pub fn for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     })
 }
 
-/// A model that is only planned with.
+/// A model for plans only.
 struct Planned(String);
 
 impl Model for Planned {
@@ -275,8 +271,8 @@ impl Model for Planned {
     }
 }
 
-/// Tries again what failed in a way that may pass, with exponential pauses and
-/// full jitter, or as long as the endpoint says.
+/// Retries temporary failures, after exponential pauses with full jitter, or after the pause that
+/// the endpoint asks for.
 async fn persistently<T, E: EndpointTrouble, F>(
     tries: usize,
     attempt: impl FnMut() -> F,
@@ -308,9 +304,9 @@ where
         .await
 }
 
-/// What may have gone wrong with the endpoint, or else.
+/// An error that may be one of the endpoint.
 trait EndpointTrouble: std::fmt::Display {
-    /// What the endpoint did, when it was that.
+    /// Returns the endpoint's error, if it is one.
     fn model_error(&self) -> Option<&ModelError>;
 }
 
@@ -329,62 +325,60 @@ impl EndpointTrouble for RequestError {
     }
 }
 
-/// One prompt on its way to an answer: asked, and asked again when the trouble
-/// may pass, with exponential pauses and full jitter, or as long as the endpoint
-/// says. Every try pays: its worst case is reserved before it leaves and settled
-/// after.
+/// A request that is retried while its failures are temporary, with exponential pauses and full
+/// jitter, or after the pause that the endpoint asks for. Every attempt is paid for: its worst-case
+/// cost is reserved before it is sent and settled afterwards.
 pub struct RetryingRequest<'a> {
-    /// Who is asked.
+    /// The model.
     pub model: &'a dyn Model,
-    /// What is asked.
+    /// The prompt.
     pub prompt: &'a Prompt,
-    /// What may be spent.
+    /// The budget of the request.
     pub budget: &'a Budget,
-    /// At which price.
+    /// The price of the model.
     pub price: Option<&'a PriceTable>,
-    /// Counts the tokens of a reply whose endpoint does not say.
+    /// Counts the tokens of a reply without reported usage.
     pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
-    /// The tokens that a reply can plausibly have taken.
+    /// Returns the plausible token range of a reply.
     pub plausible: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
-    /// Whether the request is with the endpoint now; starts as false.
+    /// Whether the endpoint is processing the request now; starts as false.
     pub on_wire: AtomicBool,
-    /// How often it may be tried in all.
+    /// Maximum number of attempts.
     pub most_tries: usize,
-    /// How often it was tried; starts at 0.
+    /// Number of attempts so far; starts at 0.
     pub tries: AtomicU32,
-    /// Whether a reply that broke off holds anything to keep.
+    /// Returns whether an incomplete reply contains answers to keep.
     pub holds: &'a (dyn Fn(&Reply) -> bool + Sync),
-    /// What it takes one of while it is with the endpoint.
+    /// Slots of the endpoint; the request holds one while the endpoint processes it.
     pub slots: Option<&'a Slots>,
-    /// Where what it may cost is noted, for a model that bills.
+    /// Ledger that records the worst-case cost; `None` for free models.
     pub ledger: Option<Ledger<'a>>,
-    /// Told for how long the endpoint wants to be left alone, if the request waits for more than
-    /// 5 s.
+    /// Called with the remaining pause if the request must wait for the endpoint for more than 5 s.
     pub tell_pause: &'a (dyn Fn(Duration) + Sync),
 }
 
-/// A wait that a user is told of.
+/// A wait longer than this is reported to the user.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
-/// Where a run notes what its requests may cost.
+/// Ledger of a run: stores the worst-case cost of its requests.
 #[derive(Clone, Copy)]
 pub struct Ledger<'a> {
-    /// Who writes.
+    /// The facts that store it.
     pub facts: &'a Facts,
     /// The run.
     pub run: RunId,
 }
 
-/// Why an errand brought nothing.
+/// Error of a [`RetryingRequest`].
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// There is no reply.
+    /// The model returned no reply.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// What it may cost cannot be noted, so nothing was sent.
+    /// The worst-case cost could not be stored, so nothing was sent.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// Nothing more is to be sent.
+    /// The run is ending, so nothing was sent.
     #[error("not sent, because the run ended")]
     Unsent,
 }
@@ -396,26 +390,26 @@ impl From<Reached> for RequestError {
 }
 
 impl RetryingRequest<'_> {
-    /// Runs the errand; a reply comes with its tokens, and with the note of what
-    /// was reserved for it. What a reply cost that broke off is in doubt: its tokens
-    /// are none, and its note stands.
+    /// Runs the request with retries. Returns the reply with its tokens, and the id of its
+    /// reservation. An incomplete reply may have been billed: its tokens are 0, and its reservation
+    /// is kept.
     ///
     /// # Errors
-    /// The last trouble there was.
+    /// The error of the last attempt.
     pub async fn run(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         persistently(self.most_tries, || self.once()).await
     }
 
-    /// Tries once.
+    /// Runs one attempt.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of the attempt.
     pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst = Spent::worst(input, output, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
-        // Whoever waits here has reserved nothing yet.
+        // Wait here before anything is reserved.
         let gate = self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::bills));
         let turn = match gate {
             Some(gate) => gate.enter().await,
@@ -480,7 +474,8 @@ impl RetryingRequest<'_> {
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
-                // A request that failed counts, too; most count its words alone.
+                // A failed request counts against the rate limits, too; most endpoints count its
+                // input only.
                 let used = if in_doubt { worst.tokens } else { input };
                 admitted.into_iter().for_each(|a| a.settle(used));
                 if let (Some(ledger), Some(note)) = (self.ledger, note) {
@@ -494,8 +489,8 @@ impl RetryingRequest<'_> {
         settled
     }
 
-    /// Notes whether the reported usage is plausible. If not, nothing more is sent: the run stops
-    /// once the answer is kept.
+    /// Records whether the reported usage is plausible. If not, no more requests are sent, and the
+    /// run stops once the answer is stored.
     fn check_report(&self, reply: &Reply, tokens: Tokens, worst: Spent) {
         let is_above = (self.plausible)(reply).is_counted
             && ImplausibleUsage::above(tokens, worst, self.price).is_some();
@@ -506,8 +501,8 @@ impl RetryingRequest<'_> {
         }
     }
 
-    /// Makes the request ready to leave: it has its turn and its slot, and is noted. What
-    /// is noted is sent or taken back, so from then on it counts as on the wire.
+    /// Acquires a permit and a slot, and reserves the worst-case cost. A reservation is either sent
+    /// or released, so the request counts as on the wire once it is reserved.
     async fn prepare(
         &self,
         worst: Spent,
@@ -519,8 +514,8 @@ impl RetryingRequest<'_> {
             let Some(slots) = self.slots else { return Ok((admitted, note, None)) };
             let turn = Instant::now();
             let slot = slots.take().await;
-            // Limits count a request for a minute from its turn on; and who was away for
-            // longer than a lease holds nothing any more.
+            // A permit counts for a minute from when it was granted. A session that was
+            // disconnected for longer than a lease has lost its reservations.
             let lasts = turn.elapsed() < limits::MINUTE / 2
                 && self.ledger.is_none_or(|ledger| ledger.facts.held_since(since));
             let closed = slot.is_none();
@@ -538,7 +533,7 @@ impl RetryingRequest<'_> {
         }
     }
 
-    /// Waits for the turn of the request, and says so if it takes long.
+    /// Waits for a permit, and reports the endpoint's pause if the wait is long.
     async fn await_admission(&self) -> Option<Admitted> {
         let mut admission = self.model.admit(self.prompt);
         if let Ok(admitted) = tokio::time::timeout(LONG_WAIT, &mut admission).await {
@@ -550,7 +545,7 @@ impl RetryingRequest<'_> {
         admission.await
     }
 
-    /// Waits for the turn of the request, and notes what it may cost.
+    /// Waits for a permit and reserves the worst-case cost.
     async fn admit(
         &self,
         worst: Spent,
@@ -563,7 +558,7 @@ impl RetryingRequest<'_> {
             match noted.await? {
                 Noted::Note(note) => return Ok((admitted, Some(note))),
                 Noted::Again => {}
-                // Nobody waits for it any more.
+                // The run no longer waits for it.
                 Noted::Ended => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }

@@ -1,5 +1,4 @@
-//! The models of a spec: the one of `[model]`, which answers what names no other, and
-//! those beside it.
+//! The models of a spec: that of `[model]`, which is the default, and the other named ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +8,17 @@ use super::{Admitting, Model, ModelError, RemainingPause, ReplyFuture, SetupErro
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
-/// A model, or why there is none.
+/// A model, or the error of connecting to it.
 type Connected = Result<Arc<dyn Model>, SetupError>;
 
-/// The model that a spec's settings name, with the others that they name.
+/// Connects to the models of a spec.
 ///
 /// # Errors
-/// That of `connect` for `[model]`. Another one that cannot be asked says so when it
-/// is: who does not use it needs no key for it.
+/// The error of `connect` for `[model]`. If another model cannot be connected, its error is
+/// returned when it is asked, so that an unused model needs no API key.
 pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connected {
     let first = connect(spec)?;
-    // What flags say of the model they say of all.
+    // Flags that change the model apply to all models.
     let others = spec.models.iter().filter(|(_, settings)| **settings != spec.model);
     let others: BTreeMap<String, Arc<dyn Model>> = others
         .map(|(name, settings)| {
@@ -35,7 +34,7 @@ pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connecte
     Ok(if others.is_empty() { first } else { Arc::new(Models { first, others }) })
 }
 
-/// A model with others beside it.
+/// The default model and the other named models.
 struct Models {
     first: Arc<dyn Model>,
     others: BTreeMap<String, Arc<dyn Model>>,
@@ -103,7 +102,7 @@ impl Model for Models {
     }
 }
 
-/// A model that cannot be asked.
+/// A model that could not be connected.
 struct Unconnected {
     name: String,
     message: String,

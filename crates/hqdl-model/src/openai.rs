@@ -1,8 +1,7 @@
 //! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
 //!
-//! Answers are read as they stream (`stream.rs`); an endpoint that does not
-//! stream is asked without. One request is one exchange: [`super::RetryingRequest`] retries
-//! outside.
+//! Answers are parsed while they stream (`stream.rs`); if an endpoint does not stream, hqdl
+//! requests whole answers. Nothing is retried here: that is the task of [`super::RetryingRequest`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,63 +35,63 @@ use hqdl_spec::{
 use hqdl_values::key::tagged_text;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest silence, before the first byte or between two.
+/// Longest silence before the first byte or between two chunks.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// An OpenAI-compatible endpoint and the model asked there.
+/// An OpenAI-compatible endpoint and its model.
 pub struct Endpoint {
     pub(super) http: reqwest::Client,
-    /// The headers that every request carries.
+    /// The headers of every request.
     pub(super) headers: HeaderMap,
-    /// The base URL as it was given.
+    /// The base URL as the user gave it.
     pub(super) base: String,
     url: Url,
     habits: &'static Habits,
     pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
-    /// Further fields of a request's body.
+    /// Additional fields of the request body.
     parameters: ModelParameters,
-    /// What requests hold, by what the endpoint has refused so far.
+    /// Features of requests, without those that the endpoint has rejected.
     form: Mutex<RequestForm>,
-    /// Holds back requests until the first one has written their prefix to the prompt cache.
+    /// Delays requests until the first one has written their prefix to the prompt cache.
     prefixes: PrefixGate,
     memory: Option<EndpointMemory>,
-    /// Holds back requests until the endpoint has reported plausible usage.
+    /// Delays requests until the endpoint has reported plausible usage.
     usage_gate: UsageGate,
-    /// Whether the form is one that was remembered, and has not served yet.
+    /// Whether the features were loaded from the history and no request has succeeded with them
+    /// yet.
     untried: AtomicBool,
-    /// What was learnt of the endpoint and not told yet.
+    /// Warnings that were not shown to the user yet.
     remarks: Mutex<Vec<String>>,
-    /// Whether it has ever answered.
+    /// Whether the endpoint has ever answered.
     reached: AtomicBool,
     key: EndpointKey,
 }
 
-/// What is remembered of an endpoint for a day.
+/// Storage for facts about an endpoint, which are kept for a day.
 struct EndpointMemory {
     facts: Facts,
-    /// Hash that the form of requests is found by.
+    /// Hash under which the request features are stored.
     form: String,
-    /// Hash that the proof of plausible usage is found by.
+    /// Hash under which the proof of plausible usage is stored.
     usage: String,
 }
 
 impl Endpoint {
-    /// The endpoint that the settings name, asked under limits of its own. The key
-    /// is read from the environment and stays in memory that is wiped.
+    /// Creates the endpoint of the settings, with rate limits of its own. The API key is read from
+    /// the environment and stays in memory that is zeroed on drop.
     ///
     /// # Errors
-    /// [`SetupError::NoKey`] when the variable of its key is not set: the one that
-    /// `api_key_env` names, else the one of its provider. An endpoint whose provider
-    /// is not known is asked without a key.
+    /// [`SetupError::NoKey`] if the environment variable of the key is not set: the one that
+    /// `api_key_env` names, otherwise the one of the provider. For an unknown provider, no key is
+    /// required.
     pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
         Self::with_key(settings, EndpointKey::read(settings)?, Throttle::alone(limits))
     }
 
-    /// The same endpoint, asked under the limits of all who ask it with these
-    /// facts.
+    /// Creates the endpoint of the settings, with rate limits shared by all users of these facts.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -107,7 +106,7 @@ impl Endpoint {
             LimitScope::Endpoint => "",
             LimitScope::Key => key.text(),
         };
-        // Endpoint and key are told apart from others, and not told.
+        // The hash identifies endpoint and key without revealing them.
         let parts = [base(settings).to_owned(), shared_key.to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
         let throttle = facts.throttle(&id, &settings.name, limits)?;
@@ -116,9 +115,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Goes on with what the endpoint has refused before, and keeps what it refuses
-    /// for those who come after. Another endpoint, model or temperature is asked in
-    /// full.
+    /// Loads the request features that the endpoint has accepted before, and stores later changes.
+    /// They apply to the same endpoint, model, temperature and parameters only.
     fn remember(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
         let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
         let mut parts = vec![self.base.clone(), self.model.clone(), temperature];
@@ -140,7 +138,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The same endpoint for requests that somebody else sends.
+    /// Creates the endpoint for writing requests that the user sends.
     ///
     /// # Errors
     /// [`SetupError::Client`].
@@ -155,12 +153,13 @@ impl Endpoint {
         throttle: Throttle,
     ) -> Result<Self, SetupError> {
         let throttle = Arc::new(throttle);
-        // The first endpoint of the process says it; who says it again is told no.
+        // The first endpoint of the process installs the provider; later calls fail, which is
+        // harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let tls = tls::config().map_err(|e| SetupError::Client(e.to_string()))?;
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
-            // Prompts and keys go to the configured endpoint alone.
+            // Send prompts and keys to the configured endpoint only.
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
@@ -190,7 +189,7 @@ impl Endpoint {
         })
     }
 
-    /// The URL of a path below the base.
+    /// Returns the URL of a path below the base URL.
     pub(super) fn at(&self, path: &str) -> Url {
         let mut url = self.url.clone();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
@@ -206,17 +205,18 @@ impl Endpoint {
         url
     }
 
-    /// What requests hold now.
+    /// Returns the current request features.
     fn form(&self) -> RequestForm {
         *self.form.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a refusal of a request of some form for what it says of the form: what
-    /// the endpoint does not take, it is asked without from here on.
+    /// Handles the rejection of a request. If it names a feature, later requests leave that feature
+    /// out. Returns the error to report: a retryable one if a retry without the feature may
+    /// succeed.
     fn learn(&self, form: RequestForm, error: ModelError) -> ModelError {
         let refused = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
         let Some((next, told)) = form.without_refused(&error) else {
-            // What was remembered may hold no more: it is asked in full, once.
+            // The stored features may be outdated, so try all features again, once.
             if refused && self.untried.swap(false, Ordering::Relaxed) {
                 *self.form.lock().unwrap_or_else(PoisonError::into_inner) =
                     RequestForm::new(self.habits, &self.model);
@@ -232,8 +232,8 @@ impl Endpoint {
         at_once(&format!("{told}: {error}"))
     }
 
-    /// Takes another form of requests, and writes it down. Many may be refused at once; the
-    /// first one changes the form. Returns whether this did.
+    /// Replaces the request features and stores them. Concurrent requests may all be rejected; only
+    /// the first one changes the features. Returns whether this call did.
     fn change(&self, form: RequestForm, next: RequestForm) -> bool {
         let first = {
             let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,8 +253,8 @@ impl Endpoint {
         ModelError::NoImages { model: self.model.clone(), message: message.to_owned() }
     }
 
-    /// Writes down what requests hold, or that nothing is known of it any more. It
-    /// costs the next command one request that is refused when it cannot be written.
+    /// Stores the request features, or deletes them. If that fails, the next command repeats one
+    /// rejected request.
     fn keep_in_mind(&self, form: Option<RequestForm>) {
         let Some(memory) = &self.memory else { return };
         let form = form.map(|form| form.to_json().to_string());
@@ -264,13 +264,13 @@ impl Endpoint {
         }
     }
 
-    /// What a failure in a batch says of the form of requests.
+    /// Learns the request features from the failure of a batch request.
     pub(super) fn learn_from_batch(&self, error: ModelError) -> ModelError {
         self.learn(self.form(), error)
     }
 
-    /// Adds to an error what the user can do about it: which key was sent, which server may
-    /// not be running, which parameter of the spec the endpoint refuses.
+    /// Adds advice for the user to an error: which key was sent, which server may not be running,
+    /// which parameter of the spec the endpoint rejects.
     fn explained(&self, error: ModelError) -> ModelError {
         match error {
             ModelError::Refused { status: status @ (400 | 422), message } => {
@@ -299,7 +299,8 @@ impl Endpoint {
         }
     }
 
-    /// Endpoints say keys back in their errors; messages are shown and kept.
+    /// Removes the API key from an error. Some endpoints repeat the key in their errors, and
+    /// messages are shown and stored.
     pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
         let key = self.key.text();
         if let ModelError::Refused { message, .. }
@@ -331,7 +332,7 @@ impl Endpoint {
             ],
             ..CreateChatCompletionRequest::default()
         };
-        // Of texts alone, which JSON can hold.
+        // The request contains only texts, which always convert to JSON.
         let mut body = serde_json::to_value(request).unwrap_or_default();
         images::write(&mut body, prompt);
         for (name, value) in parameters {
@@ -341,7 +342,7 @@ impl Endpoint {
     }
 }
 
-/// The key of an endpoint, and where it was looked for.
+/// The API key of an endpoint, and the environment variable that it comes from.
 #[derive(Default)]
 struct EndpointKey {
     secret: Option<SecretString>,
@@ -349,7 +350,7 @@ struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// Reads the key of an endpoint.
+    /// Reads the API key from the environment.
     fn read(settings: &ModelSettings) -> Result<Self, SetupError> {
         let (url, habits) = place(settings)?;
         let of_provider = habits.key_variable.map(str::to_owned);
@@ -358,19 +359,19 @@ impl EndpointKey {
         };
         let secret = match std::env::var(&variable) {
             Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
-            // A server on this machine seldom wants one.
+            // A server on this machine rarely requires a key.
             _ if providers::is_loopback(&url) => None,
             _ => return Err(SetupError::NoKey(variable)),
         };
         Ok(Self { secret, variable: Some(variable) })
     }
 
-    /// The key, or nothing.
+    /// The key, or an empty string.
     fn text(&self) -> &str {
         self.secret.as_ref().map_or("", |key| key.expose_secret())
     }
 
-    /// Which key was sent, in words.
+    /// Describes which key was sent.
     fn named(&self) -> String {
         match (&self.variable, &self.secret) {
             (Some(variable), Some(_)) => format!("hqdl sent the key in {variable}"),
@@ -382,7 +383,7 @@ impl EndpointKey {
     }
 }
 
-/// The headers that every request carries.
+/// Returns the headers of every request.
 fn headers(habits: &Habits, key: &EndpointKey) -> Result<HeaderMap, SetupError> {
     let mut headers = HeaderMap::new();
     let unfit = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
@@ -404,11 +405,11 @@ fn headers(habits: &Habits, key: &EndpointKey) -> Result<HeaderMap, SetupError> 
     Ok(headers)
 }
 
-/// Where requests go, and who serves them.
+/// Returns the URL of the endpoint and the profile of its provider.
 fn place(settings: &ModelSettings) -> Result<(Url, &'static Habits), SetupError> {
     let base = base(settings);
     let mut url = Url::parse(base).map_err(|_| SetupError::NoUrl(base.to_owned()))?;
-    // People copy the URL of a chat.
+    // Users often copy the URL of the chat endpoint.
     let path = url.path().trim_end_matches('/').trim_end_matches(CHAT).to_owned();
     url.set_path(&path);
     let habits = providers::of(&url);
@@ -416,7 +417,7 @@ fn place(settings: &ModelSettings) -> Result<(Url, &'static Habits), SetupError>
     Ok((url, habits))
 }
 
-/// Where an endpoint is.
+/// Returns the base URL of the settings.
 fn base(settings: &ModelSettings) -> &str {
     settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/')
 }
@@ -472,7 +473,7 @@ impl Model for Endpoint {
                 Ok(mut reply) => {
                     self.untried.store(false, Ordering::Relaxed);
                     if self.temperature.is_none() && form.temperature && reply.has_reasoning() {
-                        // Models that reason answer worse when they always take the likeliest word.
+                        // Reasoning models answer worse at temperature 0.
                         self.change(form, form.without_temperature());
                     }
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
@@ -510,7 +511,7 @@ impl Endpoint {
             .body(body.to_string());
         let response = request.send().await.map_err(|e| error_of_chat(&e))?;
         self.reached.store(true, Ordering::Relaxed);
-        // Headers that say how fast to go; never the request's own.
+        // Log only the response's rate-limit headers, never the request's headers.
         debug!(
             status = response.status().as_u16(),
             retry_after = ?retry_after(response.headers()),
@@ -524,21 +525,21 @@ impl Endpoint {
     }
 }
 
-/// Trouble that is over at once, when the request is made in another way.
+/// Returns an error for an immediate retry of a changed request.
 fn at_once(message: &str) -> ModelError {
     let message = message.to_owned();
     ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Tokens that a prompt is admitted for: what it takes, and likely an answer of a
-/// quarter of its bound.
+/// Returns the tokens that a permit is acquired for: the input, and likely a quarter of the maximum
+/// output.
 fn need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, most: input + max_output }
 }
 
-/// Reads an output line of a batch: its `custom_id`, and the reply or why there
-/// is none. `None` when it is no such line.
+/// Parses a batch output line: its `custom_id`, and the reply or the error. `None` if the line is
+/// not batch output.
 #[must_use]
 pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
     let id = json.get("custom_id")?.as_str()?.to_owned();
@@ -554,7 +555,7 @@ pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
         (_, Some(error)) => {
             let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
             let message = format!("{}: {}", text("code"), text("message"));
-            // Never begun, so never billed.
+            // It was never processed, so it was not billed.
             Err(ModelError::Passing { message, wait: None, in_doubt: false })
         }
         _ => return None,

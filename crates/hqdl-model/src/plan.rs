@@ -1,5 +1,5 @@
-//! What is to be asked: missing cells cut into batches, with tokens, price and
-//! time. A plan is a value one can print; making one asks nothing.
+//! The plan of a run: missing cells grouped into row batches, with tokens, price and time. Making a
+//! plan sends no requests.
 
 mod meter;
 mod pace;
@@ -19,39 +19,38 @@ use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 
-/// Tokens that the message envelope of a chat request takes.
+/// Tokens of the message envelope of a chat request.
 const ENVELOPE: u64 = 11;
-/// Different sets of missing columns that may be collected side by side; past
-/// this the fullest batch goes out early, so that memory stays bounded.
+/// Maximum number of open batches with different missing columns. Beyond it, the fullest batch is
+/// emitted early, so that memory stays bounded.
 const OPEN_BATCHES: usize = 64;
-/// Seconds within which a batch is answered.
+/// Maximum duration of a batch in seconds.
 const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
-/// Values of a list that a model is taken to give at the most.
+/// Assumed maximum number of items in a cell with several values.
 pub const MOST_ITEMS: u64 = 15;
 
-/// A row that lacks some cells.
+/// A row with missing cells.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MissingRow {
     /// Its key and context.
     pub row: Row,
-    /// Whom it is about.
+    /// The entity of the row.
     pub entity: Entity,
 }
 
-/// Rows that are asked about together: they lack the same columns, and are
-/// shown with the same part of the key.
+/// Rows that share a request. They lack the same columns and show the same part of the key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowBatch {
-    /// Positions of the columns asked for.
+    /// Positions of the requested columns.
     pub columns: Vec<usize>,
-    /// Positions of all columns that their sources ask for: what a recording
-    /// of whole rows answers.
+    /// Positions of all columns that the rows' sources ask for. A recording of whole rows answers
+    /// these.
     pub whole: Vec<usize>,
-    /// The rows.
+    /// The rows with missing cells.
     pub gaps: Vec<MissingRow>,
 }
 
-/// Cuts gaps into batches as they come.
+/// Groups missing rows into batches.
 #[derive(Debug)]
 pub struct Batcher<'e> {
     expansion: &'e Expansion,
@@ -59,18 +58,17 @@ pub struct Batcher<'e> {
     open: BTreeMap<Lacking<'e>, Vec<MissingRow>>,
 }
 
-/// The columns asked for, the whole row's, and the part of the key that the rows
-/// are shown with.
+/// The requested columns, all columns of the row, and the part of the key that is shown.
 type Lacking<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
 impl<'e> Batcher<'e> {
-    /// Batches of at most `rows` rows of an expansion.
+    /// Creates a batcher for batches of at most `rows` rows.
     #[must_use]
     pub fn new(expansion: &'e Expansion, rows: u32) -> Self {
         Self { expansion, rows: rows.max(1) as usize, open: BTreeMap::new() }
     }
 
-    /// Takes a gap in; gives a batch when one is full.
+    /// Adds a missing row. Returns a batch if one is full.
     pub fn push(
         &mut self,
         columns: Vec<usize>,
@@ -93,7 +91,7 @@ impl<'e> Batcher<'e> {
         None
     }
 
-    /// The batches that did not fill up.
+    /// Returns the batches that are not full.
     #[must_use]
     pub fn finish(self) -> Vec<RowBatch> {
         let cut = |((columns, whole, _), gaps)| RowBatch { columns, whole, gaps };
@@ -107,14 +105,14 @@ impl<'e> Batcher<'e> {
     }
 }
 
-/// A number as low, likely and most.
+/// A number as low, likely and maximum estimate.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Range3 {
-    /// At least about this.
+    /// Estimated minimum.
     pub low: f64,
-    /// Probably this.
+    /// Most likely value.
     pub likely: f64,
-    /// Hardly more than this.
+    /// Estimated maximum.
     pub most: f64,
 }
 
@@ -123,7 +121,7 @@ impl Range3 {
         Self { low, likely, most }
     }
 
-    /// Adds `n` times another.
+    /// Adds `n` times another range.
     pub fn add(&mut self, other: Self, n: f64) {
         self.low += other.low * n;
         self.likely += other.likely * n;
@@ -131,105 +129,105 @@ impl Range3 {
     }
 }
 
-/// What one expansion lacks.
+/// The plan of one expansion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExpansionPlan {
-    /// Its name.
+    /// Name of the expansion.
     pub name: String,
-    /// The model that is asked.
+    /// Name of the model to ask.
     pub model: String,
-    /// What is paid for its requests, in USD per million tokens.
+    /// Price of its requests, in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// Its entities.
+    /// Number of its entities.
     pub keys: u64,
-    /// Rows published whose key is in no source any more.
+    /// Number of published rows whose key is no longer in a source.
     pub orphaned: u64,
-    /// Its columns, in the spec's order.
+    /// Its columns, in the order of the spec.
     pub columns: Vec<ColumnPlan>,
-    /// Requests it takes.
+    /// Number of requests.
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
-    /// Those of them that repeat an earlier request's beginning.
+    /// Input tokens that repeat the prefix of an earlier request.
     pub repeated_tokens: u64,
-    /// Input tokens that may come on top, at the most.
+    /// Maximum number of additional input tokens.
     pub maybe_input: u64,
     /// Output tokens.
     pub output_tokens: Range3,
-    /// Its requests, by the columns they ask for and their rows.
+    /// Its requests, by columns and number of rows.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
 }
 
-/// What one column lacks.
+/// The plan of one column.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnPlan {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Cells that are known.
+    /// Number of known cells.
     pub known: u64,
-    /// Cells that a person has overridden.
+    /// Number of cells that a user has overridden.
     pub overridden: u64,
-    /// Cells to be asked, by reason.
+    /// Number of cells to ask for, by reason.
     pub missing: BTreeMap<Reason, u64>,
 }
 
 impl ColumnPlan {
-    /// Cells to be asked.
+    /// Returns the number of cells to ask for.
     #[must_use]
     pub fn cells(&self) -> u64 {
         self.missing.values().sum()
     }
 }
 
-/// What a run would ask.
+/// The plan of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// Expansion by expansion.
+    /// The plan of each expansion.
     pub expansions: Vec<ExpansionPlan>,
-    /// Whether tokens were counted by the model's own tokenizer.
+    /// Whether tokens were counted with the model's own tokenizer.
     pub counted: bool,
-    /// Whether there is a price.
+    /// Whether all expansions have a price.
     pub priced: bool,
     /// Price in USD.
     pub cost_usd: Range3,
-    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    /// Sources of prices that the spec does not set ([`Spec::price_notes`]).
     ///
     /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
     pub price_notes: Vec<String>,
-    /// What the budget has left.
+    /// The rest of the budget.
     pub room: BudgetLeft,
-    /// Time under the limits, in seconds.
+    /// Duration in seconds, under the rate limits.
     pub seconds: f64,
-    /// Whether a request that the budget does not hold is asked in parts.
+    /// Whether a request that exceeds the budget is split.
     pub splits: bool,
 }
 
 impl Plan {
-    /// Cells to be asked.
+    /// Returns the number of cells to ask for.
     #[must_use]
     pub fn cells(&self) -> u64 {
         self.expansions.iter().flat_map(|e| &e.columns).map(ColumnPlan::cells).sum()
     }
 
-    /// Requests to be sent.
+    /// Returns the number of requests to send.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.expansions.iter().map(|e| e.requests).sum()
     }
 
-    /// Input tokens.
+    /// Returns the input tokens.
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.expansions.iter().map(|e| e.input_tokens).sum()
     }
 
-    /// Input tokens at the most.
+    /// Returns the maximum number of input tokens.
     #[must_use]
     pub fn most_input_tokens(&self) -> u64 {
         self.expansions.iter().map(|e| e.input_tokens + e.maybe_input).sum()
     }
 
-    /// Output tokens.
+    /// Returns the output tokens.
     #[must_use]
     pub fn output_tokens(&self) -> Range3 {
         let mut sum = Range3::default();
@@ -237,8 +235,8 @@ impl Plan {
         sum
     }
 
-    /// Puts a price and a time on the tokens: none where there is no pace, since
-    /// nobody is waited for.
+    /// Computes the price and the duration. The duration is 0 without a throughput estimate, as for
+    /// batches, whose answers are not waited for.
     pub fn price(&mut self, limits: &Limits, pace: Option<Pace>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         self.priced = self.expansions.iter().all(|e| e.price.is_some());
@@ -256,7 +254,7 @@ impl Plan {
         });
     }
 
-    /// Takes the price and the time of the Batch API for those of live requests.
+    /// Computes the price and the duration for the Batch API instead of live requests.
     pub fn batch(&mut self, limits: &Limits) {
         for expansion in &mut self.expansions {
             expansion.price = expansion.price.as_ref().map(PriceTable::batched);
@@ -266,7 +264,7 @@ impl Plan {
         self.seconds = BATCH_SECONDS;
     }
 
-    /// As the contract of `plan --json`.
+    /// Returns the plan as JSON for `plan --json`, a stable contract.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let output = self.output_tokens();

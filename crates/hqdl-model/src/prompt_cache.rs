@@ -1,5 +1,5 @@
-//! The endpoint's prompt cache: marks where the stable part of a prompt ends, and lets one request
-//! write it before others read it.
+//! The endpoint's prompt cache: marks the end of a prompt's stable part, and lets one request write
+//! it before others read it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,35 +9,35 @@ use hqdl_values::key::tagged_text;
 use serde_json::{Value as Json, json};
 use tokio::sync::OwnedMutexGuard;
 
-/// Bytes of a system message below which no endpoint caches it: 512 tokens, generously.
+/// Size of a system message in bytes below which no endpoint caches it (512 tokens, generously).
 const LEAST_BYTES: usize = 1536;
-/// How long an endpoint keeps a prefix that is not read, at the least.
+/// Minimum time that an endpoint keeps an unread prefix.
 const KEPT: Duration = Duration::from_secs(240);
-/// The longest time that a request waits for another one to write its prefix.
+/// Maximum time that a request waits for another one to write its prefix.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// What a model's endpoint accepts about its prompt cache.
+/// Prompt-caching features of a model's endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptCaching {
-    /// How a request marks the end of the stable part; `None` if the endpoint caches by itself, or
-    /// not at all.
+    /// How a request marks the end of the stable part; `None` if the endpoint needs no mark or has
+    /// no cache.
     pub breakpoint: Option<CacheBreakpoint>,
-    /// Whether a `prompt_cache_key` brings requests with the same prefix to the same cache.
+    /// Whether a `prompt_cache_key` routes requests with the same prefix to the same cache.
     pub key: bool,
 }
 
 /// A documented way to mark the end of a prompt's stable part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheBreakpoint {
-    /// `cache_control` of a part of a message. Anthropic's models cache nothing without it.
+    /// `cache_control` of a message part. Anthropic's models cache nothing without it.
     CacheControl,
-    /// `prompt_cache_breakpoint` of a part of a message, and `prompt_cache_options` that turn off
-    /// the implicit breakpoint: it would write the rows of every request at the price of a write.
+    /// `prompt_cache_breakpoint` of a message part, and `prompt_cache_options` that disable the
+    /// implicit breakpoint, which would write the rows of every request at the write price.
     Explicit,
 }
 
-/// Returns whether a model of `OpenAI` is GPT-5.6 or later: those that take explicit breakpoints,
-/// and bill cache writes.
+/// Returns whether a model of `OpenAI` is GPT-5.6 or later: those accept explicit breakpoints and
+/// bill cache writes.
 pub(super) fn takes_explicit_breakpoints(model: &str) -> bool {
     let Some(version) = model.strip_prefix("gpt-").and_then(|rest| rest.split('-').next()) else {
         return false;
@@ -49,7 +49,7 @@ pub(super) fn takes_explicit_breakpoints(model: &str) -> bool {
 }
 
 /// Writes the breakpoint at the end of the system message, the first of a request's messages.
-/// Fields that the spec sets are left as they are.
+/// Fields that the spec sets are not changed.
 pub(super) fn write_breakpoint(body: &mut Json, breakpoint: CacheBreakpoint) {
     let Some(content) = body.pointer_mut("/messages/0/content").filter(|c| c.is_string()) else {
         return;
@@ -67,7 +67,7 @@ pub(super) fn write_breakpoint(body: &mut Json, breakpoint: CacheBreakpoint) {
     }
 }
 
-/// Writes the `prompt_cache_key`, the same for all requests with a system message.
+/// Writes the `prompt_cache_key`, which is the same for all requests with a system message.
 pub(super) fn write_key(body: &mut Json, system: &str) {
     if body.get("prompt_cache_key").is_none() {
         body["prompt_cache_key"] = format!("hqdl-{}", prefix_hash(system)).into();
@@ -78,21 +78,21 @@ fn prefix_hash(system: &str) -> String {
     tagged_text("hqdl prompt cache key v1", &[system.to_owned()])
 }
 
-/// Lets the first request of a prefix begin alone: requests that leave together would each write
-/// it to the cache, since an entry can be read once the reply that writes it has begun.
+/// Sends the first request of a prefix alone. Concurrent requests would each write the prefix to
+/// the cache, because an entry can be read only after the reply that writes it has begun.
 #[derive(Debug)]
 pub(super) struct PrefixGate {
     longest_wait: Duration,
-    /// When a request that wrote or read a prefix last began, by the prefix's hash.
+    /// Start time of the last request that wrote or read a prefix, by the prefix's hash.
     begun: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
 }
 
-/// The turn of a request that writes its prefix to the cache. The others wait until it is dropped.
+/// The turn of a request that writes its prefix to the cache. Others wait until it is dropped.
 #[derive(Debug)]
 pub(super) struct PrefixTurn(OwnedMutexGuard<Option<Instant>>);
 
 impl PrefixTurn {
-    /// Notes that the reply has begun, so that others can read the prefix.
+    /// Records that the reply has begun, so that others can read the prefix.
     pub(super) fn begin(mut self) {
         *self.0 = Some(Instant::now());
     }
@@ -105,8 +105,8 @@ impl Default for PrefixGate {
 }
 
 impl PrefixGate {
-    /// Waits until another request has written the prefix. Returns the turn of the request that
-    /// is to write it, `None` if it is written or too short.
+    /// Waits until another request has written the prefix. Returns the turn to write it; `None` if
+    /// it is written already or too short.
     pub(super) async fn enter(&self, system: &str) -> Option<PrefixTurn> {
         if system.len() < LEAST_BYTES {
             return None;
@@ -159,7 +159,7 @@ mod tests {
         let first = gate.enter(&long).await.unwrap();
         let second = tokio::time::timeout(Duration::from_millis(10), gate.enter(&long));
         assert!(second.await.is_err());
-        // A request that fails leaves its turn to the next one.
+        // A failed request passes its turn to the next one.
         drop(first);
         let first = gate.enter(&long).await.unwrap();
         // Others do not wait forever.

@@ -1,13 +1,12 @@
-//! Recordings: completions stored before, replayed offline. They take the very
-//! same way as live ones: what a recording says is read, checked and kept as
-//! an endpoint's words would be.
+//! Recordings: stored completions that are replayed offline. They are parsed, checked and stored in
+//! exactly the same way as live answers.
 //!
-//! A recording is JSON lines, plain or .gz, of any of these shapes:
+//! A recording consists of JSON lines, plain or .gz, of any of these types:
 //!
 //! * a row completion `{"keys": […], "content": "…", "prompt_tokens": n, "completion_tokens": n}`:
-//!   what a model wrote when it was asked about one row;
-//! * a fact `{"question": "…", "value": "…", "answer": …}`: the question is a
-//!   column's name, description or question, the value the key as text;
+//!   the answer of a model that was asked about one row;
+//! * a fact `{"question": "…", "value": "…", "answer": …}`: the question is a column's name,
+//!   description or question, the value the key as text;
 //! * an output line of the `OpenAI` Batch API, whose `custom_id` is the prompt's hash.
 
 use std::borrow::Cow;
@@ -32,17 +31,17 @@ const NOT_RECORDED: &str = "the recordings do not answer this; to ask a model, n
 /// Recorded completions.
 pub struct Recordings {
     name: String,
-    /// By the key of the row, canonical.
+    /// Row completions by canonical key.
     rows: HashMap<String, Reply>,
-    /// By question and value, both normalised.
+    /// Facts by question and value, both normalized.
     facts: HashMap<String, HashMap<String, Json>>,
-    /// By the hash of the prompt.
+    /// Completions by the hash of the prompt.
     prompts: HashMap<String, Reply>,
 }
 
 impl Recordings {
-    /// Reads recordings. Their content is part of the model's name, so that
-    /// the facts of one recording are never taken for another's.
+    /// Reads recordings. A hash of their content is part of the model's name, so that facts of
+    /// different recordings are not mixed up.
     ///
     /// # Errors
     /// [`SetupError::Recording`] with file and line.
@@ -71,8 +70,8 @@ impl Recordings {
             || self.rows.contains_key(&canonical(key))
     }
 
-    /// Says that a question asks for a column, so that facts recorded under the
-    /// question are found by the column's name.
+    /// Maps a question to a column, so that facts recorded under the question are found by the
+    /// column's name.
     pub fn means(&mut self, question: &str, column: &str) {
         let (question, column) = (normal(question), normal(column));
         let Some(found) = self.facts.get(&question).cloned() else { return };
@@ -106,7 +105,7 @@ impl Recordings {
     }
 
     fn take_line(&mut self, line: &str) -> Result<(), String> {
-        // Most lines of most recordings.
+        // The most common type of line.
         if let Ok(RecordedFact { question, value, answer }) = serde_json::from_str(line) {
             self.take_fact(&question, &value, answer);
             return Ok(());
@@ -145,7 +144,7 @@ impl Recordings {
                     let reply = reply::read(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
-                // A request that failed then has no completion to replay.
+                // A request that failed has no completion to replay.
                 _ => {}
             }
         } else {
@@ -193,7 +192,7 @@ impl Recordings {
         }
         let content = serde_json::to_string(&RecordedRows { rows })
             .map_err(|e| ModelError::NoAnswer(e.to_string()))?;
-        // A fact says nothing of tokens, and nothing is paid for them: an estimate will do.
+        // A fact has no token counts and costs nothing, so an estimate is enough.
         let estimate = |text: &str| Tokenizer::Estimate.count(text);
         let said = SaidTokens {
             input: Some(estimate(&prompt.system) + estimate(&prompt.user)),
@@ -236,7 +235,7 @@ impl Model for Recordings {
     }
 }
 
-/// A line that is a fact.
+/// A recorded fact.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedFact<'l> {
@@ -246,7 +245,7 @@ struct RecordedFact<'l> {
     answer: Json,
 }
 
-/// An answer made of facts.
+/// An answer that is assembled from facts.
 #[derive(Serialize)]
 struct RecordedRows<'r> {
     rows: Vec<RecordedRow<'r>>,
@@ -259,7 +258,7 @@ struct RecordedRow<'r> {
     cells: Map<String, Json>,
 }
 
-/// A row with what its images are known by in their places.
+/// Returns the row with each image placeholder in its key replaced by the image's name.
 fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     if prompt.images.is_empty() {
         return Cow::Borrowed(row);
@@ -272,7 +271,7 @@ fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     Cow::Owned(row)
 }
 
-/// A key as rows are found by.
+/// Returns the canonical text of a key.
 fn canonical(key: &[Json]) -> String {
     let parts: Vec<Json> = key
         .iter()
@@ -281,7 +280,7 @@ fn canonical(key: &[Json]) -> String {
     Json::Array(parts).to_string()
 }
 
-/// A question or value as facts are found by: lower case, words only.
+/// Normalizes a question or a value for lookups: lower case, words only.
 fn normal(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
@@ -295,6 +294,6 @@ fn normal(text: &str) -> String {
     } else {
         joined = joined.to_lowercase();
     }
-    // "-" and "" have no words and are still different values.
+    // "-" and "" contain no words, but are different values.
     if joined.is_empty() { text.trim().to_owned() } else { joined }
 }

@@ -1,4 +1,4 @@
-//! What a model wrote, and what its endpoint says of the tokens it took.
+//! A model's reply, and the usage that its endpoint reports.
 
 use serde_json::Value as Json;
 
@@ -8,59 +8,57 @@ use hqdl_prompt::completion::Finish;
 use hqdl_values::PriceTable;
 use hqdl_values::usage::Tokens;
 
-/// The most tokens that an endpoint is believed to count for one request: sums of
-/// them still fit a double and a column of the journal.
+/// Maximum number of tokens that is accepted from a report, so that sums fit into a double and a
+/// journal column.
 const MOST_TOKENS: u64 = 1 << 50;
 
-/// What a model wrote.
+/// A model's reply.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reply {
-    /// The words.
+    /// The text of the answer.
     pub content: String,
-    /// What else it wrote and nobody reads: its reasoning, calls of tools, further
-    /// choices. It is billed all the same.
+    /// Other output, which hqdl does not use but pays for: reasoning, tool calls, further choices.
     pub beside: String,
-    /// Whether the words end before their end: at a length, or where the reply
-    /// broke or was cut off.
+    /// Whether the answer is incomplete: truncated at its maximum length, broken or cut off.
     pub truncated: bool,
-    /// Whether the endpoint does not say why the words end: the last line may be cut off.
+    /// Whether the endpoint reported no finish reason, so that the last line may be incomplete.
     pub is_unfinished: bool,
-    /// Whether they were cut off here, because they had gone astray.
+    /// Whether hqdl cut the answer off because it was runaway output.
     pub cut_off: bool,
-    /// Why the reply ended before its end, when it did. What it cost is in doubt.
+    /// The error that broke the reply, if any. Its cost is unconfirmed.
     pub broken: Option<Box<ModelError>>,
-    /// Whether the endpoint says that this is a refusal.
+    /// Whether the endpoint marks the reply as a refusal.
     pub refused: bool,
-    /// Whether what is missing was never said: a recording of single cells.
+    /// Whether missing cells were never recorded, as in a recording of single cells.
     pub partial: bool,
-    /// What the endpoint says of its tokens.
+    /// The usage that the endpoint reports.
     pub said: SaidTokens,
-    /// Its tokens; `None` until what the endpoint does not say is counted.
+    /// The tokens of the reply; `None` until missing reports are replaced by hqdl's own count.
     pub tokens: Option<Tokens>,
-    /// What the endpoint reports, if that cannot be true.
+    /// The reported usage, if it is implausible.
     pub implausible: Option<Tokens>,
     /// The service tier that the endpoint reports.
     pub service_tier: Option<String>,
-    /// Whether that is the tier it is billed at.
+    /// The tier that the reply is billed at.
     pub billed_tier: BilledTier,
 }
 
-/// The service tier that a reply is billed at.
+/// Service tier that a reply is billed at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BilledTier {
-    /// The requested one; the standard tier where none was requested.
+    /// The requested tier, or the standard tier if none was requested.
     #[default]
     Requested,
     /// The standard tier, although another one was requested.
     Standard,
-    /// The endpoint confirms neither: the higher of the two prices counts.
+    /// Unconfirmed: the higher of the two prices counts.
     Unknown,
 }
 
 impl Reply {
-    /// Sets and returns the tokens of the reply: those reported, or counted where nothing is
-    /// reported. A report that cannot be true is kept in `implausible`; in its place goes what was
-    /// counted, or the most that the request can take.
+    /// Sets and returns the tokens of the reply: the reported ones, or hqdl's own count where
+    /// nothing is reported. An implausible report is stored in `implausible`, and replaced by
+    /// hqdl's own count or the maximum of the request.
     pub fn settle(
         &mut self,
         count: impl Fn(&Self) -> Tokens,
@@ -79,7 +77,7 @@ impl Reply {
             let counted = count(self);
             let (input, output) =
                 (counted.input.max(reported.input), counted.output.max(reported.output));
-            // What is not reported counts as hqdl counts a request without a report.
+            // Unreported tokens are treated as in a request without a report.
             let written = counted.cache_write.min(input - reported.input);
             let cache_write = reported.cache_write + written;
             Tokens { input, output, cache_write, ..reported }
@@ -90,7 +88,7 @@ impl Reply {
         tokens
     }
 
-    /// Returns the tokens that the endpoint reports, with what is counted where it reports none.
+    /// Returns the tokens that the endpoint reports, and hqdl's own count where it reports none.
     fn reported(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
         let output_said =
             self.said.output > Some(0) || self.said.output == Some(0) && !self.has_words();
@@ -99,7 +97,7 @@ impl Reply {
         }
         let counted = count(self);
         let tokens = self.said.or(counted);
-        // What was said before the cut is not said of all that came.
+        // A report before the cut-off does not cover all the output.
         let least = if self.cut_off { counted.output } else { 0 };
         Tokens { output: tokens.output.max(least), ..tokens }
     }
@@ -148,24 +146,23 @@ impl Reply {
     }
 }
 
-/// What an endpoint says of the tokens of a request; `None` where it says nothing
-/// that is a number of tokens.
+/// The usage that an endpoint reports; `None` for each number that is missing or invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SaidTokens {
     /// Input tokens.
     pub input: Option<u64>,
-    /// Those of them that were read from the prompt cache.
+    /// Input tokens that were read from the prompt cache.
     pub cached_input: Option<u64>,
-    /// Those of them that were written to the prompt cache.
+    /// Input tokens that were written to the prompt cache.
     pub cache_write: Option<u64>,
     /// Output tokens.
     pub output: Option<u64>,
-    /// All of them.
+    /// Total tokens.
     pub total: Option<u64>,
 }
 
 impl SaidTokens {
-    /// Reads `usage` in the forms of `OpenAI`, Anthropic, Gemini, `DeepSeek` and the proxies in
+    /// Parses `usage` in the formats of `OpenAI`, Anthropic, Gemini, `DeepSeek` and the proxies in
     /// front of them.
     #[must_use]
     pub fn read(usage: &Json) -> Self {
@@ -185,7 +182,7 @@ impl SaidTokens {
             "/cache_write_tokens",
             "/cache_creation_input_tokens",
         ]);
-        // Anthropic counts neither in `input_tokens`.
+        // Anthropic's `input_tokens` includes neither.
         let beside = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
         let is_anthropic = usage.get("prompt_tokens").is_none()
             && ["cache_read_input_tokens", "cache_creation_input_tokens"]
@@ -199,9 +196,8 @@ impl SaidTokens {
         Self { input, cached_input, cache_write, output, total }
     }
 
-    /// The tokens of the request, with what was counted for what is not said. No
-    /// prompt takes none, and no words do; tokens that only the sum names (hidden
-    /// reasoning) are output.
+    /// Returns the tokens of the request, with `counted` for numbers that are missing or 0. Tokens
+    /// that only the total includes (hidden reasoning) count as output.
     #[must_use]
     pub fn or(self, counted: Tokens) -> Tokens {
         let said = self.input.filter(|n| *n > 0);
@@ -218,7 +214,7 @@ impl SaidTokens {
     }
 }
 
-/// A number of tokens, as a number or as text; parts of a token count whole.
+/// Parses a number of tokens from a number or a text, rounded up.
 fn tokens(json: &Json) -> Option<u64> {
     let number = match json {
         Json::Number(number) => number.as_f64()?,
@@ -229,11 +225,10 @@ fn tokens(json: &Json) -> Option<u64> {
     sound.then(|| number.ceil().min(MOST_TOKENS as f64) as u64)
 }
 
-/// Reads a chat completion.
+/// Parses a chat completion.
 ///
 /// # Errors
-/// [`ModelError::Passing`] when it is none; what it says of its failure, when it
-/// says so.
+/// [`ModelError::Passing`] if it is not a completion; the endpoint's error if it contains one.
 pub fn read(json: &Json) -> Result<Reply, ModelError> {
     if let Some(error) = wire::told(json) {
         return Err(error);
@@ -243,7 +238,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
     if draft.begun { Ok(draft.reply()) } else { Err(no_completion(&json.to_string())) }
 }
 
-/// The error for a body that is no completion.
+/// Returns the error for a body that is not a completion.
 pub(super) fn no_completion(body: &str) -> ModelError {
     ModelError::Passing {
         message: format!("the endpoint's reply is not a chat completion: {}", wire::shown(body)),
@@ -252,7 +247,7 @@ pub(super) fn no_completion(body: &str) -> ModelError {
     }
 }
 
-/// A reply that comes in pieces, or in one.
+/// A reply that is assembled from events, or from one completion.
 #[derive(Debug, Default)]
 pub(super) struct ReplyDraft {
     pub(super) content: String,
@@ -261,12 +256,12 @@ pub(super) struct ReplyDraft {
     finish: String,
     usage: Json,
     service_tier: Option<String>,
-    /// Whether there was any choice.
+    /// Whether it has any choice.
     pub(super) begun: bool,
 }
 
 impl ReplyDraft {
-    /// Takes a piece: a whole completion, or an event of one.
+    /// Adds a whole completion, or one event.
     pub(super) fn take(&mut self, piece: &Json) {
         if let Some(usage) = piece.get("usage").filter(|u| !u.is_null()) {
             self.usage = usage.clone();
@@ -284,7 +279,7 @@ impl ReplyDraft {
             for (name, part) in words.into_iter().flatten() {
                 let part_of = match (name.as_str(), part) {
                     ("role", _) | (_, Json::Null) => continue,
-                    // One choice is asked for.
+                    // Only one choice was requested.
                     _ if n > 0 || index.is_some_and(|i| i > 0) => &mut self.beside,
                     ("content", Json::String(_)) => &mut self.content,
                     ("refusal", Json::String(_)) => &mut self.refusal,
@@ -301,12 +296,12 @@ impl ReplyDraft {
         }
     }
 
-    /// Whether all words have come.
+    /// Returns whether the answer is complete.
     pub(super) fn is_whole(&self) -> bool {
         !self.finish.is_empty()
     }
 
-    /// The reply as far as it has come.
+    /// Returns the reply as received so far.
     pub(super) fn reply(&self) -> Reply {
         let (content, refusal) = (&self.content, &self.refusal);
         Reply {

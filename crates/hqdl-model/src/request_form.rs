@@ -1,5 +1,5 @@
-//! What requests to an endpoint hold beside their messages. What it refuses, it is
-//! asked without from then on, by the commands of the next day, too.
+//! Features of requests besides their messages. If the endpoint rejects one, hqdl leaves it out,
+//! and remembers this for a day.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ use super::prompt_cache;
 use super::providers::{Habits, NEW_CAP, OLD_CAP, PromptCaching};
 use hqdl_prompt::Prompt;
 
-/// Words of a refusal of a parameter as such.
+/// Phrases of an error that rejects a parameter as such.
 const REFUSES: [&str; 11] = [
     "support",
     "unknown",
@@ -22,24 +22,24 @@ const REFUSES: [&str; 11] = [
     "extra fields",
     "invalid parameter",
 ];
-/// Words of a complaint about how much a parameter asks for.
+/// Phrases of an error about the value of a parameter.
 const TOO_MUCH: [&str; 7] =
     ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
 
-/// What requests hold.
+/// Features of the requests to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestForm {
-    /// The name of the cap on the answer's tokens, and whether it is the last that
-    /// is tried; `None` when neither is taken.
+    /// Name of the parameter for the output limit, and whether it is the last name to try; `None`
+    /// if the endpoint accepts neither.
     cap: Option<(&'static str, bool)>,
-    /// Whether the endpoint takes a temperature.
+    /// Whether the endpoint accepts a temperature.
     pub(super) temperature: bool,
     schema: bool,
     /// Whether answers are streamed.
     pub(super) stream: bool,
-    /// Whether the model takes images; without them nothing can be asked about one.
+    /// Whether the model accepts images; if not, questions about images fail.
     pub(super) images: bool,
-    /// What the prompt cache is told.
+    /// Prompt-caching fields.
     pub(super) caching: PromptCaching,
 }
 
@@ -55,17 +55,17 @@ impl RequestForm {
         }
     }
 
-    /// The same of a model that takes no images.
+    /// Returns the features of a model without image input.
     pub(super) fn blind(self) -> Self {
         Self { images: false, ..self }
     }
 
-    /// Returns the form that leaves the temperature to the endpoint.
+    /// Returns the features without the temperature.
     pub(super) fn without_temperature(self) -> Self {
         Self { temperature: false, ..self }
     }
 
-    /// As it is remembered.
+    /// Returns the stored form of the features.
     pub(super) fn to_json(self) -> Json {
         json!({
             "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
@@ -74,7 +74,7 @@ impl RequestForm {
         })
     }
 
-    /// The form that was remembered, of requests to a model; `None` when it is none of ours.
+    /// Parses stored features for a model; `None` if they are invalid.
     pub(super) fn remembered(json: &Json, habits: &Habits, model: &str) -> Option<Self> {
         let PromptCaching { breakpoint, key } = (habits.caching)(model);
         let holds = |name: &str| json.get(name)?.as_bool();
@@ -88,9 +88,9 @@ impl RequestForm {
             temperature: holds("temperature")?,
             schema: holds("schema")?,
             stream: holds("stream")?,
-            // Written down before there were images.
+            // Stored before images were supported.
             images: holds("images").unwrap_or(true),
-            // Written down before prompts were marked.
+            // Stored before prompt caching was supported.
             caching: PromptCaching {
                 breakpoint: breakpoint.filter(|_| holds("cache_breakpoint").unwrap_or(true)),
                 key: key && holds("cache_key").unwrap_or(true),
@@ -98,7 +98,7 @@ impl RequestForm {
         })
     }
 
-    /// Writes it into a request.
+    /// Writes the features into a request body.
     pub(super) fn write(self, body: &mut Json, prompt: &Prompt, temperature: Option<f64>) {
         if let Some((cap, _)) = self.cap {
             body[cap] = prompt.max_output.into();
@@ -120,7 +120,7 @@ impl RequestForm {
         }
     }
 
-    /// Writes what makes an answer come as a stream.
+    /// Writes the streaming fields into a request body.
     pub(super) fn write_stream(self, body: &mut Json) {
         if self.stream {
             body["stream"] = true.into();
@@ -128,8 +128,8 @@ impl RequestForm {
         }
     }
 
-    /// The form without what a refusal of a request of this form names, and what to
-    /// tell of it; `None` when it names nothing that could be left out.
+    /// Returns the features without the one that the error names, and a warning for the user.
+    /// `None` if the error names no optional feature.
     pub(super) fn without_refused(self, error: &ModelError) -> Option<(Self, String)> {
         let ModelError::Refused { status, message } = error else { return None };
         let lower = message.to_lowercase();
@@ -162,7 +162,7 @@ impl RequestForm {
             }
         }
         if let (400..=499 | 501, true) = (status, self.stream) {
-            // A stream that does not end with its usage is not worth having.
+            // A stream must report its usage at the end, so disable streaming entirely.
             if ["stream", "streaming", "stream_options"].into_iter().any(names) {
                 return without("the endpoint cannot stream", Self { stream: false, ..self });
             }
@@ -170,7 +170,8 @@ impl RequestForm {
         None
     }
 
-    /// The form without what of the prompt cache a refusal names, and what to tell of it.
+    /// Returns the features without the prompt-caching field that the error names, and a warning
+    /// for the user.
     fn without_refused_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
         const BREAKPOINT: [&str; 3] =
             ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];

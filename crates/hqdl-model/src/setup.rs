@@ -1,19 +1,19 @@
-//! Why there is no model to ask.
+//! Errors of connecting to a model.
 
 use hqdl_facts::FactsError;
 
-/// Why there is no model to ask.
+/// Error of connecting to a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The key's variable is not set.
+    /// The environment variable of the key is not set.
     #[error("the environment variable {0} is not set")]
     NoKey(String),
-    /// The key's variable holds what no header can.
+    /// The environment variable contains characters that no header allows.
     #[error(
         "the environment variable {0} does not contain a valid key: it has spaces, line breaks or other characters that keys cannot have"
     )]
     UnfitKey(String),
-    /// The base URL is none.
+    /// The base URL is invalid.
     #[error("`{0}` is not the URL of an endpoint")]
     NoUrl(String),
     /// A recording cannot be read.
@@ -23,19 +23,19 @@ pub enum SetupError {
         path: String,
         /// The line, from 1; 0 for the whole file.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
-    /// The owner of the facts does not tell its limits.
+    /// The facts could not be read.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// The HTTP client cannot be made.
+    /// The HTTP client could not be created.
     #[error("no HTTP client: {0}")]
     Client(String),
 }
 
 impl SetupError {
-    /// What to do about it.
+    /// Returns advice for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

@@ -1,6 +1,6 @@
-//! A chat's reply, read as it comes: events of a stream, or a whole completion
-//! from an endpoint that does not stream. One that has gone astray is cut off;
-//! of one that breaks, what came is kept.
+//! Reads the reply of a chat while it arrives: events of a stream, or a whole completion if the
+//! endpoint does not stream. Runaway output is cut off. If the connection breaks, the received part
+//! is kept.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::reply::{self, Reply, ReplyDraft};
 use super::{ModelError, wire};
 use hqdl_prompt::Prompt;
 
-/// The most bytes of one event.
+/// Maximum size of one event in bytes.
 const EVENT: usize = 4 << 20;
-/// New bytes of an answer after which it is looked at again.
+/// Number of new bytes after which an answer is checked again.
 const LOOK_EVERY: usize = 256;
-/// Bytes a token of the cap on output after which the endpoint is taken not to mind
-/// it: twice what most texts have.
+/// Bytes per token of the output limit after which the endpoint is taken to ignore it: twice that
+/// of typical text.
 const BYTES_A_TOKEN: u64 = 8;
-/// How long the end of a body is waited for when all has been said: a connection
-/// that was read to its end is used again.
+/// Maximum wait for the end of the body after the last event: a connection can only be reused if
+/// its body was read to the end.
 const END: Duration = Duration::from_millis(250);
 
-/// Reads the reply to a prompt. Once it begins, the turn of its prefix ends.
+/// Reads the reply to a prompt. Its prefix turn ends when the reply begins.
 ///
 /// # Errors
-/// [`ModelError`] when no words came.
+/// [`ModelError`] if no answer was received.
 pub(super) async fn read(
     mut response: Response,
     prompt: &Prompt,
@@ -75,24 +75,24 @@ pub(super) async fn read(
     }
 }
 
-/// What comes after a piece.
+/// State after a chunk.
 enum StreamStep {
     More,
-    /// All has been said.
+    /// The answer is complete.
     Done,
-    /// The answer has gone astray, and how.
+    /// The answer is runaway output; contains the reason.
     Astray(&'static str),
 }
 
 #[derive(Default)]
 struct EventReader {
-    /// Whether the endpoint calls the body a stream of events.
+    /// Whether the content type is an event stream.
     says_events: bool,
-    /// What the body is, once its first byte has come.
+    /// Whether the body is an event stream; `None` until its first bytes arrive.
     is_events: Option<bool>,
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     read: usize,
-    /// A line that has not ended; or a body that is no stream.
+    /// The incomplete last line, or the whole body if it is not a stream.
     rest: Vec<u8>,
     draft: ReplyDraft,
     looked: usize,
@@ -134,8 +134,8 @@ impl EventReader {
         Ok(self.look(prompt).map_or(StreamStep::More, StreamStep::Astray))
     }
 
-    /// Whether the body is a stream of events, by its first bytes; `None` while
-    /// they are missing.
+    /// Returns whether the body is an event stream, judged by its first bytes; `None` if more are
+    /// needed.
     fn kind(&self, piece: &[u8]) -> Option<bool> {
         let bytes = [&self.rest, piece].concat();
         let start = bytes.trim_ascii_start();
@@ -147,7 +147,7 @@ impl EventReader {
         }
     }
 
-    /// Takes a line of a stream; true when it is the last one.
+    /// Processes a line of a stream. Returns true if it is the last one.
     fn line(&mut self, line: &[u8]) -> Result<bool, ModelError> {
         let Some(data) = line.trim_ascii().strip_prefix(b"data:") else { return Ok(false) };
         let data = data.trim_ascii();
@@ -158,7 +158,7 @@ impl EventReader {
             return Ok(false);
         }
         let Ok(event) = serde_json::from_slice::<Json>(data) else {
-            // Words are missing here: nothing after it can be trusted.
+            // Part of the answer is missing, so the rest cannot be trusted.
             let shown = wire::shown(&String::from_utf8_lossy(data));
             return Err(passing(format!("the endpoint's stream contains invalid JSON: {shown}")));
         };
@@ -169,7 +169,7 @@ impl EventReader {
         Ok(false)
     }
 
-    /// How an answer has gone astray, if it has.
+    /// Returns the reason if the answer is runaway output.
     fn look(&mut self, prompt: &Prompt) -> Option<&'static str> {
         let written = self.draft.content.len() + self.draft.beside.len();
         if written as u64 > BYTES_A_TOKEN * (prompt.max_output + 64) {
@@ -182,7 +182,7 @@ impl EventReader {
         prompt.astray(&self.draft.content)
     }
 
-    /// The body has ended.
+    /// Handles the end of the body.
     fn end(mut self) -> Result<Reply, ModelError> {
         if self.is_events != Some(true) {
             let text = String::from_utf8_lossy(&self.rest);
@@ -191,7 +191,7 @@ impl EventReader {
             })?;
             return reply::read(&json);
         }
-        // A last line without its end; a part of one is no JSON.
+        // The last line may lack its line break; an incomplete one is not valid JSON.
         let last = std::mem::take(&mut self.rest);
         let done = self.line(&last);
         if self.draft.begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
@@ -201,11 +201,11 @@ impl EventReader {
         self.broken(passing(message.to_owned()))
     }
 
-    /// The reply broke: what came of it, or why nothing did.
+    /// Handles a broken reply: returns the received part, or the error if there is none.
     fn broken(self, error: ModelError) -> Result<Reply, ModelError> {
         let reply = self.draft.reply();
         if self.draft.is_whole() && self.draft.begun && self.is_events == Some(true) {
-            // All the words had come; only what follows them is lost.
+            // The answer is complete; only the data after it is lost.
             return Ok(reply);
         }
         if reply.content.is_empty() {

@@ -1,4 +1,4 @@
-//! How connections to endpoints are secured: by the system's certificates.
+//! TLS for connections to endpoints, with the system's certificates.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,15 +10,15 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_platform_verifier::Verifier;
 
-/// What all clients share of it. The certificates are read once: they take a
-/// quarter of a megabyte, and a daemon has a client for each spec. Connections are
-/// not shared, since one ends with the run that opened it.
+/// Configuration shared by all clients. The certificates are read once, because they need a quarter
+/// of a megabyte and a daemon has a client per spec. Connections are not shared: each ends with the
+/// run that opened it.
 static SHARED: Mutex<Option<ClientConfig>> = Mutex::new(None);
 
-/// The settings of a client.
+/// Returns the TLS configuration of a client.
 ///
 /// # Errors
-/// When the versions of the protocol are none that the provider knows.
+/// If the provider supports none of the protocol versions.
 pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(config) = &*shared {
@@ -35,21 +35,21 @@ pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
     Ok(shared.insert(config).clone())
 }
 
-/// The system's word on certificates, and a server's own certificate that stands
-/// among the system's, which is what a self-signed one is: the standard takes the
-/// certificate of an authority for no server's.
+/// Certificate verifier of the system. It also accepts a server's own certificate if that is
+/// installed on the system, as a self-signed one is. The standard does not accept an authority's
+/// certificate for a server.
 #[derive(Debug)]
 struct Trusted {
     provider: Arc<CryptoProvider>,
-    /// Read when a server shows the first certificate: many commands ask nobody.
+    /// Loaded for the first certificate, because many commands make no request.
     system: OnceLock<Verifier>,
 }
 
 impl Trusted {
-    /// The system's word.
+    /// Returns the system's verifier.
     ///
     /// # Errors
-    /// When the system has no certificates that can be read; the next one tries again.
+    /// If the system has no readable certificates. The next call tries again.
     fn system(&self) -> Result<&Verifier, Error> {
         if let Some(system) = self.system.get() {
             return Ok(system);
@@ -72,7 +72,7 @@ impl ServerCertVerifier for Trusted {
         let verified =
             system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let Err(error) = verified else { return verified };
-        // Whether it is valid now was looked at before this.
+        // The system has already checked its validity period.
         let of_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(why))
             if why.to_string().contains("CaUsedAsEndEntity"));
         if !of_authority || !is_among_the_systems(end_entity) {
@@ -105,8 +105,8 @@ impl ServerCertVerifier for Trusted {
     }
 }
 
-/// Whether a certificate itself is trusted by this system; where the system has a
-/// verifier of its own, that has said so.
+/// Returns whether the certificate itself is installed on this system. If the system has a verifier
+/// of its own, that has already checked this.
 fn is_among_the_systems(certificate: &CertificateDer<'_>) -> bool {
     cfg!(target_os = "linux")
         && rustls_native_certs::load_native_certs().certs.iter().any(|c| c == certificate)

@@ -1,5 +1,5 @@
-//! Checks of what an endpoint reports as the usage of a request. A budget depends on it, so a
-//! report that cannot be true stops the run.
+//! Checks the usage that an endpoint reports. Budgets depend on it, so an implausible report stops
+//! the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,22 +10,22 @@ use hqdl_values::PriceTable;
 use hqdl_values::format::{count_noun, usd};
 use hqdl_values::usage::{Spent, Tokens};
 
-/// How many times the most that a request can take a report may claim and still be added to totals.
+/// A report up to this many times the maximum of a request is still added to totals.
 const BELIEVED: u64 = 10;
 
-/// A reported usage that cannot be true.
+/// An implausible usage report.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ImplausibleUsage {
-    /// The endpoint reports more than the request can take.
+    /// The endpoint reports more tokens than the request can use.
     #[error(
         "the endpoint reports usage of {} for a request that can use at most {}",
         words(used),
         words(worst)
     )]
     Above {
-        /// What it bills.
+        /// The reported usage.
         used: Spent,
-        /// What was reserved for it.
+        /// The reserved worst case.
         worst: Spent,
     },
     /// The endpoint reports much less than hqdl counts.
@@ -34,16 +34,16 @@ pub enum ImplausibleUsage {
         said.input, said.output, counted.input, counted.output
     )]
     Below {
-        /// What it reports.
+        /// The reported tokens.
         said: Tokens,
-        /// What hqdl counts.
+        /// The tokens that hqdl counts.
         counted: Tokens,
     },
 }
 
 impl ImplausibleUsage {
-    /// Returns the error if an endpoint reported less than what the request was settled at, or more
-    /// than was reserved for it.
+    /// Returns the error if the endpoint reported less than the settled tokens, or more than was
+    /// reserved for the request.
     #[must_use]
     pub fn of(
         said: Tokens,
@@ -71,25 +71,25 @@ fn words(spent: &Spent) -> String {
     format!("{}{price}", count_noun(spent.tokens, "token"))
 }
 
-/// The tokens that a request can plausibly take.
+/// The plausible token range of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlausibleTokens {
-    /// A report below this is not believed; 0 where nothing is billed.
+    /// Minimum of a plausible report; 0 if nothing is billed.
     pub least: Tokens,
-    /// Input and output that were reserved for the request; 0 where that is not known.
+    /// Maximum input and output tokens, which were reserved for the request; 0 if unknown.
     pub most: Tokens,
-    /// Whether `most` was counted, and is not only an estimate.
+    /// Whether `max` was counted, instead of estimated.
     pub is_counted: bool,
 }
 
 impl PlausibleTokens {
-    /// Whether a report is below what the request must have taken.
+    /// Returns whether a report is below the minimum.
     #[must_use]
     pub fn is_above(&self, tokens: Tokens) -> bool {
         tokens.input < self.least.input || tokens.output < self.least.output
     }
 
-    /// Whether a report is so far above what the request can take that totals must not have it.
+    /// Returns whether a report is so far above the maximum that it must not be added to totals.
     #[must_use]
     pub fn is_far_below(&self, tokens: Tokens) -> bool {
         let most = self.most.input + self.most.output;
@@ -97,8 +97,8 @@ impl PlausibleTokens {
     }
 }
 
-/// Lets requests to an endpoint leave one at a time until it has reported plausible usage once, so
-/// that a false report costs one request and not as many as may be in flight.
+/// Sends requests to an endpoint one at a time until it has reported plausible usage once. So a
+/// false report costs one request, instead of all that may be in flight.
 #[derive(Debug, Default)]
 pub struct UsageGate {
     is_proven: AtomicBool,
@@ -106,14 +106,14 @@ pub struct UsageGate {
 }
 
 impl UsageGate {
-    /// Returns the gate of an endpoint that is known to report its usage.
+    /// Creates the gate of an endpoint with a proven usage report.
     #[must_use]
     pub fn proven() -> Self {
         Self { is_proven: true.into(), turn: Mutex::default() }
     }
 
-    /// Waits for the turn of a request. The request holds the turn until its usage is checked; `None`
-    /// once the endpoint is proven.
+    /// Waits for the turn of a request, which lasts until its usage is checked; `None` once the
+    /// endpoint is proven.
     pub async fn enter(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_proven.load(Ordering::Acquire) {
             return None;
@@ -122,7 +122,7 @@ impl UsageGate {
         (!self.is_proven.load(Ordering::Acquire)).then_some(turn)
     }
 
-    /// Notes whether a report was plausible. Returns whether that is news.
+    /// Records whether a report was plausible. Returns whether that changed the state.
     pub fn note(&self, is_plausible: bool) -> bool {
         self.is_proven.swap(is_plausible, Ordering::AcqRel) != is_plausible
     }

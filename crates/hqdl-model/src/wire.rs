@@ -1,5 +1,5 @@
-//! One HTTP exchange, without a retry: a body is read up to a limit, and a failure
-//! keeps its status and what the endpoint says of waiting.
+//! One HTTP exchange without retries: reads a body up to a limit, and converts failures with their
+//! status and the pause that the endpoint asks for.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use serde_json::Value as Json;
 use super::ModelError;
 use super::limits::retry_after;
 
-/// Most of an error's body that is shown.
+/// Maximum number of characters of an error body that are shown.
 const SHOWN: usize = 400;
-/// Most bytes of a failure's body that are read.
+/// Maximum number of bytes of an error body that are read.
 const FAILURE: usize = 64 << 10;
-/// Most bytes of a reply that are read, streamed or not: a hundred times what an
-/// answer of 16,000 tokens takes.
+/// Maximum number of bytes of a reply, streamed or not: a hundred times the size of an answer with
+/// 16,000 tokens.
 pub(super) const REPLY: usize = 16 << 20;
-/// The same for embeddings: a batch of the longest vectors there are.
+/// Maximum number of bytes of an embeddings reply: a batch of the longest vectors.
 pub(super) const EMBEDDINGS: usize = 64 << 20;
 
-/// What endpoints call a refusal of what a request holds.
+/// Endpoints' error codes for the rejection of a request's content.
 const FILTERED: [&str; 5] = [
     "content_filter",
     "content_policy_violation",
@@ -27,10 +27,10 @@ const FILTERED: [&str; 5] = [
     "data_inspection_failed",
     "moderation_blocked",
 ];
-/// The words of those that have no code for it.
+/// Phrases of endpoints without such a code.
 const FILTERED_WORDS: [&str; 3] =
     ["content management policy", "your input was flagged", "your prompt was flagged"];
-/// What endpoints say of a prompt that is longer than the model's context.
+/// Endpoints' codes and phrases for a prompt that exceeds the model's context.
 const TOO_LONG: [&str; 7] = [
     "context_length_exceeded",
     "maximum context length",
@@ -41,10 +41,10 @@ const TOO_LONG: [&str; 7] = [
     "input is too long",
 ];
 
-/// The bytes of a body.
+/// Reads a response body.
 ///
 /// # Errors
-/// [`ModelError::Unfinished`] when there are more than `most`.
+/// [`ModelError::Unfinished`] if it has more than `max_bytes` bytes.
 pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ModelError> {
     let said = response.content_length().unwrap_or(0);
     if said > most as u64 {
@@ -60,7 +60,7 @@ pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>,
     Ok(body)
 }
 
-/// The error for a reply of more than so many bytes.
+/// Returns the error for a reply of more than `max_bytes` bytes.
 pub(super) fn too_large(most: usize) -> ModelError {
     ModelError::Unfinished(format!(
         "the endpoint's reply is larger than hqdl's limit of {} MiB",
@@ -68,7 +68,7 @@ pub(super) fn too_large(most: usize) -> ModelError {
     ))
 }
 
-/// What the endpoint answered instead of a completion.
+/// The error response of an endpoint.
 #[derive(Debug)]
 pub(super) struct WireFailure {
     status: u16,
@@ -78,7 +78,7 @@ pub(super) struct WireFailure {
 }
 
 impl WireFailure {
-    /// Reads a response that is no success.
+    /// Reads an error response.
     pub(super) async fn read(mut response: Response) -> Self {
         let status = response.status().as_u16();
         let wait = retry_after(response.headers());
@@ -100,9 +100,9 @@ impl WireFailure {
         Self { wait, ..Self::of(status, &json, &body) }
     }
 
-    /// Reads the body of a response that is no success.
+    /// Parses the body of an error response.
     pub(super) fn of(status: u16, json: &Json, body: &str) -> Self {
-        // Gemini's errors are lists of one.
+        // Gemini's errors are lists of one element.
         let json = json.get(0).unwrap_or(json);
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
@@ -116,7 +116,7 @@ impl WireFailure {
     }
 }
 
-/// Returns where a redirect points, without its query, which can hold secrets.
+/// Returns the target of a redirect without its query, which may contain secrets.
 fn redirect_location(response: &Response) -> Option<String> {
     if !response.status().is_redirection() {
         return None;
@@ -126,7 +126,7 @@ fn redirect_location(response: &Response) -> Option<String> {
     Some(shown(location.split(['?', '#']).next().unwrap_or_default()))
 }
 
-/// What a failure means.
+/// Converts an error response to an error.
 pub(super) fn failed(failure: WireFailure) -> ModelError {
     let WireFailure { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
@@ -138,7 +138,7 @@ pub(super) fn failed(failure: WireFailure) -> ModelError {
     match status {
         400..=499 if status != 429 && filtered => ModelError::Filtered(message),
         400 | 413 if too_long || status == 413 => ModelError::TooLong(message),
-        // Money that has run out does not come back by waiting.
+        // An exhausted quota does not recover by waiting.
         429 if says(&["insufficient_quota"]) => ModelError::Refused { status, message },
         408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
             message: format!("the endpoint answers {status}: {message}"),
@@ -149,8 +149,8 @@ pub(super) fn failed(failure: WireFailure) -> ModelError {
     }
 }
 
-/// A failure that is told in a reply which began as a success: it may have been
-/// billed. `None` when there is none.
+/// Returns the error in a reply that began as a success, if there is one. Such a request may have
+/// been billed.
 pub(super) fn told(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
     let failure = WireFailure::of(400, json, &error.to_string());
@@ -161,8 +161,7 @@ pub(super) fn told(json: &Json) -> Option<ModelError> {
     })
 }
 
-/// What an exchange that broke means. Sent and not answered, it may have been
-/// billed.
+/// Converts a failed exchange to an error. If the request was sent, it may have been billed.
 pub(super) fn error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
         return ModelError::Refused { status: 0, message: chain(error) };
@@ -175,7 +174,7 @@ pub(super) fn error(error: &reqwest::Error) -> ModelError {
     }
 }
 
-/// The same for a chat, where a timeout is one of the request's size.
+/// Like [`error`], for a chat, where a timeout depends on the size of the request.
 pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(format!("timed out: {}", chain(error)));
@@ -183,7 +182,7 @@ pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
     error_of_connection(error).unwrap_or_else(|| self::error(error))
 }
 
-/// What a connection that did not come about means; `None` for one that did.
+/// Converts a failure to connect; `None` if the connection was established.
 fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
         return None;
@@ -209,7 +208,7 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     } else if error.is_timeout() {
         "timed out"
     } else {
-        // What is outermost says that of the URL which is said here.
+        // The outer text repeats the URL, so leave it out.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
     let message = format!("no connection{place}: {why}");
@@ -218,17 +217,17 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
     };
-    // On this machine nobody listens until somebody starts it.
+    // On this machine, a refused connection means that the server is not running, so do not retry.
     let lasting = refused && error.url().is_some_and(super::providers::is_loopback);
     Some(ModelError::NoConnection { message, hint, lasting })
 }
 
-/// What is wrong with a secured connection, and what to do.
+/// Returns the description of a TLS failure and advice for the user.
 fn tls_failure(error: &rustls::Error) -> (String, String) {
     use rustls::{CertificateError, Error};
     let of_nobody = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
-        // One that signs itself, and is an authority's by its own word.
+        // A self-signed certificate that claims to be an authority.
         Error::InvalidCertificate(CertificateError::Other(why)) => {
             why.to_string().contains("CaUsedAsEndEntity")
         }
@@ -248,13 +247,13 @@ fn tls_failure(error: &rustls::Error) -> (String, String) {
     }
 }
 
-/// The first error of a type among the causes of an error.
+/// Returns the first error of type `E` in the chain of causes.
 fn cause<'e, E: std::error::Error + 'static>(
     error: &'e (dyn std::error::Error + 'static),
 ) -> Option<&'e E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error hides what it was made of.
+        // An I/O error hides the error that it wraps.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let found = error.downcast_ref().or_else(|| inner.and_then(|e| cause(e)));
         if found.is_some() {
@@ -265,7 +264,7 @@ fn cause<'e, E: std::error::Error + 'static>(
     None
 }
 
-/// An error with what caused it: reqwest's own text names only the URL.
+/// Returns an error's text with all its causes: reqwest's own text names only the URL.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -276,7 +275,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The beginning of a text, on one line.
+/// Returns the beginning of a text, on one line.
 pub(super) fn shown(text: &str) -> String {
     let mut end = text.len().min(8 * SHOWN);
     while !text.is_char_boundary(end) {

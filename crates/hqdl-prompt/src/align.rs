@@ -1,18 +1,18 @@
-//! Which row an answer is about. A wrong guess here is a value in a wrong row,
+//! Matches answers with the rows of a request. A wrong match would store a value in the wrong row,
 //! so the rules are few and strict:
 //!
-//! * an answer names its row by number *and* tag, or number and key; when both
-//!   are there and do not agree, it is nobody's;
-//! * without a number, the key alone must name exactly one of the rows asked;
-//! * keys are the same when they are the same text, or the same but for case,
-//!   spaces and punctuation, and no other row of the request fits as well;
-//!   `&amp;` and `&` are the same punctuation, and so are XML's other references;
-//! * NULL is echoed as `null`; nothing at all may be NULL or the empty text, and
-//!   tells two rows with these apart no better than it does us;
-//! * a request for one row is answered by one row: there, a part of the key may
-//!   be left out, or filled in where the key has none (`NULL` → "Carl Creel"),
-//!   which is noted. A part that contradicts the key is nobody's, unless the whole
-//!   key is only misspelt and no other row of the expansion has the echoed one.
+//! * An answer names its row by number *and* tag, or by number and key. If both are present and
+//!   disagree, the answer is discarded.
+//! * Without a number, the key alone must match exactly one requested row.
+//! * Keys are equal if their texts are equal, or differ only in case, spaces and punctuation and no
+//!   other row of the request matches as well. `&amp;` and `&` are the same punctuation, and so are
+//!   XML's other references.
+//! * NULL is echoed as `null`. An empty field may mean NULL or the empty text, so it cannot
+//!   distinguish two rows that have one of these each.
+//! * A request for one row has one answer row. A part of its key may be left out, or filled in
+//!   where the key is NULL (`NULL` → "Carl Creel"); the answer then has a note. An answer with a
+//!   part that contradicts the key is discarded, unless the whole key is only misspelt and no other
+//!   row of the expansion has the echoed key.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -25,80 +25,79 @@ use super::markup::unescaped;
 use super::spelling::{ExpansionKeys, is_misspelling};
 use hqdl_values::value::Value;
 
-/// The rows of a request, as answers are matched with them.
+/// Keys of the rows of a request, prepared for matching with answers.
 pub struct RequestKeys {
     rows: Vec<AlignedRow>,
-    /// Whether a key holds a line break, so that a line of an answer may be the
-    /// end of one key and look like another.
+    /// Whether a key contains a line break, so that a line of an answer could be the end of one key
+    /// and look like another.
     broken: bool,
-    /// The rows by what their first parts are compared as.
+    /// Rows by the normalized forms of their first key part.
     by_first: HashMap<String, Vec<usize>>,
-    /// The rows of which that says too little: their first part is nothing, or may be
-    /// split over several fields.
+    /// Rows that `rows_by_first_part` cannot contain: their first part is empty, or may be split
+    /// over several fields.
     open: Vec<usize>,
-    /// All keys of the expansion, where the only row's key may be misspelt.
+    /// All keys of the expansion, if the key of a single-row request may be misspelt.
     known: Option<Arc<ExpansionKeys>>,
 }
 
-/// A row of a request.
+/// Row of a request.
 struct AlignedRow {
     parts: Vec<KeyPart>,
-    /// The tag of its label.
+    /// Normalized tag of the row's label.
     tag: String,
-    /// The number that its key begins with, of all the digits there.
+    /// Number that the key begins with, if the key begins with digits.
     number: Option<usize>,
 }
 
-/// One component of a key.
+/// One column of a key.
 struct KeyPart {
     /// Canonical text; empty for NULL.
     text: String,
     folded: String,
-    /// The same of what its references to characters stand for, where it has any.
+    /// Normalized text after decoding character references, if it has any.
     meant: Option<String>,
     null: bool,
 }
 
-/// How well an echoed key fits a row.
+/// How well an echoed key matches a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
-    /// Letters are wrong; accepted only where one row was asked about.
+    /// Letters differ; accepted only in a single-row request.
     Misspelt,
-    /// Parts were left out or filled in; accepted only where one row was asked
-    /// about.
+    /// Parts were left out or filled in; accepted only in a single-row request.
     Partly,
-    /// The same but for case, spaces and punctuation.
+    /// Equal except for case, spaces and punctuation.
     Nearly,
     /// The same text.
     Exactly,
 }
 
-/// Where an answer may belong.
+/// Row that an answer may belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowPlace {
-    /// Position of the row among those asked about.
+    /// Position of the row in the request.
     pub row: usize,
-    /// How well its key fits.
+    /// How well the key matches.
     pub fit: Fit,
-    /// How many fields number and key took.
+    /// Number of fields that number and key occupy.
     pub taken: usize,
-    /// What was echoed.
+    /// Part of the row that was echoed.
     pub echo: Echoed,
 }
 
-/// What an answer echoes of its row.
+/// Part of a row that an answer repeats to identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Echoed {
     /// The label.
     Label,
-    /// The beginning of the key, with the word that tells it from the others.
+    /// The beginning of the key, including the word that distinguishes it from the others.
     Beginning,
-    /// The key.
+    /// The whole key.
     Key,
 }
 
 impl RequestKeys {
-    /// The keys of the rows asked about, in the order of the prompt.
+    /// Prepares the keys of the requested rows, in the order of the prompt.
     #[must_use]
     pub fn new<'r>(rows: impl IntoIterator<Item = &'r [Value]>) -> Self {
         let part = |value: &Value| {
@@ -132,16 +131,18 @@ impl RequestKeys {
         Self { rows, broken, by_first, open, known: None }
     }
 
-    /// The same keys. If they are one, an answer may misspell it, unless what it says is
-    /// another one of `known`.
+    /// Returns the same keys, and allows the key of a single-row request to be misspelt.
+    ///
+    /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]
     pub fn among(self, known: Option<Arc<ExpansionKeys>>) -> Self {
         let known = known.filter(|_| self.rows.len() == 1);
         Self { known, ..self }
     }
 
-    /// The rows that fields may fit, each once: those that [`Self::spelled_fits`] tells of, and
-    /// some more. Texts that are the same are folded to the same.
+    /// Returns the rows that the fields may match, without duplicates: all that
+    /// [`Self::spelled_fits`] accepts, and possibly others. Equal texts have equal normalized
+    /// forms.
     fn candidates(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Vec<usize> {
         let rows = self.begun_by(spelled);
         debug_assert!(
@@ -170,32 +171,32 @@ impl RequestKeys {
         rows
     }
 
-    /// How many rows were asked about.
+    /// Returns the number of requested rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether no row was asked about.
+    /// Returns true if the request has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The text of a part of a row's key.
+    /// Returns the text of a part of a row's key.
     #[must_use]
     pub fn part(&self, row: usize, part: usize) -> Option<&str> {
         Some(self.rows.get(row)?.parts.get(part)?.text.as_str())
     }
 
-    /// How many parts a key has.
+    /// Returns the number of columns of a key.
     #[must_use]
     pub fn parts(&self) -> usize {
         self.rows.first().map_or(0, |r| r.parts.len())
     }
 
-    /// Whether a text could name one of the rows at all: a quick look before
-    /// the ways to read it are tried.
+    /// Returns true if a text could name one of the rows: a cheap test before parsing it in several
+    /// ways.
     #[must_use]
     pub fn may_name(&self, text: &str) -> bool {
         let plain = fold(&unescaped(text));
@@ -205,21 +206,21 @@ impl RequestKeys {
             forms.into_iter().flatten().any(|p| text.contains(p) || plain.contains(p))
         };
         self.rows.iter().any(|row| {
-            // Of the only row, one part that is right may be enough.
+            // For a single row, one correct part may be enough.
             let partly = self.rows.len() == 1
                 && row.parts.iter().any(|part| !part.folded.is_empty() && holds(part));
             partly || self.known.is_some() || text.contains(&row.tag) || row.parts.iter().all(holds)
         })
     }
 
-    /// The row that a line begins by number, with its label or its key.
+    /// Returns true if a line begins with a row number that agrees with its label or key.
     #[must_use]
     pub fn numbered(&self, fields: &[&str]) -> bool {
         let number = fields.first().and_then(|f| label::read(f)).map(|(number, _)| number);
         number.is_some_and(|n| self.places(fields).iter().any(|p| p.row + 1 == n))
     }
 
-    /// Whether a line that was cut somewhere begins a row.
+    /// Returns true if a truncated line begins a row.
     #[must_use]
     pub fn may_begin(&self, line: &str) -> bool {
         let fields: Vec<&str> =
@@ -227,7 +228,7 @@ impl RequestKeys {
         if !self.places(&fields).is_empty() {
             return true;
         }
-        // Half a label, or half a key after its number.
+        // Part of a label, or part of a key after its number.
         let begun = |row: &AlignedRow, text: &str| {
             let text = fold(text);
             let key = row.parts.first().is_some_and(|part| part.folded.starts_with(&text));
@@ -245,8 +246,9 @@ impl RequestKeys {
         }
     }
 
-    /// Where a line of fields may belong: all places are of one row, and differ in
-    /// how many fields name it. The likeliest comes first.
+    /// Returns the possible matches of a line's fields, the most likely first.
+    ///
+    /// All matches have the same row and differ in the number of fields that name it.
     #[must_use]
     pub fn places(&self, fields: &[&str]) -> Vec<RowPlace> {
         let Some((number, tag)) = fields.first().and_then(|f| label::read(f)) else {
@@ -256,7 +258,8 @@ impl RequestKeys {
         if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len()) {
             let places = self.named(row, tag, rest);
             if !places.is_empty() {
-                // Unless all of it is the key of another row. `1 2` is not the key `12`.
+                // Reject the match if the fields are the key of another row. `1 2` is not the key
+                // `12`.
                 let begins =
                     |(n, other): (usize, &AlignedRow)| n != row && other.number == Some(number);
                 let other = !tag.is_empty()
@@ -264,9 +267,9 @@ impl RequestKeys {
                     && self.by_key(fields).is_some_and(|p| begins((p.row, &self.rows[p.row])));
                 return if other { Vec::new() } else { places };
             }
-            // The number is a lie, unless it is no number but part of a key; one
-            // that a row here has is taken for a number, or a row would be
-            // mistaken for the one whose key is that number.
+            // The number is wrong, unless it is part of a key. If a row of the request has this
+            // tag, the number counts as a row number; otherwise the answer could be matched with
+            // the row whose key is that number.
             let folded = fold(tag);
             if self.rows.iter().any(|r| r.tag == folded) || tag.is_empty() {
                 return Vec::new();
@@ -275,7 +278,7 @@ impl RequestKeys {
         self.by_key(fields).into_iter().collect()
     }
 
-    /// The ways in which what stands after its number names a row.
+    /// Returns the ways in which the fields after a row number name that row.
     fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowPlace> {
         let mut places: Vec<RowPlace> = Vec::new();
         let takes = |places: &[RowPlace], taken: usize| places.iter().any(|p| p.taken == taken);
@@ -302,8 +305,8 @@ impl RequestKeys {
             return places;
         }
         if self.begins(row, tag) == Some(Echoed::Label) {
-            // The key may come after the label all the same; one that is nothing may
-            // just as well be the first cell.
+            // The key may follow the label. An empty key is not accepted here, because it could
+            // also be the first cell.
             let named = |(fit, _): &(Fit, usize)| {
                 *fit > Fit::Partly
                     && self.rows[row].parts.iter().any(|part| !part.folded.is_empty())
@@ -314,12 +317,12 @@ impl RequestKeys {
             add(&mut places, Fit::Exactly, 1, Echoed::Label);
             return places;
         }
-        // One that another row goes by is a lie, whatever it says of this one's key.
+        // The tag of another row is wrong, even if this row's key contains the word.
         let folded = fold(tag);
         if self.rows.iter().any(|other| other.tag == folded) {
             return places;
         }
-        // Number and key in one field.
+        // Number and key are in one field.
         let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
         if let Some((fit, taken)) = whole(&fields) {
             add(&mut places, fit, taken, Echoed::Key);
@@ -332,8 +335,8 @@ impl RequestKeys {
         places
     }
 
-    /// Whether a text is the tag of a row, or the beginning of its key with the tag
-    /// in it.
+    /// Returns how a text identifies a row: by its tag, or by the beginning of its key including
+    /// the tag.
     fn begins(&self, row: usize, text: &str) -> Option<Echoed> {
         let row = self.rows.get(row)?;
         let text = Value::from(text);
@@ -349,11 +352,11 @@ impl RequestKeys {
         (words.contains(&row.tag) && begins()).then_some(Echoed::Beginning)
     }
 
-    /// Places an answer by its echoed key alone.
+    /// Matches an answer by its echoed key only.
     #[must_use]
     pub fn by_key(&self, fields: &[&str]) -> Option<RowPlace> {
         let spelled = SpelledField::all(fields);
-        // A line that is the end of a key would be taken for the key of another.
+        // A line that is the end of one key could be mistaken for another key.
         if self.broken && self.rows.len() > 1 {
             return None;
         }
@@ -363,13 +366,13 @@ impl RequestKeys {
             let Some((fit, taken)) = self.spelled_fits(row, fields, &spelled) else {
                 continue;
             };
-            // Nothing names nobody.
+            // An empty key identifies no row.
             if fit < Fit::Exactly && self.rows[row].parts.iter().all(|p| p.folded.is_empty()) {
                 continue;
             }
             match best {
                 Some(b) if b.fit > fit => {}
-                // Two rows that fit alike: it is nobody's.
+                // Two rows match equally well, so the answer is ambiguous.
                 Some(b) if b.fit == fit => tied = true,
                 _ => {
                     best = Some(RowPlace { row, fit, taken, echo: Echoed::Key });
@@ -380,7 +383,7 @@ impl RequestKeys {
         best.filter(|_| !tied)
     }
 
-    /// How well the fields begin with the key of a row, and how many they took.
+    /// Returns how well the fields begin with the key of a row, and how many fields it occupies.
     fn spelled_fits(
         &self,
         row: usize,
@@ -390,7 +393,7 @@ impl RequestKeys {
         self.unmisspelt_fits(row, fields, spelled).or_else(|| self.misspelt_fits(fields, spelled))
     }
 
-    /// Whether the fields begin with the only key, misspelt, and how many they took.
+    /// Returns the match if the fields begin with a misspelling of the only key.
     fn misspelt_fits(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Option<(Fit, usize)> {
         let known = self.known.as_ref()?;
         let parts = &self.rows.first()?.parts;
@@ -417,11 +420,11 @@ impl RequestKeys {
             let first = left.first()?;
             if let Some((fit, taken)) = part.begins(left, spelled.get(at)?) {
                 worst = worst.min(fit);
-                // A NULL that is echoed as nothing proves nothing.
+                // An empty field for a NULL is no evidence.
                 right += usize::from(!part.folded.is_empty());
                 at += taken;
             } else if part.folded.is_empty() || label::says_none(first) {
-                // Filled in, or left out.
+                // The part was filled in or left out.
                 worst = Fit::Partly;
                 at += 1;
             } else {
@@ -431,7 +434,7 @@ impl RequestKeys {
         (worst > Fit::Partly || (right > 0 && self.rows.len() == 1)).then_some((worst, at))
     }
 
-    /// Whether no other row fits these fields as well.
+    /// Returns true if no other row matches these fields equally well.
     fn stands_out(
         &self,
         row: usize,
@@ -446,8 +449,7 @@ impl RequestKeys {
     }
 }
 
-/// The number that a part of a key begins with: not another one that begins with its
-/// digits.
+/// Parses the number at the beginning of a key part, with all its digits (`12`, not `1`).
 fn begins_with(part: &Value) -> Option<usize> {
     let text = part.canonical()?;
     let text = text.trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -455,23 +457,22 @@ fn begins_with(part: &Value) -> Option<usize> {
     text[..end].parse().ok()
 }
 
-/// A field of an answer, in the spellings that it is compared by: it is compared with
-/// many rows.
+/// Field of an answer with its normalized forms, which are computed once because it is compared
+/// with many rows.
 struct SpelledField<'f> {
     field: &'f str,
     forms: OnceCell<Forms>,
 }
 
 struct Forms {
-    /// Where it is another text.
+    /// Canonical text, if it differs from the field.
     canonical: Option<String>,
     folded: String,
-    /// The same of what its references to characters stand for, where it has any.
+    /// Normalized text after decoding character references, if it has any.
     plain: Option<String>,
 }
 
-/// What a text is folded to with its references to characters replaced, where it may have
-/// some.
+/// Returns the normalized text after decoding character references, or `None` if the text has none.
 fn plain(text: &str) -> Option<String> {
     text.contains('&').then(|| fold(&unescaped(text)))
 }
@@ -499,8 +500,8 @@ impl<'f> SpelledField<'f> {
 }
 
 impl KeyPart {
-    /// Whether the fields begin with this part; a comma inside a name may have
-    /// split it over several.
+    /// Returns how well the fields begin with this part, and how many fields it occupies. A comma
+    /// inside a name may have split it over several fields.
     fn begins(&self, fields: &[&str], first: &SpelledField<'_>) -> Option<(Fit, usize)> {
         if let Some(fit) = self.is(first) {
             return Some((fit, 1));
@@ -525,7 +526,7 @@ impl KeyPart {
             });
         }
         if field.is_empty() {
-            // It may just as well stand for NULL.
+            // An empty field may also mean NULL.
             return self.text.is_empty().then_some(Fit::Nearly);
         }
         let Forms { canonical, folded, plain } = spelled.forms();

@@ -1,24 +1,23 @@
-//! Whether an answer that is still being written has gone astray: it goes round in
-//! a circle, or writes row after row that nobody asked about. What an endpoint
-//! writes is billed, so such an answer is cut off.
+//! Detects degenerate output in an answer that is still streaming: endless repetition, or row after
+//! row that the request did not contain. Output tokens are billed, so hqdl aborts such an answer.
 //!
-//! A sound answer is never taken for one: its rows have different numbers, and
-//! what stands in the prompt itself may be repeated.
+//! A valid answer never matches: its rows have different numbers, and repetition of text from the
+//! prompt itself is allowed.
 
 use super::reasoning::answer_part;
 use super::{AnswerForm, Prompt};
 
-/// The longest circle, in bytes.
+/// Longest period of a repetition, in bytes.
 const LONGEST: usize = 800;
-/// How often a circle is gone round, at least, and the bytes that takes.
+/// Minimum number of repetitions, and the minimum bytes that they must cover.
 const ROUNDS: usize = 4;
 /// See [`ROUNDS`].
 const CIRCLING: usize = 400;
-/// Rows in a row that are none of the request's, beyond as many as it has.
+/// Consecutive unknown row numbers tolerated, in addition to the request's row count.
 const STRANGERS: usize = 16;
 
 impl Prompt {
-    /// Whether an answer has begun a row of this prompt, by its number.
+    /// Returns true if an answer contains the number of a row of this prompt.
     #[must_use]
     pub fn is_begun(&self, answer: &str) -> bool {
         if self.answers == AnswerForm::Single {
@@ -28,7 +27,7 @@ impl Prompt {
         numbers(&answer).any(|number| (1..=self.rows).contains(&number))
     }
 
-    /// How an answer to this prompt has gone astray, if it has.
+    /// Returns why an answer to this prompt is degenerate, or `None` if it is not.
     #[must_use]
     pub fn astray(&self, answer: &str) -> Option<&'static str> {
         if let Some(circling) = circling(answer)
@@ -39,20 +38,19 @@ impl Prompt {
         // Drafts within reasoning may number their rows in any way.
         let answer = answer_part(answer)?;
         let rows = self.rows;
-        // A line says all of its number, and nothing but its row.
+        // A line begins with its complete number and contains nothing but its row.
         let most = if self.answers == AnswerForm::Lines { 0 } else { rows + STRANGERS };
         (strangers(&answer, rows) > most).then_some("its rows are not rows of the request")
     }
 }
 
-/// The end of a text that only goes round in a circle.
+/// Returns the trailing repetition of a text.
 fn circling(text: &str) -> Option<&str> {
     let (start, _) = circle(text)?;
     (start..text.len()).find_map(|at| text.get(at..))
 }
 
-/// Where the end of a text goes round in a circle at the latest, and the bytes of
-/// one round.
+/// Returns an offset inside the trailing repetition of a text, and the period in bytes.
 fn circle(text: &str) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     (1..=LONGEST).find_map(|period| {
@@ -62,26 +60,26 @@ fn circle(text: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// The lines before a circle of lines at the end of a text, in which no row stands:
-/// none is the rest of a value.
+/// Returns the lines before a trailing repetition of lines, if the repetition contains no row, so
+/// that no line in it is the rest of a value.
 pub(super) fn before_circle(text: &str) -> Option<&str> {
     let (mut start, period) = circle(text)?;
     let bytes = text.as_bytes();
     while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
         start -= 1;
     }
-    // The end of the line before may be as the end of a round is.
+    // The line before may end like a repetition does.
     let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
     numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }
 
-/// How many rows an answer has written since the last one that can be one of the
-/// request's: by their numbers, which are all that is sure of half an answer.
+/// Returns how many consecutive row numbers at the end of an answer are not in the request. Only
+/// the numbers are reliable in an incomplete answer.
 fn strangers(answer: &str, rows: usize) -> usize {
     numbers(answer).fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
 }
 
-/// The numbers of the rows of an answer: alone, or as a label begins (`2 Batman`).
+/// Returns the row numbers of an answer: alone, or at the start of a label (`2 Batman`).
 fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     let json = answer.trim_start();
     if json.starts_with(['{', '[']) {
@@ -116,7 +114,7 @@ fn inside_rows(json: &str) -> Option<&str> {
     Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())
 }
 
-/// The number that a field begins with.
+/// Parses the number at the start of a field.
 fn number(field: &str) -> Option<usize> {
     let field = field.trim_start().trim_start_matches(['"', '\'']);
     let end = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());

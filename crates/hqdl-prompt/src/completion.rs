@@ -1,7 +1,7 @@
-//! From a completion to one outcome for each row asked about.
+//! Parses a completion into one outcome per requested row.
 //!
-//! However bad the completion is, every row ends in an outcome, and what is
-//! wrong with one row touches no other.
+//! However malformed the completion is, every row has an outcome, and an error in one row does not
+//! affect the others.
 
 use super::align::RequestKeys;
 use super::found::{Ending, FoundRow, is_fence};
@@ -10,42 +10,42 @@ use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
 
-/// Most bytes of a model's words kept beside a failed row; the journal has all.
+/// Maximum bytes of model output stored with a failed row; the journal has all of it.
 const RAW: usize = 4096;
 
-/// How an endpoint says that a completion ended.
+/// How a completion ended, as reported by the endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Finish {
-    /// The model wrote all that it wanted to.
+    /// The model finished by itself.
     #[default]
     Stop,
-    /// The text was cut off, at a length or by a broken connection.
+    /// The text was truncated, by a length limit or a broken connection.
     Cut,
-    /// The endpoint does not say. A last line without its line break may be cut off.
+    /// The endpoint does not report it. A last line without a line break may be truncated.
     Unknown,
 }
 
-/// What a completion says about one row.
+/// Outcome of one row of a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowOutcome {
-    /// An answer a column, in the order asked.
+    /// One answer per column, in the requested order.
     Read(Vec<Answer>),
-    /// Nothing that can be trusted to be this row's.
+    /// The completion contains nothing that is certain to belong to this row.
     Failed {
         /// `invalid` or `refused`.
         state: State,
-        /// Why, in words.
+        /// Reason, for people.
         why: String,
-        /// The model's words.
+        /// The model's output.
         raw: String,
     },
 }
 
-/// Reads a completion: an outcome for every row of `keys`, in their order.
+/// Parses a completion and returns one outcome per row of `keys`, in the same order.
 ///
-/// The format asked for is tried first, the other one next: a model that was
-/// asked for JSON and writes CSV has still answered. Unless `finish` is `Stop`, the last line
-/// of CSV is not read, since its rest may be missing.
+/// The requested format is tried first, then the other one: a model that was asked for JSON may
+/// still answer in CSV. Unless `finish` is `Stop`, the last CSV line is not used, because its end
+/// may be missing.
 #[must_use]
 pub fn read(
     content: &str,
@@ -75,7 +75,7 @@ pub fn read(
             continue;
         };
         is_repeated[row] = true;
-        // Placed beyond doubt beats placed with a note.
+        // A row without a note replaces one with a note.
         match (&before.cells, &one.cells) {
             (Ok(_), Ok(_)) if before.note.is_some() && one.note.is_none() => {
                 rows[row] = Some(one);
@@ -90,7 +90,7 @@ pub fn read(
             }
         }
     }
-    // The rest of a second answer is missing, which may contradict the first one, too.
+    // The missing end of a second answer could contradict the first one, too.
     if finish != Finish::Stop && conflicts.contains(&true) {
         conflicts.iter_mut().zip(is_repeated).for_each(|(conflict, twice)| *conflict |= !twice);
     }
@@ -138,8 +138,8 @@ pub fn read(
         .collect()
 }
 
-/// Finds the rows in all of an answer: within its code fences and outside. Rows that a
-/// fence and a correction after it contradict are found twice.
+/// Finds the rows of an answer, inside and outside its code fences. Rows whose fence and later
+/// correction differ are returned twice.
 fn found_everywhere(
     answer: &str,
     finish: Finish,
@@ -154,7 +154,7 @@ fn found_everywhere(
         Finish::Unknown if answer.ends_with('\n') => Ending::Lines,
         Finish::Unknown | Finish::Cut => Ending::Cut,
     };
-    // A second answer that is cut may contradict all of the first one.
+    // A truncated second answer may contradict all of the first one.
     let ends = end == Ending::Complete;
     let is_cut = |fence: &Fence<'_>| {
         let says = !fence.inside.trim().is_empty();
@@ -170,8 +170,8 @@ fn found_everywhere(
         let is_whole = fence.is_closed && end != Ending::Complete;
         let ending = if is_whole { Ending::Lines } else { end };
         let mut inside = read(fence.inside, looks_json, ending);
-        // All of the answer was read in the first fence's format. A row that goes on behind the
-        // fence ends there only in the part.
+        // The whole answer was read in the first fence's format. A row that continues after the
+        // fence appears complete only in that reading.
         let found = |f: &FoundRow| all[..outside].iter().any(|a| a.row == f.row);
         inside.retain(|f| f.cells.is_ok() && (looks_json != is_json || !found(f)));
         all.extend(inside);
@@ -179,7 +179,7 @@ fn found_everywhere(
     all
 }
 
-/// Finds the rows of a text, in the format that it looks like, else in the other one.
+/// Finds the rows of a text in the format it looks like, otherwise in the other format.
 fn found(
     body: &str,
     looks_json: bool,
@@ -196,7 +196,7 @@ fn found(
     let found = if looks_json { as_json() } else { as_csv() };
     if !found.iter().any(|f| f.cells.is_ok()) {
         let other = if looks_json { as_csv() } else { as_json() };
-        // A line of pretty-printed JSON that is a key is no row.
+        // A line of pretty-printed JSON that equals a key is not a row.
         if found.is_empty() || other.iter().any(|f| f.cells.is_ok()) {
             return other;
         }
@@ -204,7 +204,7 @@ fn found(
     found
 }
 
-/// A code fence of an answer.
+/// Code fence of an answer.
 struct Fence<'a> {
     inside: &'a str,
     is_closed: bool,

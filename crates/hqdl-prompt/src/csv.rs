@@ -1,8 +1,9 @@
-//! CSV as models write it. A completion that is well formed as a whole is read as
-//! that and is done; else each line is read for itself, so that a broken one harms
-//! no other, in the ways models have (single quotes, quotes inside quotes, none at
-//! all, a Markdown table), and the reading that fits best is taken. A field in
-//! quotes is never parted.
+//! Parses CSV as models write it.
+//!
+//! If the completion as a whole is well-formed CSV, that reading is used. Otherwise each line is
+//! parsed separately, so that a malformed line does not affect the others. A line is parsed in the
+//! ways models write it (single quotes, quotes inside quotes, no quotes, a Markdown table), and the
+//! best reading is used. A quoted field is never split.
 
 use std::cmp::Reverse;
 
@@ -16,18 +17,19 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::coerce::within_quotes;
 use hqdl_values::cell::{Answer, State};
 
-/// Most lines that one row may run over.
+/// Maximum number of lines that one row may span.
 const LINES: usize = 50;
 
-/// A line of CSV.
+/// Formats a CSV line.
 pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
     answer_line(&fields, fields.len())
 }
 
-/// A line of CSV whose first `named` fields name a row. After these, an empty
-/// field is nothing, and one in single quotes was quoted as SQL does: so a value
-/// that is empty, or stands in such quotes itself, is put in double ones.
+/// Formats a CSV line whose first `name_fields` fields identify a row.
+///
+/// In the other fields, an empty field means unknown, and single quotes are read as SQL quotes. A
+/// value that is empty or begins with a single quote is therefore put in double quotes.
 pub fn answer_line(fields: &[String], named: usize) -> String {
     let mut out = String::new();
     for (n, field) in fields.iter().enumerate() {
@@ -47,8 +49,8 @@ pub fn answer_line(fields: &[String], named: usize) -> String {
     out
 }
 
-/// Reads the rows of a csv completion. Where it was cut off, what is still open at
-/// its end is no row.
+/// Parses the rows of a CSV completion. If it was truncated, a row that is still open at its end is
+/// discarded.
 pub fn read(
     text: &str,
     ending: Ending,
@@ -56,11 +58,11 @@ pub fn read(
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
     let (text, cut_line) = complete_lines(text, ending);
-    // Most of what is no answer names none of the rows.
+    // Most texts without an answer contain no key of the request.
     if !keys.may_name(text) {
         return without_key(text, keys, checkers).into_iter().collect();
     }
-    // What was cut may have been the rest of the last row, unless it begins another.
+    // The truncated line may be the rest of the last row, unless it begins another row.
     let broken_off = cut_line.is_some_and(|line| !keys.may_begin(line));
     if let Some(found) = whole(text, keys, checkers).filter(|_| !broken_off) {
         return found;
@@ -68,8 +70,7 @@ pub fn read(
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     let mut at = 0;
-    // Within a field that was never closed, a line that only looks like a key may
-    // be anything.
+    // Within an unclosed field, a line that looks like a key without a number may be anything.
     let mut numbered_only = false;
     while at < lines.len() {
         let line = lines[at];
@@ -110,15 +111,15 @@ pub fn read(
     found
 }
 
-/// Whether a line ends within double quotes that a value begins with: the rest of the value
-/// is missing, even if the model ended by itself.
+/// Returns true if a line ends within a double-quoted value. The rest of the value is missing, even
+/// if the model finished by itself.
 fn opens_value(line: &str, reading: &LineReading) -> bool {
     let open = record(line, &['"']).filter(|record| record.open);
     open.is_some_and(|record| record.fields.len() > reading.place.taken)
 }
 
-/// The lines that were written whole, and the one after them that was cut. An
-/// answer that is cut because it goes round in a circle ends before that.
+/// Returns the complete lines and the truncated line after them. If the answer was truncated
+/// because it repeats itself, the lines end before the repetition.
 fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
     if ending != Ending::Cut {
         return (text, None);
@@ -130,10 +131,12 @@ fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
     (&text[..end], Some(&text[end..]))
 }
 
-/// Whether the lines after a row may begin with the rest of it, because a value
-/// holds a line break and was not quoted: a line that is no row, and no row of
-/// others. A fence, and words after it or after a blank line, are a value's only
-/// where a row follows them, or may have before the answer was broken off.
+/// Returns true if the lines after a row may begin with the rest of its last value, because the
+/// value contains a line break and was not quoted.
+///
+/// Such a line is no row of this or another request. A fence, and text after a fence or a blank
+/// line, belong to a value only if a row follows them or may have followed before the answer was
+/// truncated.
 fn goes_on(lines: &[&str], broken_off: bool, keys: &RequestKeys, checkers: &[&Checker]) -> bool {
     let apart = |line: &str| line.trim().is_empty() || is_fence(line);
     let gap = lines.iter().take_while(|line| apart(line)).count();
@@ -149,8 +152,8 @@ fn goes_on(lines: &[&str], broken_off: bool, keys: &RequestKeys, checkers: &[&Ch
         && (gap == 0 || broken_off || rest.iter().take(LINES).any(|line| is_row(line)))
 }
 
-/// A row whose last field may go on in the next line, unless a type or a list tells
-/// that it does not.
+/// Rejects a row whose last field may continue on the next line, unless a type or a value list
+/// shows that it is complete.
 fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
     let closed =
@@ -158,7 +161,7 @@ fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     if closed { row } else { row.without_end("a line that is no row follows") }
 }
 
-/// A completion that is well-formed CSV, with a line a row and nothing else.
+/// Parses a completion that is well-formed CSV with one line per row and nothing else.
 fn whole(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut rest = text;
@@ -176,14 +179,13 @@ fn whole(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<Fo
     rows.into_iter().collect()
 }
 
-/// What a line begins.
+/// Row or part of a row at the start of a line.
 enum LineSpan {
-    /// A row that runs over so many further lines, because a field in quotes holds
-    /// line breaks.
+    /// A row that spans this many further lines, because a quoted field contains line breaks.
     Row(Box<FoundRow>, usize),
-    /// A row whose quotes are not closed before the next one, or before the end.
+    /// A row whose quotes are not closed before the next row, or before the end.
     Open { end: bool },
-    /// A row by itself, or nothing.
+    /// A row on a single line, or no row.
     Line,
 }
 
@@ -194,7 +196,7 @@ fn spanning(first: &str, rest: &[&str], keys: &RequestKeys, checkers: &[&Checker
     }
     let mut text = first.to_owned();
     for (n, next) in rest.iter().enumerate().take(LINES) {
-        // The next row begins here: the quote above was just a quote.
+        // The next row begins here, so the quote above did not open a field.
         if is_numbered(next, keys) {
             return LineSpan::Open { end: false };
         }
@@ -215,8 +217,8 @@ fn spanning(first: &str, rest: &[&str], keys: &RequestKeys, checkers: &[&Checker
     LineSpan::Open { end: rest.len() <= LINES }
 }
 
-/// Whether a line begins with the number of a row and what goes with it, its
-/// quotes right or wrong.
+/// Returns true if a line begins with a row number that agrees with its label or key, regardless of
+/// correct quoting.
 fn is_numbered(line: &str, keys: &RequestKeys) -> bool {
     if !keys.may_name(line) {
         return false;
@@ -229,20 +231,20 @@ fn is_numbered(line: &str, keys: &RequestKeys) -> bool {
     })
 }
 
-/// One way to read a line.
+/// One way to parse a line.
 struct LineReading {
     place: RowPlace,
     found: FoundRow,
-    /// Whether there is a field a column.
+    /// Whether there is one field per column.
     exact: bool,
-    /// Cells that passed their checks.
+    /// Number of cells that passed their checks.
     good: usize,
-    /// Fields that still stand in quotes: the line was quoted in another way.
+    /// Number of fields still in quotes, a sign that the line uses another quoting style.
     wrapped: usize,
 }
 
 impl LineReading {
-    /// The better reading has the greater rank.
+    /// Returns the rank of the reading; the best reading has the greatest rank.
     fn rank(&self) -> (bool, bool, Fit, Reverse<usize>, usize) {
         let ok = self.found.cells.is_ok();
         (ok && self.exact, ok, self.place.fit, Reverse(self.wrapped), self.good)
@@ -257,7 +259,7 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
             best = Some(next);
         }
     }
-    // A quote in what names the row, which the key has not, is a slip.
+    // A quote in the fields that name the row is a mistake if the key has none.
     let number_and_key = 1 + keys.parts();
     for (at, fields) in never_closed(line.trim(), number_and_key) {
         let named = |r: &LineReading| r.exact && r.place.taken > at && r.place.fit > Fit::Partly;
@@ -270,7 +272,7 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
     best
 }
 
-/// The ways a line may have been meant. Well quoted, it is read as it is quoted.
+/// Returns the possible field lists of a line. If the line is well quoted, its quoting decides.
 fn ways(line: &str) -> Vec<Vec<RowField>> {
     let line = line.trim();
     let closed = |quotes: &[char]| {
@@ -280,8 +282,8 @@ fn ways(line: &str) -> Vec<Vec<RowField>> {
         return vec![table];
     }
     if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
-        // One field with commas may be a row in quotes as a whole, or one whose key and last
-        // value have an apostrophe each.
+        // One field with commas may be a row in quotes as a whole, or one whose key and last value
+        // have an apostrophe each.
         let one = fields.len() == 1 && fields[0].text.contains(',');
         let parted = || around(line).into_iter().chain(closed(&['"']));
         let others: Vec<Vec<RowField>> = if one { parted().collect() } else { Vec::new() };
@@ -289,15 +291,15 @@ fn ways(line: &str) -> Vec<Vec<RowField>> {
     }
     let around = around(line);
     let lenient = lenient(line);
-    // A field in quotes with a comma in it is not parted there.
+    // Do not split a quoted field at its comma.
     let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
     let strict = closed(&['"']).filter(|_| !comma);
     let plain = Some(plain(line)).filter(|_| !comma);
     [around, strict, Some(lenient), plain].into_iter().flatten().collect()
 }
 
-/// A completion for one row that gives the values alone. Taken only when a
-/// closed list or a type vouches for it, so that prose is never a row.
+/// Parses a completion for one row that contains only the values. A closed list or a type must
+/// confirm a value, so that prose is never read as a row.
 fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
@@ -308,7 +310,7 @@ fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<
         if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
             fields = &fields[1..];
         }
-        // A list would swallow the number and key of a foreign row.
+        // A list column would otherwise accept the number and key of an unknown row.
         if fields.len() != checkers.len() && checkers.len() > 1 {
             return None;
         }
@@ -327,7 +329,7 @@ fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<
     })
 }
 
-/// A line of fields as a row: where they name it, and what they say of it.
+/// Parses the fields of a line as a row: the row that they name, and its cells.
 fn reading(
     fields: &[RowField],
     keys: &RequestKeys,
@@ -337,7 +339,7 @@ fn reading(
     let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
     let mut places = keys.places(&texts);
     if places.is_empty() {
-        // A label in quotes within those of its field is a label all the same.
+        // A label may be in quotes within the quotes of its field.
         let unquoted: Vec<&str> = texts
             .iter()
             .map(|text| within_quotes(text).map_or(*text, |(_, inner)| inner))
@@ -390,15 +392,15 @@ fn reading(
     Some(LineReading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
 }
 
-/// Which of its places a line is read at.
+/// Result of choosing among the possible matches of a line.
 enum Likeliest {
     One(RowPlace),
-    /// What names this row and what is said of it cannot be told apart.
+    /// The fields that name this row cannot be distinguished from its values.
     Unclear(usize),
 }
 
-/// The likeliest place: where a field a column is left, unless another one may be
-/// meant as well. `None` when the line may be another row's.
+/// Returns the best match: one that leaves one field per column, unless another match is equally
+/// plausible. `None` if the line may belong to another row.
 fn likeliest(
     places: &[RowPlace],
     fields: &[RowField],
@@ -417,14 +419,14 @@ fn likeliest(
     let fitting = places.iter().find(exact);
     Some(match (key, fitting) {
         (Some(_), _) if label.is_some() => Likeliest::Unclear(first.row),
-        // A whole key and a field missing; or its beginning, and then a value that
-        // looks like the rest of it.
+        // Either a whole key and a missing field, or the beginning of a key and a value that looks
+        // like the rest of it.
         (Some(_), Some(short)) if fields::may_be(rest(short), checkers) => {
             Likeliest::Unclear(first.row)
         }
         (Some(key), _) => Likeliest::One(*key),
         (None, Some(place)) => Likeliest::One(*place),
-        // The beginning of a key, and then perhaps the rest of another one.
+        // The beginning of a key, possibly followed by the rest of another key.
         (None, None)
             if label.is_none()
                 && keys.parts() > 1

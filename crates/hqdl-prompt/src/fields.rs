@@ -1,36 +1,35 @@
-//! Which field is which column's, when a row has more fields than columns or
-//! one too few. A count that does not fit is never made to fit by a guess: all
-//! ways to explain the fields are looked at, and a cell is read only where they
-//! all agree.
+//! Assigns fields to columns if a row has more fields than columns or one too few.
 //!
-//! Fields too many come from commas that stand inside values (a text, a list, a
-//! number with thousands) or from fields that nobody asked for. So an
-//! explanation gives each column a run of fields that its type or list allows,
-//! and the reading stands or falls with one that leaves no field over; one block
-//! of foreign fields is looked at too, and can only make a cell uncertain.
+//! The field count is never adjusted by a guess. All possible assignments are examined, and a cell
+//! is accepted only if they all agree.
+//!
+//! Extra fields come from commas inside values (a text, a list, a number with thousands separators)
+//! or from fields that were not requested. An assignment gives each column a run of fields that its
+//! type or list allows. At least one assignment must use every field. One block of foreign fields
+//! is also considered; it can only make a cell ambiguous.
 
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::format::count_noun;
 
-/// Fields too many beyond which a row is not explained any more.
+/// Maximum number of extra fields for which assignments are searched.
 const TOO_MANY: usize = 40;
-/// Fields that one value of a type or a closed list may have been split into.
+/// Maximum number of fields that one value of a type or a closed list may be split into.
 const PIECES: usize = 4;
 
-/// A field of a row, as it was written.
+/// Field of a row, as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowField {
-    /// Its text, without quotes.
+    /// Text without quotes.
     pub text: String,
-    /// Whether it stood in quotes: then it is whole, and empty if it is empty.
+    /// Whether the field was quoted. A quoted field is complete; if empty, it is the empty text.
     pub quoted: bool,
-    /// Whether its quotes can be read in two ways, as around it or as part of it.
+    /// Whether the quotes may either enclose the field or be part of it.
     pub unclear: bool,
 }
 
 impl RowField {
-    /// A field without quotes around it.
+    /// Returns an unquoted field.
     pub fn bare(text: &str) -> Self {
         Self { text: text.to_owned(), quoted: false, unclear: false }
     }
@@ -39,13 +38,14 @@ impl RowField {
         !self.quoted && self.text.trim().is_empty()
     }
 
-    /// Whether a blank stands before it.
+    /// Returns true if the field begins with a space.
     fn is_spaced(&self) -> bool {
         !self.quoted && self.text.starts_with(' ')
     }
 }
 
-/// The fields after the key, as cells; or why they cannot be told apart.
+/// Assigns the fields after the key to the columns and checks them, or returns why the assignment
+/// is ambiguous.
 pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
     let wanted = checkers.len();
     let whole;
@@ -69,8 +69,7 @@ pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, 
         .ok_or_else(|| format!("{} instead of {wanted}", count_noun(fields.len() as u64, "field")))
 }
 
-/// The fields with lists in brackets put together: what stands in them is one value,
-/// as what stands in quotes is.
+/// Joins the fields of bracketed lists: brackets enclose one value, as quotes do.
 fn bracketed(fields: &[RowField]) -> Vec<RowField> {
     let mut whole: Vec<RowField> = Vec::new();
     let mut open = false;
@@ -85,7 +84,7 @@ fn bracketed(fields: &[RowField]) -> Vec<RowField> {
         let closes = |f: &RowField| f.text.trim_end().ends_with(']');
         let opens = !field.quoted && field.text.trim_start().starts_with('[');
         open = if open { !closes(field) } else { opens && !closes(field) };
-        // Only brackets that are closed hold a list.
+        // Only closed brackets enclose a list.
         if open && !fields[n + 1..].iter().any(closes) {
             return fields.to_vec();
         }
@@ -97,13 +96,13 @@ fn each(fields: &[RowField], checkers: &[&Checker]) -> Vec<Answer> {
     fields.iter().zip(checkers).map(|(f, c)| cell(f, c)).collect()
 }
 
-/// Whether fields, as many as columns, may be the cells of these.
+/// Returns true if fields, one per column, may be the cells of these columns.
 pub fn may_be(fields: &[RowField], checkers: &[&Checker]) -> bool {
     let answers = each(fields, checkers);
     answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a))
 }
 
-/// A field as the cell of a column.
+/// Checks a field as the cell of a column.
 pub fn cell(field: &RowField, checker: &Checker) -> Answer {
     if field.quoted && field.text.is_empty() {
         return checker.empty();
@@ -115,8 +114,7 @@ pub fn cell(field: &RowField, checker: &Checker) -> Answer {
     answer
 }
 
-/// Whether an answer may well be this column's: it passed, or says that it is not
-/// known.
+/// Returns true if an answer is plausible for its column: it passed the checks or is unknown.
 fn passes(answer: &Answer) -> bool {
     match answer.state {
         State::Ok => !answer.leaves_out(),
@@ -125,8 +123,8 @@ fn passes(answer: &Answer) -> bool {
     }
 }
 
-/// The fields before the blank ones at the end, where these are nothing: not where
-/// a text may have been parted at its commas, so that blanks are cells.
+/// Returns the fields without trailing blank ones, if the blanks mean nothing. If a text may have
+/// been split at its commas, the blanks may be cells.
 fn without_blanks<'f>(fields: &'f [RowField], checkers: &[&Checker]) -> Option<&'f [RowField]> {
     let (kept, blank) = fields.split_at_checked(checkers.len())?;
     let answers = each(kept, checkers);
@@ -139,9 +137,10 @@ fn without_blanks<'f>(fields: &'f [RowField], checkers: &[&Checker]) -> Option<&
     (sound && (free <= 1 || closed)).then_some(kept)
 }
 
-/// The cells of a row whose last column is a list with values of its own, and all
-/// before it are of a type or a list and as they should be: then what is left is the
-/// list, and whatever is none of its values is left out of it.
+/// Returns the cells of a row whose last column is a list with its own values, if all columns
+/// before it have a type or a list and valid cells.
+///
+/// The remaining fields are the list; values that it does not allow are left out.
 fn list_at_end(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let (list, others) = checkers.split_last()?;
     let (before, rest) = fields.split_at_checked(others.len())?;
@@ -160,8 +159,7 @@ fn list_at_end(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>
     Some(cells)
 }
 
-/// The cells of a row with one field too few, as far as it is beyond doubt which
-/// one that is.
+/// Returns the cells of a row with one field too few, if it is certain which field is missing.
 fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let without = |missing: usize| -> Vec<Answer> {
         let mut rest = fields.iter();
@@ -173,7 +171,7 @@ fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>
     };
     let last = checkers.len() - 1;
     let listless = without(last);
-    // A list at the end that is not there, and the rest as it should be.
+    // The last column is a list without a field, and all other cells are valid.
     let full = |(a, c): (&Answer, &&Checker)| {
         a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
     };
@@ -181,7 +179,7 @@ fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>
     let sound = |(missing, cells): &(usize, Vec<Answer>)| {
         cells.iter().enumerate().all(|(n, a)| n == *missing || passes(a))
     };
-    // Unless another one may be missing, and all others vouch for that as well.
+    // Not if another field may be missing and all other columns are constrained as well.
     let vouched = |missing: usize| {
         sound(&(missing, without(missing)))
             && checkers.iter().enumerate().all(|(n, c)| n == missing || c.vouches())
@@ -219,7 +217,7 @@ impl<'f, I: Iterator<Item = &'f RowField>> NextIf<'f> for I {
     }
 }
 
-/// The cells that all ways have in common; `None` when there are none.
+/// Returns the cells that all assignments share; `None` if there are none.
 fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option<Vec<Answer>> {
     let unclear = Answer::without_value(State::Invalid, None);
     let ways: Vec<&[Answer]> = ways.collect();
@@ -233,12 +231,11 @@ fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option
     cells.iter().any(|c| c.state == State::Ok).then_some(cells)
 }
 
-/// The ways to give each column a run of the fields.
+/// All ways to assign each column a run of the fields.
 struct FieldRuns<'f> {
     fields: &'f [RowField],
     checkers: &'f [&'f Checker],
-    /// What a run of fields is as the cell of a column: by column, first field and
-    /// length; `None` where it cannot be.
+    /// Cell for each column, first field and run length; `None` if the run is not a valid cell.
     cells: Vec<Vec<Vec<Option<Answer>>>>,
 }
 
@@ -259,20 +256,20 @@ impl<'f> FieldRuns<'f> {
         Self { fields, checkers, cells }
     }
 
-    /// The runs that may begin at a field, by their ends.
+    /// Returns the runs that may begin at a field, with their ends.
     fn runs(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
         let runs = self.cells.get(column).and_then(|c| c.get(from)).into_iter().flatten();
         runs.enumerate().filter_map(move |(n, cell)| Some((from + n + 1, cell.as_ref()?)))
     }
 
-    /// Whether a comma before a field parts values, as far as blanks tell: where a
-    /// row has none after its commas, one that has stands inside a value.
+    /// Returns true if the comma before a field may separate values. If the row has no spaces after
+    /// its commas, a comma followed by a space is inside a value.
     fn parts(&self, at: usize) -> bool {
         let tells = self.fields.first().is_some_and(|f| !f.is_spaced());
         !(tells && self.fields.get(at).is_some_and(RowField::is_spaced))
     }
 
-    /// Whether a block of fields may be foreign: no value of a list is.
+    /// Returns true if a block of fields may be foreign: it contains no value of a list.
     fn foreign(&self, from: usize, to: usize) -> bool {
         let listed = |field: &RowField| {
             let lists = self.checkers.iter().filter(|c| c.is_many() && c.vouches());
@@ -281,11 +278,12 @@ impl<'f> FieldRuns<'f> {
         self.parts(from) && self.parts(to) && !self.fields[from..to].iter().any(listed)
     }
 
-    /// The cells that are the same in all explanations.
+    /// Returns the cells that are the same in all assignments.
     fn certain(&self) -> Option<Vec<Answer>> {
         let (n, wanted) = (self.fields.len(), self.checkers.len());
         let none = || vec![vec![false; n + 1]; wanted + 1];
-        // Whether columns and fields up to here are explained; with a block.
+        // Whether the columns and fields before this point can be assigned, without and with a
+        // foreign block.
         let (mut before, mut before_block) = (none(), none());
         before[0][0] = true;
         for column in 0..=wanted {
@@ -302,7 +300,7 @@ impl<'f> FieldRuns<'f> {
                 }
             }
         }
-        // Whether those from here on are.
+        // Whether the columns and fields from this point on can be assigned.
         let (mut after, mut after_block) = (none(), none());
         after[wanted][n] = true;
         for column in (0..=wanted).rev() {
@@ -340,7 +338,7 @@ impl<'f> FieldRuns<'f> {
     }
 }
 
-/// What a run of fields is as the cell of a column, when it can be one.
+/// Checks a run of fields as the cell of a column; `None` if it cannot be one.
 fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     if let [field] = fields {
         return Some(cell(field, checker)).filter(|a| passes(a) || !checker.vouches());
@@ -350,13 +348,13 @@ fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     }
     let joined = fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
     if checker.is_many() {
-        // Who knows the | between values does not part them otherwise.
+        // A model that puts `|` between values does not also separate them with commas.
         let told = !checker.vouches() && fields.iter().any(|f| f.text.contains('|'));
         let answer = checker.text(&joined);
         return (!told && passes(&answer))
             .then(|| answer.repaired("joined the fields of a split list", &joined));
     }
-    // The quotes may be part of a text that goes on behind them.
+    // The quotes may be part of a text that continues after them.
     if !checker.vouches() && fields.windows(2).any(|f| f[0].quoted && f[1].is_spaced()) {
         return Some(Answer::without_value(State::Invalid, joined));
     }

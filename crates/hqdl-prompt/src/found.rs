@@ -1,4 +1,4 @@
-//! What is found in a completion, before it is known to be whole.
+//! Rows found in a completion, before all of it has been checked.
 
 use std::fmt::{Display, Formatter};
 
@@ -6,29 +6,29 @@ use serde_json::{Map, Value as Json};
 
 use hqdl_values::cell::Answer;
 
-/// A row found in a completion.
+/// Row found in a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FoundRow {
-    /// Position among the rows asked about.
+    /// Position of the row in the request.
     pub row: usize,
-    /// An answer a column, or why there is none.
+    /// One answer per column, or the reason why there is none.
     pub cells: Result<Vec<Answer>, String>,
-    /// What was overlooked to place it.
+    /// Note about what was tolerated to match the row.
     pub note: Option<String>,
-    /// The words it was read from.
+    /// Text that the row was read from.
     pub words: RowWords,
-    /// What it says as far as it goes, if its end is uncertain and `cells` are an error.
+    /// Answers read so far, if the end of the row is uncertain and `cells` is an error.
     pub partial: Vec<Answer>,
 }
 
 impl FoundRow {
-    /// Returns the row without its cells, for the reason that its end is uncertain.
+    /// Returns the row without its cells, because its end is uncertain.
     pub fn without_end(self, why: &str) -> Self {
         let partial = self.cells.unwrap_or_default();
         Self { cells: Err(why.to_owned()), partial, ..self }
     }
 
-    /// Returns whether two readings of the same row contradict each other.
+    /// Returns true if two readings of the same row contradict each other.
     pub fn contradicts(&self, other: &Self) -> bool {
         let says = |row: &Self| row.cells.as_ref().map_or(row.partial.clone(), Clone::clone);
         let (one, other) = (says(self), says(other));
@@ -39,13 +39,12 @@ impl FoundRow {
     }
 }
 
-/// The words that a row was read from. An object is written again only for what is told of
-/// it, which is nothing where all is well.
+/// Text that a row was read from. A JSON object is serialized only for an error message or a note.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RowWords {
-    /// A line.
+    /// Line of text.
     Line(String),
-    /// An object.
+    /// JSON object.
     Object(Map<String, Json>),
 }
 
@@ -53,7 +52,7 @@ impl Display for RowWords {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Line(line) => f.write_str(line),
-            // As `Json::Object` is displayed.
+            // The same output as `Display` of `Json::Object`.
             Self::Object(object) => f.write_str(&serde_json::to_string(object).unwrap_or_default()),
         }
     }
@@ -62,16 +61,16 @@ impl Display for RowWords {
 /// How a text ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// All was written.
+    /// The text is complete.
     Complete,
-    /// With a whole line; what is open there is no row.
+    /// The text ends with a whole line; a row that is still open there is discarded.
     Lines,
-    /// Anywhere, where it was cut.
+    /// The text may be truncated anywhere.
     Cut,
 }
 
-/// Whether a line is a code fence. A fence has a line of its own, or it is part of
-/// a value.
+/// Returns true if a line is a code fence. A fence is on a line of its own; anywhere else it is
+/// part of a value.
 pub(super) fn is_fence(line: &str) -> bool {
     let language = line.trim().strip_prefix("```");
     language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))

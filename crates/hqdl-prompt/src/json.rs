@@ -1,5 +1,5 @@
-//! JSON as models write it: strict where it is strict; otherwise every complete
-//! row object that can be found in the text, in fences, in prose, after a cut.
+//! Parses JSON as models write it. Valid JSON is parsed strictly; otherwise every complete row
+//! object in the text is used, in fences, in prose or before a truncation.
 
 use std::borrow::Cow;
 
@@ -13,8 +13,8 @@ use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::value::Value;
 
-/// Reads the rows of a JSON completion: those of the array that was asked for, of an array,
-/// or of an object a row. An object at any other place is part of a value.
+/// Parses the rows of a JSON completion: the elements of the requested array or of any array, or
+/// one object per row. An object in any other position is part of a value.
 pub fn read(
     text: &str,
     keys: &RequestKeys,
@@ -25,12 +25,12 @@ pub fn read(
     let mut found = documents(text, columns);
     if !found.is_whole {
         let again = documents(&mended(text), columns);
-        // Some rows may be sound as they are, and others only mended.
+        // Some rows may be valid without repair, and others only after it.
         if again.rows.len() > found.rows.len() || (again.is_whole && !again.rows.is_empty()) {
             found = again;
         }
     }
-    // Inside a broken row there may be cells whose key is lost.
+    // A broken row may contain cells whose key is lost.
     let is_whole = found.is_whole;
     let only = found.only;
     let row = |(n, row)| match row {
@@ -43,11 +43,11 @@ pub fn read(
     found.rows.into_iter().enumerate().flat_map(row).collect()
 }
 
-/// A row of a document.
+/// Row of a document.
 enum RowText {
-    /// An object with its cells.
+    /// Object with cells.
     Object(Map<String, Json>),
-    /// A line of CSV.
+    /// CSV line.
     Line(String),
 }
 
@@ -64,7 +64,7 @@ impl RowText {
                 Some(Self::Object(object.into_iter().collect()))
             }
             Json::Object(object) if is_row(&object, columns) => Some(Self::Object(object)),
-            // A line break would make two lines of one.
+            // A line break would split the line in two.
             Json::String(text) => Some(Self::Line(
                 text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
             )),
@@ -73,17 +73,17 @@ impl RowText {
     }
 }
 
-/// The rows of a text.
+/// Rows of a text.
 struct FoundRows {
     rows: Vec<RowText>,
-    /// Positions of rows that are the only ones of their documents.
+    /// Positions of rows that are the only row of their document.
     only: Vec<usize>,
-    /// Whether no object of the text is broken.
+    /// Whether every object of the text is complete.
     is_whole: bool,
 }
 
-/// Finds the row objects of every JSON document of a text. Behind the first damage nothing
-/// is read: what looks like a row there may be part of a text that is quoted badly.
+/// Finds the row objects of every JSON document of a text. Nothing after the first syntax error is
+/// parsed, because an apparent row there may be part of a badly quoted text.
 fn documents(text: &str, columns: &[String]) -> FoundRows {
     let mut rows = Vec::new();
     let mut only = Vec::new();
@@ -101,7 +101,7 @@ fn documents(text: &str, columns: &[String]) -> FoundRows {
             continue;
         }
         if is_document(&text[at..]) {
-            // It may correct the documents before it.
+            // The broken document may correct the documents before it.
             rows.clear();
             rows_before_damage(&text[at..], columns, &mut rows);
             return FoundRows { rows, only, is_whole: false };
@@ -115,14 +115,14 @@ fn documents(text: &str, columns: &[String]) -> FoundRows {
     FoundRows { rows, only, is_whole: true }
 }
 
-/// Whether a text begins an object or an array of them, and no braces of prose.
+/// Returns true if a text begins with an object or an array of objects, not with braces in prose.
 fn is_document(text: &str) -> bool {
     let inner = text.strip_prefix('[').unwrap_or(text).trim_start();
     inner.strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with(['"', '}']))
 }
 
-/// Takes the rows of a document: the elements of its array `rows`, or of the array that it
-/// is, or itself. A document of one member may wrap another one.
+/// Collects the rows of a document: the elements of its array `rows`, the elements of the array
+/// that it is, or the document itself. An object with one member may wrap another document.
 fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<RowText>) {
     match json {
         Json::Array(items) => {
@@ -143,7 +143,7 @@ fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<RowText>) {
     }
 }
 
-/// Takes the rows of a broken document: the elements of its array before the damage.
+/// Collects the rows of a broken document: the elements of its array before the syntax error.
 fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<RowText>) {
     let Some(array) = rows_array(text) else { return };
     let mut rest = array;
@@ -157,8 +157,8 @@ fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<RowText>) {
     }
 }
 
-/// Returns the inside of the array that holds a broken document's rows. All that comes
-/// before it must be sound.
+/// Returns the inside of the array with a broken document's rows. Everything before it must be
+/// valid.
 fn rows_array(text: &str) -> Option<&str> {
     if let Some(inside) = text.strip_prefix('[') {
         return Some(inside);
@@ -181,7 +181,7 @@ fn rows_array(text: &str) -> Option<&str> {
     }
 }
 
-/// Whether an object is a row: it has a label, cells, or a column's value.
+/// Returns true if an object is a row: it has a label, cells, or a column's value.
 fn is_row(object: &Map<String, Json>, columns: &[String]) -> bool {
     object.contains_key("cells")
         || object.contains_key("row")
@@ -190,8 +190,8 @@ fn is_row(object: &Map<String, Json>, columns: &[String]) -> bool {
         })
 }
 
-/// Bare line breaks inside strings escaped, commas before a closing bracket
-/// dropped: the two slips local models make most.
+/// Escapes bare line breaks inside strings and drops commas before a closing bracket. These are the
+/// two most common mistakes of local models.
 fn mended(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
@@ -236,7 +236,7 @@ fn place_row(
         (Some(label), _) if label::read(label).is_some() => {
             labelled(label, key.as_deref(), key_names.len(), keys)
         }
-        // A name in place of a number.
+        // A key instead of a number.
         (Some(label), None) => keys.by_key(&[label]),
         (_, Some(key)) => {
             let key = padded(key, key_names.len());
@@ -249,7 +249,7 @@ fn place_row(
             let key = key.as_ref().filter(|_| place.fit <= Fit::Partly);
             (place, key.map(|k| format!("the key was echoed as \"{}\"", k.join(", "))))
         }
-        // One row was asked about: what came back is of that one.
+        // The request has one row, so the answer belongs to it.
         (None, None) if keys.len() == 1 && only && label.as_ref().is_none_or(|l| l == "1") => (
             RowPlace { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
             Some("the key was not echoed".to_owned()),
@@ -280,7 +280,7 @@ fn place_row(
     Some(FoundRow { row: place.row, cells: Ok(answers), note, words, partial: Vec::new() })
 }
 
-/// The row that a label or a number names, where the key does not contradict it.
+/// Returns the row that a label or a number names, unless the key contradicts it.
 fn labelled(
     label: &str,
     key: Option<&[String]>,
@@ -293,10 +293,10 @@ fn labelled(
     };
     match key {
         None => whole(&[]),
-        // Placed by the key alone, or by a part of it, the number says something else.
+        // Do not match by the key alone or a part of it, because the number disagrees.
         Some(key) => whole(&padded(key, parts)).or_else(|| {
             let given: Vec<&str> = key.iter().map(String::as_str).collect();
-            // A key of NULLs or punctuation says nothing against the label.
+            // A key of NULLs or punctuation does not contradict the label.
             let says_nothing =
                 given.iter().all(|part| label::fold(part).is_empty() || label::says_none(part));
             whole(&given).or_else(|| says_nothing.then(|| whole(&[])).flatten())
@@ -304,16 +304,16 @@ fn labelled(
     }
 }
 
-/// The key with the parts that were left out echoed as nothing: one that is not
-/// whole still says whose the answer is not.
+/// Returns the key with empty texts for the missing parts. An incomplete key can still show that
+/// the answer belongs to another row.
 fn padded(key: &[String], parts: usize) -> Vec<&str> {
     let mut key: Vec<&str> = key.iter().map(String::as_str).collect();
     key.resize(key.len().max(parts), "");
     key
 }
 
-/// The key as the answer echoes it: an array, an object, or fields of the row.
-/// NULL is `null`, distinct from the empty text.
+/// Returns the echoed key of an answer: an array, an object, or fields of the row. NULL is `null`,
+/// distinct from the empty text.
 fn echoed(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
     let text = |json: &Json| {
         Value::from_json(json).text().map_or_else(|| "null".to_owned(), Cow::into_owned)

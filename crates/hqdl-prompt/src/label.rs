@@ -1,14 +1,15 @@
-//! Labels: the short names that the rows of one request go by, `2 Batman`. A
-//! label is a row's number and a *tag*, a word of its key that no other row of
-//! the request has. It stands first in the row, and an answer copies it instead
-//! of the whole key: enough to tell the rows apart, and to notice that a model
-//! has lost its place, for neighbours never share a tag.
+//! Labels: the short names of the rows of a request, for example `2 Batman`.
 //!
-//! Tags are letters and digits alone. Nothing in them needs quotes or escapes,
-//! so keys with quotes, line breaks or code fences cannot be confused with the
-//! form of an answer. Where no word tells a row from the others (`Alien` beside
-//! `ALIEN`, NULL beside the empty text), a few digits of a hash do. It covers all keys of the
-//! request, so that a row of another request's answer does not have the same label.
+//! A label is a row's number and a *tag*, a word of its key that no other row of the request has.
+//! It is the first entry of the row, and an answer copies it instead of the whole key. This is
+//! enough to distinguish the rows, and to detect that a model has confused two rows, because
+//! different rows never share a tag.
+//!
+//! Tags contain only letters and digits. They need no quotes or escapes, so keys with quotes, line
+//! breaks or code fences cannot be confused with the syntax of an answer. If no word distinguishes
+//! a row from the others (`Alien` and `ALIEN`, NULL and the empty text), the tag has a few digits
+//! of a hash. The hash covers all keys of the request, so that a row of another request's answer
+//! does not have the same label.
 
 use std::borrow::Cow;
 
@@ -16,28 +17,28 @@ use foldhash::{HashMap, HashSet};
 
 use hqdl_values::value::Value;
 
-/// Characters of a word that count: more would only be longer to copy.
+/// Maximum number of characters of a tag; more would only be longer to copy.
 const LONGEST: usize = 12;
-/// Tokens of a label at the most, in most scripts.
+/// Maximum number of tokens of a label in most scripts.
 pub const OUTPUT: u64 = LONGEST as u64;
-/// Words of a key that are looked at: enough of a long text.
+/// Maximum number of words of a key that are examined.
 const WORDS: usize = 100;
-/// Digits of a hash that tell a row from the others, at first.
+/// Initial number of hash digits of a tag.
 const DIGITS: usize = 3;
 
-/// A word of a key.
+/// Word of a key.
 struct KeyWord<'k> {
     text: &'k str,
     folded: Cow<'k, str>,
 }
 
-/// The tags of the rows of a request, in their order: no two are the same, in
-/// whatever case they are written.
+/// Returns the tags of the rows of a request, in their order. The tags are unique, even if case is
+/// ignored.
 pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
     let texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| texts(key)).collect();
     let words: Vec<Vec<KeyWord<'_>>> = texts.iter().map(|texts| words(texts)).collect();
-    // How many rows have a word, and the last of them.
+    // For each word, the number of rows with it and the last of them.
     let mut rows_with: HashMap<&str, (usize, usize)> = HashMap::default();
     for (row, words) in words.iter().enumerate() {
         for word in words {
@@ -47,7 +48,7 @@ pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
             }
         }
     }
-    // No hash may make a tag that is a word of another row.
+    // A tag made from a hash must not equal a word of another row.
     let mut taken: Option<HashSet<String>> = None;
     let mut request: Option<blake3::Hash> = None;
     let tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
@@ -62,7 +63,7 @@ pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     keys.iter().zip(&words).map(tag).collect()
 }
 
-/// The shortest word that no other row has; rather a name than a number or a letter.
+/// Returns the shortest word that no other row has, preferring a name to a number or a letter.
 fn telling<'w>(
     words: &[KeyWord<'w>],
     rows_with: &HashMap<&str, (usize, usize)>,
@@ -81,7 +82,7 @@ fn hash_keys(keys: &[&[Value]]) -> blake3::Hash {
     blake3::hash(serde_json::to_string(&keys).unwrap_or_default().as_bytes())
 }
 
-/// A tag that tells a row apart of which no word does.
+/// Returns a tag made from a hash, for a row that no word distinguishes.
 fn hashed(
     request: &blake3::Hash,
     key: &[Value],
@@ -102,12 +103,12 @@ fn hashed(
     format!("{first}{dash}x{hash}")
 }
 
-/// The texts of a key that words stand in.
+/// Returns the canonical texts of a key.
 fn texts(key: &[Value]) -> Vec<Cow<'_, str>> {
     key.iter().filter_map(Value::canonical).collect()
 }
 
-/// The words of a key: runs of letters and digits, the longest cut.
+/// Returns the words of a key: runs of letters and digits, truncated to the maximum length.
 fn words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     let mut words = Vec::new();
     for text in texts {
@@ -123,7 +124,7 @@ fn words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     words
 }
 
-/// Letters and digits, lower case: what a model keeps when it copies.
+/// Returns the letters and digits of a text in lower case, which a model preserves when it copies.
 pub fn fold(text: &str) -> String {
     if text.is_ascii() {
         let mut kept = Vec::with_capacity(text.len());
@@ -133,8 +134,8 @@ pub fn fold(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// A label, or the number alone: `2 Batman`, `2`, `2.`, `#2`, `row 2`, `2: Batman`.
-/// The number, and what stands after it.
+/// Parses a label, or a number alone: `2 Batman`, `2`, `2.`, `#2`, `row 2`, `2: Batman`. Returns
+/// the number and the text after it.
 pub fn read(field: &str) -> Option<(usize, &str)> {
     let field = field.trim().trim_start_matches("row ").trim_start_matches('#');
     let digits = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());
@@ -146,19 +147,19 @@ pub fn read(field: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, tag))
 }
 
-/// The words of texts as they are compared.
+/// Returns the normalized words of texts.
 pub fn folded_words(texts: &[impl AsRef<str>]) -> Vec<String> {
     words(texts).into_iter().map(|word| word.folded.into_owned()).collect()
 }
 
-/// Whether an echoed part says that there is none.
+/// Returns true if an echoed key part means "no value".
 pub fn says_none(field: &str) -> bool {
     let field = field.trim();
     ["", "null", "none", "?", "n/a"].iter().any(|none| field.eq_ignore_ascii_case(none))
 }
 
-/// Whether a key could be confused with the form of an answer that repeats it:
-/// it holds what quotes, ends lines or fences, or is written as NULL is.
+/// Returns true if a key could be confused with the syntax of an answer that repeats it: it
+/// contains a quote, a line break or a fence, or looks like NULL.
 pub fn confusing(key: &[Value]) -> bool {
     key.iter().any(|part| match part {
         Value::Text(text) => {

@@ -1,12 +1,11 @@
-//! From rows with missing cells to a prompt, and from a completion to answers.
+//! Builds prompts from rows with missing cells and parses completions into answers.
 //!
 //! # The prompt
 //!
-//! Two messages. The *system* message never changes within a run (instructions,
-//! table, value lists, columns, shots), so an endpoint's prefix cache serves
-//! it; the *user* message is the rows alone. Everything between the headings
-//! is JSON, one value a line, and can be read back by a program, a person or a
-//! test endpoint ([`Question::read`]):
+//! A prompt has two messages. The *system* message never changes within a run (instructions, table,
+//! value lists, columns, shots), so an endpoint can serve it from its prefix cache. The *user*
+//! message contains only the rows. Everything between the headings is JSON, one value per line, so
+//! that a program, a person or a test endpoint ([`Question::read`]) can parse it:
 //!
 //! ```text
 //! …instructions…
@@ -30,15 +29,14 @@
 //! ["2 Abe","Abe Sapien",null,191]
 //! ```
 //!
-//! In the place of an image stands `[image 1]`; the images follow the user message, as
-//! parts of their own, and `"images"` in the table names their columns.
+//! `[image 1]` marks the position of an image. The images follow the user message as separate
+//! parts, and `"images"` in the table names their columns.
 //!
-//! Examples are those that say something about the columns asked. Where one of
-//! them leaves some out, a line before them says what stands for that.
+//! Only examples with a value for at least one requested column are included. If an example lacks
+//! some columns, a line before the examples explains the placeholder.
 //!
-//! `"example"` on a column is a value of the kind that is expected, maybe not a
-//! right one. `"open":true` on a column lets values outside its list pass. A NULL is
-//! `null`, distinct from `""`.
+//! `"example"` on a column is a value of the expected kind, not necessarily a correct one.
+//! `"open":true` on a column allows values outside its list. A NULL is `null`, distinct from `""`.
 //!
 //! # The answer
 //!
@@ -52,16 +50,15 @@
 //! * single, for one row: `{"answer":true}` to a live question, an object of the columns
 //!   otherwise.
 //!
-//! A label is the row's number and a word of its key that no other row of the
-//! request has (`label.rs`). With `echo = "full"` rows go by their number alone,
-//! and answers repeat number and key: `1,A-Bomb,Richard Milhouse Jones,Yellow,…`
-//! and `{"row":1,"key":["A-Bomb","Richard Milhouse Jones"],"cells":{…}}`; a request
-//! with a key that could be confused with that form (quotes, line breaks) is made
-//! with labels all the same. Whichever was asked for, both are read.
+//! A label is the row's number and a word of its key that no other row of the request has
+//! (`label.rs`). With `echo = "full"` rows are labelled by their number only, and answers repeat
+//! number and key: `1,A-Bomb,Richard Milhouse Jones,Yellow,…` and
+//! `{"row":1,"key":["A-Bomb","Richard Milhouse Jones"],"cells":{…}}`. A request with a key that
+//! could be confused with that syntax (quotes, line breaks) uses labels anyway. The parser accepts
+//! both forms in every answer.
 //!
-//! Number and word (or key) must agree: no answer ever lands in another row
-//! ([`align`]). Both formats end in the same checked answer
-//! ([`completion::read`]).
+//! Number and word (or key) must agree, so that an answer is never stored in another row
+//! ([`align`]). Both formats produce the same checked answers ([`completion::read`]).
 
 pub mod align;
 mod astray;
@@ -99,17 +96,18 @@ use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::tokens::Tokenizer;
 
-/// Tokens of an answer beside its rows: fences, brackets, a word too many.
+/// Output tokens of an answer besides its rows: fences, brackets, a stray word.
 const OUTPUT_AROUND: u64 = 96;
-/// Tokens of a row beside its key and cells: its number, and what JSON wraps.
+/// Output tokens of a row besides its key and cells: its number and the JSON syntax.
 const ROW_AROUND: u64 = 12;
-/// How much longer than expected an answer may be to begin with.
+/// Factor between the expected length of an answer and its first output limit.
 const HEADROOM: u64 = 2;
-/// Values that a list is planned for.
+/// Number of values assumed for a list column.
 const ITEMS: u64 = 6;
 
-/// The tokens that a cell of a column is expected to take, its name included;
-/// generously, and three bytes a token.
+/// Returns the expected output tokens of one cell, including the column name.
+///
+/// The estimate is generous and assumes three bytes per token.
 fn cell_output(column: &Column) -> u64 {
     let tokens = |bytes: usize| bytes as u64 / 3 + 2;
     let one = match (&column.values, column.kind) {
@@ -117,101 +115,101 @@ fn cell_output(column: &Column) -> u64 {
             let bytes: usize = list.values.iter().map(String::len).sum();
             tokens(bytes / list.values.len().max(1))
         }
-        // Items of a list are short.
+        // Items of a list are usually short.
         (_, Type::Text) if column.many.is_some() => 20,
         (_, kind) => kind.room(),
     };
     tokens(column.name.len()) + one * if column.many.is_some() { ITEMS } else { 1 }
 }
 
-/// The part of a prompt that all rows share: an expansion, the columns asked
-/// for and the format.
+/// Shared part of all prompts of a request: an expansion, the requested columns and the answer
+/// format.
 #[derive(Debug, Clone)]
 pub struct PromptFrame {
-    /// The form of the answers.
+    /// Answer format.
     pub format: Format,
-    /// Names of the columns asked for.
+    /// Names of the requested columns.
     pub columns: Vec<String>,
-    /// The words for answers that repeat labels.
+    /// Messages for answers that repeat labels.
     short: EchoForm,
-    /// Those for answers that repeat whole keys, where the spec wants these.
+    /// Messages for answers that repeat whole keys, if the spec asks for that.
     full: Option<EchoForm>,
-    /// The form of a question about one row, where it has one of its own.
+    /// Form of a question about one row, if the expansion has one.
     single: Option<forms::SingleForm>,
     /// The form of questions about the values of several rows.
     pack: Option<forms::PackForm>,
-    /// Whether they are to repeat even those that could be confused.
+    /// Whether answers repeat whole keys even if a key could be confused with the syntax.
     always: bool,
     header: String,
-    /// The tokens that the cells of one row are expected to take.
+    /// Expected output tokens of the cells of one row.
     row_output: u64,
     tokens: OnceLock<u64>,
 }
 
-/// What all prompts say that want their rows echoed in one way.
+/// System message and schema of all prompts with the same echo style.
 #[derive(Debug, Clone)]
 struct EchoForm {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
 }
 
-/// A row of a prompt.
+/// Row of a prompt.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// As the prompt asks: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
+    /// Line of the prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
     pub asked: String,
-    /// As an answer without cells echoes it.
+    /// Line of an answer that repeats the row without cells.
     pub echoed: String,
 }
 
-/// What is sent to a model.
+/// Request to a model.
 #[derive(Debug, Clone)]
 pub struct Prompt {
-    /// The system message: the same for all rows.
+    /// System message, the same for all rows.
     pub system: Arc<str>,
-    /// The user message: the rows.
+    /// User message: the rows.
     pub user: String,
-    /// The JSON schema of the answer, for format `json`.
+    /// JSON schema of the answer, for format `json`.
     pub schema: Option<Arc<Json>>,
-    /// What is planned for its answer, in tokens, generously.
+    /// Expected output tokens (a generous estimate).
     pub planned_output: u64,
-    /// The cap on its answer, in tokens: to begin with what is planned.
+    /// Limit on the output tokens; initially the same as `planned_output`.
     pub max_output: u64,
-    /// Input tokens it takes, as far as they were counted.
+    /// Input tokens counted so far.
     pub input_tokens: u64,
-    /// The hash of the same request made for whole keys, as all were before there
-    /// were labels, for a model that finds its answers by it.
+    /// Hash of the same request with whole keys, the only form before labels were added. Models
+    /// that look answers up by hash need it.
     pub with_keys: Option<String>,
-    /// The form of its answer.
+    /// Form of the answer.
     pub answers: AnswerForm,
-    /// Rows that it asks about.
+    /// Number of rows in the request.
     pub rows: usize,
-    /// Sampling temperature of its form, where the settings name none.
+    /// Sampling temperature of the form, used if the settings name none.
     pub temperature: Option<f64>,
-    /// The images that it shows, `[image 1]` first.
+    /// Images of the prompt, `[image 1]` first.
     pub images: Vec<ShownImage>,
 }
 
-/// The form of the answer to a prompt.
+/// Form of the answer to a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AnswerForm {
-    /// A table: a line of CSV, or a JSON object, a row.
+    /// Table: a CSV line or a JSON object per row.
     #[default]
     Table,
     /// One answer without a label: `{"answer": …}`.
     Single,
-    /// A JSON array of lines: `{"rows": ["1 Oslo,true"]}`.
+    /// JSON array of lines: `{"rows": ["1 Oslo,true"]}`.
     Lines,
     /// A JSON array of arrays: `{"rows": [["1 Oslo", "a city"]]}`.
     Arrays,
 }
 
-/// An image of a prompt.
+/// Image of a prompt.
 #[derive(Clone)]
 pub struct ShownImage {
-    /// What it is known by.
+    /// Identity of the image in the prompt's hash.
     pub name: String,
-    /// The URL that a request shows it by; it may hold all of its bytes.
+    /// URL of the image in the request; a data URL contains all of its bytes.
     pub url: String,
 }
 
@@ -222,7 +220,7 @@ impl std::fmt::Debug for ShownImage {
 }
 
 impl Prompt {
-    /// The hash that provenance keeps of it.
+    /// Returns the hash of the prompt that provenance stores.
     #[must_use]
     pub fn hash(&self) -> String {
         let texts = [&*self.system, self.user.as_str()].into_iter();
@@ -232,7 +230,7 @@ impl Prompt {
 }
 
 impl PromptFrame {
-    /// The frame for some columns (by position) of an expansion.
+    /// Returns the frame for some columns of an expansion, given by position.
     #[must_use]
     pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let asked: Vec<&Column> =
@@ -262,21 +260,21 @@ impl PromptFrame {
         }
     }
 
-    /// The frame whose answers repeat whole keys, whatever the spec says.
+    /// Returns the frame whose answers repeat whole keys, regardless of the spec.
     #[must_use]
     pub fn with_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
         Self { always: true, ..Self::of_tables(&expansion, columns, format) }
     }
 
-    /// The frame that asks about any rows as about those of a table.
+    /// Returns the frame that asks about any rows as rows of a table.
     #[must_use]
     pub fn of_tables(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
         Self { single: None, ..Self::new(&expansion, columns, format) }
     }
 
-    /// Returns whether prompts about some rows and this column alone are answered by lines.
+    /// Returns true if prompts about several rows and only this column are answered in lines.
     #[must_use]
     pub fn is_packed(expansion: &Expansion, column: usize, format: Format) -> bool {
         let asked = expansion.columns.get(column);
@@ -286,7 +284,7 @@ impl PromptFrame {
         })
     }
 
-    /// Whether a prompt about so many rows asks for one answer without a label.
+    /// Returns true if a prompt about `rows` rows asks for one answer without a label.
     #[must_use]
     pub fn is_single(&self, rows: usize) -> bool {
         rows == 1 && self.single.is_some()
@@ -317,7 +315,7 @@ impl PromptFrame {
         }
     }
 
-    /// The tokens of a prompt beside its user message.
+    /// Returns the number of tokens of a prompt without its user message.
     #[must_use]
     pub fn tokens_around(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         match &self.single {
@@ -328,12 +326,12 @@ impl PromptFrame {
         }
     }
 
-    /// What most prompts of this frame say.
+    /// Returns the messages of most prompts of this frame.
     fn form(&self) -> &EchoForm {
         self.full.as_ref().unwrap_or(&self.short)
     }
 
-    /// The tokens that all prompts of this frame share, counted once.
+    /// Returns the number of tokens that all prompts of this frame share; counted once.
     #[must_use]
     pub fn tokens(&self, tokenizer: Tokenizer) -> u64 {
         *self.tokens.get_or_init(|| {
@@ -342,27 +340,27 @@ impl PromptFrame {
         })
     }
 
-    /// The text that all prompts of this frame share.
+    /// Returns the system message that all prompts of this frame share.
     #[must_use]
     pub fn system(&self) -> &str {
         &self.form().system
     }
 
-    /// The JSON schema of an answer; `None` for csv.
+    /// Returns the JSON schema of an answer; `None` for csv.
     #[must_use]
     pub fn schema(&self) -> Option<&Json> {
         self.form().schema.as_deref()
     }
 
-    /// How these rows are to be echoed: where one of their keys could be confused
-    /// with the form of the answer, by labels.
+    /// Returns the echo style for these rows: labels if one of the keys could be confused with the
+    /// answer syntax.
     fn echo(&self, rows: &[&Row]) -> Echo {
         let confusing = !self.always && rows.iter().any(|r| label::confusing(&r.key));
         let plain = self.full.is_some() && !confusing;
         if plain { Echo::Full } else { Echo::Short }
     }
 
-    /// The rows of the prompt that asks about `rows`.
+    /// Returns the lines of the prompt that asks about `rows`.
     #[must_use]
     pub fn lines(&self, rows: &[&Row]) -> Vec<Line> {
         let firsts = self.firsts(rows);
@@ -377,24 +375,24 @@ impl PromptFrame {
         write::firsts(rows.iter().map(|r| r.key.as_slice()), self.echo(rows))
     }
 
-    /// What is planned for the answer about a row, in tokens, generously.
+    /// Returns the expected output tokens for a row (a generous estimate).
     #[must_use]
     pub fn planned_row(&self, row: &Row) -> u64 {
         if self.pack.is_some() {
-            // Of the key, a word is repeated.
+            // The answer repeats only one word of the key.
             return HEADROOM * (self.row_output + label::OUTPUT);
         }
         let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
         HEADROOM * (self.row_output + key.sum::<u64>())
     }
 
-    /// What is planned for the answer about `rows`, in tokens, generously.
+    /// Returns the expected output tokens for `rows` (a generous estimate).
     #[must_use]
     pub fn planned_output<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> u64 {
         OUTPUT_AROUND + rows.into_iter().map(|row| self.planned_row(row)).sum::<u64>()
     }
 
-    /// The prompt that asks about `rows`.
+    /// Builds the prompt that asks about `rows`.
     #[must_use]
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
         let rows: Vec<&Row> = rows.into_iter().collect();

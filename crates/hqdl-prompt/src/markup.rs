@@ -1,12 +1,12 @@
-//! XML's references to characters (`&amp;`, `&#39;`): keys that were scraped from
-//! pages hold them, and models write what they stand for, or the other way round.
+//! XML character references (`&amp;`, `&#39;`). Keys scraped from web pages contain them, and
+//! models write the character instead, or the other way round.
 
 use std::borrow::Cow;
 
-/// The longest reference that is looked for, `&#x10FFFF;`.
+/// Maximum length of a reference, as in `&#x10FFFF;`.
 const LONGEST: usize = 10;
 
-/// A text with the characters that its references stand for.
+/// Replaces the character references of a text with their characters.
 pub fn unescaped(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return text.into();
@@ -26,7 +26,7 @@ pub fn unescaped(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// The character that the inside of a reference names.
+/// Returns the character that the inside of a reference names.
 fn meaning(name: &str) -> Option<char> {
     Some(match name {
         "amp" => '&',

@@ -1,19 +1,21 @@
-//! Answers whose fields are parted by `;` or tabs. That is known only where the answer
-//! begins with the header of what was asked for, parted so: the names are known, and no
-//! value is among them. Without one, a `;` may be anybody's.
+//! Answers with fields separated by `;` or tabs.
+//!
+//! hqdl recognizes the separator only if the answer begins with the requested header in that
+//! syntax, because the header's names are known and contain no values. Without a matching header, a
+//! `;` may be part of a value.
 
 use super::csv::line;
 use super::record::parted;
 
-/// The answer with commas between its fields; `None` where no header proves that they are
-/// parted otherwise.
+/// Returns the answer with commas between its fields; `None` if no header proves that it uses
+/// another separator.
 pub fn as_csv(body: &str, key: &[String], columns: &[String]) -> Option<String> {
     let mut lines = body.lines().skip_while(|line| line.trim().is_empty());
     let header = lines.next()?;
     let by = [';', '\t'].into_iter().find(|by| is_header(header, *by, key, columns))?;
     let mut rows = String::new();
     for row in lines {
-        // A line whose quotes are broken names no row.
+        // A line with malformed quotes names no row.
         if let Some(fields) = parted(row, by) {
             rows.push_str(&line(fields.iter().map(|f| f.text.trim())));
             rows.push('\n');
@@ -22,8 +24,8 @@ pub fn as_csv(body: &str, key: &[String], columns: &[String]) -> Option<String> 
     Some(rows)
 }
 
-/// Whether a line is the header of an answer: number, key and columns, or without the
-/// number, or the key.
+/// Returns true if a line is the header of an answer: number, key and columns, or without the
+/// number, or without the key.
 fn is_header(header: &str, by: char, key: &[String], columns: &[String]) -> bool {
     let fields: Vec<String> =
         header.split(by).map(|f| f.trim().trim_matches(['"', '\'']).to_lowercase()).collect();

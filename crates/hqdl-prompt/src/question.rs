@@ -1,5 +1,4 @@
-//! Reading a prompt back: what a replayed recording, a test endpoint or a
-//! person sees in it.
+//! Parses a prompt, for replayed recordings, test endpoints and people.
 
 use serde_json::Value as Json;
 
@@ -8,55 +7,55 @@ use super::{AnswerForm, forms, label};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
 
-/// What a prompt asks.
+/// Question that a prompt asks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    /// The expansion's name.
+    /// Name of the expansion.
     pub table: String,
     /// The column or expression that the values come from, where the prompt shows it.
     pub origin: Option<String>,
     /// Names of the key columns.
     pub key: Vec<String>,
-    /// The form of the answer.
+    /// Format of the answer.
     pub format: Format,
-    /// The columns asked for.
+    /// Requested columns.
     pub columns: Vec<AskedColumn>,
-    /// The rows asked about.
+    /// Requested rows.
     pub rows: Vec<AskedRow>,
-    /// The tags of their labels by key, where they have labels.
+    /// Tags of the rows' labels by key; empty if the rows have no labels.
     pub(super) tags: Vec<(Vec<Json>, String)>,
-    /// The form of the answer.
+    /// Form of the answer.
     pub(super) answers: AnswerForm,
 }
 
-/// A column of a prompt.
+/// Column of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedColumn {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub kind: String,
-    /// Its description.
+    /// Description.
     pub about: String,
-    /// Whether its cells are lists.
+    /// Whether the cells are lists.
     pub many: bool,
-    /// Its value list.
+    /// Value list.
     pub values: Option<Vec<String>>,
 }
 
-/// A row of a prompt.
+/// Row of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedRow {
-    /// Its number in this prompt.
+    /// Row number in this prompt.
     pub number: usize,
-    /// The values of the key columns.
+    /// Values of the key columns.
     pub key: Vec<Json>,
-    /// The values of the context columns.
+    /// Values of the context columns.
     pub context: Vec<Json>,
 }
 
 impl Question {
-    /// Reads a prompt; `None` when the messages are not a prompt of ours.
+    /// Parses a prompt; `None` if hqdl did not write the messages.
     #[must_use]
     pub fn read(system: &str, user: &str) -> Option<Self> {
         if let Some(question) = forms::read_back(system, user) {
@@ -121,8 +120,8 @@ impl Question {
         Some(Self { table, origin, key, format, columns, rows, tags, answers })
     }
 
-    /// The answer to this question as a well-behaved model writes it: `cell`
-    /// gives the JSON of each cell, null where it does not know.
+    /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
+    /// JSON of each cell, null for unknown.
     #[must_use]
     pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
         match (self.answers, &*self.rows, &*self.columns) {
@@ -152,8 +151,9 @@ impl Question {
         answer(&rows, self.format)
     }
 
-    /// What the answer for a row begins with: its number, or its label. The tag
-    /// goes with the key; a key that nobody asked about has one of its own.
+    /// Returns the number or label that the answer for a row begins with.
+    ///
+    /// The tag depends on the key; a key that is not in the request has a tag of its own.
     fn first(&self, row: &AskedRow) -> Json {
         if self.tags.is_empty() {
             return row.number.into();
@@ -168,7 +168,7 @@ impl Question {
 }
 
 impl AskedRow {
-    /// The key as one text, its parts joined by ", ", NULLs left out.
+    /// Returns the key as one text: its parts joined by ", ", without NULLs.
     #[must_use]
     pub fn key_text(&self) -> String {
         let parts: Vec<String> = self

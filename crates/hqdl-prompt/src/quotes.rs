@@ -1,9 +1,10 @@
-//! Quotes that a writer puts around each value of a row, beside those of the format:
-//! `"'1985-01-07'","'British'"`, or `{"nationality": "'British'"}`. They are the
-//! writer's, and no part of a value, where something in the same row proves it:
-//! a cell whose type or list holds no quotes has them, or what the row is named by
-//! has them and the key has not; and no text of the row stands without them. A text
-//! in quotes that nothing proves anything about (a song called `"Heroes"`) keeps them.
+//! Quotes that a model puts around each value of a row, in addition to those of the format:
+//! `"'1985-01-07'","'British'"`, or `{"nationality": "'British'"}`.
+//!
+//! They are removed only if the same row proves that they are not part of the values: a cell whose
+//! type or list allows no quotes has them, or the fields that name the row have them and the key
+//! does not; and every text of the row has them. Without such a proof, a quoted text (a song called
+//! `"Heroes"`) keeps its quotes.
 
 use super::align::RequestKeys;
 use super::fields::RowField;
@@ -12,11 +13,11 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::coerce::within_quotes;
 use hqdl_values::cell::{Answer, State};
 
-/// What is told of a value that had such quotes.
+/// Note of a value whose quotes were removed.
 const NOTE: &str = "surrounding quotes removed";
 
-/// What names a row, where the row's own key has no quotes that could explain those
-/// that it is named with.
+/// Returns the fields that name a row, or none if the row's key has quotes itself, which could
+/// explain quotes in the fields.
 pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
     let quoted = |n| {
         keys.part(row, n)
@@ -25,8 +26,8 @@ pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [
     if (0..keys.parts()).any(quoted) { &[] } else { named }
 }
 
-/// The quotes that the writer of a row puts around every value. `named` is what the
-/// row was named by and does not have them in its key.
+/// Returns the quote character that the model puts around every value of a row. `names` are the
+/// fields that name the row and have no quotes in its key.
 pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Option<char> {
     let texts = || {
         cells
@@ -40,7 +41,7 @@ pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Optio
         return None;
     }
     let same = |text: &&str| within_quotes(text).is_some_and(|(q, _)| q == quote);
-    // Its values are written without them.
+    // Returns true if the value is valid only without the quotes.
     let needs = |(cell, checker): (&&str, &&Checker)| {
         let written = |text: &str| {
             let answer = checker.text(text);
@@ -53,15 +54,14 @@ pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Optio
     (named.iter().any(same) || texts().any(needs)).then_some(quote)
 }
 
-/// A cell of a row whose writer puts these quotes around every value, where it has
-/// them.
+/// Returns the answer for a cell after removing the row's quotes, if the cell has them.
 pub fn taken_off(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
     let (_, inner) = within_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
     Some(checker.text(inner).repaired(NOTE, cell))
 }
 
-/// The fields of a row without the quotes that its writer puts around all of them, as what
-/// names it shows: of a row whose fields are not yet those of columns.
+/// Returns the fields of a row without the quotes around all of them, if the fields that name the
+/// row prove them. The fields have not been assigned to columns yet.
 pub fn around_all(named: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
     let quote = named.iter().find_map(|text| within_quotes(text))?.0;
     let bare = |field: &RowField| {

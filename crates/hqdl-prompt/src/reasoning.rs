@@ -1,6 +1,5 @@
-//! Reasoning that a model writes before its answer, between tags such as `<think>` and
-//! `</think>` (DeepSeek-R1, Qwen3, Magistral, Kimi). It holds drafts of rows, and none of
-//! them is an answer.
+//! Reasoning that a model writes before its answer, between tags such as `<think>` and `</think>`
+//! (DeepSeek-R1, Qwen3, Magistral, Kimi). It may contain drafts of rows, which are not answers.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,20 +8,20 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value as Json;
 
-/// Most lines before a tag in which the quoted field around it may begin.
+/// Maximum number of lines before a tag in which a quoted field around it may begin.
 const LINES: usize = 50;
-/// Most tags of a completion; one with more has no answer.
+/// Maximum number of tags in a completion; a completion with more has no answer.
 const TAGS: usize = 200;
 
-/// A tag around reasoning.
+/// Tag around reasoning.
 struct Tag {
     start: usize,
     end: usize,
     closes: bool,
 }
 
-/// Returns the completion without its reasoning. `None` if a block is not closed: the
-/// model never began its answer.
+/// Returns the completion without its reasoning. `None` if a block is not closed, because the model
+/// never began its answer.
 #[must_use]
 pub fn answer_part(content: &str) -> Option<Cow<'_, str>> {
     let tags: Vec<Tag> = tags(content).take(TAGS + 1).collect();
@@ -37,7 +36,7 @@ pub fn answer_part(content: &str) -> Option<Cow<'_, str>> {
         objects.iter().any(|object| object.contains(&tag.start)) || is_quoted(content, tag.start)
     };
     let mut answer = String::new();
-    // Where the text after the last block begins.
+    // Position of the text after the last block.
     let mut at = 0;
     let mut reasons = false;
     for tag in tags {
@@ -75,15 +74,15 @@ fn tags(text: &str) -> impl Iterator<Item = Tag> {
     })
 }
 
-/// Returns the places of the complete JSON objects and arrays of a text: a tag in one of
-/// them is part of a string.
+/// Returns the ranges of the complete JSON objects and arrays of a text. A tag in one of them is
+/// part of a string.
 fn whole_objects(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     let mut tries = 0;
     while let Some(next) = text[at..].find(['{', '[']) {
         at += next;
-        // As values, whose depth is limited: nothing is parsed more than 128 times.
+        // `Json` limits the nesting depth, so no text is parsed more than 128 times.
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();
         if let Some(Ok(_)) = values.next() {
             found.push(at..at + values.byte_offset());
@@ -99,7 +98,7 @@ fn whole_objects(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether a place lies within a quoted CSV field: the field begins after a comma or a
+/// Returns true if a position is within a quoted CSV field. The field begins after a comma or at a
 /// line's start, and its closing quote is followed by a comma or a line's end.
 fn is_quoted(text: &str, place: usize) -> bool {
     let starts = text[..place].rmatch_indices('\n').map(|(at, _)| at + 1).take(LINES);
@@ -107,7 +106,7 @@ fn is_quoted(text: &str, place: usize) -> bool {
     starts.chain(first).any(|start| field_holds(&text[start..], place - start))
 }
 
-/// Whether a place lies in a quoted field of the record that a text begins with.
+/// Returns true if a position is in a quoted field of the record that a text begins with.
 fn field_holds(record: &str, place: usize) -> bool {
     let bytes = record.as_bytes();
     let mut at = 0;
@@ -132,7 +131,7 @@ fn field_holds(record: &str, place: usize) -> bool {
     false
 }
 
-/// Returns the place of the quote that closes a field, when a comma or an end follows it.
+/// Returns the position of the quote that closes a field, if a comma or an end follows it.
 fn closing_quote(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += bytes.get(at..)?.iter().position(|b| *b == b'"')?;

@@ -1,25 +1,26 @@
-//! Lines of CSV as fields: well formed, or quoted in the ways models have.
+//! Splits CSV lines into fields: well-formed lines, and lines quoted in the ways models do it.
 
 use super::fields::RowField;
 
-/// A record of well-formed CSV.
+/// Record of well-formed CSV.
 pub struct CsvRecord {
-    /// Its fields.
+    /// Fields.
     pub fields: Vec<RowField>,
-    /// Where it ends: at a line break outside of quotes, or with the text.
+    /// End of the record: at a line break outside of quotes, or at the end of the text.
     pub end: usize,
     /// Whether the text ends within quotes.
     pub open: bool,
 }
 
-/// The record that a text begins with; `None` when its quotes are not well formed.
-/// A field in quotes begins and ends with them; in it they are doubled, or escaped
-/// as programmers do.
+/// Parses the record that a text begins with; `None` if its quotes are malformed.
+///
+/// A quoted field begins and ends with quotes. Quotes inside it are doubled, or escaped with a
+/// backslash.
 pub fn record(text: &str, quotes: &[char]) -> Option<CsvRecord> {
     record_by(text, quotes, ',')
 }
 
-/// The fields of a line that this parts; `None` when its quotes are not well formed.
+/// Splits a line at a separator; `None` if its quotes are malformed.
 pub fn parted(line: &str, by: char) -> Option<Vec<RowField>> {
     let whole = record_by(line, &['"'], by);
     whole.filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
@@ -55,8 +56,8 @@ fn record_by(text: &str, quotes: &[char], by: char) -> Option<CsvRecord> {
     }
 }
 
-/// A line as a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields: the
-/// first of them in quotes, so that the bracket is no part of it.
+/// Parses a line that is a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields.
+/// The first field must be quoted, so that the bracket is no part of it.
 pub fn in_brackets(line: &str) -> Option<Vec<RowField>> {
     let within = |open, close| line.strip_prefix(open)?.strip_suffix(close);
     let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();
@@ -64,8 +65,8 @@ pub fn in_brackets(line: &str) -> Option<Vec<RowField>> {
     whole.fields.first().is_some_and(|f| f.quoted).then_some(whole.fields)
 }
 
-/// A line in quotes as a whole, `'Pat O'Brien,1985,PAT'`: its first field is not closed and
-/// its last one not opened, so the two belong together.
+/// Parses a line that is quoted as a whole, `'Pat O'Brien,1985,PAT'`. Its first field is not closed
+/// and its last one is not opened, so the two quotes belong together.
 pub fn around(line: &str) -> Option<Vec<RowField>> {
     let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
@@ -77,8 +78,8 @@ pub fn around(line: &str) -> Option<Vec<RowField>> {
     whole.map(|r| r.fields)
 }
 
-/// The ways a line may have been meant in which one of its first fields has a quote that is
-/// never closed: which field that is, and the fields without it, all well formed.
+/// Returns the readings of a line in which one of its first fields has a quote that is never
+/// closed: the position of that field, and the well-formed fields without the quote.
 pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<RowField>)> {
     let mut ways = Vec::new();
     let mut at = 0;
@@ -99,16 +100,16 @@ pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<RowField>)> {
     ways
 }
 
-/// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
+/// Returns the end of a quoted field: a quote that is neither doubled nor escaped.
 fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
-    // `\"" ` is a backslash and a doubled quote, where quotes are doubled.
+    // If quotes are doubled, `\"" ` is a backslash and a doubled quote.
     let escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
         if escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
-            // `\"` at the end of a field is a backslash, and the end.
+            // `\"` at the end of a field is a backslash and the closing quote.
             let after = text[at + 2..].trim_start_matches(' ');
             if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
                 chars.next();
@@ -123,7 +124,7 @@ fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// The inside of a field in quotes.
+/// Unescapes the inside of a quoted field.
 fn unquoted(inner: &str, quote: char) -> RowField {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
@@ -136,8 +137,8 @@ fn unquoted(inner: &str, quote: char) -> RowField {
     RowField { text, quoted: true, unclear: false }
 }
 
-/// Fields in single or double quotes: a quote ends its field only before a
-/// comma or at the end, so apostrophes inside names stay.
+/// Splits a line into fields in single or double quotes. A quote ends its field only before a comma
+/// or at the end, so that apostrophes inside names are kept.
 pub fn lenient(line: &str) -> Vec<RowField> {
     let mut fields = Vec::new();
     let mut rest = line.trim();
@@ -155,14 +156,14 @@ pub fn lenient(line: &str) -> Vec<RowField> {
                 };
                 (field, bare[end + 2..].trim_start())
             }
-            // Never closed: the last field has begun with it. Where commas stand in it
-            // the quote may be a slip, and `'til` begins with an apostrophe: only a type
-            // or a list tells.
+            // Never closed: this is the last field. If it contains commas, the quote may be a
+            // mistake, and `'til` begins with an apostrophe, so only a type or a value list can
+            // decide.
             (Some(q), None) if !bare[1..].contains(q) => {
                 let field = RowField::bare(bare[1..].trim());
                 (RowField { unclear: q == '\'' || field.text.contains(','), ..field }, "")
             }
-            // No quotes, or they are part of it.
+            // No quotes, or they are part of the field.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
                 (RowField::bare(&rest[..end]), &rest[end..])
@@ -176,18 +177,19 @@ pub fn lenient(line: &str) -> Vec<RowField> {
     }
 }
 
-/// Whether what stands in quotes is in quotes again, as in `''British''`. Those of a value
-/// are doubled within those of the field, which makes three; but who does not double them
-/// writes a value that has its own, `"Heroes"`, just so. Only a type, a list or the rest
-/// of the row tells.
+/// Returns true if the text in quotes is quoted again, as in `''British''`.
+///
+/// A correct writer doubles the quotes of a value within those of the field, which makes three. A
+/// writer that does not double them writes a value with its own quotes, `"Heroes"`, in the same
+/// way. Only a type, a list or the rest of the row can decide.
 fn is_quoted(inner: &str, quote: char) -> bool {
     let text = inner.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     text.is_some_and(|text| !text.is_empty() && !text.contains(quote))
 }
 
-/// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,
-/// so that what stands around may be no quotes of a field; or one is escaped and
-/// another is not, so that the backslash may be part of it.
+/// Returns true if the first quote within quotes may be a closing one, as in `"A" and "B"`, so that
+/// the outer quotes may not belong to the field; or if one quote is escaped and another is not, so
+/// that the backslash may be part of the value.
 fn closes_first(inner: &str, quote: char) -> bool {
     let escaped: String = ['\\', quote].iter().collect();
     if inner.contains(&escaped) && inner.replace(&escaped, "").contains(quote) {
@@ -198,7 +200,7 @@ fn closes_first(inner: &str, quote: char) -> bool {
         && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
 }
 
-/// Where a quoted field ends: at its quote, before a comma or the end.
+/// Returns the end of a quoted field: its quote before a comma or the end.
 fn closing(text: &str, quote: char) -> Option<usize> {
     text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
         let after = text[at + 1..].trim_start();
@@ -207,7 +209,7 @@ fn closing(text: &str, quote: char) -> Option<usize> {
     })
 }
 
-/// No quoting at all: every comma parts, and quotes that have no other are slips.
+/// Splits a line at every comma; quotes without a counterpart are dropped as mistakes.
 pub fn plain(line: &str) -> Vec<RowField> {
     let bare = |f: &str| {
         let text = f.trim_end();
@@ -226,7 +228,7 @@ pub fn plain(line: &str) -> Vec<RowField> {
     fields.map(|f| RowField::bare(&bare(f))).collect()
 }
 
-/// A line of a Markdown table, or of pipes.
+/// Parses a line of a Markdown table, or of fields separated by pipes.
 pub fn table(line: &str) -> Option<Vec<RowField>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);

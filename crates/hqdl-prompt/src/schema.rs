@@ -1,16 +1,16 @@
-//! The JSON schema of an answer.
+//! JSON schema of an answer.
 
 use serde_json::{Value as Json, json};
 
 use hqdl_spec::{Column, Echo, Expansion};
 
-/// Most values a schema's enums may hold together (`OpenAI`'s limit for strict schemas).
+/// Maximum number of values in all enums of a schema (`OpenAI`'s limit for strict schemas).
 const SCHEMA_VALUES: usize = 1000;
-/// Most characters those values may have together.
+/// Maximum number of characters of those values.
 const SCHEMA_CHARS: usize = 15_000;
 
-/// The JSON schema that an endpoint can hold its answer to. Value lists are
-/// enums as far as `OpenAI`'s limits for strict schemas allow.
+/// Returns the JSON schema that an endpoint can enforce on its answer. Value lists are enums as far
+/// as `OpenAI`'s limits for strict schemas allow.
 pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Json {
     let cells = cells(asked);
     let keys = expansion.key.names().len();
@@ -53,7 +53,7 @@ pub(super) fn cells(asked: &[&Column]) -> Json {
             }
         }
         let cell = if column.many.is_some() {
-            // An item without a value keeps its position.
+            // A missing item keeps its position as null.
             let item = if column.keeps_items {
                 json!({ "anyOf": [one, { "type": "null" }] })
             } else {

@@ -1,5 +1,5 @@
-//! Misspelt keys. A model that is asked about one row and repeats its key with a slip
-//! (`Austrailan Grand Prix`) answers about that row, unless it means another one.
+//! Misspelt keys. If a request has one row and the model repeats its key with a typo (`Austrailan
+//! Grand Prix`), the answer is accepted unless the echoed key is another row's.
 
 use std::hash::BuildHasher;
 
@@ -11,13 +11,13 @@ use unicode_normalization::char::is_combining_mark;
 use super::label::fold;
 use hqdl_values::value::Value;
 
-/// Letters of a word from which on one of them may be wrong.
+/// Minimum length of a word in which one letter may be wrong.
 const ONE_EDIT: usize = 5;
-/// Letters of a word from which on two of them may be wrong.
+/// Minimum length of a word in which two letters may be wrong.
 const TWO_EDITS: usize = 9;
 
-/// All keys of an expansion, as hashes of their folded texts. A misspelt key that equals
-/// another one of them is no slip.
+/// All keys of an expansion, as hashes of their normalized texts. An echoed key that equals another
+/// one of them is not a typo.
 #[derive(Debug, Default)]
 pub struct ExpansionKeys(HashSet<u64>);
 
@@ -28,8 +28,8 @@ impl ExpansionKeys {
         self.0.insert(hash(parts));
     }
 
-    /// Returns whether fields are one of the keys, but for case, spaces and punctuation. Two
-    /// keys with the same hash only make it `true` too often.
+    /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. A hash
+    /// collision can only produce a wrong `true`.
     pub(super) fn contains(&self, fields: &[&str]) -> bool {
         self.0.contains(&hash(fields.iter().map(|field| fold(field))))
     }
@@ -39,9 +39,9 @@ fn hash(parts: impl Iterator<Item = String>) -> u64 {
     FixedState::default().hash_one(parts.collect::<Vec<_>>())
 }
 
-/// Returns whether `echoed` is `asked` with slips: other accents, or in words of at least
-/// [`ONE_EDIT`] letters one wrong letter, of [`TWO_EDITS`] letters two. Digits and shorter
-/// words must be equal.
+/// Returns true if `echoed` is a misspelling of `expected`: other accents, one wrong letter in
+/// words of at least [`ONE_EDIT`] letters, or two in words of at least [`TWO_EDITS`] letters.
+/// Digits and shorter words must be equal.
 pub(super) fn is_misspelling(asked: &str, echoed: &str) -> bool {
     let (asked, echoed) = (folded_words(asked), folded_words(echoed));
     if asked.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn is_misspelling(asked: &str, echoed: &str) -> bool {
         || (asked.len() == echoed.len() && asked.iter().zip(&echoed).all(is_slip))
 }
 
-/// Returns whether two words are one but for a letter or two.
+/// Returns true if two words differ in at most one or two letters, depending on their length.
 fn differs_little(asked: &str, echoed: &str) -> bool {
     let edits = match asked.chars().count() {
         TWO_EDITS.. => 2,

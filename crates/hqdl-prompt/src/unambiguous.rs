@@ -1,5 +1,5 @@
-//! JSON in which a member that an object has twice, with two values, has none: a reply that says
-//! `{"answer": true, "answer": false}` does not answer. `serde_json` alone would take the last.
+//! JSON parser that drops an object member with two different values: a reply with `{"answer":
+//! true, "answer": false}` has no answer. `serde_json` alone would return the last value.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json};
 
-/// Most broken beginnings of objects in one text, so that megabytes of braces cost no more
-/// than megabytes.
+/// Maximum number of malformed objects in one text, so that the time to parse a text full of braces
+/// is limited.
 pub(super) const TRIES: usize = 20_000;
 
-/// A JSON value without the members that contradict themselves.
+/// JSON value without the members that contradict themselves.
 pub struct UnambiguousJson(pub Json);
 
 impl<'de> Deserialize<'de> for UnambiguousJson {

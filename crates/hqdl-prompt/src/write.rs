@@ -1,5 +1,4 @@
-//! What is written: the system message of a prompt, and answers as a model
-//! should write them.
+//! Formats the system message of a prompt, and answers as a model should write them.
 
 use std::fmt::Write as _;
 
@@ -12,7 +11,7 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote;
 use hqdl_values::value::Value;
 
-/// How the rows of a request begin: with their labels, or with their numbers.
+/// Returns the first entries of the rows of a request: their labels or their numbers.
 pub(super) fn firsts<'r>(
     keys: impl Iterator<Item = &'r [Value]>,
     echo: Echo,
@@ -27,13 +26,13 @@ pub(super) fn firsts<'r>(
     firsts.into_iter()
 }
 
-/// A row as it stands in a prompt, and as an answer echoes it.
+/// Returns the line of the prompt and the echoed line of a row.
 pub(super) fn line(first: &Json, row: &Row, format: Format) -> Line {
     let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
     Line { echoed: answer_row(first, &key, &[], format), asked: row_line(first, row) }
 }
 
-/// `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
+/// Formats a row of a prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
 pub(super) fn row_line(first: &Json, row: &Row) -> String {
     let mut line = format!("[{first}");
     for value in row.key.iter().chain(&row.context) {
@@ -47,7 +46,7 @@ pub(super) fn row_line(first: &Json, row: &Row) -> String {
     line
 }
 
-/// Says in which form the answers are to be.
+/// Writes the instructions about the answer format.
 fn say_form(
     text: &mut String,
     expansion: &Expansion,
@@ -98,7 +97,7 @@ fn say_form(
     }
 }
 
-/// What the system message of a prompt says: all that its rows share.
+/// Builds the system message of a prompt: the text that all its rows share.
 pub(super) fn system(
     expansion: &Expansion,
     columns: &[usize],
@@ -192,7 +191,7 @@ pub(super) fn system(
     text
 }
 
-/// What a column is: its description, else the question it answers.
+/// Returns the description of a column, or else the question that it answers.
 pub(super) fn about(column: &Column) -> Option<&str> {
     let described = Some(column.about.trim()).filter(|a| !a.is_empty());
     described.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
@@ -210,10 +209,10 @@ fn examples(
     let says = |shot: &&Shot, at: &usize| {
         shot.cells.get(*at).is_some_and(|cell| *cell != CellValue::Nothing)
     };
-    // An example that says nothing about these columns would teach to say
-    // nothing. It also keeps a row from being its own example: what is
-    // overridden is not asked, so a row with overrides is asked for the rest
-    // alone, of which its example says nothing.
+    // An example without values for these columns would teach the model to leave them out.
+    //
+    // This also prevents a row from being its own example. Overridden cells are not requested, so a
+    // row with overrides is requested only for columns that its example lacks.
     let shots: Vec<&Shot> =
         expansion.shots.iter().filter(|s| columns.iter().any(|c| says(s, c))).collect();
     if shots.is_empty() {
@@ -244,8 +243,8 @@ fn examples(
     let _ = writeln!(text, "Answer:\n{}", answer(&answers, format));
 }
 
-/// One row of an answer as a model should write it: its label, or its number and
-/// key, and its cells.
+/// Formats one row of an answer as a model should write it: its label, or its number and key, and
+/// its cells.
 pub(super) fn answer_row(
     first: &Json,
     key: &[Json],
@@ -273,7 +272,7 @@ pub(super) fn answer_row(
     }
 }
 
-/// The rows of an answer put together.
+/// Joins the rows of an answer.
 pub(super) fn answer(rows: &[String], format: Format) -> String {
     match format {
         Format::Csv => rows.join("\n"),
@@ -281,7 +280,7 @@ pub(super) fn answer(rows: &[String], format: Format) -> String {
     }
 }
 
-/// A cell as csv writes it.
+/// Formats a cell for CSV.
 pub(super) fn csv_cell(cell: &Json) -> String {
     match cell {
         Json::Null => "?".to_owned(),
@@ -292,7 +291,7 @@ pub(super) fn csv_cell(cell: &Json) -> String {
     }
 }
 
-/// A cell as JSON writes it: booleans by name, as the model is to write them.
+/// Converts a cell to JSON. Booleans are `true` and `false`, as the model should write them.
 pub(super) fn json_cell(kind: Type, cell: &CellValue) -> Json {
     let one = |v: &Value| match (kind, v) {
         (Type::Boolean, Value::Integer(i)) => (*i != 0).into(),

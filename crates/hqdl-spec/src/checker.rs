@@ -1,10 +1,9 @@
-//! What a column accepts: from the words of a model (or of a shot, or of an
-//! override) to a cell in a state.
+//! Checks the values of a column: converts text from a model, a shot or an override to a cell in a
+//! state.
 //!
-//! Canonicalisation to a value list goes from sure to likely: the exact value,
-//! the same in another case, the same but for spaces and punctuation, and last
-//! a unique near match (one or two letters off, same first letter, same
-//! digits). What was changed is recorded. Nothing is ever guessed from meaning.
+//! Text is matched with a value list in order of certainty: the exact value, another case, other
+//! spaces and punctuation, and last a unique similar value (one or two letters different, same
+//! first letter, same digits). Every change is recorded. Values are never matched by meaning.
 
 use serde_json::Value as Json;
 
@@ -14,11 +13,12 @@ use super::{Column, Type};
 use hqdl_values::cell::{Answer, CellValue, LEFT_OUT, State};
 use hqdl_values::value::Value;
 
-/// What a model writes when it does not know, in whatever case, where neither the
-/// column nor `[model]` says otherwise (`unknown = […]`). A value list's own values
-/// are never taken for it. Nothing at all (an empty field, JSON's `null`) is unknown
-/// everywhere; the empty *text* (`""`) is where it is in this list, and where the
-/// column could not hold it: it has another type than text, or a value list.
+/// Answers that mean "unknown", in any case, unless the column or `[model]` defines others
+/// (`unknown = […]`). A value of a value list is never read as unknown.
+///
+/// No value at all (an empty field, JSON's `null`) is always unknown. The empty *text* (`""`) is
+/// unknown if it is in this list, or if the column cannot contain it: it has another type than
+/// text, or a value list.
 pub const UNKNOWN: [&str; 11] = [
     "?",
     "-",
@@ -32,10 +32,10 @@ pub const UNKNOWN: [&str; 11] = [
     "no information",
     "\u{2014}",
 ];
-/// What a model writes for a list without values.
+/// Answers that mean an empty list.
 const EMPTY_LIST: [&str; 3] = ["none", "[]", "empty"];
 
-/// Checks the answers for one column.
+/// Checker of the answers for one column.
 #[derive(Debug, Clone)]
 pub struct Checker {
     kind: Type,
@@ -43,16 +43,16 @@ pub struct Checker {
     /// Whether a list keeps duplicates, and NULL for an item without a value.
     keeps_items: bool,
     list: Option<Lookup>,
-    /// What is taken for "not known", in lower case; `None` is [`UNKNOWN`].
+    /// Answers that mean "unknown", in lower case; `None` is [`UNKNOWN`].
     unknown: Option<Vec<String>>,
-    /// The part of the key that holds the year of a date given without one.
+    /// Position of the key column with the year of a date given without one.
     year: Option<usize>,
-    /// The part of the key that a value must be a part of.
+    /// Position of the key column whose text must contain the value.
     part_of: Option<usize>,
 }
 
 impl Checker {
-    /// The checker of a column.
+    /// Returns the checker of a column.
     #[must_use]
     pub fn new(column: &Column) -> Self {
         Self {
@@ -76,8 +76,10 @@ impl Checker {
         }
     }
 
-    /// An answer as it reads in its row, whose key has these parts: a date but for its
-    /// year has the one that the key holds, and what must be a part of a text is one.
+    /// Completes an answer with the key of its row, whose parts `key_part` returns.
+    ///
+    /// A date without a year receives the year of the key, and a value that must be part of a key
+    /// text is checked against that text.
     #[must_use]
     pub fn in_row<'k>(&self, answer: Answer, part: impl Fn(usize) -> Option<&'k str>) -> Answer {
         if let Some(text) = self.part_of.and_then(&part) {
@@ -93,13 +95,13 @@ impl Checker {
         read().unwrap_or(answer)
     }
 
-    /// What a model said of words outside the list, where the column asks for that.
+    /// Returns the model's decisions about words outside the list, if the column uses them.
     #[must_use]
     pub fn unified(&self) -> Option<&Unified> {
         self.list.as_ref()?.unified.as_ref()
     }
 
-    /// The words of an answer that are on no list, and that no model was asked about.
+    /// Returns the words of an answer that are not on the list and without a model's decision.
     #[must_use]
     pub fn strangers(&self, answer: &Answer) -> Vec<String> {
         let (Some(list), Some(unified)) = (&self.list, self.unified()) else { return Vec::new() };
@@ -113,7 +115,7 @@ impl Checker {
         };
         let is_word = |word: &&String| {
             let word = word.trim();
-            // A number is itself or another one.
+            // A number never means another number.
             let named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
             named && list.find(word).is_none() && !unified.knows(word)
         };
@@ -125,20 +127,20 @@ impl Checker {
         self.list.as_ref().is_some_and(|list| !list.only_aliases)
     }
 
-    /// Whether the cells of this column are lists.
+    /// Returns true if the cells of this column are lists.
     #[must_use]
     pub fn is_many(&self) -> bool {
         self.many
     }
 
-    /// Whether a cell that passes must be an answer: prose never is on a closed
-    /// list, and hardly ever a number, a boolean, a date or a URL.
+    /// Returns true if a valid cell must be an answer: prose is never on a closed list, and hardly
+    /// ever a number, a boolean, a date or a URL.
     #[must_use]
     pub fn vouches(&self) -> bool {
         self.kind != Type::Text || self.list.as_ref().is_some_and(|l| !l.open)
     }
 
-    /// Whether a kept value still is one that this column allows.
+    /// Returns true if this column still allows a stored value.
     #[must_use]
     pub fn allows(&self, value: &CellValue) -> bool {
         let Some(list) = self.list.as_ref().filter(|l| !l.open) else {
@@ -147,7 +149,7 @@ impl Checker {
         let known = |v: &Value| {
             v.text().is_some_and(|t| {
                 list.exact.contains_key(t.as_ref())
-                    // Typed lists hold their values as spelled in the list.
+                    // Typed values are compared with the list's values after conversion.
                     || list.values.iter().any(|l| Self::coerce(self.kind, l).is_some_and(|(c, _)| c == *v))
             })
         };
@@ -167,7 +169,7 @@ impl Checker {
         self.scalar(raw)
     }
 
-    /// Checks a cell that is the empty text, and not nothing at all.
+    /// Checks a cell that is the empty text, which differs from no value.
     #[must_use]
     pub fn empty(&self) -> Answer {
         let named = self.unknown.iter().flatten().any(String::is_empty);
@@ -180,7 +182,7 @@ impl Checker {
         Answer::ok(CellValue::One("".into()))
     }
 
-    /// Whether a text says that the value is not known.
+    /// Returns true if a text means "unknown".
     fn is_unknown(&self, text: &str) -> bool {
         let text = text.trim();
         text.is_empty()
@@ -190,8 +192,8 @@ impl Checker {
             }
     }
 
-    /// What a kept answer is when other words than before say that something is not
-    /// known, or mean a value of the list; `None` where it stays as it is.
+    /// Checks a stored answer again with the present words for "unknown" and aliases; returns
+    /// `None` if the answer does not change.
     #[must_use]
     pub fn read_again(&self, answer: &Answer) -> Option<Answer> {
         let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
@@ -217,7 +219,7 @@ impl Checker {
         }
     }
 
-    /// Whether an alias decided what a kept answer is, or would decide it now.
+    /// Returns true if an alias determined a stored answer, or would determine it now.
     fn hangs_on_aliases(&self, answer: &Answer) -> bool {
         if answer.repair.as_ref().is_some_and(|r| r.contains(ALIAS) || r.contains(UNIFIED)) {
             return true;
@@ -368,8 +370,8 @@ impl Checker {
         }
     }
 
-    /// A list written as text: a JSON or Python list, or values between `|`,
-    /// `;` or `,`. A value of the list may hold commas itself.
+    /// Checks a list written as text: a JSON or Python list, or values separated by `|`, `;` or
+    /// `,`. A value of the list may contain commas itself.
     fn list_text(&self, raw: &str) -> Answer {
         let text = raw.trim();
         let lower = text.to_lowercase();
@@ -392,12 +394,12 @@ impl Checker {
         }
         match self.items(text) {
             Some(items) => self.list(&items),
-            // Brackets and quotes alone are no answer, not even that there is none.
+            // Brackets and quotes alone are not an answer, not even an empty list.
             None => Answer::without_value(State::Invalid, raw.to_owned()),
         }
     }
 
-    /// The items of a list written as text; `None` where it has none.
+    /// Returns the items of a list written as text; `None` if it has none.
     fn items(&self, text: &str) -> Option<Vec<String>> {
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return Some(items.iter().filter_map(Json::as_str).map(str::to_owned).collect());
@@ -431,15 +433,14 @@ impl Checker {
         Some(items).filter(|items| items.iter().any(|item| !item.is_empty()))
     }
 
-    /// The value of a type that `text` spells, with a note when it was not
-    /// spelled the way it is stored.
+    /// Converts text to a value of a type, with a note if the text was not in the stored form.
     #[must_use]
     pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
         super::coerce::coerce(kind, text)
     }
 }
 
-/// Whether a text is a model declining to answer rather than an answer.
+/// Returns true if a text is a model's refusal and not an answer.
 #[must_use]
 pub fn is_refusal(text: &str) -> bool {
     let lower = text.trim().to_lowercase().replace('\u{2019}', "'");
@@ -469,16 +470,16 @@ pub fn is_refusal(text: &str) -> bool {
         || opening.iter().any(|o| lower.starts_with(o))
 }
 
-/// The items of a list as one text, from which they can be read again: as JSON where
-/// one of them holds what parts items.
+/// Joins the items of a list into one text that can be split again. It is JSON if an item contains
+/// a separator.
 fn raw_of(items: &[String]) -> String {
     let parts = |c| c == '|' || items.len() == 1 && matches!(c, ',' | ';' | '\n');
     let whole = |item: &String| !item.contains(parts) && bare(item) == item.trim();
     if items.iter().all(whole) { items.join(" | ") } else { Json::from(items).to_string() }
 }
 
-/// The items of which [`raw_of`] made a text. A comma parts none: what was written
-/// between commas is kept apart by `|`.
+/// Splits a text of [`raw_of`] into items. A comma is not a separator here: items that were written
+/// with commas between them are stored with `|`.
 fn kept_items(raw: &str) -> Vec<String> {
     match serde_json::from_str(raw) {
         Ok(Json::Array(items)) => items
@@ -493,7 +494,7 @@ fn bare(text: &str) -> &str {
     text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
 }
 
-/// An answer whose texts must be parts of a text, in its spelling.
+/// Requires the texts of an answer to be parts of a text, and uses its spelling.
 fn part_of(text: &str, answer: Answer) -> Answer {
     let found = |value: &Value| {
         let said = value.text()?;
@@ -501,7 +502,7 @@ fn part_of(text: &str, answer: Answer) -> Answer {
         if text.contains(said) {
             return Some(Value::from(said));
         }
-        // Where no letter is longer in lower case, places are the same.
+        // If lower case does not change the length, the offsets are the same.
         let lower = text.to_lowercase();
         let at = lower.find(&said.to_lowercase()).filter(|_| lower.len() == text.len())?;
         text.get(at..at + said.len()).map(Value::from)

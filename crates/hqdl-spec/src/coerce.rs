@@ -1,20 +1,19 @@
-//! From the words of a model to a value of a type: numbers, booleans, dates in
-//! ISO 8601, URLs. What is not beyond doubt is no value.
+//! Converts text from a model to a value of a type: numbers, booleans, dates in ISO 8601, URLs.
+//! Ambiguous text is rejected.
 
 use jiff::civil::Weekday;
 
 use super::Type;
 use hqdl_values::value::Value;
 
-/// The value of a type that `text` spells, with a note when it was not
-/// spelled the way it is stored.
+/// Converts text to a value of a type, with a note if the text was not in the stored form.
 #[must_use]
 pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
     let text = text.trim();
     if kind != Type::Text
         && let Some((_, inner)) = within_quotes(text)
     {
-        // No value but a text stands in quotes.
+        // Only a text may contain quotes.
         return Some((coerce(kind, inner)?.0, Some("surrounding quotes removed")));
     }
     match kind {
@@ -24,7 +23,7 @@ pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
                 return Some((Value::Integer(integer), None));
             }
             let real = number(text)?;
-            // 2^53: past it a double is no exact integer.
+            // 2^53: a larger double is not an exact integer.
             (real.fract() == 0.0 && real.abs() <= 9_007_199_254_740_992.0)
                 .then_some((Value::Integer(real as i64), Some("number respelled")))
         }
@@ -45,8 +44,8 @@ pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
     }
 }
 
-/// The text between quotes that stand around all of it, and the first of these; not
-/// where there are more of them within.
+/// Returns the opening quote and the text between quotes that enclose all of it; `None` if there
+/// are more quotes inside.
 #[must_use]
 pub fn within_quotes(text: &str) -> Option<(char, &str)> {
     const PAIRS: [(char, char); 5] =
@@ -57,13 +56,13 @@ pub fn within_quotes(text: &str) -> Option<(char, &str)> {
     })
 }
 
-/// Digits, sign, point and exponent only: no `inf`, no `nan`.
+/// Returns true if a text has only digits, sign, point and exponent: no `inf`, no `nan`.
 pub(super) fn plain_number(text: &str) -> bool {
     text.chars().any(|c| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
 }
 
-/// A number with thousands separators, or a whole one written as a decimal.
+/// Parses a number with thousands separators, or a whole number written as a decimal.
 fn number(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let unsigned = whole.trim_start_matches(['+', '-']);
@@ -88,8 +87,8 @@ fn number(text: &str) -> Option<f64> {
     joined.parse::<f64>().ok().filter(|r| r.is_finite())
 }
 
-/// ISO 8601: a day, a month or a year. Day and month are told apart only where
-/// there is no doubt.
+/// Parses a day, a month or a year and converts it to ISO 8601. Rejects a date whose day and month
+/// are ambiguous.
 fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
     use jiff::civil::Date;
     const NOTE: Option<&str> = Some("date converted to ISO 8601");
@@ -113,13 +112,13 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         return Some((day.into(), NOTE));
     }
     let tidy = tidy(text);
-    // A year of two digits is none.
+    // A year of two digits is rejected.
     let mut digits = tidy.split(|c: char| !c.is_ascii_digit());
     if !digits.any(|run| run.len() == 4) {
         return None;
     }
     if tidy.split(' ').count() == 2 {
-        // A month: a day put before it tells.
+        // A month and a year: parse them with a day in front.
         let month = ["%d %B %Y", "%d %b %Y"]
             .iter()
             .find_map(|f| Date::strptime(f, format!("1 {tidy}")).ok())?;
@@ -141,8 +140,8 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
     }
 }
 
-/// A day and a month by its name, in a year that is known otherwise. Two digits
-/// that may be that year themselves (`May 07` in 2007) name no day.
+/// Parses a day and the name of a month, in a known year. Two digits that may be that year
+/// themselves (`May 07` in 2007) are not a day.
 #[must_use]
 pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     use jiff::civil::Date;
@@ -159,12 +158,12 @@ pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     let whole = format!("{tidy} {year:04}");
     let formats = ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"];
     let day = formats.iter().find_map(|f| Date::strptime(f, &whole).ok())?;
-    // A day of the week that it is not in that year says that another is meant.
+    // If the weekday does not match the date in that year, another year is meant.
     let is_day = weekday.is_none_or(|w| w == day.weekday());
     is_day.then(|| (day.to_string().into(), "year added from the key"))
 }
 
-/// The day of the week that a date begins with, `Sunday, May 27`, and the rest.
+/// Splits the weekday off a date: `Sunday, May 27`.
 fn weekday(text: &str) -> (Option<Weekday>, &str) {
     const DAYS: [(&str, Weekday); 7] = [
         ("monday", Weekday::Monday),
@@ -182,7 +181,7 @@ fn weekday(text: &str) -> (Option<Weekday>, &str) {
     day.map_or((None, text), |(_, day)| (Some(*day), rest))
 }
 
-/// The words of a date: `27th of Dec.,` as `27 Dec`.
+/// Normalizes the words of a date: `27th of Dec.,` becomes `27 Dec`.
 fn tidy(text: &str) -> String {
     let ordinal = |word: &'_ str| -> Option<String> {
         let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
@@ -214,14 +213,14 @@ fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
     let whole = if let Some(scheme @ ("http" | "https")) = scheme.as_deref() {
         format!("{scheme}{}", &inner[scheme.len()..])
     } else if inner.contains("://") || inner.contains('@') {
-        // Another scheme, or an address for mail.
+        // Another scheme, or a mail address.
         return None;
     } else {
         note = Some("https:// added");
         format!("https://{inner}")
     };
     let host = whole.split("://").nth(1)?.split(['/', '?', '#']).next()?;
-    // A number with a point is no host; an address is, where a scheme says so.
+    // A decimal number is not a host, but an IP address is one if the text has a scheme.
     let top = host.rsplit('.').next().unwrap_or_default().split(':').next().unwrap_or_default();
     let named = top.chars().any(char::is_alphabetic) || scheme.is_some();
     let sound = named && host.contains('.') && !host.starts_with('.') && !host.ends_with('.');

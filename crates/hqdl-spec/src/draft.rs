@@ -1,4 +1,4 @@
-//! A spec between its text and its database: read, open to flags, then checked.
+//! Parsed spec before its database check; flags may still change it.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -12,28 +12,28 @@ use super::shape::{self, Step, Tree};
 use super::{BatchLimits, Images, Limits, Spec};
 use hqdl_values::problem::{Problem, Problems, Severity};
 
-/// Requests in flight when neither the spec nor a flag says.
+/// Default number of requests in flight.
 pub const CONCURRENCY: u32 = 16;
 
-/// Tokens of the rows that a question is asked about, when the spec does not say.
+/// Default token limit of the rows that one question may cover.
 pub const CONTEXT_TOKENS: u64 = 100_000;
-/// Tokens of a document that a question is shown: some pages.
+/// Default token limit of a document excerpt for a question: some pages.
 const PASSAGE_TOKENS: u64 = 4000;
 
-/// The most requests and bytes that `OpenAI` takes in one batch.
+/// Maximum requests and bytes of one batch at `OpenAI`.
 const BATCH: (u32, u64) = (50_000, 200_000_000);
-/// The longest pause between two looks at a batch when the spec does not say.
+/// Default maximum pause between two polls of a batch.
 const BATCH_POLL: Duration = Duration::from_secs(60);
 
-/// Why a spec could not even be read.
+/// Reason why a spec cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
     #[error("cannot read spec {}: {}", path.display(), hqdl_values::format::io_reason(error))]
     File {
-        /// The spec.
+        /// Path of the spec.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// The path is a directory.
@@ -51,7 +51,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Names what the file is instead of a spec, if that is known.
+    /// Classifies the file that is not a spec, if possible.
     fn of(path: &Path, error: std::io::Error) -> Self {
         let path = path.to_owned();
         let is_database = || {
@@ -68,25 +68,25 @@ impl ReadError {
     }
 }
 
-/// A spec whose shape was read, before it meets its database.
+/// Parsed spec that matches the schema and has not been checked against its database.
 #[derive(Debug, Clone)]
 pub struct Draft {
     path: PathBuf,
     text: String,
-    /// The settings, open to flags that win over the spec.
+    /// Settings; flags that override the spec change them.
     pub file: SpecFile,
     shape_problems: Vec<(shape::Path, Problem)>,
-    /// Paths given by flags are relative to the working directory.
+    /// Paths of flags, relative to the working directory.
     database: Option<PathBuf>,
     output: Option<PathBuf>,
     pub(super) recordings: Option<Vec<PathBuf>>,
-    /// Whether flags say who is asked, of whatever the spec asks others.
+    /// Whether flags select one model for all requests, regardless of the spec.
     pub(super) one_model: bool,
-    /// Whether there is no file: it may lack expansions, and a model.
+    /// Whether there is no file. The spec may then lack expansions, and a model.
     pub(super) bare: bool,
-    /// Whether it may lack expansions all the same: a query needs none.
+    /// Whether a spec with a file may lack expansions, because a query needs none.
     for_queries: bool,
-    /// Whether no model has a price.
+    /// Whether all prices are ignored.
     pub(super) ignores_prices: bool,
 }
 
@@ -94,17 +94,17 @@ impl Draft {
     /// Reads a spec file.
     ///
     /// # Errors
-    /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
-    /// its shape is told by [`Draft::check`], together with everything else.
+    /// Returns a [`ReadError`] if it cannot be read or is not TOML. Schema violations are reported
+    /// by [`Draft::check`], together with all other problems.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let text = super::text_of(path).map_err(|error| ReadError::of(path, error))?;
         Ok(Self::parse(path, text)?)
     }
 
-    /// Reads a spec from its text; `path` is where its relative paths start.
+    /// Parses a spec from its text; relative paths start at `path`.
     ///
     /// # Errors
-    /// [`Problems`] when it is not TOML.
+    /// Returns [`Problems`] if it is not TOML.
     pub fn parse(path: &Path, text: String) -> Result<Self, Problems> {
         let (tree, errors) = Tree::parse(&text);
         if !errors.is_empty() {
@@ -127,8 +127,8 @@ impl Draft {
                 for_queries: false,
                 ignores_prices: false,
             }),
-            // Not reached while the schema is made from the types; if it were,
-            // the shape's own problems are the best that can be said.
+            // Unreachable while the schema is generated from the types. If it happens, the schema
+            // violations are the best available report.
             Err(error) => {
                 let mut problems: Vec<Problem> = shape.problems.into_iter().map(|p| p.1).collect();
                 problems.push(Problem {
@@ -143,12 +143,12 @@ impl Draft {
         }
     }
 
-    /// A draft without a file, for a query over a database as it is: it may
-    /// lack expansions, and a model until something must be asked.
+    /// Returns a spec without a file, for a query over an existing database. It may lack
+    /// expansions, and a model until a request is needed.
     #[must_use]
     pub fn bare(database: PathBuf) -> Self {
         let full = database.canonicalize().unwrap_or_else(|_| database.clone());
-        // The name that its runs have in the journal; no file is there.
+        // Name of its runs in the journal; there is no such file.
         let mut path = full.into_os_string();
         path.push(".query");
         Self {
@@ -166,38 +166,38 @@ impl Draft {
         }
     }
 
-    /// The file it was read from.
+    /// Returns the file it was read from.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes another database than the spec's.
+    /// Sets another database than the spec's.
     pub fn set_database(&mut self, path: PathBuf) {
         self.database = Some(path);
     }
 
-    /// Writes to another place than the spec says.
+    /// Sets another output than the spec's.
     pub fn set_output(&mut self, path: PathBuf) {
         self.output = Some(path);
     }
 
-    /// Takes other recordings than the spec's.
+    /// Sets other recordings than the spec's.
     pub fn set_recordings(&mut self, paths: Vec<PathBuf>) {
         self.recordings = Some(paths);
     }
 
-    /// Asks all cells of the model in `[model]`, whatever the spec says.
+    /// Sends all requests to the model in `[model]`, regardless of the spec.
     pub fn ask_one_model(&mut self) {
         self.one_model = true;
     }
 
-    /// Leaves all prices out, those of the price book, too: nobody bills the answers.
+    /// Ignores all prices, including those of the price book, because the answers are not billed.
     pub fn ignore_prices(&mut self) {
         self.ignores_prices = true;
     }
 
-    /// The database this draft is to be checked against.
+    /// Returns the database that this spec is checked against.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         if let Some(database) = &self.database {
@@ -209,7 +209,7 @@ impl Draft {
         }
     }
 
-    /// The URL of the spec's server, with the schema that is published into.
+    /// Returns the URL of the spec's server, with the schema of the published tables.
     fn url(&self) -> Option<String> {
         let database = &self.file.database;
         let (url, schema) = (database.url.as_ref()?, database.schema.as_deref());
@@ -225,7 +225,7 @@ impl Draft {
         Some(whole)
     }
 
-    /// What is wrong with where the database is said to be.
+    /// Checks the `[database]` table.
     fn place(&self, check: &mut Check<'_>) {
         let said = &self.file.database;
         let at = |field: &str| [Step::from("database"), field.into()];
@@ -273,7 +273,7 @@ impl Draft {
         }
     }
 
-    /// The files of other words for values that it names.
+    /// Returns the alias files that the spec names.
     #[must_use]
     pub fn alias_files(&self) -> Vec<PathBuf> {
         let folder = self.path.parent().unwrap_or(Path::new(""));
@@ -285,27 +285,27 @@ impl Draft {
         columns.filter_map(file).collect()
     }
 
-    /// Where the expanded tables go, when not into the database.
+    /// Returns the database for the expanded tables, if it differs from the source.
     #[must_use]
     pub fn output(&self) -> Option<PathBuf> {
         let said = self.file.database.output.as_deref().map(|o| self.beside(o));
         self.output.clone().or(said).filter(|o| *o != self.database())
     }
 
-    /// Where the images are that cells of the database name.
+    /// Returns the images that cells of the database refer to.
     fn images(&self) -> Images {
         let folder = self.file.database.images.as_deref().map(|folder| self.beside(folder));
         Images::of(folder.unwrap_or_else(|| {
             let database = self.database();
-            // Where the database is no file, beside the spec.
+            // If the database is not a file, use the directory of the spec.
             let file = if super::is_server(&database) { &self.path } else { &database };
             let beside = file.parent().filter(|p| !p.as_os_str().is_empty());
             beside.unwrap_or(Path::new(".")).to_owned()
         }))
     }
 
-    /// Says that the database itself is the problem, with everything else that
-    /// can be told without it.
+    /// Returns a problem of the database itself, together with all problems that can be found
+    /// without it.
     #[must_use]
     pub fn database_problem(&self, message: &str, help: &str) -> Problems {
         let mut all = match self.check(&Absent) {
@@ -318,7 +318,7 @@ impl Draft {
         if self.database.is_none() && wrong {
             return all;
         }
-        // A URL that holds a password is not shown.
+        // A URL may contain a password and is not shown.
         let field = if place.path.is_some() { "path" } else { "schema" };
         let (tree, _) = Tree::parse(&self.text);
         all.problems.push(Problem {
@@ -332,10 +332,10 @@ impl Draft {
         all
     }
 
-    /// Checks the spec against its database. Warnings come with the spec.
+    /// Checks the spec against its database. Warnings are returned with the spec.
     ///
     /// # Errors
-    /// All [`Problems`] at once, warnings among them, when there is any error.
+    /// Returns all [`Problems`], including warnings, if there is any error.
     pub fn check(&self, catalog: &dyn Catalog) -> Result<(Spec, Problems), Problems> {
         let (tree, _) = Tree::parse(&self.text);
         let mut check = Check {
@@ -387,14 +387,14 @@ impl Draft {
         if failed { Err(problems) } else { Ok((spec, problems)) }
     }
 
-    /// The same for queries, which need no expansion: ingredients and models of a spec are
-    /// of use without one.
+    /// Returns the same spec for queries, which need no expansion: its ingredients and models are
+    /// useful without one.
     #[must_use]
     pub fn for_queries(self) -> Self {
         Self { for_queries: true, ..self }
     }
 
-    /// A warning about the rows that a place in the spec leads to.
+    /// Returns a warning about the rows of an item of the spec.
     #[must_use]
     pub fn warning(&self, place: &[Step], message: String, help: &str) -> Problem {
         let (tree, _) = Tree::parse(&self.text);
@@ -407,7 +407,7 @@ impl Draft {
         }
     }
 
-    /// Problems of this spec, from elsewhere.
+    /// Returns problems of this spec that were found elsewhere.
     #[must_use]
     pub fn problems(&self, problems: Vec<Problem>) -> Problems {
         let path = if self.bare { self.database() } else { self.path.clone() };
@@ -511,7 +511,7 @@ impl Draft {
     }
 }
 
-/// No database: what can be checked without one is.
+/// Catalog without a database; checks that need one are skipped.
 struct Absent;
 
 impl Catalog for Absent {
@@ -540,8 +540,8 @@ impl Catalog for Absent {
     }
 }
 
-/// `specs/../examples/x` as `examples/x`, where that is the same place (a
-/// symbolic link may make it another).
+/// Simplifies `specs/../examples/x` to `examples/x`, if that is the same directory (a symbolic link
+/// may lead elsewhere).
 fn tidy(path: &Path) -> PathBuf {
     let mut short = PathBuf::new();
     for part in path.components() {

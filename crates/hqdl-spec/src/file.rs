@@ -1,9 +1,9 @@
-//! The spec as it is written: the serde types of the TOML file. The JSON Schema
-//! that editors use is made from these types, and [`super::shape`] checks a
-//! file against that same schema, so there is one description of the format.
+//! Serde types of the spec's TOML file. The JSON Schema for editors is generated from these types,
+//! and [`super::shape`] checks a file against the same schema, so the format is described only
+//! once.
 //!
-//! Nothing here is checked beyond its shape; [`super::check`] turns a
-//! [`SpecFile`] into a [`super::Spec`].
+//! These types only describe the structure; [`super::check`] turns a [`SpecFile`] into a
+//! [`super::Spec`].
 
 use super::literal::Literal;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub struct SpecFile {
 }
 
 impl SpecFile {
-    /// The least a spec says: a database.
+    /// Returns a minimal spec with only a database.
     #[must_use]
     pub fn bare(database: &std::path::Path) -> Self {
         Self {
@@ -85,7 +85,7 @@ pub struct DatabaseTable {
     pub images: Option<String>,
 }
 
-/// `[model]`, and others beside it: `[model.NAME]`.
+/// `[model]`, and other models as `[model.NAME]`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct ModelTable {
     /// Kind of endpoint.
@@ -96,7 +96,7 @@ pub struct ModelTable {
     pub name: String,
     /// The endpoint's base URL.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key (never a key).
+    /// The name of the environment variable that contains the API key (never the key itself).
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
@@ -141,7 +141,7 @@ pub struct OtherModelTable {
     pub name: String,
     /// The endpoint's base URL.
     pub base_url: Option<String>,
-    /// The name of the environment variable that holds the key (never a key).
+    /// The name of the environment variable that contains the API key (never the key itself).
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
@@ -169,10 +169,10 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All there are.
+    /// All providers.
     pub const ALL: [Self; 2] = [Self::Openai, Self::Replay];
 
-    /// What it is called, in specs and on the command line.
+    /// Returns the name used in specs and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -181,7 +181,7 @@ impl Provider {
         }
     }
 
-    /// The one of this name.
+    /// Returns the provider with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name)
@@ -200,7 +200,7 @@ pub enum Echo {
 }
 
 impl Echo {
-    /// What was written down before there were labels.
+    /// Returns the value of expansions that were stored before labels existed.
     pub(super) fn before_labels() -> Self {
         Self::Full
     }
@@ -312,7 +312,7 @@ pub struct ExpansionTable {
     pub about: String,
     /// Model for this expansion: the NAME of a `[model.NAME]`. Default: `[model]`.
     pub model: Option<String>,
-    /// Where the keys come from: a table, a SELECT, or `[[expansion.source]]`.
+    /// Source of the keys: a table, a SELECT, or `[[expansion.source]]`.
     pub source: SourceField,
     /// The columns that identify an entity to the model.
     pub key: Vec<String>,
@@ -331,7 +331,7 @@ pub struct ExpansionTable {
     pub echo: Option<Echo>,
     /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
-    /// The columns asked for.
+    /// The columns to fill.
     #[serde(default)]
     pub column: Vec<ColumnTable>,
 }
@@ -347,7 +347,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name used in specs and reports.
+    /// Returns the name used in specs and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -357,7 +357,7 @@ impl Format {
     }
 }
 
-/// Where keys come from.
+/// Source of the keys.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SourceField {
@@ -426,19 +426,19 @@ pub enum ShotCell {
     Many(Vec<Literal>),
 }
 
-/// `[[expansion.column]]`: a column asked for.
+/// `[[expansion.column]]`: a column to fill.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ColumnTable {
     /// The column's name.
     pub name: String,
-    /// The type of its values.
+    /// The type of the values.
     #[serde(rename = "type", default)]
     pub kind: Type,
     /// Phrase that describes the column to the model.
     #[serde(default)]
     pub about: String,
-    /// The values allowed.
+    /// The allowed values.
     pub values: Option<ValuesField>,
     /// Other words for these values: `{ "United Kingdom" = "UK" }`, or a CSV file beside
     /// the spec with a header and two columns: the word, the value. Without `values`, any value
@@ -467,21 +467,21 @@ pub struct ColumnTable {
     pub questions: Vec<QuestionField>,
 }
 
-/// The values a column allows.
+/// The allowed values of a column.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ValuesField {
-    /// Written out.
+    /// A list of values.
     List(Vec<Literal>),
-    /// Written out or selected, with options.
+    /// A list or a SELECT, with options.
     Table(ValuesTable),
 }
 
-/// Other words for the values a column allows.
+/// Other words for the allowed values of a column.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AliasesField {
-    /// Written out.
+    /// A table of words and values.
     Table(BTreeMap<String, String>),
     /// A CSV file.
     File(std::path::PathBuf),
@@ -493,7 +493,7 @@ pub enum AliasesField {
 pub struct ValuesTable {
     /// A SELECT of one column.
     pub sql: Option<String>,
-    /// The values, written out.
+    /// The list of values.
     pub list: Option<Vec<Literal>>,
     /// Whether other values are allowed too.
     pub open: Option<bool>,
@@ -503,9 +503,9 @@ pub struct ValuesTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct ManyTable {
-    /// The table of the values, keyed by the expansion's key.
+    /// The table of the values; its key is the expansion's key.
     pub table: String,
-    /// Its column for the value.
+    /// The column with the value.
     pub column: String,
 }
 
@@ -513,9 +513,9 @@ pub struct ManyTable {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum QuestionField {
-    /// Answered by the column itself.
+    /// A question that the column itself answers.
     Plain(String),
-    /// Answered by SQL over the column.
+    /// A question that SQL over the column answers.
     Bound(QuestionTable),
 }
 
@@ -525,11 +525,11 @@ pub enum QuestionField {
 pub struct QuestionTable {
     /// The question, with `{value}`, `{number}` or `{date}` slots.
     pub ask: String,
-    /// The SQL it stands for, with the same slots.
+    /// The SQL that answers it, with the same slots.
     pub sql: String,
 }
 
-/// The JSON Schema of the spec, made from the types above.
+/// Returns the JSON Schema of the spec, generated from the types above.
 #[must_use]
 pub fn json_schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(SpecFile).to_value();

@@ -1,13 +1,12 @@
-//! Images that cells name, and where their bytes are read.
+//! Images that cells refer to, and access to their bytes.
 //!
-//! A cell names one by the path of a file below one folder, by an `http(s)` URL, by a
-//! data URL, or as a BLOB. What is read here is known by the BLAKE3 digest of its
-//! bytes, `blake3:…`, so one image under two names is one entity; a URL is known by its
-//! text, since it is the endpoint that fetches it, and nothing here.
+//! A cell refers to an image by the path of a file in one directory, by an `http(s)` URL, by a data
+//! URL, or as a BLOB. The identity of an image that hqdl reads is the BLAKE3 digest of its bytes,
+//! `blake3:…`, so that one image with two names is one entity. The identity of a URL is its text,
+//! because only the endpoint fetches it.
 //!
-//! Paths come out of a database, which may be anybody's: a file is read only where it
-//! is, links followed, below that folder, and shown only where it is an image by its
-//! first bytes.
+//! Paths come from a database, which may be untrusted. A file is read only if its path, with links
+//! resolved, is in that directory, and sent only if its first bytes are those of an image.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,34 +24,34 @@ use hqdl_values::Row;
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
-/// The most bytes of an image that are sent.
+/// Maximum size of an image that is sent, in bytes.
 pub const MOST_BYTES: u64 = 20 << 20;
 
-/// What the name of an image begins with that is known by its bytes.
+/// Prefix of the identity of an image known by its bytes.
 const DIGEST: &str = "blake3:";
 
-/// The images of one database.
+/// Images of one database.
 #[derive(Clone, Default)]
 pub struct Images(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// The folder that paths begin at, and do not leave.
+    /// Directory of image paths; paths cannot leave it.
     folder: Option<PathBuf>,
-    /// The names of files that were read, by path.
+    /// Identities of files that were read, by path.
     files: Mutex<HashMap<String, (ImageStamp, String)>>,
     kept: Mutex<KeptImages>,
 }
 
-/// What tells that a file is the one that was read.
+/// Size and modification time; if both are unchanged, the file is unchanged.
 type ImageStamp = (u64, Option<SystemTime>);
 
-/// Bytes that no file of the user's holds, in one without a name.
+/// Images that are not in a file of the user; an unnamed temporary file stores them.
 #[derive(Default)]
 struct KeptImages {
     file: Option<File>,
     end: u64,
-    /// Where each stands, by its name; or why it is not shown.
+    /// Offset and length in the file by identity, or the reason why the image cannot be shown.
     at: HashMap<String, Result<(u64, usize), String>>,
 }
 
@@ -63,14 +62,14 @@ impl std::fmt::Debug for Images {
 }
 
 impl Images {
-    /// Images whose paths begin at a folder.
+    /// Returns images whose paths are relative to a directory.
     #[must_use]
     pub fn of(folder: PathBuf) -> Self {
         Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
     }
 
-    /// What an image is known by: `blake3:…` of what can be read, the text of a URL; of
-    /// what cannot be read the value itself.
+    /// Returns the identity of an image: `blake3:…` if hqdl can read it, the text of a URL, or the
+    /// value itself if it cannot be read.
     #[must_use]
     pub fn name(&self, value: &Value) -> Value {
         let Value::Text(text) = value else { return value.clone() };
@@ -93,13 +92,13 @@ impl Images {
         Value::Text(name)
     }
 
-    /// Keeps the bytes of a BLOB while this process runs. Returns the image's name.
+    /// Stores the bytes of a BLOB while this process runs. Returns the image's identity.
     #[must_use]
     pub fn keep(&self, bytes: &[u8]) -> Value {
         Value::Text(self.keep_as(digest(bytes), bytes))
     }
 
-    /// Keeps the bytes of a text that is a data URL. Returns the image's name.
+    /// Stores the bytes of a data URL. Returns the image's identity, or `None` for another text.
     #[must_use]
     pub fn keep_text(&self, text: &str) -> Option<Value> {
         let text = text.trim();
@@ -118,7 +117,7 @@ impl Images {
         name
     }
 
-    /// Keeps what a data URL holds.
+    /// Stores the content of a data URL.
     fn keep_data(&self, url: &str) -> String {
         match of_data(url) {
             Ok(bytes) => self.keep_as(digest(&bytes), &bytes),
@@ -130,11 +129,11 @@ impl Images {
         }
     }
 
-    /// The URL by which a request shows an image that is known by a name: its own, or one
-    /// that holds its bytes.
+    /// Returns the URL of an image in a request: its own, or a data URL with its bytes. `identity`
+    /// is the image's identity.
     ///
     /// # Errors
-    /// Why it cannot be shown, in words.
+    /// Fails with the reason why it cannot be shown.
     pub fn url(&self, value: &Value, known: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!("{value} does not name an image"));
@@ -160,7 +159,7 @@ impl Images {
         Ok(url)
     }
 
-    /// A file below the folder.
+    /// Finds a file in the directory.
     fn found(&self, path: &str) -> Result<(PathBuf, ImageStamp), String> {
         if path.is_empty() {
             return Err("the text is empty and names no image".to_owned());
@@ -169,7 +168,7 @@ impl Images {
         let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
         let outside = || format!("{path} is outside of {}", root.display());
         let written = Path::new(path);
-        // Before anything is looked at: whether a file is there is nobody's business, either.
+        // Checked before any access, so that the error does not reveal whether a file exists.
         if written.is_relative() && climbs(written) {
             return Err(outside());
         }
@@ -185,7 +184,7 @@ impl Images {
             return Err(outside());
         }
         let found = full.metadata().map_err(|e| format!("{path}: {e}"))?;
-        // What is no file may never end.
+        // Reading a special file may never end.
         if !found.is_file() {
             return Err(format!("{path} is not a file"));
         }
@@ -194,7 +193,7 @@ impl Images {
     }
 }
 
-/// The bytes of a file, or enough of them to tell that they are too many.
+/// Reads a file, at most one byte more than the maximum.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
@@ -228,7 +227,7 @@ impl KeptImages {
     }
 }
 
-/// Whether a path leaves the folder that it begins at, by its words alone.
+/// Returns true if a path leaves its directory, judged only by its components.
 fn climbs(path: &Path) -> bool {
     let mut depth = 0_i64;
     path.components().any(|part| {
@@ -253,7 +252,7 @@ fn starts_with(text: &str, scheme: &str) -> bool {
     text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// What a data URL holds.
+/// Decodes a data URL.
 fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
     let (head, data) = url.split_once(',').ok_or("a data URL without data")?;
     if !head.to_ascii_lowercase().ends_with(";base64") {
@@ -267,7 +266,7 @@ fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
     decoded.map_err(|_| "a data URL whose base64 is broken")
 }
 
-/// What kind of image some bytes are, by the first of them.
+/// Returns the MIME type of an image by its first bytes.
 fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err("is larger than 20 MiB, hqdl's limit for an image");
@@ -281,17 +280,17 @@ fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
     }
 }
 
-/// What a value holds that no text says.
+/// Content of a value that cannot be sent as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Media {
-    /// An image: the bytes of one, or a data URL.
+    /// Image: its bytes, or a data URL.
     Image,
-    /// A recording of sound: the bytes of one, or a data URL.
+    /// Sound recording: its bytes, or a data URL.
     Audio,
 }
 
 impl Media {
-    /// Returns what a BLOB holds, by its first bytes.
+    /// Returns the media type of a BLOB by its first bytes.
     #[must_use]
     pub fn of_blob(bytes: &[u8]) -> Option<Self> {
         match bytes {
@@ -303,7 +302,7 @@ impl Media {
         }
     }
 
-    /// Returns what a data URL holds; `None` of any other text.
+    /// Returns the media type of a data URL; `None` for any other text.
     #[must_use]
     pub fn of_text(text: &[u8]) -> Option<Self> {
         let head = text.get(..DATA_HEAD).unwrap_or(text);
@@ -315,7 +314,7 @@ impl Media {
         }
     }
 
-    /// Returns why a question about a value cannot be asked.
+    /// Returns the reason why a question about a value cannot be asked.
     #[must_use]
     pub fn refusal(self) -> &'static str {
         match self {
@@ -325,10 +324,10 @@ impl Media {
     }
 }
 
-/// Bytes in which the head of a data URL ends.
+/// Maximum length of the header of a data URL, in bytes.
 const DATA_HEAD: usize = 80;
 
-/// The name of an image by its bytes, as `b3sum` prints them.
+/// Returns the identity of an image by its bytes, in the format of `b3sum`.
 fn digest(bytes: &[u8]) -> String {
     let mut name = DIGEST.to_owned();
     let _ = write!(name, "{}", blake3::hash(bytes).to_hex());
@@ -340,19 +339,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Expansion {
-    /// Whether rows of it are shown with images.
+    /// Returns true if rows are shown with images.
     #[must_use]
     pub fn has_images(&self) -> bool {
         !self.images.is_empty()
     }
 
-    /// Whether a key or context column holds images.
+    /// Returns true if a key or context column contains images.
     #[must_use]
     pub fn is_image(&self, column: &str) -> bool {
         self.images.iter().any(|image| image.eq_ignore_ascii_case(column))
     }
 
-    /// Whom a key is about: an image is known by its bytes.
+    /// Returns the entity of a key; an image is identified by its bytes.
     #[must_use]
     pub fn entity(&self, key: &[Value]) -> Entity {
         if !self.has_images() {
@@ -364,7 +363,7 @@ impl Expansion {
         self.key.entity(&named.collect::<Vec<_>>())
     }
 
-    /// The images that a row is shown with, in the order of its key and context.
+    /// Returns the images of a row, in the order of its key and context.
     #[must_use]
     pub fn images_of<'r>(&self, row: &'r Row) -> Vec<&'r Value> {
         if !self.has_images() {
@@ -376,7 +375,7 @@ impl Expansion {
         images.map(|(_, value)| value).collect()
     }
 
-    /// The row with `[image 1]`, `[image 2]` and so on in the place of its images.
+    /// Returns the row with `[image 1]`, `[image 2]` and so on instead of its images.
     pub(crate) fn without_images(&self, row: &Row) -> Row {
         let mut seen = 0;
         let mut shown = |(name, value): (&String, &Value)| {
@@ -390,8 +389,8 @@ impl Expansion {
         Row { key, context: self.context.iter().zip(&row.context).map(&mut shown).collect() }
     }
 
-    /// Whether a row lacks an image that its prompt is to show: a query knows the key of
-    /// a row, and not what stands beside it.
+    /// Returns true if a row lacks an image that its prompt needs: a query knows a row's key, but
+    /// not its context.
     #[must_use]
     pub fn lacks_images(&self, row: &Row) -> bool {
         row.context.len() < self.context.len() && self.context.iter().any(|c| self.is_image(c))

@@ -1,4 +1,4 @@
-//! `[[ingredient]]`: a call of the user's own, put together from a question with slots.
+//! `[[ingredient]]`: a user-defined call, built from a question with slots.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct IngredientTable {
     /// Type of its answers. Default: the type of what a query compares them with.
     #[serde(rename = "type")]
     pub kind: Option<Type>,
-    /// Whether its answers are lists.
+    /// Whether the answers are lists.
     #[serde(default)]
     pub list: bool,
     /// Options that its answers are chosen from.
@@ -44,17 +44,17 @@ pub enum AskedOf {
     Rows,
 }
 
-/// What a slot of a question is.
+/// Part of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateSlot<'q> {
-    /// Words.
+    /// Literal text.
     Words(&'q str),
-    /// The argument of this name.
+    /// Value of the argument with this name.
     Argument(&'q str),
 }
 
 impl IngredientTable {
-    /// The question, taken apart at its slots.
+    /// Splits the question at its slots.
     #[must_use]
     pub fn slots(&self) -> Vec<TemplateSlot<'_>> {
         let mut rest = self.question.as_str();
@@ -70,7 +70,7 @@ impl IngredientTable {
     }
 }
 
-/// Whether a word can name an ingredient or an argument.
+/// Returns true if a word is a valid name of an ingredient or an argument.
 pub(crate) fn is_name(word: &str) -> bool {
     let mut chars = word.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')

@@ -1,9 +1,8 @@
-//! The spec: one database, its expansions, model and limits, after every check.
+//! The checked spec: one database, its expansions, model and limits.
 //!
-//! [`mod@file`] is the TOML as written, [`shape`] finds where it departs from its
-//! schema, [`check`] where it departs from the database; [`hqdl_values::problem`] is how both
-//! say so. What stands here carries what was checked: names exist, value lists
-//! are loaded, SQL prepares.
+//! [`mod@file`] is the parsed TOML, [`shape`] checks it against its schema, and [`check`] against
+//! the database. Both report problems as [`hqdl_values::problem`]. In the types of this module,
+//! names exist, value lists are loaded, and SQL prepares.
 
 pub mod check;
 pub mod checker;
@@ -46,61 +45,61 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::{Fingerprint, KeyColumns, ListHash, Meaning};
 use hqdl_values::value::Value;
 
-/// Whether a database, or a cache, is named by the URL of a server.
+/// Returns true if a database, or a cache, is the URL of a server.
 #[must_use]
 pub fn is_server(place: &Path) -> bool {
     let text = place.to_string_lossy();
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
-/// The text of a spec's file.
+/// Reads a spec file.
 fn text_of(path: &Path) -> std::io::Result<String> {
-    // Runs, rounds and tables are found by the spec's path, as text.
+    // The journal identifies runs, refreshes and tables by the spec's path as text.
     if path.canonicalize().is_ok_and(|full| full.to_str().is_none()) {
         return Err(std::io::Error::other("its path is not UTF-8; rename it"));
     }
     std::fs::read_to_string(path)
 }
 
-/// A checked spec.
+/// Checked spec.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The file it was read from.
+    /// File that it was read from.
     pub path: PathBuf,
-    /// The database to expand.
+    /// Database to expand.
     pub database: PathBuf,
-    /// Where the expanded tables go, when not into `database`.
+    /// Database for the expanded tables, if it is not `database`.
     pub output: Option<PathBuf>,
-    /// Where the images are that cells of the database name.
+    /// Images that cells of the database refer to.
     pub images: Images,
     /// Model that hqdl asks.
     pub model: ModelSettings,
-    /// Others that an expansion or a call may name, by the names they have there.
+    /// Other models that an expansion or a call may name, by these names.
     pub models: BTreeMap<String, ModelSettings>,
     /// Limits of a run.
     pub limits: Limits,
-    /// What tells which texts are alike, when there is such a model.
+    /// Embedding model, if the spec has one.
     pub embeddings: Option<Embeddings>,
     /// Whether the model may bind new questions to columns.
     pub routing_by_model: bool,
-    /// The tables added to the schema.
+    /// Tables added to the schema.
     pub expansions: Vec<Expansion>,
-    /// The calls that it makes.
+    /// User-defined calls.
     pub ingredients: Vec<ingredients::IngredientTable>,
     /// Columns of the database, as `(table, column)`, whose values are of the same kind.
     pub kinds: Vec<Vec<(String, String)>>,
 }
 
 impl Spec {
-    /// The settings of the model that an expansion or a call names; those of `[model]`
-    /// where it names none.
+    /// Returns the settings of the model that an expansion or a call names, or those of `[model]`
+    /// if it names none.
     #[must_use]
     pub fn settings(&self, model: Option<&str>) -> &ModelSettings {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
     }
 
-    /// The `[model.NAME]` that a call means by a name: its NAME, or what its endpoint
-    /// calls it; `Some(None)` is that of `[model]`. `None` where nothing has this name.
+    /// Returns the `[model.NAME]` that a name in a call refers to: its NAME, or the endpoint's name
+    /// of the model. `Some(None)` is `[model]`; `None` means that no model has this name.
     #[must_use]
     pub fn model_named(&self, name: &str) -> Option<Option<&str>> {
         if let Some((own, _)) = self.models.get_key_value(name) {
@@ -116,7 +115,7 @@ impl Spec {
         }
     }
 
-    /// Whether the price of all that may be asked is known.
+    /// Returns true if the prices of all models are known.
     #[must_use]
     pub fn is_priced(&self) -> bool {
         self.all_models().all(|model| model.price.is_some())
@@ -125,7 +124,7 @@ impl Spec {
     /// Sets the budget of a run, instead of the spec's, if there is one.
     ///
     /// # Errors
-    /// [`UnpricedModel`] when no budget can be kept.
+    /// Returns [`UnpricedModel`] if a budget cannot be enforced.
     pub fn set_budget(&mut self, usd: Option<f64>) -> Result<(), UnpricedModel> {
         if usd.is_none() {
             return Ok(());
@@ -143,7 +142,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Returns where the prices are from, for each model whose price is not in the spec:
+    /// Returns the sources of the prices, for each model whose price is not in the spec:
     /// `gpt-4o-mini: book of 2026-11-24`.
     #[must_use]
     pub fn price_notes(&self) -> Vec<String> {
@@ -161,8 +160,8 @@ impl Spec {
         notes
     }
 
-    /// Returns the notes of a price before anything is asked: where prices are from
-    /// ([`Self::price_notes`]), and which models' cache writes are reserved at an assumed rate.
+    /// Returns the notes of a price before any request: the sources of the prices
+    /// ([`Self::price_notes`]), and the models whose cache writes are reserved at an assumed rate.
     #[must_use]
     pub fn reserved_price_notes(&self) -> Vec<String> {
         let mut notes = self.price_notes();
@@ -178,14 +177,13 @@ impl Spec {
         notes
     }
 
-    /// All models that a cell may be asked of.
+    /// Returns all models of the spec.
     pub fn all_models(&self) -> impl Iterator<Item = &ModelSettings> {
         std::iter::once(&self.model).chain(self.models.values())
     }
 
-    /// The views that join a source with its expansions, by name: `<source>_expanded`,
-    /// or `<expansion>_expanded` for a SELECT that has no name of its own and yields
-    /// all of its expansion's keys.
+    /// Returns the views that join a source with its expansions, by name: `<source>_expanded`, or
+    /// `<expansion>_expanded` for an unnamed SELECT that yields all keys of its expansion.
     #[must_use]
     pub fn expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
         let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
@@ -201,35 +199,35 @@ impl Spec {
         views
     }
 
-    /// The database that the materialized views are published to.
+    /// Returns the database that the materialized views are published to.
     #[must_use]
     pub fn target(&self) -> &PathBuf {
         self.output.as_ref().unwrap_or(&self.database)
     }
 
-    /// The file's path, the same from every working directory.
+    /// Returns the file's absolute path.
     #[must_use]
     pub fn full_path(&self) -> String {
         self.path.canonicalize().unwrap_or_else(|_| self.path.clone()).display().to_string()
     }
 
-    /// Where the overrides of this spec are: `superhero.overrides.csv`.
+    /// Returns the path of this spec's overrides: `superhero.overrides.csv`.
     #[must_use]
     pub fn overrides_path(&self) -> PathBuf {
         self.path.with_extension("overrides.csv")
     }
 }
 
-/// `[model]`, its paths resolved.
+/// `[model]`, with its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
     /// Kind of endpoint.
     pub provider: Provider,
-    /// The model's name.
+    /// Name of the model.
     pub name: String,
-    /// The endpoint's base URL, when not the provider's own.
+    /// Base URL of the endpoint, unless it is the provider's default.
     pub base_url: Option<String>,
-    /// The environment variable that holds the key.
+    /// Environment variable with the API key.
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
@@ -237,11 +235,11 @@ pub struct ModelSettings {
     pub max_output_tokens: u32,
     /// Further fields of a request's body.
     pub parameters: ModelParameters,
-    /// Whether these are part of the model's identity.
+    /// Whether the parameters are part of the model's identity.
     pub parameters_identity: bool,
     /// Price per million tokens.
     pub price: Option<PriceTable>,
-    /// Where the price is from.
+    /// Source of the price.
     pub price_origin: PriceOrigin,
     /// Recorded completions.
     pub recordings: Vec<PathBuf>,
@@ -249,12 +247,11 @@ pub struct ModelSettings {
     pub reuse: Reuse,
     /// How much of a row's key the answer repeats.
     pub echo: Echo,
-    /// What a model writes for what it does not know; `None` is
-    /// [`checker::UNKNOWN`].
+    /// Answers that mean "unknown"; `None` is [`checker::UNKNOWN`].
     pub unknown: Option<Vec<String>>,
 }
 
-/// A model of unknown price, under which no budget can be kept.
+/// Model without a known price, for which a budget cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("hqdl cannot keep a budget: the price of {name} is not known ({why})")]
 pub struct UnpricedModel {
@@ -262,20 +259,20 @@ pub struct UnpricedModel {
     why: String,
 }
 
-/// Where a model's price is from.
+/// Source of a model's price.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PriceOrigin {
     /// The spec, or the flag `--price`.
     Spec,
     /// The bundled price book, with its date.
     Book(String),
-    /// The price is not known, with the reason.
+    /// Unknown price, with the reason.
     Unknown(String),
 }
 
 impl ModelSettings {
-    /// Returns the name that facts of this model are kept under, from the name that the
-    /// connected model has: with `parameters_identity`, other parameters are another model.
+    /// Returns the name under which facts of this model are stored, from the name of the connected
+    /// model. With `parameters_identity`, other parameters make it another model.
     #[must_use]
     pub fn identity(&self, name: &str) -> String {
         match parameters_text(&self.parameters).filter(|_| self.parameters_identity) {
@@ -284,7 +281,7 @@ impl ModelSettings {
         }
     }
 
-    /// What is paid per million tokens: nothing for what recordings answer.
+    /// Returns the price that is charged per million tokens: nothing for recorded answers.
     #[must_use]
     pub fn paid(&self) -> Option<PriceTable> {
         let replayed = self.provider == Provider::Replay;
@@ -297,7 +294,7 @@ impl ModelSettings {
 pub struct Limits {
     /// Most requests per minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens in any minute.
+    /// Maximum tokens per minute.
     pub tokens_per_minute: Option<u32>,
     /// Who shares these two.
     pub per: LimitScope,
@@ -307,87 +304,87 @@ pub struct Limits {
     pub budget_usd: Option<f64>,
     /// Most USD that all runs of a day (UTC) may spend.
     pub budget_usd_per_day: Option<f64>,
-    /// Tokens a run may use, input and output.
+    /// Maximum tokens that a run may use, input and output.
     pub budget_tokens: Option<u64>,
-    /// Tokens of the rows that one question of a query is asked about.
+    /// Maximum tokens of the rows that one question of a query covers.
     pub context_tokens: u64,
-    /// Tokens of a document that one question of a query is shown.
+    /// Maximum tokens of a document that is shown with one question of a query.
     pub passage_tokens: u64,
-    /// What one batch of the Batch API may hold, and how it is waited for.
+    /// Limits of a batch of the Batch API, and its polling interval.
     pub batches: BatchLimits,
 }
 
 /// `[embeddings]`
 #[derive(Debug, Clone)]
 pub struct Embeddings {
-    /// The model and its endpoint.
+    /// Model and endpoint.
     pub model: ModelSettings,
-    /// How long a request may take.
+    /// Request timeout.
     pub timeout: Duration,
 }
 
-/// What one batch of the Batch API may hold, and how it is waited for.
+/// Limits of a batch of the Batch API, and its polling interval.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Requests.
+    /// Maximum requests.
     pub requests: u32,
-    /// Bytes of its file.
+    /// Maximum bytes of its file.
     pub bytes: u64,
-    /// The longest pause between two looks at it.
+    /// Maximum pause between two polls.
     pub poll: Duration,
 }
 
-/// A table added to the schema: columns over a semantic key. What is written
-/// down of it is what its prompts and answers hang on: not where its keys come
-/// from.
+/// Table added to the schema: columns over a semantic key.
+///
+/// Only the fields that affect prompts and answers are serialized, not the sources of the keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Expansion {
-    /// The name of its materialized view.
+    /// Name of the materialized view.
     pub name: String,
-    /// What its rows are.
+    /// Description of the rows.
     pub about: String,
-    /// Which of the spec's models its cells are asked of; `None` is that of `[model]`.
+    /// Model of the spec for its cells; `None` is `[model]`.
     #[serde(skip)]
     pub model: Option<String>,
-    /// Where its keys come from.
+    /// Sources of the keys.
     #[serde(skip)]
     pub sources: Vec<Source>,
-    /// The columns that identify an entity.
+    /// Columns that identify an entity.
     pub key: KeyColumns,
-    /// Source by source, which of these it has, by position: of its rows the
-    /// others are NULL. Empty where every source has the whole key.
+    /// For each source, the positions of its key columns; the others are NULL in its rows. Empty if
+    /// every source has the whole key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_parts: Vec<Vec<usize>>,
-    /// Declared types of the key columns, where the source has one.
+    /// Declared types of the key columns, if the source has them.
     #[serde(skip)]
     pub key_types: Vec<Option<String>>,
     /// Columns shown to the model that are not part of the key.
     pub context: Vec<String>,
-    /// Those of key and context whose values are images.
+    /// Key and context columns whose values are images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
-    /// Where these are read.
+    /// Access to these images.
     #[serde(skip)]
     pub image_files: Images,
-    /// Rows that share a request.
+    /// Number of rows per request.
     pub rows_per_request: u32,
-    /// The form of the answers; `None` leaves it to the endpoint.
+    /// Answer format; `None` lets the endpoint decide.
     pub format: Option<Format>,
     /// How much of a row's key the answer repeats.
     #[serde(default = "Echo::before_labels")]
     pub echo: Echo,
     /// Example rows.
     pub shots: Vec<Shot>,
-    /// How many rows that people have overridden serve as examples, too.
+    /// Number of overridden rows that are also used as examples.
     pub override_shots: u32,
-    /// What its prompts ask about; no part of any fingerprint.
+    /// Kind of question in its prompts; not part of any fingerprint.
     #[serde(skip)]
     pub task: Task,
-    /// The columns asked for.
+    /// Columns to fill.
     pub columns: Vec<Column>,
 }
 
-/// What the prompts of an expansion ask about. It decides their form.
+/// Kind of question in the prompts of an expansion. It determines their form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Task {
     /// Columns of a table.
@@ -399,13 +396,13 @@ pub enum Task {
     Text,
     /// One question about the rows of tables.
     Rows,
-    /// Which values of a list are a value's partners in a join.
+    /// Which values of a list match a value in a join.
     Join,
 }
 
 impl Column {
-    /// A column that no spec declares: a query's, or a question of our own. Its name,
-    /// and whether it is a list, are those of its meaning.
+    /// Returns a column that no spec declares, for a query or an internal question. Its identity
+    /// contains its name, and whether it is a list.
     #[must_use]
     pub fn ad_hoc(kind: Type, about: String, values: Option<ValueList>, meaning: Meaning) -> Self {
         let many = meaning.many;
@@ -434,7 +431,7 @@ impl Column {
 }
 
 impl Expansion {
-    /// An expansion that no spec declares, without a source and, so far, columns.
+    /// Returns an expansion that no spec declares, without a source and columns.
     #[must_use]
     pub fn ad_hoc(name: &str, key: Vec<String>) -> Self {
         Self {
@@ -458,7 +455,7 @@ impl Expansion {
         }
     }
 
-    /// What `[model]` says of expansions that do not say it themselves.
+    /// Applies the defaults of `[model]`.
     pub fn follow(&mut self, model: &ModelSettings) {
         self.echo = model.echo;
         for column in &mut self.columns {
@@ -466,7 +463,7 @@ impl Expansion {
         }
     }
 
-    /// The position of a column, by name or by the column of its one-to-many table.
+    /// Returns the position of a column, by name or by the column of its one-to-many table.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| {
@@ -476,126 +473,126 @@ impl Expansion {
     }
 }
 
-/// A table or SELECT that yields keys.
+/// Table or SELECT that yields keys.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Its name: the table's, or the one the spec gives. Its view is `<name>_expanded`.
+    /// Name: the table's, or the one in the spec. The source's view is `<name>_expanded`.
     pub name: Option<String>,
-    /// Where its rows are read.
+    /// Source of the rows.
     pub rows: SourceRows,
-    /// Positions of the columns its keys are asked for.
+    /// Positions of the columns that are filled for its keys.
     pub columns: Vec<usize>,
 }
 
-/// Where a source's rows are read.
+/// Source of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceRows {
-    /// A table or view of the database.
+    /// Table or view of the database.
     Table(String),
-    /// A SELECT over the database.
+    /// SELECT over the database.
     Select(String),
 }
 
-/// A column asked for.
+/// Column to fill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The type of its values.
+    /// Type of the values.
     pub kind: Type,
-    /// What is asked for.
+    /// Description.
     pub about: String,
-    /// The values allowed.
+    /// Allowed values.
     pub values: Option<ValueList>,
-    /// The table of its values, when it is one-to-many.
+    /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
-    /// What a model writes for what it does not know; `None` is
-    /// [`checker::UNKNOWN`]. No part of what the column means.
+    /// Answers that mean "unknown"; `None` is [`checker::UNKNOWN`]. Not part of the column's
+    /// identity.
     #[serde(default)]
     pub unknown: Option<Vec<String>>,
-    /// Other words for the values allowed, in lower case, and what each means. No
-    /// part of what the column means.
+    /// Other words for the allowed values, in lower case, each with the value it means. Not part of
+    /// the column's identity.
     #[serde(default)]
     pub aliases: BTreeMap<String, String>,
-    /// Whether answers outside its list are put before the model, which says what value
-    /// each means. No part of what the column means.
+    /// Whether the model decides which value an answer outside the list means. Not part of the
+    /// column's identity.
     #[serde(default)]
     pub unify: bool,
-    /// The part of the key that holds the year of dates given without one. No part
-    /// of what the column means.
+    /// Position of the key column with the year of dates given without one. Not part of the
+    /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
-    /// The part of the key that its values are parts of. No part of what it means.
+    /// Position of the key column whose text contains the values. Not part of the column's
+    /// identity.
     #[serde(default)]
     pub part_of: Option<usize>,
-    /// Whether its list keeps each item at its position, duplicates and NULLs included. The
-    /// list of a one-to-many column is a set. No part of what it means.
+    /// Whether the list keeps each item at its position, including duplicates and NULLs. The list
+    /// of a one-to-many column is a set. Not part of the column's identity.
     #[serde(default)]
     pub keeps_items: bool,
-    /// A regular expression that its values match, shown to the model; no part of what
-    /// it means.
+    /// Regular expression that the values match, shown to the model. Not part of the column's
+    /// identity.
     #[serde(default)]
     pub pattern: Option<String>,
-    /// A value of the kind that is expected, shown to the model; no part of what
-    /// it means.
+    /// Value of the expected kind, shown to the model. Not part of the column's identity.
     pub example: Option<String>,
-    /// The base column of the value that a query asks about (`city.name`), shown to the
-    /// model; no part of what it means.
+    /// Base column of the value that a query asks about (`city.name`), shown to the model. Not part
+    /// of the column's identity.
     #[serde(skip)]
     pub origin: Option<String>,
     /// Meanings under which its answers were kept, too: of values without a kind, or of one
     /// that is the same now. Their facts hold until they are refreshed.
     #[serde(skip)]
     pub also: Vec<Meaning>,
-    /// The questions it answers.
+    /// Questions that the column answers.
     pub bindings: Vec<Binding>,
-    /// Whether words outside its list mean the values that mean the same.
+    /// Whether a query may use words outside the list, mapped to the values with the same meaning.
     pub classify: bool,
-    /// What it means.
+    /// Identity of the column.
     pub meaning: Meaning,
-    /// The fingerprint of what it means.
+    /// Fingerprint of the identity.
     pub fingerprint: Fingerprint,
 }
 
-/// The table of a one-to-many column.
+/// Table of a one-to-many column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
-    /// The table's name.
+    /// Name of the table.
     pub table: String,
-    /// Its column for the value.
+    /// Column with the value.
     pub column: String,
 }
 
-/// The values a column allows.
+/// Allowed values of a column.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValueList {
-    /// The values, without NULLs and repeats, in the order given.
+    /// Values without NULLs and duplicates, in the original order.
     pub values: Vec<String>,
     /// Whether other values are allowed too.
     pub open: bool,
-    /// The hash of the content.
+    /// Hash of the content.
     pub hash: ListHash,
 }
 
-/// A natural-language question bound to a column.
+/// Natural-language question bound to a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
-    /// The question, with slots.
+    /// Question, with slots.
     pub ask: String,
-    /// The SQL it stands for, with the same slots; `None` is the column itself.
+    /// SQL that answers it, with the same slots; `None` is the column itself.
     pub sql: Option<String>,
 }
 
-/// The slots a question and its SQL may have.
+/// Slots that a question and its SQL may have.
 pub const SLOTS: [&str; 3] = ["{value}", "{number}", "{date}"];
 
-/// An example row: its key, its context, and a cell a column.
+/// Example row: its key, its context, and one cell per column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shot {
     /// Values of the key columns.
     pub key: Vec<Value>,
     /// Values of the context columns.
     pub context: Vec<Value>,
-    /// The cells, by position of the column; `Nothing` is shown as unknown.
+    /// Cells, by position of the column; `Nothing` is shown as unknown.
     pub cells: Vec<CellValue>,
 }

@@ -1,4 +1,4 @@
-//! A value as TOML writes it.
+//! Values as written in TOML.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! `[model]` and `[model.NAME]`: who may be asked.
+//! Checks `[model]` and `[model.NAME]`: the models of a spec.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,12 +13,11 @@ use super::secret::is_variable;
 use super::shape::Step;
 use super::{PriceOrigin, PriceTable};
 
-/// The most tokens of an answer when the spec does not say: what every model
-/// in use allows.
+/// Default maximum of an answer's tokens, which every model in use allows.
 pub const MAX_OUTPUT_TOKENS: u32 = 4096;
 
 impl ModelTable {
-    /// Another model as if it stood in `[model]`.
+    /// Returns a `[model.NAME]` table with the settings that it inherits from `[model]`.
     #[must_use]
     pub fn other(&self, other: &OtherModelTable) -> Self {
         let elsewhere = other.base_url.is_some() && !same_endpoint(other, self);
@@ -82,12 +81,12 @@ impl Check<'_> {
     }
 }
 
-/// Where an endpoint is that says no other place.
+/// Default base URL of an endpoint.
 pub const OPENAI: &str = "https://api.openai.com/v1";
-/// What the URL of a chat has behind that of its endpoint.
+/// Path of the chat API after the endpoint's base URL.
 pub const CHAT: &str = "/chat/completions";
 
-/// Whether two tables mean one endpoint, which has one key.
+/// Returns true if two tables refer to the same endpoint, which has one key.
 fn same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
     let base = |url: &Option<String>| {
         let url = url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
@@ -96,13 +95,13 @@ fn same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
     base(&a.base_url) == base(&b.base_url)
 }
 
-/// Which model a message is about, where it is not that of `[model]`.
+/// Returns text for a message that names the model, unless it is that of `[model]`.
 fn in_words(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
 }
 
 impl Draft {
-    /// The models beside that of `[model]`, which has these settings.
+    /// Returns the models besides `[model]`, whose settings are `main`.
     pub(super) fn models(
         &self,
         check: &mut Check<'_>,
@@ -120,7 +119,7 @@ impl Draft {
         table.others.iter().map(&mut settings).collect()
     }
 
-    /// Returns a model that bills its answers and has no price, with the reason.
+    /// Returns a model that bills its answers and has no known price, with the reason.
     pub(super) fn unpriced(&self) -> Option<(String, String)> {
         let main = &self.file.model;
         let others = main.others.iter().filter(|_| !self.one_model);
@@ -135,8 +134,8 @@ impl Draft {
         })
     }
 
-    /// Returns the price of a model: the spec's, else that of the price book for its endpoint.
-    /// With a service tier whose part of the price is not known, the price is not known.
+    /// Returns the price of a model: the spec's, or else that of the price book for its endpoint.
+    /// If the factor of a service tier is unknown, the price is unknown.
     fn price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
         let unknown = |why: &str| (None, PriceOrigin::Unknown(why.to_owned()));
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
@@ -172,8 +171,8 @@ impl Draft {
         (Some(price), origin)
     }
 
-    /// Refuses parameters that bill something which the price of their model does not cover:
-    /// with them, no budget could be kept.
+    /// Rejects parameters with costs that the model's price does not cover, because a budget could
+    /// not be enforced with them.
     pub(super) fn unpriced_parameters(&self, check: &mut Check<'_>) {
         let main = &self.file.model;
         let others = main.others.iter().filter(|_| !self.one_model);
@@ -197,7 +196,7 @@ impl Draft {
         }
     }
 
-    /// The settings of `[model]`, or of a `[model.NAME]`, brought into its form.
+    /// Checks the settings of `[model]`, or of a `[model.NAME]` with inherited settings.
     pub(super) fn model(
         &self,
         check: &mut Check<'_>,
@@ -287,7 +286,7 @@ impl Draft {
             );
         }
         let (price, price_origin) = self.price(model);
-        // Recordings answer as they were asked.
+        // Recordings ignore parameters.
         let replayed = model.provider == Provider::Replay;
         ModelSettings {
             provider: model.provider,

@@ -1,4 +1,4 @@
-//! `[model.parameters]`: further fields of a request, which hqdl passes on as they are.
+//! `[model.parameters]`: further fields of a request, which hqdl sends unchanged.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::check::{Check, join};
 use super::secret::{is_key, is_key_field};
 use super::shape::Step;
 
-/// The fields that `[model.parameters]` adds to the body of a request.
+/// Fields that `[model.parameters]` adds to the body of a request.
 pub type ModelParameters = BTreeMap<String, Json>;
 
-/// The field that selects how a provider schedules, and bills, a request.
+/// Field that selects how a provider schedules, and bills, a request.
 pub const SERVICE_TIER: &str = "service_tier";
 
-/// Names `[model.parameters]` cannot have, and what to do instead.
+/// Names that `[model.parameters]` cannot have, each with a hint.
 const RESERVED: [(&[&str], &str); 9] = [
     (&["model"], "set `name` in [model]"),
     (
@@ -42,29 +42,29 @@ const RESERVED: [(&[&str], &str); 9] = [
     (&["models", "modalities", "audio", "extra_body"], "write the fields directly into this table"),
 ];
 
-/// Returns why a field cannot be in `[model.parameters]`.
+/// Returns the reason why a field cannot be in `[model.parameters]`.
 fn reserved(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
-/// Parameters that bill something other than tokens.
+/// Parameters with costs other than tokens.
 const BILLED_BESIDE: [&str; 2] = ["web_search_options", "plugins"];
 
-/// Returns the first parameter that bills something other than tokens.
+/// Returns the first parameter with costs other than tokens.
 pub(super) fn billed_beside_tokens(parameters: &ModelParameters) -> Option<&'static str> {
     BILLED_BESIDE.into_iter().find(|name| parameters.contains_key(*name))
 }
 
-/// Returns the parameters as JSON text, or nothing if there are none. Equal parameters have
-/// equal texts.
+/// Returns the parameters as JSON text, or `None` if there are none. Equal parameters have equal
+/// texts.
 #[must_use]
 pub fn parameters_text(parameters: &ModelParameters) -> Option<String> {
     (!parameters.is_empty()).then(|| serde_json::to_string(parameters).unwrap_or_default())
 }
 
 impl Check<'_> {
-    /// Checks the parameters of the model table at `table`, and returns them in canonical form:
-    /// the fields of nested tables are sorted.
+    /// Checks the parameters of the model table at `table_path`, and returns them in canonical
+    /// form: the fields of nested tables are sorted.
     pub(super) fn parameters(
         &mut self,
         table: &[Step],
@@ -89,7 +89,7 @@ impl Check<'_> {
     }
 }
 
-/// Returns the header of the parameters of the model table at a place.
+/// Returns the header of the parameters of the model table at a path.
 fn header(table: &[Step]) -> String {
     let names = table.iter().filter_map(|step| match step {
         Step::Field(name) => Some(name.as_str()),

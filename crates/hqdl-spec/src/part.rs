@@ -1,5 +1,5 @@
-//! Sources with a key of their own: a part of the expansion's. Of their rows the
-//! other key columns are NULL, and a prompt shows just the part.
+//! Sources with only a part of the expansion's key. In their rows the other key columns are NULL,
+//! and a prompt shows only the part.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,11 @@ use hqdl_values::key::KeyColumns;
 use hqdl_values::value::Value;
 
 impl Expansion {
-    /// The positions of the key columns that identify a row of this key: the
-    /// smallest source's key that holds all of it that is not NULL. `None` when it
-    /// is the whole key.
+    /// Returns the positions of the key columns that identify a row of this key: the smallest
+    /// source's key that contains all columns that are not NULL. `None` if it is the whole key.
     ///
-    /// It follows from the key alone, so it is the same in a query, which has no
-    /// source, and for an answer that is read a day later.
+    /// The result depends only on the key, so it is the same in a query, which has no source, and
+    /// for an answer that is processed a day later.
     #[must_use]
     pub fn part_of(&self, key: &[Value]) -> Option<&[usize]> {
         let holds = |part: &&Vec<usize>| {
@@ -24,8 +23,8 @@ impl Expansion {
         (part.len() < self.key.names().len()).then_some(part.as_slice())
     }
 
-    /// The expansion as rows of this key are asked about it: its key is their
-    /// part, and so is that of its examples.
+    /// Returns the expansion for prompts about rows of this key: its key, and that of its examples,
+    /// is reduced to the rows' part.
     #[must_use]
     pub fn asked_by(&self, key: &[Value]) -> Cow<'_, Self> {
         let Some(part) = self.part_of(key) else { return Cow::Borrowed(self) };
@@ -45,8 +44,8 @@ impl Expansion {
         })
     }
 
-    /// The expansion as one of its sources alone would have it: with its part of the
-    /// key, by position.
+    /// Returns the expansion with only one of its sources, and the positions of that source's key
+    /// columns.
     #[must_use]
     pub fn of_source(&self, n: usize) -> Option<(Self, &[usize])> {
         let (source, part) = (self.sources.get(n)?, self.key_parts.get(n)?);
@@ -60,8 +59,8 @@ impl Expansion {
         Some((own, part))
     }
 
-    /// The columns that a whole row of this key has: those of the sources with its
-    /// part of the key; all of them where that is the whole key.
+    /// Returns the columns of a complete row of this key: those of the sources with its part of the
+    /// key, or all of them if that is the whole key.
     #[must_use]
     pub fn whole_row(&self, key: &[Value]) -> Vec<usize> {
         let all = 0..self.columns.len();
@@ -73,7 +72,7 @@ impl Expansion {
         all.filter(fills).collect()
     }
 
-    /// The names of the key columns that a row of this key is shown with.
+    /// Returns the names of the key columns that a prompt shows for a row of this key.
     #[must_use]
     pub fn key_shown(&self, key: &[Value]) -> Cow<'_, [String]> {
         match self.part_of(key) {
@@ -82,8 +81,8 @@ impl Expansion {
         }
     }
 
-    /// A row as it is shown to a model: with its part of the key alone, and without the
-    /// bytes of its images.
+    /// Returns a row as a prompt shows it: with only its part of the key, and without the bytes of
+    /// its images.
     #[must_use]
     pub fn shown<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
         let row = if self.has_images() {

@@ -1,8 +1,8 @@
-//! The bundled price book: what the common models cost at their providers' own endpoints.
+//! The bundled price book: prices of common models at their providers' own endpoints.
 //!
-//! The figures are in `prices.csv`, which `scripts/prices/update.py` writes. A spec's `price`
-//! always wins. The host of the endpoint decides the provider; for any other host (a proxy, a
-//! server on this machine) the book has no price.
+//! The figures are in `prices.csv`, which `scripts/prices/update.py` writes. A spec's `price` takes
+//! precedence. The endpoint's host determines the provider; for any other host (a proxy, a local
+//! server) the book has no price.
 
 use std::sync::LazyLock;
 
@@ -23,45 +23,45 @@ const HOSTS: [(&str, &str); 10] = [
     ("api.cerebras.ai", "cerebras"),
 ];
 
-/// What else than its name and `/` may precede a provider's models.
+/// Prefixes of model names, in addition to the provider's name and `/`.
 const PREFIXES: [(&str, &str); 4] =
     [("models/", "google"), ("gemini/", "google"), ("xai/", "x-ai"), ("together_ai/", "together")];
 
 static BOOK: LazyLock<PriceBook> =
     LazyLock::new(|| PriceBook::parse(include_str!("prices.csv")).unwrap_or_default());
 
-/// Prices of models, as of a day.
+/// Prices of models on a date.
 #[derive(Debug, Default)]
 pub struct PriceBook {
-    /// The day the book was written, such as `2026-11-24`.
+    /// Date of the book, such as `2026-11-24`.
     pub date: String,
-    /// Its entries. A model has several if the provider has announced a change of its price.
+    /// Entries. A model has several if the provider has announced a change of its price.
     pub entries: Vec<BookEntry>,
 }
 
-/// The price of a model at a provider.
+/// Price of a model at a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BookEntry {
-    /// The provider.
+    /// Provider.
     pub provider: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Other names the provider gives it: its snapshots.
+    /// Other names of the model at the provider: its snapshots.
     pub names: Vec<String>,
-    /// The form of the date that its snapshots end in, where the provider documents one.
+    /// Date format of its snapshots' names, if the provider documents one.
     pub snapshots: Option<SnapshotDate>,
-    /// The first day of the price; empty for the one that applied when the book was written.
+    /// First day of the price; empty if it applied when the book was written.
     pub from: String,
-    /// The price. A provider that lists no price of cached input, cache writes or batches bills
-    /// them like other tokens.
+    /// Price. If a provider lists no price of cached input, cache writes or batches, it bills them
+    /// like other tokens.
     pub price: PriceTable,
-    /// Parts of the price that the provider's service tiers bill.
+    /// Price factors of the provider's service tiers.
     pub service_tiers: Vec<(String, f64)>,
-    /// The page of the provider that lists the price.
+    /// Page of the provider that lists the price.
     pub source: String,
 }
 
-/// The form of a snapshot's date.
+/// Date format of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum SnapshotDate {
     /// `-2026-11-24`
@@ -73,7 +73,7 @@ pub enum SnapshotDate {
 }
 
 impl SnapshotDate {
-    /// Whether a text is a date in this form.
+    /// Returns true if a text is a date in this format.
     fn matches(self, text: &str) -> bool {
         let form: &[u8] = match self {
             Self::Dashed => b"-0000-00-00",
@@ -87,7 +87,7 @@ impl SnapshotDate {
     }
 }
 
-/// A line of the file.
+/// Line of the file.
 #[derive(Deserialize)]
 struct BookLine {
     provider: String,
@@ -149,8 +149,8 @@ impl BookLine {
 }
 
 impl BookEntry {
-    /// Whether this is the price of a model of its provider: its name, one of its snapshots, or
-    /// one of these after the provider's name.
+    /// Returns true if `name` is this model's name at its provider: its name, one of its snapshots,
+    /// or one of these after the provider's name.
     #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
         let own = self.provider.as_str();
@@ -168,7 +168,7 @@ impl BookEntry {
             || PREFIXES.iter().any(|(prefix, of)| *of == own && after(prefix))
     }
 
-    /// Returns the part of the price that a service tier bills; `None` if it is not known.
+    /// Returns the price factor of a service tier; `None` if it is unknown.
     #[must_use]
     pub fn service_tier(&self, name: &str) -> Option<f64> {
         self.service_tiers.iter().find(|(tier, _)| tier == name).map(|(_, factor)| *factor)
@@ -185,7 +185,7 @@ impl PriceBook {
     /// Parses a book.
     ///
     /// # Errors
-    /// The line that is not an entry.
+    /// Fails with the line that is not an entry.
     pub fn parse(text: &str) -> Result<Self, String> {
         let date = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let date = date.filter(|date| date.parse::<jiff::civil::Date>().is_ok());
@@ -202,8 +202,8 @@ impl PriceBook {
         Ok(Self { date, entries })
     }
 
-    /// Returns the prices of the models with a name, one for each provider that has one, as of a
-    /// day such as `2026-11-24`.
+    /// Returns the prices of the models with a name, one per provider, on a date such as
+    /// `2026-11-24`.
     #[must_use]
     pub fn named(&self, name: &str, day: &str) -> Vec<&BookEntry> {
         let mut found: Vec<&BookEntry> = Vec::new();
@@ -218,10 +218,10 @@ impl PriceBook {
         found
     }
 
-    /// Returns the price of a model at an endpoint, as of a day.
+    /// Returns the price of a model at an endpoint on a date.
     ///
     /// # Errors
-    /// Why the book has none.
+    /// Fails with the reason why the book has none.
     pub fn find(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
         let host = host(base_url);
         let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == host) else {
@@ -232,7 +232,7 @@ impl PriceBook {
     }
 }
 
-/// Returns the host of a URL, in lower case, with its port unless that is the one of HTTPS.
+/// Returns the host of a URL, in lower case, with its port unless it is 443.
 fn host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let place = rest.split(['/', '?', '#']).next().unwrap_or_default();

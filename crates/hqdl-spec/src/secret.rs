@@ -1,22 +1,22 @@
-//! Keys that strayed into a spec: told from names, and never shown.
+//! Detects API keys in a spec, so that they are never shown.
 
-/// How keys of the usual endpoints begin.
+/// Prefixes of API keys of common endpoints.
 const KEY_BEGINNINGS: [&str; 9] =
     ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
-/// Fields that people write keys into, though no spec has them.
+/// Fields that users put keys into, although no spec has them.
 const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
 
-/// Whether a word looks like a key.
+/// Returns true if a word looks like a key.
 pub(super) fn is_key(word: &str) -> bool {
     KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
-/// Whether people write keys into a field of this name.
+/// Returns true if users put keys into a field with this name.
 pub(super) fn is_key_field(name: &str) -> bool {
     KEY_FIELDS.contains(&name)
 }
 
-/// Whether a word is the name of an environment variable, and no key.
+/// Returns true if a word is the name of an environment variable, and not a key.
 #[must_use]
 pub fn is_variable(name: &str) -> bool {
     !name.is_empty()
@@ -25,8 +25,8 @@ pub fn is_variable(name: &str) -> bool {
         && !is_key(name)
 }
 
-/// A text with every key in it starred out, each place where it was: a key
-/// that strayed into a spec is not shown by the message about it.
+/// Replaces every key in a text with asterisks of the same length, so that a message about the spec
+/// does not show the key.
 pub(super) fn without_keys(text: &str) -> String {
     let of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let mut out = String::with_capacity(text.len());

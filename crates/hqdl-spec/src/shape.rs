@@ -1,8 +1,8 @@
-//! The shape of a spec: its TOML against the JSON Schema of its types.
+//! Checks the structure of a spec: its TOML against the JSON Schema of its types.
 //!
-//! serde stops at the first thing it does not like. This walks the spanned TOML
-//! tree beside the schema instead, so that every unknown field, missing field
-//! and wrong type is reported, each at its place.
+//! serde stops at the first error. This module walks the spanned TOML tree together with the schema
+//! instead, so that every unknown field, missing field and wrong type is reported with its
+//! location.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use toml::de::{DeTable, DeValue};
 
 use hqdl_values::problem::{Problem, Severity, nearest};
 
-/// A place in a spec: the way to it from the root.
+/// Path of an item in a spec, from the root.
 pub type Path = Vec<Step>;
 
-/// One step on the way to a place in a spec.
+/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Into a table, by field.
@@ -36,13 +36,13 @@ impl From<usize> for Step {
     }
 }
 
-/// The spanned tree of a spec: where each place is in the text.
+/// Spanned tree of a spec, with the location of each item in the text.
 pub struct Tree<'t> {
     root: Spanned<DeTable<'t>>,
 }
 
 impl<'t> Tree<'t> {
-    /// Parses the TOML, with every syntax error.
+    /// Parses the TOML and returns every syntax error.
     #[must_use]
     pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
         let (root, errors) = DeTable::parse_recoverable(text);
@@ -59,7 +59,7 @@ impl<'t> Tree<'t> {
         (Self { root }, problems)
     }
 
-    /// Where the value at `path` stands, or the nearest thing above it.
+    /// Returns the span of the value at `path`, or of its nearest existing parent.
     #[must_use]
     pub fn span(&self, path: &[Step]) -> Option<Range<usize>> {
         let mut span = None;
@@ -79,9 +79,9 @@ impl<'t> Tree<'t> {
         span
     }
 
-    /// Everything in which the tree differs from the schema, and the tree mended
-    /// as JSON: what does not fit is left out or made empty, so that the rest can
-    /// be checked too and no problem hides another.
+    /// Returns all differences between the tree and the schema, and the repaired tree as JSON: an
+    /// invalid value is left out or made empty, so that the rest can be checked too and no problem
+    /// hides another.
     #[must_use]
     pub fn check(&self, schema: &Json) -> Shape {
         let mut walk = ShapeWalk { schema, problems: Vec::new(), path: Vec::new() };
@@ -90,11 +90,11 @@ impl<'t> Tree<'t> {
     }
 }
 
-/// What [`Tree::check`] found.
+/// Result of [`Tree::check`].
 pub struct Shape {
-    /// The spec as JSON that fits the schema.
+    /// Spec as JSON that matches the schema.
     pub mended: Json,
-    /// What did not fit, and where.
+    /// Schema violations with their paths.
     pub problems: Vec<(Path, Problem)>,
 }
 
@@ -110,7 +110,7 @@ impl<'s> ShapeWalk<'s> {
         self.problems.push((self.path.clone(), problem));
     }
 
-    /// Follows `$ref`.
+    /// Resolves `$ref`.
     fn resolve(&self, schema: &'s Json) -> &'s Json {
         schema
             .get("$ref")
@@ -120,7 +120,7 @@ impl<'s> ShapeWalk<'s> {
             .unwrap_or(schema)
     }
 
-    /// The forms a value may take: the branches of `anyOf` and `oneOf`, without null.
+    /// Returns the possible schemas of a value: the branches of `anyOf` and `oneOf`, without null.
     fn forms(&self, schema: &'s Json) -> Vec<&'s Json> {
         let schema = self.resolve(schema);
         match schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array) {
@@ -130,7 +130,7 @@ impl<'s> ShapeWalk<'s> {
         }
     }
 
-    /// The value as JSON; `None` when it does not fit.
+    /// Returns the value as JSON; `None` if it does not match.
     fn value(&mut self, schema: &'s Json, value: &Spanned<DeValue<'_>>) -> Option<Json> {
         if takes_anything(schema) {
             return self.any(value);
@@ -219,12 +219,12 @@ impl<'s> ShapeWalk<'s> {
             }
             DeValue::String(text) => return Some(text.as_ref().into()),
             DeValue::Boolean(b) => return Some((*b).into()),
-            // A date written bare in TOML is as good as one in quotes.
+            // A date without quotes in TOML is accepted like one in quotes.
             DeValue::Datetime(date) => return Some(date.to_string().into()),
             DeValue::Integer(integer) => (whole_number(integer).map(Json::from), "too large"),
             DeValue::Float(float) => {
                 let number = float.as_str().replace('_', "").parse::<f64>().ok();
-                // JSON has no nan: it would be read as a field left out.
+                // JSON has no NaN; it would be parsed as a missing field.
                 let number = number.filter(|n| n.is_finite()).map(Json::from);
                 (number, "expected a finite number")
             }
@@ -247,7 +247,7 @@ impl<'s> ShapeWalk<'s> {
         for (field, value) in table {
             let name: &str = field.get_ref();
             self.path.push(name.into());
-            // Beside fields that have names, a table may stand under any.
+            // Besides the named fields, the table may allow tables with any name.
             let fits = |o: &&'s Json| {
                 known.is_none_or(serde_json::Map::is_empty)
                     || self.forms(o).iter().any(|f| takes(f, value.get_ref()))
@@ -293,8 +293,8 @@ impl<'s> ShapeWalk<'s> {
         Json::Object(mended)
     }
 
-    /// Shows how a value of the wrong type is written: a single value in the list that the field
-    /// expects, or the table with its required fields.
+    /// Returns the correct syntax for a value of the wrong type: a single value in the list that
+    /// the field expects, or the table with its required fields.
     fn corrected(&self, name: &str, forms: &[&'s Json], value: &DeValue<'_>) -> Option<String> {
         let is_list = |form: &&&Json| types(form).contains(&"array");
         if let Some(list) = forms.iter().find(is_list)
@@ -316,7 +316,7 @@ impl<'s> ShapeWalk<'s> {
         (!fields.is_empty()).then(|| format!("write `{name} = {{ {} }}`", fields.join(", ")))
     }
 
-    /// The emptiest value that fits, to go on with.
+    /// Returns the smallest value that matches, to continue with.
     fn empty(&self, schema: &'s Json) -> Json {
         let forms = self.forms(schema);
         let Some(form) = forms.first() else {
@@ -340,7 +340,7 @@ impl<'s> ShapeWalk<'s> {
         }
     }
 
-    /// The field that the walk stands in.
+    /// Returns the name of the current field.
     fn name(&self) -> String {
         let field = self.path.iter().rev().find_map(|s| match s {
             Step::Field(name) => Some(name.clone()),
@@ -349,7 +349,7 @@ impl<'s> ShapeWalk<'s> {
         field.unwrap_or_default()
     }
 
-    /// The table that the walk stands in, as TOML writes it.
+    /// Returns the current table in TOML syntax.
     fn within(&self) -> String {
         let fields: Vec<&str> = self
             .path
@@ -367,7 +367,7 @@ impl<'s> ShapeWalk<'s> {
     }
 }
 
-/// Whether a schema takes values of every type.
+/// Returns true if a schema accepts values of every type.
 fn takes_anything(schema: &Json) -> bool {
     *schema == Json::Bool(true)
 }
@@ -376,7 +376,7 @@ fn whole_number(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok()
 }
 
-/// The strings a form allows, when it lists them.
+/// Returns the strings that a schema allows, if it lists them.
 fn constants(form: &Json) -> Option<Vec<&str>> {
     match (form.get("const"), form.get("enum").and_then(Json::as_array)) {
         (Some(one), _) => Some(one.as_str().into_iter().collect()),
@@ -393,7 +393,7 @@ fn types(form: &Json) -> Vec<&str> {
     }
 }
 
-/// Whether a form takes values of this TOML type.
+/// Returns true if a schema accepts values of this TOML type.
 fn takes(form: &Json, value: &DeValue<'_>) -> bool {
     types(form).into_iter().any(|t| match value {
         DeValue::String(_) | DeValue::Datetime(_) => t == "string",

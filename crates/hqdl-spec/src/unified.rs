@@ -1,31 +1,30 @@
-//! Words outside a value list that a model was asked about: which value each means, or
-//! that it means none. They are learned while checkers are in use, so all clones of one
-//! share them.
+//! The model's decisions about words outside a value list: the value that each means, or none. They
+//! are added while checkers are in use, so all clones of one share them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// How a repair tells that a model said which value a word means.
+/// Repair note for a word that the model mapped to a value.
 pub(super) const UNIFIED: &str = "unified by the model: other words";
 
-/// What is known of the words outside a list.
+/// Decisions about words outside a list.
 #[derive(Debug, Clone, Default)]
 pub struct Unified(Arc<RwLock<HashMap<String, Option<String>>>>);
 
 impl Unified {
-    /// Learns which value a word means; `None` is that it means none.
+    /// Adds the value that a word means; `None` if it means none.
     pub fn learn(&self, word: &str, value: Option<String>) {
         let mut words = self.0.write().unwrap_or_else(PoisonError::into_inner);
         words.insert(folded(word), value);
     }
 
-    /// Whether a word was asked about.
+    /// Returns true if there is a decision about a word.
     #[must_use]
     pub fn knows(&self, word: &str) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(&folded(word))
     }
 
-    /// The value that a word means.
+    /// Returns the value that a word means.
     #[must_use]
     pub fn value(&self, word: &str) -> Option<String> {
         let words = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +32,7 @@ impl Unified {
     }
 }
 
-/// Case tells no words apart, as in value lists.
+/// Normalizes case, which does not matter in value lists.
 fn folded(word: &str) -> String {
     word.trim().to_lowercase()
 }

@@ -1,17 +1,16 @@
-//! A value list as answers are brought to it, from sure to likely: the exact value,
-//! the same in another case, another word for it that the spec gives, the same but
-//! for spaces and punctuation, and last a unique near match (one or two letters
-//! off, same first letter, same digits). Nothing is ever guessed from meaning.
+//! Matches answers with a value list, in order of certainty: the exact value, another case, an
+//! alias from the spec, other spaces and punctuation, and last a unique similar value (one or two
+//! letters different, same first letter, same digits). Values are never matched by meaning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ValueList;
 use super::unified::{UNIFIED, Unified};
 
-/// How a repair tells that other words for a value were brought to it.
+/// Repair note for an alias.
 pub(super) const ALIAS: &str = "alias";
 
-/// A value list, indexed for canonicalisation.
+/// Value list, indexed for matching.
 #[derive(Debug, Clone)]
 pub(super) struct Lookup {
     pub(super) values: Vec<String>,
@@ -20,11 +19,11 @@ pub(super) struct Lookup {
     /// no other text is brought to them.
     pub(super) only_aliases: bool,
     pub(super) exact: HashMap<String, usize>,
-    /// Other words for them, in lower case.
+    /// Aliases of the values, in lower case.
     pub(super) aliases: HashMap<String, usize>,
-    /// `None` where two values fold to the same text.
+    /// Values in lower case; `None` if two values are equal in lower case.
     pub(super) folded: HashMap<String, Option<usize>>,
-    /// Words outside it that a model said the meaning of, where it is asked for that.
+    /// The model's decisions about words outside the list, if the column uses them.
     pub(super) unified: Option<Unified>,
     squeezed: HashMap<String, Option<usize>>,
     /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
@@ -75,7 +74,7 @@ impl Lookup {
         Some(lookup).filter(|lookup| !lookup.values.is_empty())
     }
 
-    /// Whether a text is a value, or another word for one, as it stands.
+    /// Returns true if a text is exactly a value or an alias.
     pub(super) fn names(&self, text: &str) -> bool {
         self.exact.contains_key(text) || self.aliases.contains_key(&text.to_lowercase())
     }
@@ -89,7 +88,7 @@ impl Lookup {
                 && !self.exact.contains_key(text)
     }
 
-    /// The value meant by `text`, and what had to be overlooked.
+    /// Returns the value that `text` means, and the difference that was ignored.
     pub(super) fn find(&self, text: &str) -> Option<(&str, Option<&'static str>)> {
         let value = |at: usize| self.values.get(at).map(String::as_str);
         if let Some(at) = self.exact.get(text) {
@@ -104,7 +103,7 @@ impl Lookup {
         if self.only_aliases {
             return None;
         }
-        // A number is itself or another one: no sign, point or zero is overlooked.
+        // A number never means another number: sign, point and zeros are significant.
         if let Some(number) = real(text) {
             let at = self.values.iter().position(|v| real(v) == Some(number))?;
             return Some((value(at)?, Some("spelling")));
@@ -126,7 +125,7 @@ impl Lookup {
         Some((value(*self.exact.get(&meant)?)?, Some(UNIFIED)))
     }
 
-    /// The one value that is a slip of the pen away.
+    /// Returns the only value that differs by a typo.
     fn near(&self, text: &str) -> Option<&str> {
         let lower = text.to_lowercase();
         let length = lower.chars().count();
@@ -162,7 +161,7 @@ impl Lookup {
     }
 }
 
-/// The number that a text is.
+/// Parses a text that is a number.
 fn real(text: &str) -> Option<f64> {
     let text = text.trim();
     super::coerce::plain_number(text).then(|| text.parse().ok()).flatten()
@@ -172,16 +171,16 @@ fn digits(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(char::is_ascii_digit)
 }
 
-/// A heading the other way round, as people say it: "Vision - Heat" as "heat
-/// vision". Only what has no separator itself is taken for it, so that
-/// "Arsenal - Chelsea" never is "Chelsea - Arsenal".
+/// Returns an inverted heading in natural order: "Vision - Heat" becomes "heat vision". The last
+/// part must not contain a separator itself. Answers with a separator are not inverted, so "Arsenal
+/// - Chelsea" never matches "Chelsea - Arsenal".
 fn inverted(value: &str) -> Option<String> {
     let (head, tail) = value.split_once(" - ").or_else(|| value.split_once(", "))?;
     let single = ![" - ", ", "].iter().any(|s| tail.contains(s));
     single.then(|| format!("{} {}", tail.trim(), head.trim()).to_lowercase())
 }
 
-/// Letters and digits only, lower case.
+/// Returns the letters and digits in lower case.
 fn squeeze(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

@@ -1,6 +1,6 @@
-//! Queries with questions in them: `BlendSQL`'s dialect read into calls, a tree
-//! and SQL over functions ([`blendsql`]), and `SUQL`'s spellings brought into
-//! `SQLite`'s ([`suql`]). Knows no model and no store.
+//! Parsers and rewriters for SQL queries that contain questions: [`blendsql`] parses `BlendSQL`'s
+//! dialect and rewrites its calls into SQL functions, and [`suql`] translates `SUQL`'s syntax into
+//! `SQLite`'s. This crate has no dependency on models or on the fact store.
 
 pub mod blendsql;
 pub mod suql;

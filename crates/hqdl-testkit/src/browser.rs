@@ -1,5 +1,4 @@
-//! A browser that is told what to do over its pipe (the protocol of its
-//! developer tools), where there is one.
+//! A browser controlled through a pipe with the Chrome `DevTools` protocol, if one is installed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,14 +9,14 @@ use serde_json::{Value as Json, json};
 
 use crate::daemon::DEADLINE;
 
-/// The program, where there is one.
+/// Returns the path of Chromium, if it is installed.
 pub fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
     std::env::split_paths(&path).flat_map(|d| names.map(|n| d.join(n))).find(|p| p.is_file())
 }
 
-/// A browser with one page; it is killed when this is dropped.
+/// A browser with one page, killed on drop.
 pub struct Browser {
     child: Child,
     to: ChildStdin,
@@ -27,9 +26,9 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one, whose own files stand in a directory.
+    /// Starts a browser whose profile is in `home`.
     pub fn start(program: &Path, home: &Path) -> Self {
-        // It reads from descriptor 3 and writes to 4.
+        // The browser reads from descriptor 3 and writes to descriptor 4.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1"])
             .arg(program)
@@ -66,7 +65,7 @@ impl Browser {
         browser
     }
 
-    /// The next message that is as wanted.
+    /// Returns the next message that satisfies the predicate.
     fn next(&self, wanted: impl Fn(&Json) -> bool) -> Json {
         loop {
             let message = self.from.recv_timeout(DEADLINE).expect("the browser says nothing");
@@ -76,7 +75,7 @@ impl Browser {
         }
     }
 
-    /// Tells it one thing; returns what it says to that.
+    /// Sends a command and returns its result.
     pub fn tell(&mut self, method: &str, params: Json) -> Json {
         self.last += 1;
         let id = self.last;
@@ -91,20 +90,19 @@ impl Browser {
         answer["result"].take()
     }
 
-    /// Goes to a page, and waits until all of it is there.
+    /// Opens a page and waits until it is loaded.
     pub fn go(&mut self, url: &str) {
         self.tell("Page.navigate", json!({ "url": url }));
         self.next(|m| m["method"] == "Page.loadEventFired");
     }
 
-    /// Does something after which another page comes, and waits until all of that
-    /// is there.
+    /// Runs a script that navigates to another page, and waits until that page is loaded.
     pub fn leave(&mut self, script: &str) {
         self.eval(script);
         self.next(|m| m["method"] == "Page.loadEventFired");
     }
 
-    /// What a script says.
+    /// Returns the value of a script.
     pub fn eval(&mut self, script: &str) -> Json {
         let params = json!({ "expression": script, "returnByValue": true });
         let mut said = self.tell("Runtime.evaluate", params);
@@ -112,7 +110,7 @@ impl Browser {
         said["result"]["value"].take()
     }
 
-    /// Gives the page a width and a scheme of colours.
+    /// Sets the page's width and color scheme.
     pub fn dress(&mut self, width: u32, scheme: &str) {
         let size =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
@@ -121,7 +119,7 @@ impl Browser {
         self.tell("Emulation.setEmulatedMedia", features);
     }
 
-    /// A picture of the whole page, as base64.
+    /// Returns a screenshot of the whole page as base64.
     pub fn picture(&mut self) -> String {
         let all = json!({ "format": "png", "captureBeyondViewport": true });
         let picture = self.tell("Page.captureScreenshot", all);

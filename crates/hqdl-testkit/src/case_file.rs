@@ -1,34 +1,34 @@
 //! Query cases as plain text: `tests/query/*.test`.
 //!
 //! ```text
-//! # A line that starts with # says something to the reader.
-//! -- what the case is about
-//! db: heroes.sql                 a set-up script beside the case file
+//! # A line that starts with # is a comment.
+//! -- title of the case
+//! db: heroes.sql                 a setup script next to the case file
 //! query: SELECT … {{LLMMap('fn:length', t.c)}} …
-//!   (indented lines go on with the line before)
+//!   (indented lines continue the line before)
 //! plain: SELECT … hq_length(t.c) …
 //! asked: <= 7
 //! ```
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `plain` | plain SQL that gives the same rows, calls being real functions `hq_…` |
-//! | `rows` | or the rows themselves, as JSON |
-//! | `every` | with `plain`: as many rows as that gives, any of the rows of this |
-//! | `order: yes` | the order counts |
-//! | `columns` | the names of the columns, as JSON |
-//! | `asked`, `requests` | values asked for and requests, from an empty cache: `7`, `<= 7`, or a SELECT that counts them |
-//! | `again` | values asked for when the same is run once more (`0` if not said) |
-//! | `exit` | the exit codes that may be (`0` if not said, `2` beside `error`) |
-//! | `error` | instead of rows: what the error says |
-//! | `says` | what stands on stderr |
-//! | `flags` | more flags |
-//! | `per_request` | values that share a request (`10` if not said) |
-//! | `fault: 429 first 2`, `fault_on: text` | what goes wrong at the endpoint, and with which rows only |
-//! | `change` | SQL that a stranger runs in the database before the next query |
+//! | `plain` | plain SQL with the same rows; calls are replaced by SQL functions `hq_…` |
+//! | `rows` | the expected rows as JSON |
+//! | `every` | with `plain`: the same number of rows as `plain`, each of them a row of this query |
+//! | `order: yes` | compare the order of the rows |
+//! | `columns` | the expected column names as JSON |
+//! | `asked`, `requests` | number of requested values and of requests, with an empty cache: `7`, `<= 7`, or a SELECT that counts them |
+//! | `again` | number of values requested by a second run (default `0`) |
+//! | `exit` | allowed exit codes (default `0`, or `2` with `error`) |
+//! | `error` | text of the expected error, instead of rows |
+//! | `says` | expected text on stderr |
+//! | `flags` | additional flags |
+//! | `per_request` | number of values per request (default `10`) |
+//! | `fault: 429 first 2`, `fault_on: text` | endpoint fault, optionally only for some rows |
+//! | `change` | SQL that another connection runs before the next query |
 //! | `mend: yes` | no faults from the next query on |
 //!
-//! A second `query` in a case runs on the same cache and database.
+//! A second `query` in a case uses the same cache and database.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,67 +37,65 @@ use serde_json::Value as Json;
 
 use crate::endpoint::{Fault, Times};
 
-/// A case: queries one after another on one cache.
+/// A case: a sequence of queries on one cache.
 #[derive(Debug, Default)]
 pub struct Case {
-    /// File, line and title.
+    /// File, line and title of the case.
     pub name: String,
-    /// The set-up script.
+    /// Path of the setup script.
     pub db: PathBuf,
-    /// What goes wrong at the endpoint, how often, and with which rows.
+    /// Endpoint faults: the fault, its frequency, and a text that the affected rows contain.
     pub faults: Vec<(Fault, Times, Option<String>)>,
-    /// The queries.
     pub steps: Vec<Step>,
 }
 
-/// A query and what is expected of it.
+/// A query and its expected result.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// SQL before it.
+    /// SQL to run before the query.
     pub change: Option<String>,
-    /// No faults from here on.
+    /// Whether faults end before this query.
     pub mend: bool,
-    /// The query.
     pub query: String,
-    /// The plain SQL that gives its rows.
+    /// Plain SQL that returns the expected rows.
     pub plain: Option<String>,
-    /// The rows themselves.
+    /// The expected rows.
     pub rows: Option<Vec<Vec<Json>>>,
-    /// The rows among which any are right.
+    /// SQL whose result contains all allowed rows.
     pub every: Option<String>,
-    /// Whether their order counts.
+    /// Whether the order of the rows is compared.
     pub ordered: bool,
-    /// The names of the columns.
+    /// The expected column names.
     pub columns: Option<Vec<String>>,
-    /// Values asked for.
+    /// Number of requested values.
     pub asked: Option<Bound>,
-    /// Requests made.
+    /// Number of requests.
     pub requests: Option<Bound>,
-    /// Values asked for by a second run.
+    /// Number of values requested by a second run.
     pub again: Option<Bound>,
-    /// Exit codes that may be.
+    /// Allowed exit codes.
     pub exit: Vec<i32>,
-    /// What the error says.
+    /// Text of the expected error.
     pub error: Option<String>,
-    /// What stands on stderr.
+    /// Expected text on stderr.
     pub says: Option<String>,
-    /// More flags.
+    /// Additional flags.
     pub flags: Vec<String>,
-    /// Values that share a request.
+    /// Number of values per request.
     pub per_request: Option<usize>,
 }
 
-/// A number or the most that it may be.
+/// An expected number, exact or as an upper bound.
 #[derive(Debug, Clone)]
 pub struct Bound {
-    /// Less is right too.
+    /// Whether smaller numbers are allowed.
     pub at_most: bool,
-    /// The number, or the SELECT that counts it.
+    /// The number, or a SELECT that counts it.
     pub number: Result<u64, String>,
 }
 
 impl Bound {
-    /// Nothing at all.
+    /// Expects exactly zero.
     pub fn zero() -> Self {
         Self { at_most: false, number: Ok(0) }
     }
@@ -111,7 +109,7 @@ impl Bound {
     }
 }
 
-/// All cases of a folder, in the order of their files.
+/// Returns the cases of all files in a folder, in the order of the file names.
 pub fn cases(folder: &Path) -> Vec<Case> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
@@ -122,7 +120,7 @@ pub fn cases(folder: &Path) -> Vec<Case> {
     files.iter().flat_map(|file| read(file)).collect()
 }
 
-/// The cases of a file.
+/// Reads the cases of a file.
 fn read(path: &Path) -> Vec<Case> {
     let file = path.file_name().unwrap().to_str().unwrap();
     let text = std::fs::read_to_string(path).unwrap();
@@ -159,7 +157,7 @@ fn read(path: &Path) -> Vec<Case> {
     cases
 }
 
-/// Gives the fields read so far to the last case.
+/// Assigns the fields read so far to the last case.
 fn close(cases: &mut [Case], fields: &mut Vec<(usize, String, String)>, file: &str) {
     let Some(case) = cases.last_mut() else {
         assert!(fields.is_empty(), "{file}: fields before the first case");
@@ -226,7 +224,7 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
     Ok(())
 }
 
-/// `429 first 2`, `empty once`, `html always`, `missing_rows every 3`.
+/// Parses a fault such as `429 first 2`, `empty once`, `html always` or `missing_rows every 3`.
 fn fault(text: &str) -> Result<(Fault, Times), String> {
     let mut words = text.split_whitespace();
     let fault = match words.next().unwrap_or_default() {

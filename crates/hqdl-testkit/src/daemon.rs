@@ -1,4 +1,4 @@
-//! A daemon under way in a project, and a client that asks it over HTTP.
+//! A daemon running in a project, and an HTTP client for it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,18 +9,18 @@ use serde_json::{Value as Json, json};
 
 use crate::project::{Ended, Project};
 
-/// How long anything may take, on a machine that does much else.
+/// Time limit for every wait; long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A daemon; it is killed when this is dropped.
+/// A running daemon, killed on drop.
 pub struct Daemon {
     child: Child,
-    /// `127.0.0.1:40123`
+    /// Address, such as `127.0.0.1:40123`.
     pub address: String,
     pub token: Option<String>,
 }
 
-/// What a daemon answered.
+/// A response of the daemon.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -29,35 +29,35 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> Json {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// The lines of the body as JSON.
+    /// Returns the lines of the body as JSON.
     pub fn lines(&self) -> Vec<Json> {
         self.body.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
-    /// The same, or a panic that shows it, when the status is another.
+    /// Returns the response; panics if it has another status.
     pub fn is(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{self:?}");
         self
     }
 
-    /// What the error says.
+    /// Returns the error message.
     pub fn error(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
     }
 }
 
 impl Daemon {
-    /// Starts one in a project, and waits until it listens.
+    /// Starts a daemon in a project and waits until it listens.
     pub fn start(project: &Project, flags: &[&str]) -> Self {
         Self::start_with(project, flags, &[])
     }
 
-    /// The same, with variables.
+    /// Like [`Daemon::start`], with environment variables.
     pub fn start_with(project: &Project, flags: &[&str], env: &[(&str, &str)]) -> Self {
         let mut args = vec!["daemon"];
         if !flags.contains(&"--listen") {
@@ -96,12 +96,12 @@ impl Daemon {
         Self { child, address, token }
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks with a head of one's own.
+    /// Sends a request text as it is.
     pub fn raw(&self, request: &str) -> Answer {
         raw(&self.address, request)
     }
@@ -135,7 +135,7 @@ impl Daemon {
         self.ask("DELETE", path, "Content-Type: application/json\r\n", &body.to_string())
     }
 
-    /// A form of its own page.
+    /// Submits a form of the daemon's page.
     pub fn form(&self, path: &str, body: &str) -> Answer {
         let more = format!(
             "Content-Type: application/x-www-form-urlencoded\r\nOrigin: http://{}\r\n",
@@ -144,7 +144,7 @@ impl Daemon {
         self.ask("POST", path, &more, body)
     }
 
-    /// The rows of a query.
+    /// Runs a query and returns its rows.
     pub fn query(&self, sql: &str) -> Vec<Json> {
         let answer = self.post("/v1/query", &json!({ "sql": sql })).is(200);
         let mut lines = answer.lines();
@@ -158,14 +158,14 @@ impl Daemon {
         self.get("/v1/status").is(200).json()
     }
 
-    /// The spec `x` as the daemon sees it.
+    /// Returns the status of the spec `x`.
     pub fn spec(&self) -> Json {
         let status = self.status();
         let specs = status["specs"].as_array().unwrap();
         specs.iter().find(|s| s["name"] == "x").cloned().unwrap_or(Json::Null)
     }
 
-    /// Waits until something holds of the spec `x`.
+    /// Waits until the status of the spec `x` satisfies the predicate.
     pub fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
         let began = Instant::now();
         loop {
@@ -178,19 +178,19 @@ impl Daemon {
         }
     }
 
-    /// Waits until the spec `x` is in a state and at rest.
+    /// Waits until the spec `x` is in the given state and no run is active.
     pub fn rests(&self, state: &str) -> Json {
         self.until(state, |spec| spec["state"] == state && spec["run"].is_null())
     }
 
-    /// Sends a signal by name.
+    /// Sends the signal with this name.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let kill = std::process::Command::new("kill").args([&format!("-{name}"), &id]).status();
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for its end; gives the exit code, -1 for a signal.
+    /// Waits for the daemon to exit. Returns the exit code, or -1 after a signal.
     pub fn ends(mut self) -> i32 {
         let began = Instant::now();
         loop {
@@ -202,7 +202,8 @@ impl Daemon {
         }
     }
 
-    /// The next server-sent events until one is as wanted.
+    /// Returns the server-sent events up to the first one that satisfies the predicate. Calls
+    /// `after` once the stream is open.
     pub fn events_until(
         &self,
         wanted: impl Fn(&str, &Json) -> bool,
@@ -253,7 +254,7 @@ fn connect(address: &str) -> TcpStream {
 
 fn raw(address: &str, request: &str) -> Answer {
     let mut stream = connect(address);
-    // An answer may come before all was read.
+    // The server may answer before it has read the whole request.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -263,7 +264,7 @@ fn raw(address: &str, request: &str) -> Answer {
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// Waits until something holds.
+/// Waits until the condition is true.
 pub fn until(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -272,7 +273,7 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// `hqdl status`
+/// Runs `hqdl status`.
 pub fn status(project: &Project, flags: &[&str]) -> Ended {
     project.hqdl(&[&["status"], flags].concat())
 }

@@ -11,22 +11,22 @@ use serde_json::{Value as Json, json};
 
 use crate::endpoint::lock;
 
-/// What it does.
+/// Behavior of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mood {
-    /// It answers.
+    /// Answers correctly.
     Works,
-    /// It answers 500.
+    /// Answers with status 500.
     Fails,
-    /// It answers after so long.
+    /// Answers after this delay.
     Slow(Duration),
-    /// Its vectors have one number more.
+    /// Returns vectors with one additional dimension.
     Wider,
-    /// It answers with something else.
+    /// Answers with unrelated JSON.
     Nonsense,
 }
 
-/// The vector of a text.
+/// Returns the vector of a text.
 type Likening = dyn Fn(&str) -> Vec<f32> + Send + Sync;
 
 struct Shared {
@@ -34,12 +34,12 @@ struct Shared {
     mood: Mutex<Mood>,
     texts: Mutex<Vec<String>>,
     requests: Mutex<usize>,
-    /// What it says of its usage: a text "true" is the number of tokens.
+    /// The reported usage; the text "true" is replaced with the number of tokens.
     usage: Mutex<Option<Json>>,
     billed: Mutex<u64>,
 }
 
-/// The endpoint; it ends when this is dropped.
+/// The endpoint; it stops on drop.
 pub struct Embedder {
     url: String,
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// One that gives each text its vector.
+    /// Creates an endpoint that computes vectors with `vector`.
     pub fn new(vector: impl Fn(&str) -> Vec<f32> + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             vector: Box::new(vector),
@@ -65,33 +65,33 @@ impl Embedder {
         Self { url, shared, _stop: stop }
     }
 
-    /// Its part of a spec.
+    /// Returns the endpoint's section for a spec.
     pub fn spec(&self) -> String {
         format!("[embeddings]\nmodel = \"look-alike\"\nbase_url = \"{}\"\n", self.url)
     }
 
-    /// What it does from now on.
+    /// Sets the behavior for the following requests.
     pub fn is(&self, mood: Mood) {
         *lock(&self.shared.mood) = mood;
     }
 
-    /// What it says of its usage from now on, where `"true"` stands for the tokens
-    /// that it bills; nothing at all for `None`.
+    /// Sets the reported usage for the following requests. `"true"` is replaced with the billed
+    /// tokens; `None` reports no usage.
     pub fn says(&self, usage: Option<Json>) {
         *lock(&self.shared.usage) = usage;
     }
 
-    /// The tokens it bills.
+    /// Returns the number of billed tokens.
     pub fn billed(&self) -> u64 {
         *lock(&self.shared.billed)
     }
 
-    /// The texts it was given so far.
+    /// Returns all texts received so far.
     pub fn texts(&self) -> Vec<String> {
         lock(&self.shared.texts).clone()
     }
 
-    /// The requests so far.
+    /// Returns the number of requests so far.
     pub fn count(&self) -> usize {
         *lock(&self.shared.requests)
     }

@@ -1,4 +1,4 @@
-//! `hqdl query` as its users run it, and its rows compared with others.
+//! Runs `hqdl query` as users do, and compares its rows with expected ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use crate::oracle;
 use crate::project::{Ended, rows};
 
-/// A folder of the data that are not part of this project, when it is there.
+/// Returns a folder of the shared test data outside this repository, if it exists.
 pub fn shared(folder: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("HQDL_SHARED")
         .map_or_else(|| crate::root().join("../shared"), PathBuf::from);
@@ -23,27 +23,27 @@ pub fn shared(folder: &str) -> Option<PathBuf> {
     None
 }
 
-/// A query to be run.
+/// A query to run.
 #[derive(Debug, Clone, Default)]
 pub struct Query<'a> {
-    /// The database.
+    /// Path of the database.
     pub db: PathBuf,
-    /// The directory of the facts.
+    /// Directory of the facts.
     pub cache: PathBuf,
-    /// Who answers: the endpoint's URL, else `flags` have recordings.
+    /// URL of the endpoint; if it is `None`, `flags` select recordings.
     pub base_url: Option<String>,
-    /// The model's name.
+    /// Name of the model.
     pub model: &'a str,
-    /// Values that share a request.
+    /// Number of values per request.
     pub rows_per_request: usize,
-    /// More flags.
+    /// Additional flags.
     pub flags: Vec<String>,
-    /// The query itself.
+    /// The query text.
     pub sql: &'a str,
 }
 
 impl Query<'_> {
-    /// Runs it to its end.
+    /// Runs the query and waits for the result.
     pub fn run(&self) -> Outcome {
         let mut command = Command::new(crate::program());
         for (name, _) in std::env::vars_os() {
@@ -63,18 +63,17 @@ impl Query<'_> {
     }
 }
 
-/// What a query gave.
+/// Result of a query.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The exit code.
+    /// Exit code.
     pub code: i32,
-    /// What it said.
+    /// Text on stderr.
     pub stderr: String,
-    /// Names of the columns.
+    /// Column names.
     pub columns: Vec<String>,
-    /// The rows.
     pub rows: Vec<Vec<Json>>,
-    /// What it cost and how it was done.
+    /// Cost and execution details.
     pub meta: Json,
 }
 
@@ -94,10 +93,10 @@ impl Outcome {
         }
     }
 
-    /// A number of `meta`.
+    /// Returns a number of `meta`.
     ///
     /// # Errors
-    /// Says what the program said when there is none.
+    /// Returns a message with the program's output if there is no such number.
     pub fn count(&self, name: &str) -> Result<u64, String> {
         self.meta[name].as_u64().ok_or_else(|| {
             format!("meta has no number {name}: {} (exit {}) {}", self.meta, self.code, self.stderr)
@@ -116,13 +115,13 @@ impl Outcome {
 /// How rows are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// One after another.
+    /// In their order.
     Given,
     /// As a multiset.
     Any,
 }
 
-/// A cell as it is compared: a double up to its last few bits.
+/// Returns a cell's text for comparison; doubles are rounded to hide differences in the last bits.
 fn normal(cell: &Json) -> String {
     match cell.as_f64() {
         Some(number) if cell.is_f64() && number != number.trunc() => format!("{number:.9e}"),
@@ -135,7 +134,7 @@ fn row_text(row: &[Json]) -> String {
     row.iter().map(normal).collect::<Vec<_>>().join(" | ")
 }
 
-/// Rows and how often each occurs.
+/// Counts the occurrences of each row.
 fn counted(rows: &[Vec<Json>]) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for row in rows {
@@ -147,7 +146,7 @@ fn counted(rows: &[Vec<Json>]) -> BTreeMap<String, i64> {
 /// Compares rows.
 ///
 /// # Errors
-/// What is missing and what is too much.
+/// Returns a message that lists missing and additional rows.
 pub fn same(ours: &[Vec<Json>], expected: &[Vec<Json>], order: Order) -> Result<(), String> {
     let (mut counts, theirs) = (counted(ours), counted(expected));
     for (row, n) in theirs {
@@ -173,10 +172,10 @@ pub fn same(ours: &[Vec<Json>], expected: &[Vec<Json>], order: Order) -> Result<
     }
 }
 
-/// Checks that there are `k` rows, all of them among `every`.
+/// Checks that there are `k` rows and that all of them are among `allowed`.
 ///
 /// # Errors
-/// What is not.
+/// Returns a message about the difference.
 pub fn any_of(ours: &[Vec<Json>], k: usize, every: &[Vec<Json>]) -> Result<(), String> {
     if ours.len() != k {
         return Err(format!("{} rows instead of any {k} of {}", ours.len(), every.len()));
@@ -192,10 +191,10 @@ pub fn any_of(ours: &[Vec<Json>], k: usize, every: &[Vec<Json>]) -> Result<(), S
     Ok(())
 }
 
-/// The rows that plain `SQLite` gives, with the oracle's functions as real ones.
+/// Returns the rows of plain SQL in `SQLite`, with the oracle's functions registered.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Returns `SQLite`'s error message.
 pub fn plain(db: &Path, sql: &str) -> Result<Vec<Vec<Json>>, String> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(db, flags).map_err(|e| e.to_string())?;
@@ -203,7 +202,7 @@ pub fn plain(db: &Path, sql: &str) -> Result<Vec<Vec<Json>>, String> {
     rows(&connection, sql).map_err(|e| format!("{sql}: {e}"))
 }
 
-/// Does the same with each item on a few threads; what failed, in their order.
+/// Calls `work` for each item on four threads. Returns the errors in the order of the items.
 pub fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T) -> Result<(), String> + Sync,

@@ -1,4 +1,4 @@
-//! A small database, and specs checked against it.
+//! A small database, and helpers to check specs against it.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use hqdl_spec::{Draft, Expansion, Spec};
 use hqdl_values::problem::{Problem, Problems};
 use proptest::test_runner::{Config, TestRunner};
 
-/// A database in a directory of its own.
+/// A database in its own temporary directory.
 pub struct Fixture {
     pub database: Database,
     _directory: tempfile::TempDir,
@@ -39,7 +39,7 @@ impl Fixture {
         Draft::parse(Path::new("specs/x.toml"), toml.to_owned())?.check(&self.database)
     }
 
-    /// The only expansion of a spec that must be good.
+    /// Returns the only expansion of a valid spec.
     pub fn expansion(&self, toml: &str) -> Expansion {
         match self.check(toml) {
             Ok((mut spec, _)) => spec.expansions.remove(0),
@@ -47,13 +47,13 @@ impl Fixture {
         }
     }
 
-    /// The problems of a spec that must be bad.
+    /// Returns the problems of an invalid spec.
     pub fn problems(&self, toml: &str) -> Problems {
         self.check(toml).map(|_| ()).expect_err(toml)
     }
 }
 
-/// The problem whose message contains `message`, with its line and column.
+/// Returns the only problem whose message contains `message`, with its line and column.
 pub fn problem<'p>(problems: &'p Problems, message: &str) -> (&'p Problem, Option<(usize, usize)>) {
     let found: Vec<&Problem> =
         problems.problems.iter().filter(|p| p.message.contains(message)).collect();
@@ -67,7 +67,7 @@ pub fn problem<'p>(problems: &'p Problems, message: &str) -> (&'p Problem, Optio
     (found[0], problems.place(found[0]))
 }
 
-/// Line and column (from 1) where `needle` first stands in `text`.
+/// Returns line and column (from 1) of the first occurrence of `needle` in `text`.
 pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
     let start = text.find(needle).unwrap_or_else(|| panic!("no {needle:?}"));
     let line = text[..start].matches('\n').count() + 1;
@@ -75,12 +75,12 @@ pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
     Some((line, text[begin..start].chars().count() + 1))
 }
 
-/// A runner of `cases` random cases that leaves no files behind.
+/// Returns a runner for `cases` random cases that writes no files.
 pub fn random(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
 
-/// What is no answer, in so many bytes.
+/// Returns malformed answers of about `size` bytes, with a name for each.
 pub fn nonsense(size: usize) -> Vec<(&'static str, String)> {
     let noise: String = (0u64..)
         .map(|n| {

@@ -1,5 +1,4 @@
-//! The functions that questions starting with `fn:` stand for, and the same ones
-//! as real functions of a connection.
+//! The functions behind questions that start with `fn:`, also available as SQL functions.
 
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
@@ -8,7 +7,7 @@ use serde_json::Value as Json;
 
 use hqdl_values::value::Value;
 
-/// Functions of a value, and how many parameters each has beside it.
+/// Functions of a value, with the number of their other parameters.
 const FUNCTIONS: [(&str, usize); 12] = [
     ("starts_with", 1),
     ("ends_with", 1),
@@ -24,7 +23,7 @@ const FUNCTIONS: [(&str, usize); 12] = [
     ("const", 1),
 ];
 
-/// A function of a value's canonical text.
+/// Computes a function of a value's canonical text.
 pub fn compute(name: &str, text: &str, parameter: &str) -> Json {
     let length = text.chars().count();
     match name {
@@ -44,13 +43,13 @@ pub fn compute(name: &str, text: &str, parameter: &str) -> Json {
     }
 }
 
-/// Gives a connection the functions: `hq_starts_with(x, 'P')`, `hq_length(x)` …
+/// Registers the functions in a connection: `hq_starts_with(x, 'P')`, `hq_length(x)` …
 pub fn register(connection: &Connection) {
     register_as(connection, |_, _, _, truth| truth);
 }
 
-/// Gives a connection the functions under another truth: `said` is told the
-/// name, the parameter, the value and what is true of it.
+/// Registers the functions with modified results. `modify` receives the name, the parameter, the
+/// value and the true result, and returns the result to use.
 pub fn register_as(
     connection: &Connection,
     said: impl Fn(&str, &str, &str, Json) -> Json + Clone + Send + Sync + 'static,

@@ -1,10 +1,10 @@
-//! What tests are written with: a project in a folder of its own ([`project`]), an
-//! endpoint whose answers are computed ([`endpoint`], [`oracle`]), its faults, a
-//! `PostgreSQL` ([`postgres`]), a browser ([`browser`]), cases in files ([`case_file`]).
+//! Test support: a project in its own directory ([`project`]), an endpoint with computed answers
+//! and faults ([`endpoint`], [`oracle`]), a `PostgreSQL` server ([`postgres`]), a browser
+//! ([`browser`]), and test cases in files ([`case_file`]).
 //!
-//! It runs the built program as its users do, and is part of nothing that is published.
+//! Tests run the built program as users do. This crate is not part of any published package.
 
-// A test fails by panicking, and says why on the terminal.
+// Tests fail by panicking and print the reason.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -19,7 +19,7 @@
     clippy::too_many_lines,
     clippy::unwrap_used
 )]
-// Exact figures are what is tested; helpers take what reads best at their calls.
+// Tests compare exact numbers, and helper signatures are chosen for readable calls.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 pub mod browser;
@@ -40,13 +40,13 @@ pub mod restaurants;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the project.
+/// Returns the root directory of the repository.
 pub fn root() -> PathBuf {
     let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     crates.ancestors().nth(2).map(PathBuf::from).unwrap()
 }
 
-/// The built program: it stands beside the tests that run.
+/// Returns the built program, which is in the same target directory as the tests.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test
@@ -59,8 +59,7 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// A certificate for 127.0.0.1 that signs itself, and its key; `None` where there is
-/// no openssl to make one.
+/// Creates a self-signed certificate for 127.0.0.1 and its key; `None` if openssl is not installed.
 pub fn certificate(dir: &Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
     let authority = if of_authority { "TRUE" } else { "FALSE" };
     let constraints = format!("basicConstraints=critical,CA:{authority}");

@@ -1,11 +1,11 @@
-//! A server on a free port of loopback, on a thread of its own.
+//! A server on a free loopback port, on its own thread.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
-/// Serves until what is given beside the address is dropped, or told.
+/// Serves `app` until the returned sender is dropped or used.
 pub fn serve(app: axum::Router) -> (SocketAddr, oneshot::Sender<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let (tell, address) = mpsc::channel();

@@ -1,6 +1,6 @@
-//! A model that computes: questions that start with `fn:` are pure functions of
-//! the value, so that what a query must give is what plain `SQLite` gives with
-//! the same function as a real one ([`register`]).
+//! A model that computes its answers. Questions that start with `fn:` are pure functions of the
+//! value. The expected rows of a query therefore come from plain `SQLite` with the same functions
+//! ([`register`]).
 //!
 //! | question | answer |
 //! |---|---|
@@ -8,17 +8,18 @@
 //! | `fn:true` | true |
 //! | `fn:length` `fn:vowels` `fn:mod:N` | characters; vowels; characters modulo N |
 //! | `fn:upper` `fn:initial` | text |
-//! | `fn:null_if:S` | the value, unknown when it contains S |
-//! | `fn:say:X` `fn:const:X` | X, whatever the value (`\n` is a new line) |
-//! | `fn:first_sorted` (QA) | smallest of the options, else of the context |
-//! | `fn:table_size` (QA) | rows of the context |
-//! | a join | equal values are partners; `fn:same_initial`: those with one initial |
+//! | `fn:null_if:S` | the value, unknown if it contains S |
+//! | `fn:say:X` `fn:const:X` | X for every value (`\n` is a line break) |
+//! | `fn:first_sorted` (QA) | smallest of the options, otherwise of the context |
+//! | `fn:table_size` (QA) | number of rows in the context |
+//! | a join | equal values are partners; `fn:same_initial`: values with the same initial |
 //!
-//! A question may begin with `is it `. Of a document it is a function of its text.
+//! A question may start with `is it `. If the question is about a document, the function is applied
+//! to its text.
 //!
-//! A function of NULL is NULL, and nobody is asked; so is one of a blob, which
-//! no model can read. Anything else is answered with a made-up value of the
-//! right type that depends on the question and the value alone.
+//! A function of NULL is NULL and needs no request; the same is true for blobs, which no model can
+//! read. Other questions get a made-up value of the right type that depends only on the question
+//! and the value.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,24 +32,24 @@ use crate::endpoint::{Endpoint, Request};
 use crate::functions::compute;
 pub use crate::functions::register;
 
-/// An endpoint that computes.
+/// Starts an endpoint with computed answers.
 pub fn endpoint() -> Endpoint {
     Endpoint::answering(answer)
 }
 
-/// The answer to one cell.
+/// Returns the answer for one cell.
 pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     let question = column.about.as_str();
-    // LLMQA shows its context as one JSON text beside a key that is a hash.
+    // LLMQA sends its context as one JSON text, with a hash as key.
     let is_qa = !row.context.is_empty();
     let values = column.values.as_deref();
     let document =
         row.context.first().and_then(Json::as_str).filter(|t| !t.starts_with("{\"columns"));
     if let Some(call) = question.strip_prefix("is it ").unwrap_or(question).strip_prefix("fn:") {
-        // How many values it wants is said after the question.
+        // Remove the number of requested values after the question.
         let call =
             call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
-        // So is what is said of it.
+        // Remove the instruction after the question.
         let said = " Answer with a part of the text, word by word.";
         let call = call.strip_suffix(said).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
@@ -79,7 +80,7 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     }
 }
 
-/// The rows of an LLMQA's context.
+/// Returns the rows of an LLMQA call's context.
 fn context(row: &AskedRow) -> Vec<Vec<Json>> {
     let text = row.context.first().and_then(Json::as_str).unwrap_or("null");
     let json: Json = serde_json::from_str(text).unwrap_or(Json::Null);
@@ -97,7 +98,7 @@ fn first_sorted(values: Option<&[String]>, context: &[Vec<Json>]) -> Json {
     }
 }
 
-/// The answer as the column wants it: one of its values, of its type.
+/// Converts the answer to the column's type and to one of its allowed values.
 fn shape(found: Json, column: &AskedColumn) -> Json {
     let one = |found: &Json| match (found, &column.values, column.kind.as_str()) {
         (Json::Null, ..) => Json::Null,
@@ -126,7 +127,7 @@ fn shape(found: Json, column: &AskedColumn) -> Json {
     }
 }
 
-/// Some answer of the right type.
+/// Returns a made-up answer of the right type.
 fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
     let text = format!("{}|{}", column.about, Json::from(row.key.as_slice()));
     let sum = text.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));

@@ -1,6 +1,6 @@
-//! A `PostgreSQL` of the tests' own, in a temporary folder, on a socket and a port of
-//! loopback. The tests of one process share one server, and each has a database of
-//! its own; who kills a server starts one for itself.
+//! A `PostgreSQL` server for tests, in a temporary directory, on a socket and a loopback port. The
+//! tests of one process share a server, each with its own database. Tests that kill a server start
+//! their own.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,25 +13,25 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
-/// The programs, where they were when the tests were built.
+/// Directory of the `PostgreSQL` programs when the tests were built.
 const PROGRAMS: Option<&str> = option_env!("HQDL_POSTGRES");
-/// Whom a server runs as where the tests are root: it refuses that one.
+/// User id of the server if the tests run as root, because `PostgreSQL` refuses to run as root.
 const NOBODY: u32 = 65534;
 
-/// A server, until this process ends, however it does.
+/// A server that runs until this process ends, even if the process is killed.
 pub struct Server {
     dir: PathBuf,
     port: u16,
-    /// Ends the server and removes the folder when its stdin ends.
+    /// Stops the server and removes the directory when its stdin is closed.
     _guard: Child,
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a server.
     pub fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("hqdl-pg-").tempdir().unwrap().keep();
-        // Not one of those that systems give out by themselves: until the server listens,
-        // somebody else might be given it.
+        // Choose a port outside the ephemeral range; otherwise another process could get it before
+        // the server listens.
         let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000));
         let port = ports.find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap();
         if is_root() {
@@ -42,7 +42,7 @@ impl Server {
             .args([Path::new(PROGRAMS.unwrap()), &dir])
             .current_dir("/")
             .stdin(Stdio::piped())
-            // Who ends the tests' group leaves it to end the server.
+            // If the process group of the tests is killed, the guard survives and stops the server.
             .process_group(0)
             .spawn()
             .unwrap();
@@ -56,7 +56,7 @@ impl Server {
         let mut settings =
             std::fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
         let sockets = server.dir.display();
-        // A kill of the server loses nothing without fsync; a power cut would.
+        // Without fsync, a killed server loses nothing; only a power failure would lose data.
         writeln!(
             settings,
             "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{sockets}'\n\
@@ -70,13 +70,13 @@ impl Server {
         server
     }
 
-    /// Starts it again after a kill.
+    /// Starts the server again after a kill.
     pub fn go_on(&self) {
         let log = self.dir.join("log");
         run(self.control().args(["-w", "-t", "120", "start", "-l"]).arg(log));
     }
 
-    /// Kills it, as a crash would.
+    /// Stops the server like a crash.
     pub fn kill(&self) {
         run(self.control().args(["-m", "immediate", "-w", "stop"]));
     }
@@ -87,7 +87,7 @@ impl Server {
         control
     }
 
-    /// Encrypts what is sent, with a certificate and its key.
+    /// Enables TLS with a certificate and its key.
     pub fn secure(&self, (certificate, key): &(Vec<u8>, Vec<u8>)) {
         for (name, bytes) in [("server.crt", certificate), ("server.key", key)] {
             let path = self.dir.join("data").join(name);
@@ -102,12 +102,12 @@ impl Server {
         self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
-    /// Its port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// A new database in it: its URL.
+    /// Creates a database and returns its URL.
     pub fn database(&self) -> String {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", LAST.fetch_add(1, Ordering::Relaxed));
@@ -115,26 +115,27 @@ impl Server {
         self.url(&name)
     }
 
-    /// The URL of a database.
+    /// Returns the URL of a database.
     pub fn url(&self, name: &str) -> String {
         format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Runs SQL in a database.
+    /// Executes SQL in a database and returns all rows.
     pub fn sql(&self, database: &str, sql: &str) -> Vec<Vec<Option<String>>> {
         sql_at(&self.url(database), sql)
     }
 }
 
-/// Rows, as texts.
+/// Rows with values as text.
 pub type TextRows = Vec<Vec<Option<String>>>;
 
-/// Runs SQL where a URL says; the rows of all of it.
+/// Executes `sql` on the database at `url` and returns all rows.
 pub fn sql_at(url: &str, sql: &str) -> TextRows {
     try_all(url, [sql]).pop().unwrap().unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// Runs queries where a URL says, one after the other; the rows of each, or its error.
+/// Executes queries one after the other on the database at `url`. Returns the rows or the error of
+/// each.
 pub fn try_all<'q>(
     url: &str,
     queries: impl IntoIterator<Item = &'q str>,
@@ -158,14 +159,14 @@ pub fn try_all<'q>(
     })
 }
 
-/// An advisory lock that is held until this is dropped.
+/// An advisory lock, released on drop.
 pub struct Held {
     _runtime: tokio::runtime::Runtime,
     _client: tokio_postgres::Client,
 }
 
 impl Held {
-    /// Takes the lock of a number, of the session.
+    /// Acquires the session-level lock with this number.
     pub fn lock(url: &str, number: i64) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -180,12 +181,12 @@ impl Held {
     }
 }
 
-/// A new database of the server that all tests of this process share: its URL.
+/// Creates a database on the server shared by this process's tests and returns its URL.
 pub fn database() -> String {
     shared().database()
 }
 
-/// The server that all tests of this process share.
+/// Returns the server shared by this process's tests.
 pub fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(Server::start)
@@ -196,7 +197,8 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
 }
 
-/// A program of `PostgreSQL`, or another, as whoever may run it.
+/// Returns a command for a `PostgreSQL` program or another program; as root, it runs as another
+/// user.
 fn program(name: &str) -> Command {
     use std::os::unix::process::CommandExt;
     let path = Path::new(PROGRAMS.expect("PostgreSQL is not installed")).join(name);
@@ -209,7 +211,7 @@ fn program(name: &str) -> Command {
 }
 
 fn run(command: &mut Command) {
-    // To files: a server that goes on would hold a pipe open.
+    // Write to a file: a pipe would stay open as long as the server runs.
     let said = tempfile::tempfile().unwrap();
     let status = command
         .stdin(Stdio::null())
@@ -227,8 +229,8 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}: {}", read());
 }
 
-/// A way to a server that can be cut: connections are held without a word, as when
-/// a cable is out, until it is mended.
+/// A TCP proxy that can be blocked. While it is blocked, connections stay open without traffic, as
+/// with an unplugged cable.
 pub struct Proxy {
     port: u16,
     state: Arc<ProxyState>,
@@ -237,7 +239,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct ProxyState {
     cut: AtomicBool,
-    /// Milliseconds that each piece takes, there and back.
+    /// Delay of each chunk in each direction, in milliseconds.
     delay: AtomicU64,
     /// Loses what the server answers.
     deaf: AtomicBool,
@@ -252,7 +254,7 @@ struct ProxyConnection {
 }
 
 impl Proxy {
-    /// A way to a port of this machine.
+    /// Starts a proxy to a port of this machine.
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().port();
@@ -277,18 +279,18 @@ impl Proxy {
         Self { port: own, state }
     }
 
-    /// The URL of a database of the server, this way.
+    /// Returns the URL of a database through the proxy.
     pub fn url(&self, database: &str) -> String {
         let name = database.rsplit('/').next().unwrap();
         format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Nothing goes through.
+    /// Blocks all traffic.
     pub fn cut(&self) {
         self.state.cut.store(true, Ordering::SeqCst);
     }
 
-    /// Everything goes through again.
+    /// Unblocks all traffic.
     pub fn mend(&self) {
         self.state.cut.store(false, Ordering::SeqCst);
     }
@@ -319,13 +321,13 @@ impl Proxy {
         self.mend();
     }
 
-    /// Whatever goes through takes so long each way.
+    /// Sets the delay in each direction.
     pub fn delay(&self, milliseconds: u64) {
         self.state.delay.store(milliseconds, Ordering::SeqCst);
     }
 }
 
-/// Carries what comes, each piece as late as the way is long.
+/// Forwards data from one stream to the other, with the current delay.
 fn carry(
     mut from: TcpStream,
     mut to: TcpStream,

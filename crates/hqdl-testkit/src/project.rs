@@ -1,5 +1,5 @@
-//! A project directory: a database, a spec, a cache of its own, and the built
-//! program run in it. [`heroes`] is the one most tests use.
+//! A project directory with a database, a spec and its own cache, in which the built program runs.
+//! Most tests use [`heroes`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,9 +16,9 @@ use unicode_normalization::UnicodeNormalization;
 
 use crate::endpoint::Endpoint;
 
-/// The key that requests carry; it must never be seen anywhere else.
+/// The API key in requests. It must not appear anywhere else.
 pub const SECRET: &str = "sk-recognisable-0123456789abcdef";
-/// The variable that holds it.
+/// Environment variable of the API key.
 pub const SECRET_ENV: &str = "HQDL_TEST_KEY";
 
 /// A directory with a database, a spec and a cache.
@@ -28,21 +28,21 @@ pub struct Project {
     cache: OnceLock<OsString>,
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// The exit code; -1 for a signal.
+    /// Exit code, or -1 after a signal.
     pub code: i32,
-    /// What it printed.
+    /// Text on stdout.
     pub stdout: String,
-    /// What it said.
+    /// Text on stderr.
     pub stderr: String,
-    /// The lines of stdout that are JSON.
+    /// The JSON lines of stdout.
     pub lines: Vec<Json>,
 }
 
 impl Ended {
-    /// What a process left.
+    /// Parses the output of a process.
     pub fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let stdout = text(&output.stdout);
@@ -51,13 +51,13 @@ impl Ended {
         Self { code, lines, stderr: text(&output.stderr), stdout }
     }
 
-    /// The last event `done`.
+    /// Returns the last `done` event.
     pub fn done(&self) -> &Json {
         let found = self.lines.iter().rev().find(|l| l["event"] == "done");
         found.unwrap_or_else(|| panic!("no event `done`: {self:?}"))
     }
 
-    /// The same, or a panic that shows everything, when the exit code is another.
+    /// Returns the result; panics with the whole output if the exit code differs.
     pub fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
         self
@@ -65,8 +65,8 @@ impl Ended {
 }
 
 impl Project {
-    /// `data.sqlite` made by `sql`, and `specs/x.toml`, where `{base_url}` stands
-    /// for the endpoint's.
+    /// Creates a project with `data.sqlite`, filled by `sql`, and `specs/x.toml`. In the spec,
+    /// `{base_url}` is replaced with the endpoint's URL.
     pub fn new(endpoint: &Endpoint, sql: &str, spec: &str) -> Self {
         let (dir, base_url) = (tempfile::tempdir().unwrap(), endpoint.url());
         let project = Self { dir, base_url, cache: OnceLock::new() };
@@ -76,12 +76,12 @@ impl Project {
         project
     }
 
-    /// A path inside.
+    /// Returns a path in the project.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Where the endpoint is.
+    /// Returns the endpoint's URL.
     pub fn base_url(&self) -> &str {
         &self.base_url
     }
@@ -92,22 +92,22 @@ impl Project {
             .unwrap();
     }
 
-    /// The spec as it is.
+    /// Returns the text of the spec.
     pub fn spec_text(&self) -> String {
         std::fs::read_to_string(self.path("specs/x.toml")).unwrap()
     }
 
-    /// A connection of a stranger to the database.
+    /// Opens a separate connection to the database.
     pub fn connect(&self) -> Connection {
         Connection::open(self.path("data.sqlite")).unwrap()
     }
 
-    /// Runs SQL in the database.
+    /// Executes SQL in the database.
     pub fn execute(&self, sql: &str) {
         self.connect().execute_batch(sql).unwrap();
     }
 
-    /// A command of hqdl, ready to run here.
+    /// Returns an hqdl command that runs in the project.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(crate::program());
         command.args(args);
@@ -115,9 +115,8 @@ impl Project {
         command
     }
 
-    /// Where the facts are: a directory of the project, or a database of its own on the
-    /// tests' server where `HQDL_TESTS_ON_SERVER` is set, so that what holds for one store
-    /// is held to the other.
+    /// Returns the location of the facts: a directory of the project, or a new database on the test
+    /// server if `HQDL_TESTS_ON_SERVER` is set. The same tests can thus run against both stores.
     pub fn cache(&self) -> &OsStr {
         self.cache.get_or_init(|| match std::env::var_os("HQDL_TESTS_ON_SERVER") {
             Some(_) => crate::postgres::database().into(),
@@ -125,7 +124,7 @@ impl Project {
         })
     }
 
-    /// Gives a command the directory and environment that commands have here.
+    /// Sets a command's working directory and environment.
     pub fn surroundings(&self, command: &mut Command) {
         for proxy in
             ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
@@ -143,17 +142,17 @@ impl Project {
             .stdin(Stdio::null());
     }
 
-    /// Runs hqdl to its end.
+    /// Runs hqdl and waits for the result.
     pub fn hqdl(&self, args: &[&str]) -> Ended {
         Ended::new(&self.command(args).output().unwrap())
     }
 
-    /// `hqdl materialize specs/x.toml --json` with more flags.
+    /// Runs `hqdl materialize specs/x.toml --json` with additional flags.
     pub fn materialize(&self, flags: &[&str]) -> Ended {
         self.hqdl(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
     }
 
-    /// `hqdl plan specs/x.toml --json` with more flags.
+    /// Runs `hqdl plan specs/x.toml --json` with additional flags.
     pub fn plan(&self, flags: &[&str]) -> Json {
         let ended = self.hqdl(&[&["plan", "specs/x.toml", "--json"], flags].concat()).exits(0);
         ended.lines.into_iter().next().unwrap()
@@ -166,29 +165,29 @@ impl Project {
         Running::of(child)
     }
 
-    /// Runs SQL in some database of the project.
+    /// Executes SQL in another database of the project.
     pub fn execute_in(&self, database: &str, sql: &str) {
         Connection::open(self.path(database)).unwrap().execute_batch(sql).unwrap();
     }
 
-    /// The rows of a SELECT over the database.
+    /// Returns the rows of a SELECT on the database.
     pub fn rows(&self, sql: &str) -> Vec<Vec<Json>> {
         self.rows_of("data.sqlite", sql)
     }
 
-    /// The rows of a SELECT over some database of the project.
+    /// Returns the rows of a SELECT on another database of the project.
     pub fn rows_of(&self, database: &str, sql: &str) -> Vec<Vec<Json>> {
         rows(&Connection::open(self.path(database)).unwrap(), sql)
             .unwrap_or_else(|e| panic!("{sql}: {e}"))
     }
 
-    /// Whether the database has a table.
+    /// Returns true if the database has the table.
     pub fn has_table(&self, name: &str) -> bool {
         !self.rows(&format!("SELECT 1 FROM sqlite_schema WHERE name = '{name}'")).is_empty()
     }
 
-    /// The rows of a SELECT over the record of facts, in SQL that both stores speak;
-    /// none where a program that was killed at once has made no tables.
+    /// Returns the rows of a SELECT on the fact store, in SQL that both stores support. Returns no
+    /// rows if a killed program has not created the tables yet.
     pub fn recorded(&self, sql: &str) -> Vec<Vec<Json>> {
         if let Some(url) = self.server() {
             let schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'hqdl'";
@@ -196,7 +195,7 @@ impl Project {
                 return Vec::new();
             }
             let rows = crate::postgres::sql_at(url, &format!("SET search_path = hqdl; {sql}"));
-            // Numbers as numbers, and truths as those of SQLite.
+            // Convert numbers to JSON numbers and booleans to 0 and 1, as in SQLite.
             let value = |text: Option<String>| match text.as_deref() {
                 None => Json::Null,
                 Some("t") => 1.into(),
@@ -220,7 +219,7 @@ impl Project {
         }
     }
 
-    /// Changes the record of facts, in SQL that both stores speak.
+    /// Modifies the fact store, in SQL that both stores support.
     pub fn change_record(&self, sql: &str) {
         match self.server() {
             Some(url) => {
@@ -230,12 +229,12 @@ impl Project {
         }
     }
 
-    /// Where the facts are, when that is a server.
+    /// Returns the URL of the fact store if it is on a server.
     fn server(&self) -> Option<&str> {
         self.cache().to_str().filter(|cache| cache.starts_with("postgres://"))
     }
 
-    /// Cells that the record holds an answer for: entity and column.
+    /// Returns the entity and column of each cell with a stored answer.
     pub fn kept(&self) -> BTreeSet<(String, String)> {
         let sql = match self.server() {
             Some(_) => {
@@ -252,7 +251,7 @@ impl Project {
         self.recorded(sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
     }
 
-    /// Files anywhere in the project that hold these bytes.
+    /// Returns all files of the project that contain these bytes.
     pub fn files_with(&self, needle: &str) -> Vec<PathBuf> {
         fn visit(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -272,15 +271,15 @@ impl Project {
     }
 }
 
-/// A command under way. What it says is read all the while: one that nobody reads
-/// stands still when a pipe is full.
+/// A running command. Threads read its output all the time, because a process blocks when a pipe is
+/// full.
 pub struct Running {
     child: Child,
     said: [Option<JoinHandle<Vec<u8>>>; 2],
 }
 
 impl Running {
-    /// A process of whichever program.
+    /// Wraps any child process.
     pub fn of(mut child: Child) -> Self {
         fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
             std::thread::spawn(move || {
@@ -293,18 +292,18 @@ impl Running {
         Self { child, said }
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal by name.
+    /// Sends the signal with this name.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    /// Waits until it catches SIGINT: before, a signal ends it as any program.
+    /// Waits until the process handles SIGINT. Before that, the signal would simply kill it.
     pub fn listens(&self) {
         let status = format!("/proc/{}/status", self.id());
         let caught = || {
@@ -312,7 +311,7 @@ impl Running {
             let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
             Some(u64::from_str_radix(mask.trim(), 16).ok()? & 0b10 != 0)
         };
-        // Where there is no such file, half a second has to do.
+        // Without this file, wait half a second.
         for _ in 0..if caught().is_some() { 24_000 } else { 100 } {
             if caught() == Some(true) {
                 return;
@@ -321,14 +320,14 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Returns true if the process has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end.
+    /// Waits for the process to exit.
     pub fn wait(mut self) -> Ended {
-        // Closes what it reads from.
+        // Close the process's stdin.
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap();
         let [stdout, stderr] =
@@ -337,10 +336,10 @@ impl Running {
     }
 }
 
-/// The rows of a SELECT.
+/// Returns the rows of a SELECT.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Returns `SQLite`'s error.
 pub fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json>>> {
     let mut statement = connection.prepare(sql)?;
     let width = statement.column_count();
@@ -364,7 +363,7 @@ pub fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json
     Ok(out)
 }
 
-/// Ten heroes, with all that names can have in them.
+/// Ten heroes whose names contain all kinds of special characters.
 pub const HEROES: &str = "
 CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, full_name TEXT, height INTEGER);
 INSERT INTO hero (name, full_name, height) VALUES
@@ -382,12 +381,12 @@ CREATE TABLE power (power TEXT);
 INSERT INTO power VALUES ('Flight'), ('Speed'), ('Strength, super'), ('Mind reading');
 ";
 
-/// The number of heroes.
+/// Number of heroes.
 pub const COUNT: usize = 10;
-/// The columns asked for, in the spec's order.
+/// Requested columns, in the spec's order.
 pub const COLUMNS: [&str; 4] = ["eye_color", "born", "powers", "motto"];
 
-/// Where the model is, for every spec of these tests.
+/// Database and model sections of the specs.
 pub const MODEL: &str = r#"
 [database]
 path = "../data.sqlite"
@@ -413,7 +412,7 @@ rows_per_request = 4
 format = "csv"
 "#;
 
-/// Its columns.
+/// The columns of the expansion.
 pub const ASKED: &str = r#"
 [[expansion.column]]
 name = "eye_color"
@@ -436,13 +435,13 @@ name = "motto"
 about = "what the hero says"
 "#;
 
-/// The spec of the heroes.
+/// Returns the spec of the heroes.
 pub fn spec() -> String {
     [MODEL, EXPANSION, ASKED].concat()
 }
 
-/// The heroes, in csv or JSON; `… list last` has the one-to-many column at the
-/// end, where csv is read in other ways.
+/// Creates the heroes project with answers in csv or JSON. With `… list last`, the one-to-many
+/// column is the last one, because csv answers are parsed differently then.
 pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
     let (format, last) = match format.strip_suffix(" list last") {
         Some(format) => (format, true),
@@ -456,8 +455,8 @@ pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
     Project::new(endpoint, HEROES, &[MODEL, &expansion, &columns.join("\n")].concat())
 }
 
-/// What is true of a hero: another thing for each, so that a value in a wrong
-/// cell cannot hide.
+/// Returns the true value for a hero. Values differ between heroes, so that a value in the wrong
+/// cell is noticed.
 pub fn truth(column: &str, key: &[Json]) -> Json {
     let parts: Vec<String> = key
         .iter()
@@ -482,18 +481,18 @@ pub fn truth(column: &str, key: &[Json]) -> Json {
     }
 }
 
-/// An endpoint that tells the truth about heroes.
+/// Starts an endpoint that answers correctly about heroes.
 pub fn honest() -> Endpoint {
     Endpoint::start(truth)
 }
 
-/// Compares every published cell of `llm` with the truth: a value is the right
-/// one and its state `ok`, no value has another state. Returns cells by state.
+/// Compares every published cell of `llm` with the true value. A cell in state `ok` must have the
+/// true value; other states must have none. Returns the number of cells by state.
 pub fn check(project: &Project) -> BTreeMap<String, usize> {
     check_in(project, "data.sqlite")
 }
 
-/// The same for some database of the project.
+/// Like [`check`], for another database of the project.
 pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
     let mut states = BTreeMap::new();
     let of: BTreeMap<(String, String), String> = project
@@ -552,7 +551,7 @@ pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
     states
 }
 
-/// Checks that every cell of every hero is there and right.
+/// Checks that every cell of every hero is published and correct.
 pub fn check_complete(project: &Project) {
     let states = check(project);
     assert_eq!(states, BTreeMap::from([("ok".to_owned(), COUNT * COLUMNS.len())]));

@@ -1,6 +1,6 @@
-//! A made-up database of restaurants, the kind of table that `SUQL`'s published
-//! queries speak of: what is to be found out is planted in the reviews, as
-//! `Q: question A: answer.`, and a pure function of the text finds it there.
+//! A made-up database of restaurants, similar to the tables in `SUQL`'s published queries. The
+//! facts to find are inserted into the reviews as `Q: question A: answer.`, and a pure function of
+//! the text finds them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, params};
 use serde_json::{Value as Json, json};
 
-/// How many there are.
+/// Number of restaurants.
 pub const COUNT: u64 = 1828;
 const REVIEWS: u64 = 20;
 const PLACES: [&str; 8] = [
@@ -54,35 +54,32 @@ const WORDS: [&str; 12] = [
     "until", "late",
 ];
 
-/// A question that is asked of a column, and what its answers may be.
+/// A question about a column, and its possible answers.
 #[derive(Debug, Clone)]
 pub struct Planted {
-    /// The column.
     pub column: String,
-    /// The question.
     pub question: String,
-    /// The answers.
     pub answers: Vec<String>,
 }
 
-/// Numbers that look random and are the same every time.
+/// A pseudorandom number generator with a fixed seed.
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 
-    /// One of some things.
+    /// Returns one of the items.
     pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len() as u64) as usize]
     }
 }
 
-/// Makes the database; of every question four in ten restaurants say something.
+/// Creates the database. For each question, four in ten restaurants contain an answer.
 pub fn make(path: &Path, count: u64, planted: &[Planted]) {
     let mut connection = Connection::open(path).unwrap();
     connection
@@ -147,10 +144,10 @@ pub fn make(path: &Path, count: u64, planted: &[Planted]) {
     transaction.commit().unwrap();
 }
 
-/// What a text says about a question.
+/// Returns a text's answer to a question.
 pub fn found(text: &str, question: &str) -> Option<String> {
     if question == "what is the summary of this document?" {
-        // As good a summary as any.
+        // Any summary will do.
         return Some(format!("{} texts", text.matches("Review ").count()));
     }
     let at = text.find(&format!("Q: {question} A: "))?;
@@ -158,12 +155,12 @@ pub fn found(text: &str, question: &str) -> Option<String> {
     rest.split_once('.').map(|(answer, _)| answer.to_owned())
 }
 
-/// Metres between two places.
+/// Returns the distance between two places in meters.
 pub fn metres(a: &str, b: &str) -> f64 {
     (a.bytes().chain(b.bytes()).map(u64::from).sum::<u64>() % 97) as f64 * 100.0
 }
 
-/// A model that reads.
+/// Returns the answer that a text contains.
 pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     let Some(text) = row.context.first().and_then(Json::as_str) else {
         let part = |n: usize| row.key[n].as_str().unwrap_or_default();
@@ -176,7 +173,7 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     }
 }
 
-/// Gives a connection the same, as functions.
+/// Registers the same answers as SQL functions.
 pub fn register(connection: &Connection) {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let text = |value: Option<String>| -> Option<String> {

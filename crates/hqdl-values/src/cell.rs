@@ -1,32 +1,32 @@
-//! What a cell can hold: its state, its value, and the answer they came from.
+//! Cells: their states and values, and the answers they come from.
 
 use serde::{Deserialize, Serialize};
 
 use crate::value::Value;
 
-/// How a cell stands. Only `Ok` and `Overridden` show a value in the published
-/// table; every other state is NULL there, with the state kept behind it.
+/// State of a cell. Only `Ok` and `Overridden` cells have a value in the published table. A cell in
+/// any other state is NULL there, and its state is stored separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// The model answered and the answer passed its checks.
     Ok,
-    /// The model says that it does not know.
+    /// The model answered that it does not know.
     Unknown,
     /// The answer is not in the column's closed value list.
     NotInList,
-    /// The answer cannot be read as the column's type, or as an answer at all.
+    /// The answer cannot be parsed as the column's type, or at all.
     Invalid,
     /// The model refused.
     Refused,
-    /// The request failed. Never an answer: the next run asks again.
+    /// The request failed. This is never an answer: the next run retries it.
     Error,
-    /// A person's word, which beats the model's.
+    /// A person entered the value, which has precedence over the model's answer.
     Overridden,
 }
 
 impl State {
-    /// Every state, in the order reports list them.
+    /// All states, in the order of reports.
     pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::Unknown,
@@ -37,7 +37,7 @@ impl State {
         Self::Overridden,
     ];
 
-    /// The name used in SQL, JSON and text.
+    /// Returns the name used in SQL, JSON and text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,32 +51,32 @@ impl State {
         }
     }
 
-    /// The state of that name.
+    /// Returns the state with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// Whether a cell in this state shows a value.
+    /// Returns true if a cell in this state has a value.
     #[must_use]
     pub fn shows(self) -> bool {
         matches!(self, Self::Ok | Self::Overridden)
     }
 }
 
-/// The value of a cell: nothing, one value, or the list of a one-to-many column.
+/// Value of a cell: nothing, one value, or the list of a one-to-many column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum CellValue {
     /// No value (every state but `ok` and `overridden`).
     Nothing,
     /// A single value.
     One(Value),
-    /// The values of a one-to-many column; an empty list is a value too.
+    /// Values of a one-to-many column; an empty list is also a value.
     Many(Vec<Value>),
 }
 
 impl CellValue {
-    /// As JSON: null, a scalar or an array.
+    /// Converts the value to JSON: null, a scalar or an array.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         match self {
@@ -86,7 +86,7 @@ impl CellValue {
         }
     }
 
-    /// From JSON: arrays are lists, null is nothing.
+    /// Converts JSON to a value: an array is a list, null is nothing.
     #[must_use]
     pub fn from_json(json: &serde_json::Value) -> Self {
         match json {
@@ -99,42 +99,42 @@ impl CellValue {
     }
 }
 
-/// What the note of a repair says before values that were left out of a list.
+/// Prefix of the values that were omitted from a list, in a repair note.
 pub const LEFT_OUT: &str = "left out: ";
 
-/// What was read out of a completion for one cell, after all checks.
+/// Answer for one cell, parsed from a completion and checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// How the cell stands.
+    /// State of the cell.
     pub state: State,
-    /// Its value; `Nothing` unless the state shows one.
+    /// Value; `Nothing` unless the state has one.
     pub value: CellValue,
-    /// The model's own words, kept where they differ from the value.
+    /// The model's original text, if it differs from the value.
     pub raw: Option<String>,
-    /// What was repaired on the way, in words.
+    /// Note about what was repaired.
     pub repair: Option<String>,
 }
 
 impl Answer {
-    /// A value that needed no repair.
+    /// Returns an answer with a value that needed no repair.
     #[must_use]
     pub fn ok(value: CellValue) -> Self {
         Self { state: State::Ok, value, raw: None, repair: None }
     }
 
-    /// A cell without a value, and the words that led there.
+    /// Returns an answer without a value, and the text that it came from.
     #[must_use]
     pub fn without_value(state: State, raw: impl Into<Option<String>>) -> Self {
         Self { state, value: CellValue::Nothing, raw: raw.into(), repair: None }
     }
 
-    /// Whether values of a list were left out because they are not allowed.
+    /// Returns true if values were omitted from a list because they are not allowed.
     #[must_use]
     pub fn leaves_out(&self) -> bool {
         self.repair.as_ref().is_some_and(|r| r.contains(LEFT_OUT))
     }
 
-    /// The same answer with a note of what was repaired.
+    /// Returns the answer with an additional note about a repair.
     #[must_use]
     pub fn repaired(mut self, note: &str, raw: &str) -> Self {
         self.repair = Some(match self.repair {
@@ -146,19 +146,19 @@ impl Answer {
     }
 }
 
-/// Cells by state.
+/// Number of cells by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally([u64; 7]);
 
 impl Tally {
-    /// Counts `n` more cells in a state.
+    /// Adds `n` cells in a state.
     pub fn add(&mut self, state: State, n: u64) {
         if let Some(at) = State::ALL.iter().position(|s| *s == state) {
             self.0[at] += n;
         }
     }
 
-    /// Counts at most `n` cells in a state; how many fewer these are now.
+    /// Reduces the count of a state to at most `n`; returns the difference.
     pub fn at_most(&mut self, state: State, n: u64) -> u64 {
         let Some(at) = State::ALL.iter().position(|s| *s == state) else { return 0 };
         let fewer = self.0[at].saturating_sub(n);
@@ -166,25 +166,25 @@ impl Tally {
         fewer
     }
 
-    /// The count of a state.
+    /// Returns the count of a state.
     #[must_use]
     pub fn get(&self, state: State) -> u64 {
         State::ALL.iter().position(|s| *s == state).map_or(0, |at| self.0[at])
     }
 
-    /// All cells.
+    /// Returns the number of all cells.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Cells that show no value.
+    /// Returns the number of cells without a value.
     #[must_use]
     pub fn without_value(&self) -> u64 {
         State::ALL.iter().filter(|s| !s.shows()).map(|s| self.get(*s)).sum()
     }
 
-    /// Cells that show no value although the model did not say that it does not know it.
+    /// Returns the number of cells without a value, except unknown ones.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.without_value() - self.get(State::Unknown)
@@ -197,7 +197,7 @@ impl Tally {
         }
     }
 
-    /// As the JSON object of the contracts: every state with its count.
+    /// Converts the tally to the JSON object of the contracts: every state with its count.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         State::ALL

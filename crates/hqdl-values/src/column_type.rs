@@ -1,4 +1,4 @@
-//! The types of columns and answers.
+//! Types of columns and answers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,8 @@ pub enum Type {
     Url,
 }
 
-/// What a type is, wherever it is told: a new type is a row here, and how its values
-/// are read (`hqdl_spec::coerce`).
+/// Properties of a type. A new type needs one of these, and a parser for its values
+/// (`hqdl_spec::coerce`).
 struct TypeRow {
     name: &'static str,
     sql: &'static str,
@@ -37,7 +37,7 @@ struct TypeRow {
 }
 
 impl Type {
-    /// All of them, as prompts tell their spellings.
+    /// All types, in the order in which prompts list their format hints.
     pub const ALL: [Self; 6] =
         [Self::Text, Self::Integer, Self::Real, Self::Date, Self::Boolean, Self::Url];
 
@@ -112,64 +112,66 @@ impl Type {
         }
     }
 
-    /// The name used in specs, prompts and fingerprints.
+    /// Returns the name used in specs, prompts and fingerprints.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.form().name
     }
 
-    /// The declared type of the published column. Dates and URLs are TEXT: a
-    /// declared type `DATE` has numeric affinity in `SQLite` and would turn the
-    /// year `2009` into a number.
+    /// Returns the declared `SQLite` type of the published column.
+    ///
+    /// Dates and URLs are TEXT: a declared type `DATE` has numeric affinity in `SQLite` and would
+    /// turn the year `2009` into a number.
     #[must_use]
     pub fn sql(self) -> &'static str {
         self.form().sql
     }
 
-    /// The same in `PostgreSQL`. A date may be a year, so it is a text there, too.
+    /// Returns the `PostgreSQL` type of the published column. A date may be only a year, so it is
+    /// text there, too.
     #[must_use]
     pub fn postgres(self) -> &'static str {
         self.form().postgres
     }
 
-    /// The type of a value in a JSON schema.
+    /// Returns the type of a value in a JSON schema.
     #[must_use]
     pub fn json(self) -> &'static str {
         self.form().json
     }
 
-    /// What calls say for it (`return_type=`), the usual word first; nothing, where they
-    /// do not.
+    /// Returns the names of the type in calls (`return_type=`), the usual one first; empty if calls
+    /// cannot request it.
     #[must_use]
     pub fn said(self) -> &'static [&'static str] {
         self.form().said
     }
 
-    /// How a model is told to write its values, where that is not plain.
+    /// Returns the instruction for how a model should write values, if the type needs one.
     #[must_use]
     pub fn spelling(self) -> Option<&'static str> {
         self.form().spelling
     }
 
-    /// Whether its values are stored as texts.
+    /// Returns true if values are stored as text.
     #[must_use]
     pub fn is_text(self) -> bool {
         self.form().sql == "TEXT"
     }
 
-    /// Whether its values have an order that means something.
+    /// Returns true if the order of values is meaningful.
     #[must_use]
     pub fn is_ordered(self) -> bool {
         self.form().ordered
     }
 
-    /// Tokens of a value in an answer: few, usual, many.
+    /// Returns a low, a typical and a high number of tokens of a value in an answer.
     #[must_use]
     pub fn tokens(self) -> [f64; 3] {
         self.form().tokens
     }
 
-    /// Tokens that an answer has room for, for each value.
+    /// Returns the number of tokens to reserve for each value of an answer.
     #[must_use]
     pub fn room(self) -> u64 {
         self.form().room

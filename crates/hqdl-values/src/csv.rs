@@ -1,9 +1,9 @@
-//! What readers of CSV files do not tell of them.
+//! Checks of CSV files that CSV readers do not make.
 
-/// The line, from 1, where a quoted field begins that has no end: a file that was cut off,
-/// which readers take for whole. `None` where all fields end.
+/// Returns the line (from 1) where an unclosed quoted field begins, or `None` if all fields are
+/// closed. CSV readers accept such a file, although it was probably truncated.
 ///
-/// As in RFC 4180: a field is quoted that begins with a quote, and two within are one.
+/// As in RFC 4180, a quoted field begins with a quote, and two quotes inside it mean one.
 #[must_use]
 pub fn unended_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
     let (mut line, mut began, mut at_start) = (1, None, true);
@@ -27,7 +27,7 @@ pub fn unended_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
     began
 }
 
-/// What is said of such a field.
+/// Error message for an unclosed field.
 pub const UNENDED: &str = "a quoted field begins here and has no end: the file is incomplete, or a quote inside the field is not doubled";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 /// Returns a number with commas between its thousands: "2,000".
 #[must_use]
@@ -14,7 +14,7 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
-/// Returns a number with its noun, in the plural unless it is one: "1 request", "2,000 requests".
+/// Returns a number with its noun, in the plural unless it is 1: "1 request", "2,000 requests".
 #[must_use]
 pub fn count_noun(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
@@ -34,8 +34,8 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Returns an amount in USD with four decimals, or with two significant digits if it is smaller
-/// than those show: "$0.0120", "$0.000034".
+/// Returns an amount in USD with four decimals, or with two significant digits if it is too small
+/// for four decimals: "$0.0120", "$0.000034".
 #[must_use]
 pub fn usd(amount: f64) -> String {
     if amount <= 0.0 || amount >= 0.001 || !amount.is_finite() {

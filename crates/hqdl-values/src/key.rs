@@ -1,34 +1,34 @@
-//! Semantic keys and fingerprints: the two halves of what a fact *is*.
+//! Semantic keys and fingerprints, which together identify a fact.
 //!
-//! A fact is found by *whom* it is about (the [`Entity`], a readable canonical
-//! form of the semantic key) and *what* it says (the [`Fingerprint`] of the
-//! column's meaning). Neither holds any prompt text, so rewording a prompt,
-//! reformatting a spec or moving to another database re-asks nothing.
+//! A fact is stored under its [`Entity`] (a readable canonical form of the semantic key) and the
+//! [`Fingerprint`] of its column's identity. Neither contains any prompt text, so rewording a
+//! prompt, reformatting a spec or moving to another database causes no new requests.
 
 use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
 
 use crate::value::Value;
 
-/// The canonical form of a semantic key: a JSON object of the key's columns,
-/// sorted by name, its values NFC, trimmed, with case kept and numbers in one
-/// spelling; NULL is `null`, distinct from `""`.
+/// Canonical form of a semantic key: a JSON object of the key's columns, sorted by name.
+///
+/// Values are NFC and trimmed; case is kept, numbers have one canonical form, and NULL is `null`,
+/// distinct from `""`.
 ///
 /// `{"full_name":"Bruce Wayne","superhero_name":"Batman"}`
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entity(String);
 
 impl Entity {
-    /// The readable text, which is also the cache key.
+    /// Returns the readable text, which is also the cache key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Reads an entity back from its text.
+    /// Parses an entity from its text.
     ///
     /// # Errors
-    /// When the text is no JSON object of strings and nulls.
+    /// Fails if the text is not a JSON object of strings and nulls.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let parts: std::collections::BTreeMap<String, Option<String>> = serde_json::from_str(text)?;
         Ok(Self(serde_json::to_string(&parts)?))
@@ -41,8 +41,7 @@ impl std::fmt::Display for Entity {
     }
 }
 
-/// The columns of a semantic key, in the spec's order, prepared for making
-/// entities quickly.
+/// Columns of a semantic key, in the spec's order, prepared for building entities quickly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<String>", into = "Vec<String>")]
 pub struct KeyColumns {
@@ -52,7 +51,7 @@ pub struct KeyColumns {
 }
 
 impl KeyColumns {
-    /// Key columns in the order the spec gives them.
+    /// Returns the key columns in the order of the spec.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
         let mut sorted: Vec<_> = names.iter().enumerate().map(|(i, n)| (i, quote(n))).collect();
@@ -60,13 +59,13 @@ impl KeyColumns {
         Self { names, sorted }
     }
 
-    /// The names, in the spec's order.
+    /// Returns the names, in the spec's order.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The entity that key `values` (in the spec's order) identify.
+    /// Returns the entity that key `values` (in the spec's order) identify.
     #[must_use]
     pub fn entity(&self, values: &[Value]) -> Entity {
         let mut text = String::with_capacity(64);
@@ -83,14 +82,14 @@ impl KeyColumns {
         Entity(text)
     }
 
-    /// What the text of every entity of this key begins with.
+    /// Returns the common prefix of the text of every entity of this key.
     #[must_use]
     pub fn prefix(&self) -> String {
         self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
     }
 
-    /// Whether every value already is in its canonical spelling, so that no
-    /// other spelling of the same entity can be this very one.
+    /// Returns true if every value is already in its canonical form, so that no other spelling of
+    /// the same entity can equal it.
     #[must_use]
     pub fn is_canonical(values: &[Value]) -> bool {
         values.iter().all(|v| match v {
@@ -98,7 +97,7 @@ impl KeyColumns {
                 v.canonical().as_deref() == Some(text.as_str()) && text.parse::<f64>().is_err()
             }
             Value::Null => true,
-            // A number and its text are one entity.
+            // A number and its text are the same entity.
             Value::Integer(_) | Value::Real(_) => false,
         })
     }
@@ -116,27 +115,28 @@ impl From<KeyColumns> for Vec<String> {
     }
 }
 
-/// A JSON string literal.
+/// Returns a JSON string literal.
 #[must_use]
 pub fn quote(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// What a column means: everything that, when it changes, makes the answers
-/// kept so far answers to another question. Limits, price, shots, format,
-/// rows per request and the order of things are not part of it. The *content*
-/// of the value list is not either: it is compared by [`ListHash`].
+/// Identity of a column: everything that, if it changes, makes the stored answers answers to a
+/// different question.
+///
+/// Limits, price, shots, format, rows per request and the order of things are not part of it.
+/// Neither is the *content* of the value list, which is compared by [`ListHash`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meaning {
     /// Names of the key columns, sorted.
     pub key: Vec<String>,
-    /// The column's name.
+    /// Column name.
     pub column: String,
-    /// The column's type (`text`, `integer`, …).
+    /// Column type (`text`, `integer`, …).
     #[serde(rename = "type")]
     pub kind: String,
-    /// The description, its white space folded.
+    /// Description, with whitespace normalized.
     pub about: String,
     /// Whether the cell is a list.
     pub many: bool,
@@ -149,7 +149,7 @@ pub struct Meaning {
 }
 
 impl Meaning {
-    /// The fingerprint of this meaning.
+    /// Returns the fingerprint of this identity.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let mut sorted = self.clone();
@@ -160,12 +160,12 @@ impl Meaning {
     }
 }
 
-/// Tagged hash of a column's meaning, e.g. `c1:0f3a…`.
+/// Tagged hash of a column's identity, e.g. `c1:0f3a…`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint(String);
 
 impl Fingerprint {
-    /// The printable form.
+    /// Returns the printable form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -178,7 +178,7 @@ impl std::fmt::Display for Fingerprint {
     }
 }
 
-/// Tagged hash of a value list's content; its order does not matter.
+/// Tagged hash of a value list's content, independent of its order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ListHash(String);
 
@@ -192,34 +192,34 @@ impl ListHash {
         Self(format!("l1:{}", tagged("hqdl value list v1", &sorted)))
     }
 
-    /// A hash that was printed before.
+    /// Returns the hash with a printed form.
     #[must_use]
     pub fn from_text(text: String) -> Self {
         Self(text)
     }
 
-    /// The printable form.
+    /// Returns the printable form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Hash of a prompt's text, e.g. `p1:77ab…`.
+/// Returns the hash of a prompt's text, e.g. `p1:77ab…`.
 #[must_use]
 pub fn prompt_hash(parts: &[&str]) -> String {
     format!("p1:{}", tagged("hqdl prompt v1", parts))
 }
 
-/// Tagged hash of texts that mean something together.
+/// Returns a tagged hash of several texts.
 #[must_use]
 pub fn tagged_text(context: &str, parts: &[String]) -> String {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     tagged(context, &parts)
 }
 
-/// 128 bits of blake3 under a context of its own; parts are length-prefixed so
-/// that moving a boundary changes the hash.
+/// Returns 128 bits of blake3 with a domain-separation context. Parts are length-prefixed, so that
+/// moving a boundary changes the hash.
 fn tagged(context: &str, parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     for part in parts {
@@ -229,7 +229,7 @@ fn tagged(context: &str, parts: &[&str]) -> String {
     hasher.finalize().to_hex().as_str()[..32].to_owned()
 }
 
-/// White space folded to single blanks, NFC.
+/// Normalizes whitespace to single spaces, and Unicode to NFC.
 fn fold(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").nfc().collect()
 }

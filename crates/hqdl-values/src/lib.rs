@@ -1,6 +1,5 @@
-//! The values that everything else is made of: SQL values, semantic keys, cells
-//! and their states, types, tokens, prices and usage, and problems with their
-//! place. No I/O.
+//! Basic types of all other crates: SQL values, semantic keys, cells and their states, types,
+//! tokens, prices and usage, and problems with their locations. No I/O.
 
 pub mod cell;
 mod column_type;

@@ -1,4 +1,4 @@
-//! What a model costs.
+//! Prices of models.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct LongPromptPrice {
     pub output: f64,
 }
 
-/// The rates of one request, in USD per million tokens.
+/// Rates of one request, in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenRates {
     /// Input tokens.
@@ -59,7 +59,7 @@ pub struct TokenRates {
 }
 
 impl PriceTable {
-    /// Returns the prices of a request that goes through the Batch API.
+    /// Returns the prices of a request sent through the Batch API.
     #[must_use]
     pub fn batched(&self) -> Self {
         let part = self.batch.unwrap_or(BATCH_PART);
@@ -72,7 +72,7 @@ impl PriceTable {
             batch_cached_input: None,
             above: self.above.map(|above| LongPromptPrice {
                 input: above.input * part,
-                // One price of cached input is known, that of short prompts.
+                // Only one price of cached input is known, that of short prompts.
                 cached_input: match self.batch_cached_input {
                     Some(_) => None,
                     None => above.cached_input.map(|c| c * part),
@@ -81,20 +81,20 @@ impl PriceTable {
                 output: above.output * part,
                 ..above
             }),
-            // A batch is a tier of its own.
+            // A batch is a service tier of its own.
             service_tier: None,
         }
     }
 
-    /// Returns whether requests cost anything: the price of a local model is 0.
+    /// Returns true if requests cost anything: the price of a local model is 0.
     #[must_use]
     pub fn bills(&self) -> bool {
         let rates = self.highest_rates(u64::MAX);
         rates.input > 0.0 || rates.output > 0.0
     }
 
-    /// Returns whether cache writes of a request with so many input tokens are billed at an assumed
-    /// rate: none is given.
+    /// Returns true if cache writes of a request with `input_tokens` are billed at an assumed rate,
+    /// because the price table has none.
     #[must_use]
     pub fn assumes_cache_write(&self, input_tokens: u64) -> bool {
         let given = match self.above.filter(|above| input_tokens > above.input_tokens) {
@@ -104,7 +104,7 @@ impl PriceTable {
         given.is_none() && self.rates(input_tokens).input > 0.0
     }
 
-    /// Returns the rates of a request with so many input tokens.
+    /// Returns the rates of a request with `input_tokens`.
     #[must_use]
     pub fn rates(&self, input_tokens: u64) -> TokenRates {
         let rates = match self.above.filter(|above| input_tokens > above.input_tokens) {
@@ -114,11 +114,11 @@ impl PriceTable {
         rates.times(self.service_tier.unwrap_or(1.0))
     }
 
-    /// Returns the highest rates that can apply to a request with at most so many input
-    /// tokens, each kind of input at the dearest.
+    /// Returns the highest rates that can apply to a request with at most `input_tokens`. Every
+    /// kind of input has the rate of the most expensive one.
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
-        // An endpoint may serve, and bill, another tier than the one that was requested.
+        // An endpoint may serve, and bill, another tier than the requested one.
         let standard = Self { service_tier: self.service_tier.map(|part| part.max(1.0)), ..*self };
         let (long, short) = (standard.rates(input_tokens), standard.rates(0));
         let input = [long, short]
@@ -155,11 +155,11 @@ fn rates(
     }
 }
 
-/// Price of a cache write relative to that of other input, where no price is given: what
+/// Price of a cache write relative to other input, if the price table has none: the factor that
 /// `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
 const CACHE_WRITE: f64 = 1.25;
 
-/// Note for a cost in which cache writes are billed, or reserved, at the assumed price.
+/// Note for a cost with cache writes that are billed, or reserved, at the assumed price.
 pub const ASSUMED_CACHE_WRITE: &str = "cache writes assumed at 1.25 × input";
 
 /// See [`PriceTable::batch`].

@@ -1,50 +1,49 @@
-//! What is wrong with a text that was written by hand (a spec, a query): a
-//! message, a place, what was expected. All problems of a spec are collected
-//! before any is shown.
+//! Problems in a text that a person wrote (a spec, a query): a message, a location and the expected
+//! content. All problems of a spec are collected before any is reported.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// How bad a problem is.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing runs until it is mended.
+    /// Nothing runs until it is fixed.
     Error,
-    /// Worth a look; the spec works.
+    /// The spec works, but the user should check it.
     Warning,
 }
 
-/// One thing that is wrong with a spec.
+/// Problem in a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What is wrong, naming the thing.
+    /// Message that names the item with the problem.
     pub message: String,
-    /// Where, as bytes of the spec's text; `None` for the whole file.
+    /// Byte range in the spec's text; `None` for the whole file.
     pub span: Option<Range<usize>>,
-    /// What was expected, beside the caret.
+    /// Expected content, shown next to the caret.
     pub label: String,
-    /// What to do about it.
+    /// How to fix it.
     pub help: Option<String>,
 }
 
-/// All that is wrong with one spec, with the text to show it in.
+/// All problems of one spec, with its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} has {} problem(s)", path.display(), problems.len())]
 pub struct Problems {
-    /// The spec's path as it was given.
+    /// Path of the spec as given by the user.
     pub path: PathBuf,
-    /// The spec's text.
+    /// Text of the spec.
     pub text: String,
-    /// The problems, in the order of the text.
+    /// Problems, in the order of the text.
     pub problems: Vec<Problem>,
 }
 
 impl Problems {
-    /// The problems with file, line, column and caret, one after another.
+    /// Formats all problems with file, line, column and caret.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
@@ -54,7 +53,7 @@ impl Problems {
         blocks.join("\n\n")
     }
 
-    /// Line and column (both from 1) of a problem, `None` for the whole file.
+    /// Returns the line and column (both from 1) of a problem, `None` for the whole file.
     #[must_use]
     pub fn place(&self, problem: &Problem) -> Option<(usize, usize)> {
         let start = problem.span.as_ref()?.start.min(self.text.len());
@@ -64,7 +63,7 @@ impl Problems {
         Some((line, column))
     }
 
-    /// As JSON, for `--json`.
+    /// Converts the problems to JSON, for `--json`.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         self.problems
@@ -85,7 +84,7 @@ impl Problems {
     }
 }
 
-/// One problem with its caret; a text that is no file has no `path`.
+/// Formats one problem with its caret. `path` is `None` if the text is not a file.
 #[must_use]
 pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Problem) -> String {
     let level = match problem.severity {
@@ -96,7 +95,7 @@ pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Pro
     let group: Group<'_> = match &problem.span {
         Some(span) => {
             let end = span.end.min(text.len());
-            // A caret under the first line of what is meant says enough.
+            // Mark only the first line of the span.
             let end = text
                 .get(span.start..end)
                 .and_then(|s| s.find('\n'))
@@ -118,7 +117,7 @@ pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Pro
     renderer.render(&[group])
 }
 
-/// The name among `known` that `wrong` was probably meant to be.
+/// Returns the name among `known` that is most similar to `wrong`, if it is similar enough.
 #[must_use]
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = wrong.to_lowercase();
@@ -126,11 +125,11 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     known
         .into_iter()
         .map(|name| (1 + name.len().min(wrong.len()) / 4, name.to_lowercase(), name))
-        // At least as far apart as they differ in length; a wrong name may be
-        // very long, and the exact distance takes space.
+        // The distance is at least the difference in length. Compare lengths first, because a wrong
+        // name may be very long and the exact distance needs memory.
         .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
         .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
-        // Half of a short name is another name.
+        // If half of a short name differs, it is another name.
         .filter(|(far, distance, _)| {
             distance <= far && *distance < length && (*distance < 2 || distance * 2 < length)
         })

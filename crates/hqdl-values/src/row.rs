@@ -1,10 +1,10 @@
-//! What is asked about: an entity's key, and what is told of it.
+//! Rows of a request: an entity's key, and its context.
 
 use serde::{Deserialize, Serialize};
 
 use crate::value::Value;
 
-/// A row to be asked about: its key and its context, as the source spells them.
+/// Row of a request: its key and its context, as written in the source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Values of the key columns, in the spec's order.

@@ -1,35 +1,37 @@
-//! Writing names and texts into SQL. Values of a model or a user never pass
-//! through here: they are bound as parameters.
+//! Quotes names and texts for SQL. Values from a model or a user never pass through these
+//! functions: they are bound as parameters.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-/// Makes a connection reject a double-quoted name that is no column, which `SQLite`
-/// otherwise reads as a text. Only for connections that run no SQL and read no view of a
-/// user: a view with `b = "x"` would fail.
+/// Makes a connection reject a double-quoted name that is not a column, which `SQLite` otherwise
+/// treats as a text.
+///
+/// Use it only for connections that run no SQL and read no view of a user: a view with `b = "x"`
+/// would fail.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Fails with the error of `SQLite`.
 pub fn refuse_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     Ok(())
 }
 
-/// A quoted identifier.
+/// Returns a quoted identifier.
 #[must_use]
 pub fn name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Quoted identifiers, joined by commas, each after `prefix`.
+/// Returns quoted identifiers, separated by commas, each after `prefix`.
 #[must_use]
 pub fn names<'a>(prefix: &str, all: impl IntoIterator<Item = &'a String>) -> String {
     let quoted: Vec<String> = all.into_iter().map(|n| format!("{prefix}{}", name(n))).collect();
     quoted.join(", ")
 }
 
-/// A quoted text literal, for names of things inside a view's text.
+/// Returns a quoted text literal, for names inside the text of a view.
 #[must_use]
 pub fn text(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))

@@ -1,41 +1,39 @@
-//! Counting tokens with the model's own tokenizer, offline. Models whose
-//! tokenizer is not known are estimated from bytes, and reports say so.
+//! Counts tokens offline with the model's own tokenizer. If the tokenizer is unknown, the count is
+//! estimated from the number of bytes, and reports mention it.
 
 use tiktoken_rs::CoreBPE;
 
-/// Bytes a token, for models whose tokenizer is not known.
+/// Bytes per token, for models with an unknown tokenizer.
 const BYTES_A_TOKEN: f64 = 3.5;
-/// Texts beyond this are estimated from their first part: a tokenizer is slow
-/// on megabytes and no plan needs more.
+/// Longer texts are estimated from their beginning, because a tokenizer is slow on megabytes and an
+/// estimate is enough for planning.
 const COUNTED_BYTES: usize = 1 << 20;
 
-/// Tokens that an endpoint may wrap around a prompt.
+/// Tokens that an endpoint may add around a prompt.
 const AROUND: u64 = 16;
 
-/// The most tokens of an image for models that say no rule: more than any published one
-/// comes to.
+/// Maximum tokens of an image for models without a published rule; more than any published maximum.
 const IMAGE: u64 = 50_000;
-/// What eight tiles of 512 × 512 pixels come to, the most that an image is cut into: it is
-/// scaled to fit 2048 × 2048 and then to a shorter side of 768, so that four by two are left.
+/// Returns the tokens of eight tiles of 512 × 512 pixels, the maximum for an image. It is scaled to
+/// fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two tiles.
 const fn tiles(base: u64, tile: u64) -> u64 {
     base + 8 * tile
 }
-/// What 1,536 patches of 32 × 32 pixels come to, the most that an image is cut into, times
-/// the model's factor, in hundredths.
+/// Returns the tokens of 1,536 patches of 32 × 32 pixels, the maximum for an image, times the
+/// model's factor, in hundredths.
 const fn patches(hundredths: u64) -> u64 {
     (1_536 * hundredths).div_ceil(100)
 }
-/// The most tokens of an image at high detail, which `auto` may mean, by the model's name
-/// or what it begins with before a hyphen; the first that fits.
+/// Maximum tokens of an image at high detail, which `auto` may select, by the model's name or its
+/// prefix before a hyphen; the first match applies.
 ///
-/// Sources: `OpenAI`, "Images and vision"
-/// (<https://platform.openai.com/docs/guides/images-vision>, "Calculating costs": tiles of
-/// gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, patches of gpt-4.1-mini, -nano, gpt-5-mini,
-/// -nano and o4-mini; it says patches of gpt-4.1, too, which are more than its tiles).
-/// Anthropic, "Vision" (<https://docs.anthropic.com/en/docs/build-with-claude/vision>:
-/// scaled down to about 1,600 tokens; of the models with a high resolution to 4,784).
-/// Newer models of `OpenAI` (from gpt-5.2 on) are patches without a limit that was found in
-/// writing, so they are among those without a rule.
+/// Sources: `OpenAI`, "Images and vision" (<https://platform.openai.com/docs/guides/images-vision>,
+/// "Calculating costs": tiles of gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, patches of
+/// gpt-4.1-mini, -nano, gpt-5-mini, -nano and o4-mini; it also lists patches of gpt-4.1, which are
+/// more than its tiles). Anthropic, "Vision"
+/// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>: scaled down to about 1,600
+/// tokens; models with a high resolution to 4,784). Newer models of `OpenAI` (from gpt-5.2 on) use
+/// patches without a published limit, so they are among the models without a rule.
 const IMAGES: [(&str, u64); 20] = [
     ("gpt-4o-mini", tiles(2_833, 5_667)),
     ("gpt-4o", tiles(85, 170)),
@@ -59,7 +57,7 @@ const IMAGES: [(&str, u64); 20] = [
     ("claude", 4_784),
 ];
 
-/// The most tokens that a model takes for an image, whatever its size.
+/// Returns the maximum tokens that a model uses for an image of any size.
 #[must_use]
 pub fn image_at_most(model: &str) -> u64 {
     let name = model.rsplit('/').next().unwrap_or(model);
@@ -68,28 +66,28 @@ pub fn image_at_most(model: &str) -> u64 {
     IMAGES.iter().find(|(start, _)| is(start)).map_or(IMAGE, |(_, most)| *most)
 }
 
-/// Counts the tokens of texts.
+/// Token counter.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {
-    /// The model's own.
+    /// The model's own tokenizer.
     Exact(&'static CoreBPE),
-    /// From the number of bytes.
+    /// Estimate from the number of bytes.
     Estimate,
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model. Loading a vocabulary takes about 0.2 s, once
-    /// a process, so ask for it only when there is something to count.
+    /// Returns the tokenizer of a model. Loading a vocabulary takes about 0.2 s, once per process,
+    /// so call it only if there is something to count.
     ///
-    /// Only vocabularies of models that still answer are in the binary (each is
+    /// The binary contains only vocabularies of models that are still available (each is
     /// megabytes); older models are estimated.
     #[must_use]
     pub fn of(model: &str) -> Self {
         use tiktoken_rs::tokenizer::Tokenizer as Name;
-        // Gateways write vendor/model.
+        // Gateways use names such as vendor/model.
         let name = model.rsplit('/').next().unwrap_or(model);
         match tiktoken_rs::tokenizer::get_tokenizer(name) {
-            // The harmony encoding differs in its special tokens alone.
+            // The harmony encoding differs only in its special tokens.
             Some(Name::O200kBase | Name::O200kHarmony) => {
                 Self::Exact(tiktoken_rs::o200k_base_singleton())
             }
@@ -98,41 +96,41 @@ impl Tokenizer {
         }
     }
 
-    /// Whether counts are the model's own.
+    /// Returns true if the counts are exact.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         matches!(self, Self::Exact(_))
     }
 
-    /// The most that so many tokens may be of a prompt that was counted here: with
-    /// what an endpoint wraps around it, too.
+    /// Returns the maximum tokens of a prompt whose local count is `counted`, including the tokens
+    /// that an endpoint adds around it.
     #[must_use]
     pub fn of_prompt_at_most(&self, counted: u64) -> u64 {
         self.at_most(counted + AROUND)
     }
 
-    /// What is counted here with room for a count of the endpoint's own: a tokenizer
-    /// that is only guessed may be wrong by much.
+    /// Returns the maximum tokens that an endpoint may count for `counted` local tokens. An
+    /// estimate may be off by half.
     #[must_use]
     pub fn at_most(&self, counted: u64) -> u64 {
         if self.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
     }
 
-    /// The least that a text counted here can be by a count of the endpoint's own: no
-    /// tokenizer makes tokens of seven bytes on average.
+    /// Returns the minimum tokens that an endpoint may count for `counted` local tokens: no
+    /// tokenizer averages seven bytes per token.
     #[must_use]
     pub fn at_least(&self, counted: u64) -> u64 {
         if self.is_exact() { counted } else { counted / 2 }
     }
 
-    /// The least that an endpoint can plausibly report for so many tokens: half, or a quarter where
-    /// the tokenizer is only estimated.
+    /// Returns the minimum usage that an endpoint can plausibly report for `counted` tokens: half,
+    /// or a quarter if the tokenizer is only estimated.
     #[must_use]
     pub fn least_report(&self, counted: u64) -> u64 {
         counted / if self.is_exact() { 2 } else { 4 }
     }
 
-    /// The number of tokens of a text.
+    /// Returns the number of tokens of a text.
     #[must_use]
     pub fn count(&self, text: &str) -> u64 {
         match self {

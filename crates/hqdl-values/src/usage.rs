@@ -1,4 +1,4 @@
-//! What is used: requests, tokens, money.
+//! Usage: requests, tokens, money.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use crate::price::ASSUMED_CACHE_WRITE;
 pub struct Tokens {
     /// Input tokens.
     pub input: u64,
-    /// Those of them that the endpoint had cached.
+    /// Input tokens read from the endpoint's cache.
     pub cached_input: u64,
-    /// Those of them that the endpoint wrote to its prompt cache.
+    /// Input tokens that the endpoint wrote to its prompt cache.
     pub cache_write: u64,
     /// Output tokens.
     pub output: u64,
 }
 
 impl Tokens {
-    /// What they cost, in USD.
+    /// Returns the cost in USD.
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
         let rates = price.rates(self.input);
@@ -34,7 +34,7 @@ impl Tokens {
     }
 }
 
-/// Money and tokens spent, or to be spent.
+/// Money and tokens, either spent or reserved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// USD.
@@ -44,8 +44,8 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Returns the most that a request with so many tokens can cost: every kind of token at
-    /// the highest rate that can apply to it.
+    /// Returns the maximum cost of a request: every kind of token at the highest rate that can
+    /// apply to it.
     #[must_use]
     pub fn worst(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
         let usd = price.map_or(0.0, |price| {
@@ -55,7 +55,7 @@ impl Spent {
         Self { usd, tokens: input + output }
     }
 
-    /// What tokens amount to at a price.
+    /// Returns the tokens and their cost.
     #[must_use]
     pub fn of(tokens: Tokens, price: Option<&PriceTable>) -> Self {
         Self { usd: price.map_or(0.0, |p| tokens.cost(p)), tokens: tokens.input + tokens.output }
@@ -65,32 +65,31 @@ impl Spent {
 /// Requests that may have been billed without an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Doubt {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// What they have cost at the most.
+    /// Maximum cost of these requests.
     pub most: Spent,
 }
 
-/// What a run has used.
+/// Usage of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Requests that got a reply.
+    /// Requests with a reply.
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
-    /// Those of them that the endpoint had cached.
+    /// Input tokens read from the endpoint's cache.
     pub cached_input_tokens: u64,
-    /// Those of them that were written to the endpoint's prompt cache and billed at an assumed
-    /// rate.
+    /// Input tokens that were written to the endpoint's prompt cache and billed at an assumed rate.
     pub assumed_cache_writes: u64,
     /// Output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
 }
 
 impl Usage {
-    /// Counts one more request at its price.
+    /// Adds one request at its price.
     pub fn add(&mut self, tokens: Tokens, price: Option<&PriceTable>) {
         self.requests += 1;
         self.input_tokens += tokens.input;
@@ -102,13 +101,13 @@ impl Usage {
         self.cost_usd += price.map_or(0.0, |price| tokens.cost(price));
     }
 
-    /// Returns a note if a part of the cost is assumed.
+    /// Returns a note if part of the cost is assumed.
     #[must_use]
     pub fn price_note(&self) -> Option<String> {
         (self.assumed_cache_writes > 0).then(|| ASSUMED_CACHE_WRITE.to_owned())
     }
 
-    /// Adds what else was used.
+    /// Adds another usage to this one.
     pub fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.input_tokens += other.input_tokens;
@@ -119,24 +118,23 @@ impl Usage {
     }
 }
 
-/// What one column has used. A request for several columns is shared by them
-/// evenly, as it is by their cells.
+/// Usage of one column. A request for several columns is divided evenly among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ColumnUsage {
-    /// Cells that ended, by state.
+    /// Finished cells, by state.
     pub cells: Tally,
-    /// Requests that asked for it, alone or with others.
+    /// Requests that included the column.
     pub requests: u64,
-    /// Its share of the input tokens.
+    /// Share of the input tokens.
     pub input_tokens: f64,
-    /// Its share of the output tokens.
+    /// Share of the output tokens.
     pub output_tokens: f64,
-    /// Its share of the price, in USD.
+    /// Share of the cost, in USD.
     pub cost_usd: f64,
 }
 
 impl ColumnUsage {
-    /// Adds what else it used.
+    /// Adds another usage of the column to this one.
     pub fn merge(&mut self, other: &Self) {
         self.cells.merge(&other.cells);
         self.requests += other.requests;
@@ -145,8 +143,8 @@ impl ColumnUsage {
         self.cost_usd += other.cost_usd;
     }
 
-    /// Counts one more request that asked for so many columns, this one among
-    /// them, and how this one's cells ended.
+    /// Adds one request for `columns` columns, including this one, and the results of this column's
+    /// cells.
     pub fn add(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {
         let share = 1.0 / columns.max(1) as f64;
         self.cells.merge(cells);

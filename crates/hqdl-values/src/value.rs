@@ -1,8 +1,8 @@
-//! A SQL value as a key or a cell holds it, and when two of them are the same.
+//! SQL values of keys and cells, and their canonical forms.
 //!
-//! There is no blob here: bytes mean nothing to a language model, so a key or a
-//! context column that holds a blob, or text that is not UTF-8, is reported
-//! where it is read ([`Unreadable`]) and never becomes a `Value`.
+//! There are no blobs: a language model cannot use bytes, so a blob in a key or a context column,
+//! or text that is not UTF-8, is reported where it is read ([`Unreadable`]) and never becomes a
+//! `Value`.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// One SQL value that can be shown to a model and written back to `SQLite`.
+/// SQL value that can be shown to a model and written back to `SQLite`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// SQL NULL; distinct from the empty text.
@@ -23,22 +23,22 @@ pub enum Value {
     Text(String),
 }
 
-/// Why a value in a database cannot be shown to a model.
+/// Reason why a value in a database cannot be shown to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// The cell holds a blob.
+    /// The cell contains a blob.
     #[error("a blob")]
     Blob,
-    /// The cell holds text that is not UTF-8.
+    /// The cell contains text that is not UTF-8.
     #[error("text that is not UTF-8")]
     NotUtf8,
 }
 
 impl Value {
-    /// Reads a value out of `SQLite`.
+    /// Converts a value of `SQLite`.
     ///
     /// # Errors
-    /// [`Unreadable`] for blobs and for text that is not UTF-8.
+    /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
     pub fn read(value: ValueRef<'_>) -> Result<Self, Unreadable> {
         match value {
             ValueRef::Null => Ok(Self::Null),
@@ -52,8 +52,8 @@ impl Value {
         }
     }
 
-    /// The value as text, `None` for NULL; numbers in their one spelling
-    /// (`1` and `1.0` are the same entity, and so is the text `1`).
+    /// Returns the value as text, `None` for NULL. Numbers have one canonical form (`1` and `1.0`
+    /// are the same entity, and so is the text `1`).
     #[must_use]
     pub fn text(&self) -> Option<Cow<'_, str>> {
         match self {
@@ -64,7 +64,7 @@ impl Value {
         }
     }
 
-    /// The canonical text of a key component: Unicode NFC, trimmed, case kept.
+    /// Returns the canonical text of a key part: Unicode NFC, trimmed, case kept.
     #[must_use]
     pub fn canonical(&self) -> Option<Cow<'_, str>> {
         match self {
@@ -80,8 +80,8 @@ impl Value {
         }
     }
 
-    /// The value as JSON, as it stands in prompts, exports and bookkeeping. JSON has no
-    /// infinite numbers: they are their text, since null would be no value.
+    /// Converts the value to JSON, as used in prompts, exports and bookkeeping. JSON has no
+    /// infinite numbers, so they become text; null would mean no value.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         match self {
@@ -93,7 +93,7 @@ impl Value {
         }
     }
 
-    /// The value a JSON scalar stands for; arrays and objects become their text.
+    /// Converts a JSON scalar to a value; arrays and objects become their text.
     #[must_use]
     pub fn from_json(json: &serde_json::Value) -> Self {
         match json {
@@ -110,8 +110,7 @@ impl Value {
     }
 }
 
-/// The shortest decimal that reads back as `r`; whole numbers without a point,
-/// and one zero.
+/// Returns the shortest decimal that parses as `r`. Whole numbers have no point, and -0 becomes 0.
 fn spell(r: f64) -> String {
     format!("{}", r + 0.0)
 }
@@ -140,7 +139,7 @@ impl From<String> for Value {
 }
 
 impl std::fmt::Display for Value {
-    /// As a person reads it: NULL by name, text bare.
+    /// Formats the value for people: NULL by name, text without quotes.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text().unwrap_or(Cow::Borrowed("NULL")))
     }

@@ -1,13 +1,13 @@
-//! Rows on their way out: the forms a result is printed in. Each writes a row
-//! when it comes, so a result may be larger than memory.
+//! Output formats of query results. Each writes a row as soon as it arrives, so a result may be
+//! larger than memory.
 //!
-//! | form | NULL | blob | else |
+//! | format | NULL | blob | else |
 //! |---|---|---|---|
 //! | csv | nothing | `X'0A'` | RFC 4180's quotes, lines that end in LF |
 //! | json | `null` | `{"blob": "0a"}` | `{"columns", "rows", "meta"}`, or `"error"` for `"meta"` |
-//! | jsonl | `null` | `{"blob": "0a"}` | an object a row; a repeated name gets `_2` |
+//! | jsonl | `null` | `{"blob": "0a"}` | one object per row; a repeated name gets `_2` |
 //! | markdown | `NULL` | `X'0A'` | newlines as `<br>` |
-//! | table | `NULL` | `X'0A'` | see [`table`](crate::cli::table) |
+//! | table | `NULL` | `X'0A'` | see [`table`] |
 
 pub(in crate::cli) mod table;
 
@@ -38,22 +38,21 @@ pub enum RowsFormat {
     Markdown,
 }
 
-/// A sink that is told how the query ended.
+/// A sink that is also notified of the query's end.
 pub trait RowsOut: Sink {
-    /// Ends the output: all is written, or the query failed; gives back whether
-    /// the end is told there. Its `meta` is the smoothie's, or the failure's.
+    /// Ends the output: all rows were written, or the query failed. The argument is the query's
+    /// metadata or the failure. Returns true if the output contains it.
     fn close(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
         Ok(false)
     }
 }
 
-/// Where output goes.
 pub type Out = Box<dyn Write + Send>;
 
-/// Rows to stdout.
+/// Returns a writer of rows to stdout.
 pub fn to_stdout(format: RowsFormat) -> Box<dyn RowsOut> {
     let stdout = std::io::stdout();
-    // On a terminal a row is seen when it comes; elsewhere many go together.
+    // On a terminal, flush after each row; otherwise write in large blocks.
     let live = stdout.is_terminal();
     let out: Out = if live {
         Box::new(LineWriter::new(stdout))
@@ -63,7 +62,7 @@ pub fn to_stdout(format: RowsFormat) -> Box<dyn RowsOut> {
     to(format, out, live)
 }
 
-/// Rows to anything that takes bytes; `live` shows each at once.
+/// Returns a writer of rows to `out`, which can flush after each row.
 pub fn to(format: RowsFormat, out: Out, live: bool) -> Box<dyn RowsOut> {
     match format {
         RowsFormat::Table => Box::new(TextTable::new(out)),
@@ -84,15 +83,14 @@ impl Csv {
         self.out.write_field(field).map_err(plain)
     }
 
-    /// Ends a record; the writer has a buffer of its own.
+    /// Ends a record. Flushes explicitly on a terminal, because the csv writer has its own buffer.
     fn end(&mut self) -> Result<()> {
         self.out.write_record(None::<&[u8]>).map_err(plain)?;
         if self.live { self.out.flush() } else { Ok(()) }
     }
 }
 
-/// The system's error in one of the csv crate's: its kind tells a reader that
-/// went away.
+/// Returns the I/O error inside a csv error, so that callers can recognize a closed pipe.
 fn plain(error: csv::Error) -> std::io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -112,7 +110,7 @@ impl Sink for Csv {
         for value in row {
             match value {
                 ValueRef::Null => self.field("")?,
-                // The very bytes, also when they are no UTF-8.
+                // Write the bytes unchanged, even if they are not UTF-8.
                 ValueRef::Text(bytes) => self.field(bytes)?,
                 other => self.field(text(*other))?,
             }
@@ -128,7 +126,7 @@ impl Sink for Csv {
 /// `{"columns": […], "rows": [[…], …], "meta": {…}}`, on one line.
 struct JsonObject {
     out: Out,
-    /// How many rows were written; `None` before the columns.
+    /// Number of rows written; `None` before the columns.
     rows: Option<u64>,
 }
 
@@ -139,7 +137,7 @@ impl RowsOut for JsonObject {
         }
         match end {
             Ok(meta) => writeln!(self.out, "],\"meta\":{meta}}}")?,
-            // What was begun stays one object that can be read.
+            // Close the object that was begun, so that it stays valid JSON.
             Err(error) => writeln!(self.out, "],\"error\":{error}}}")?,
         }
         self.out.flush()?;
@@ -174,7 +172,7 @@ impl Sink for JsonObject {
 
 struct JsonLines {
     out: Out,
-    /// The names as JSON, all different.
+    /// Distinct column names, encoded as JSON.
     names: Vec<String>,
 }
 
@@ -199,7 +197,7 @@ impl Sink for JsonLines {
     }
 }
 
-/// Names, of which the second `x` is `x_2`, or the next that is free.
+/// Makes names distinct: the second `x` becomes `x_2`, or the next free number.
 fn distinct(names: &[String]) -> Vec<String> {
     let mut taken: HashSet<String> = HashSet::new();
     let name = |name: &String| {
@@ -246,7 +244,7 @@ impl Sink for Markdown {
     }
 }
 
-/// A text that Markdown leaves as it is, on one line.
+/// Escapes a text for Markdown, on one line.
 fn unmarked(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.replace("\r\n", "\n").chars() {

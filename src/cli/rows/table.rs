@@ -1,7 +1,6 @@
-//! Rows as aligned columns. The first rows are held back to learn how wide
-//! columns are; from then on each goes out at once, and one that is wider
-//! pushes the rest of its line aside. Nothing is cut, nothing wraps; what would
-//! leave the line or steer the terminal is written as an escape.
+//! Rows as aligned columns. The first rows are buffered to compute the column widths; after that
+//! each row is written at once, and a wider value shifts the rest of its line. Nothing is truncated
+//! or wrapped. Characters that would break the line or control the terminal are escaped.
 
 use std::io::{Result, Write};
 
@@ -12,27 +11,27 @@ use crate::cli::rows::{Out, RowsOut};
 use crate::query::Sink;
 use crate::query::json::text;
 
-/// Rows held back, at most,
+/// Maximum number of buffered rows.
 const ROWS: usize = 1000;
-/// and bytes in them.
+/// Maximum number of buffered bytes.
 const BYTES: usize = 1 << 22;
-/// A column is not made wider than this for the sake of one long value.
+/// Maximum width that one long value can give to a column.
 const WIDEST: usize = 80;
 
-/// Rows as aligned columns.
+/// Writer of rows as aligned columns.
 pub struct TextTable {
     out: Out,
     names: Vec<String>,
     waiting: Vec<Vec<TextCell>>,
     bytes: usize,
-    /// How the columns stand, once it is known.
+    /// Layout of the columns, once it is computed.
     columns: Option<Vec<TextColumn>>,
 }
 
 #[derive(Clone, Copy)]
 struct TextColumn {
     width: usize,
-    /// Whether it holds numbers: its name and its NULLs stand right, too.
+    /// Whether the column contains numbers; if so, its name and NULLs are right-aligned, too.
     numbers: bool,
 }
 
@@ -54,19 +53,19 @@ impl TextCell {
         }
     }
 
-    /// The name of a column, which stands as its NULLs do.
+    /// Returns the cell of a column name, which is aligned like NULL.
     fn name(name: &str) -> Self {
         Self { text: name.to_owned(), number: false, null: true }
     }
 }
 
 impl TextTable {
-    /// A table that goes to `out`.
+    /// Returns a table that is written to `out`.
     pub fn new(out: Out) -> Self {
         Self { out, names: Vec::new(), waiting: Vec::new(), bytes: 0, columns: None }
     }
 
-    /// Learns how the columns stand, and writes all that waited.
+    /// Computes the layout and writes all buffered rows.
     fn settle(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         let column = |(n, name): (usize, &String)| {
@@ -88,7 +87,7 @@ impl TextTable {
     }
 }
 
-/// Writes a line.
+/// Writes one row, without trailing spaces.
 fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()> {
     let mut blank = 0;
     for (n, (column, TextCell { text, number, null })) in columns.iter().zip(cells).enumerate() {
@@ -98,7 +97,7 @@ fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()>
         let pad = column.width.saturating_sub(text.width());
         let right = *number || (*null && column.numbers);
         let (before, after) = if right { (pad, 0) } else { (0, pad) };
-        // Blanks at the end of a line are never written.
+        // Spaces are written only when text follows them.
         if text.is_empty() {
             blank += before;
         } else {
@@ -136,8 +135,8 @@ impl Sink for TextTable {
     }
 }
 
-/// A text on one line, without anything that steers a terminal or turns the
-/// direction of what follows.
+/// Escapes a text to one line, without characters that control the terminal or change the text
+/// direction.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

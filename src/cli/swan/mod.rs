@@ -82,7 +82,7 @@ impl ScoreFlags {
     }
 }
 
-/// A run as tables name it.
+/// Returns a run's name in tables.
 fn name(run: &Scored) -> String {
     run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
 }

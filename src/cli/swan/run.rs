@@ -96,7 +96,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let mut flags = options.flags.clone();
     let out = options.out.clone().unwrap_or_else(|| default_out(&name, mode, options, &draft));
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
-    // Facts do not know with how many examples they were asked for.
+    // The cache key of a fact does not contain the number of examples.
     if session::server(&flags.cache).is_some() {
         return Err(Failure::input(
             "the benchmark stores its facts in one directory per number of examples",
@@ -224,7 +224,7 @@ fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(),
     ))
 }
 
-/// The spec, with the database that is asked about.
+/// Returns the spec, with its database replaced by `--db`.
 fn draft(options: &Options) -> Result<Draft, Failure> {
     let mut draft = match (&options.spec, &options.flags.db) {
         (Some(spec), _) => Draft::read(spec)?,
@@ -273,7 +273,7 @@ fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> Path
     ))
 }
 
-/// The same file from every working directory.
+/// Returns a path that is valid in every working directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -282,7 +282,7 @@ fn say(line: &RecordLine) {
     anstream::println!("{}", serde_json::to_string(line).unwrap_or_default());
 }
 
-/// Says how the run ended; gives the exit code.
+/// Prints the summary of a run and returns the exit code.
 fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
     if !talk.json && !talk.quiet {
         let cost = &ended.cost;

@@ -35,7 +35,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line a run.
+/// Returns a table with one row per run.
 fn summary(scored: &[Scored]) -> Table {
     let header = [
         "run",
@@ -77,7 +77,7 @@ fn summary(scored: &[Scored]) -> Table {
     table
 }
 
-/// A line a question.
+/// Returns a table with one row per question.
 fn questions(run: &Scored) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);

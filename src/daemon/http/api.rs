@@ -1,4 +1,4 @@
-//! What the daemon is and does: status, specs, plans, runs, why, overrides.
+//! Status, specs, plans, runs, provenance and overrides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::session::override_cell;
 
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
-/// `GET /healthz`: it is alive.
+/// `GET /healthz`
 pub(super) async fn health() -> &'static str {
     "ok\n"
 }
@@ -69,29 +69,29 @@ fn missing_spec(shop: &HttpState, name: &str) -> HttpRefusal {
     HttpRefusal { status: StatusCode::NOT_FOUND, failure }
 }
 
-/// What to ask, of all that is missing.
+/// Cells to ask for.
 #[derive(Debug, Default, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WantedCells {
     /// The spec; may be left out when there is one only.
     pub(super) spec: Option<String>,
-    /// Ask for the first so many keys that lack something.
+    /// Ask only about the first N keys with missing cells.
     limit: Option<u64>,
     /// Ask for these columns only.
     columns: Option<Vec<String>>,
-    /// Ask only for keys of source rows for which this SQL holds.
+    /// Ask only about keys of source rows that match this SQL condition.
     #[serde(rename = "where")]
     filter: Option<String>,
-    /// Ask again for these columns, whatever is known.
+    /// Ask again for all cells of these columns.
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.
     retry_failed: bool,
-    /// USD that the run may spend, instead of the spec's word.
+    /// Budget of the run in USD, instead of the spec's.
     budget: Option<f64>,
-    /// Seconds that the database may take to find the keys for which `where` holds,
-    /// and over a plan [default: 30, at most 600].
+    /// Time limit in seconds for the database to find the keys that match `where`, and to plan
+    /// [default: 30, at most 600].
     timeout: Option<f64>,
-    /// Answer when the run has ended.
+    /// Respond only when the run has ended.
     wait: bool,
 }
 
@@ -107,7 +107,7 @@ impl WantedCells {
     }
 }
 
-/// `POST /v1/plan`: what would be asked, and its price.
+/// `POST /v1/plan`: returns what a run would ask, and its price.
 pub(super) async fn plan(
     State(shop): State<HttpState>,
     headers: HeaderMap,
@@ -172,13 +172,13 @@ fn missing_run(id: u64) -> HttpRefusal {
     )
 }
 
-/// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
+/// `DELETE /v1/runs/{run}`: ends the run; everything answered is kept.
 pub(super) async fn interrupt(State(shop): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
     shop.interrupt(id).await?;
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
 
-/// `POST /v1/runs`: the go.
+/// `POST /v1/runs`: approves and starts a run.
 pub(super) async fn start(
     State(shop): State<HttpState>,
     headers: HeaderMap,
@@ -204,14 +204,14 @@ pub(super) async fn start(
     Ok((StatusCode::OK, axum::Json(run.to_json())))
 }
 
-/// A run that was begun for a client.
+/// A run that was started for a client.
 pub(super) struct Begun {
     pub(super) id: u64,
     ended: oneshot::Receiver<()>,
 }
 
 impl Begun {
-    /// Waits for its end.
+    /// Waits for the end of the run.
     pub(super) async fn end(self, shop: &HttpState) -> Result<Arc<RunStatus>, HttpRefusal> {
         let Ok(()) = self.ended.await else { return Err(ending().into()) };
         let run = shop.house.status.borrow().run(self.id).cloned();
@@ -220,7 +220,7 @@ impl Begun {
 }
 
 impl HttpState {
-    /// Has the loop end a run.
+    /// Interrupts a run through the loop.
     pub(super) async fn interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
         let (reply, told) = oneshot::channel();
         let _ = self.house.events.send(DaemonEvent::Interrupt(id, reply)).await;
@@ -234,7 +234,7 @@ impl HttpState {
         }
     }
 
-    /// Has the loop begin a run.
+    /// Starts a run through the loop.
     pub(super) async fn begin(
         &self,
         spec: &str,
@@ -268,7 +268,7 @@ pub(super) async fn why(
     Ok(axum::Json(json!({ "cells": cells.iter().map(Origin::to_json).collect::<Vec<_>>() })))
 }
 
-/// Where a cell came from, as `why` asks for it.
+/// Returns the provenance of a cell. `asked` holds the query parameters of `/v1/why`.
 pub(super) async fn origins(
     shop: &HttpState,
     asked: Vec<(String, String)>,
@@ -327,7 +327,7 @@ fn cell(
     Ok(cells)
 }
 
-/// A person's word about a cell.
+/// An override of a cell.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OverrideWord {
@@ -339,18 +339,18 @@ pub(super) struct OverrideWord {
     pub(super) key: Vec<String>,
     /// The column.
     pub(super) column: String,
-    /// The value; `|` between the values of a list. Not for DELETE.
+    /// The value; `|` separates the values of a list. Not for DELETE.
     #[serde(default)]
     pub(super) value: String,
-    /// Why.
+    /// Reason, stored with the value.
     #[serde(default)]
     pub(super) note: String,
-    /// Say it even of a key that no source has, or beyond the value list.
+    /// Accept a key that no source has, or a value outside the value list.
     #[serde(default)]
     pub(super) force: bool,
 }
 
-/// `POST /v1/overrides`: a person's word beats the model's.
+/// `POST /v1/overrides`: sets a value that wins over the model's answer.
 pub(super) async fn set(
     State(shop): State<HttpState>,
     headers: HeaderMap,
@@ -361,7 +361,7 @@ pub(super) async fn set(
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
-/// `DELETE /v1/overrides`: the model's word counts again.
+/// `DELETE /v1/overrides`: makes the model's answer count again.
 pub(super) async fn unset(
     State(shop): State<HttpState>,
     headers: HeaderMap,
@@ -373,7 +373,7 @@ pub(super) async fn unset(
 }
 
 impl HttpState {
-    /// Sets an override or takes it back; the loop is told at once.
+    /// Sets or removes an override, and notifies the loop.
     pub(super) async fn override_cell(
         &self,
         word: OverrideWord,

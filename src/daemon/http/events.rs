@@ -1,6 +1,5 @@
-//! `/v1/runs/events`: what happens, as server-sent events. `run` and `spec` carry
-//! the same objects as `/v1/runs` and `/v1/specs`; `missed` says that a slow
-//! reader missed some and should look again.
+//! `/v1/runs/events`: server-sent events. `run` and `spec` carry the same objects as `/v1/runs` and
+//! `/v1/specs`. `missed` means that a slow reader missed some events and should reload.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use super::HttpState;
 use super::reply::HttpRefusal;
 use crate::daemon::metrics::Counted;
 
-/// How often a silent stream shows that it is alive.
+/// Interval of keep-alive messages on a silent stream.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// `GET /v1/runs/events`
@@ -46,7 +45,7 @@ pub(super) async fn stream(
     Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(ALIVE).text("alive")))
 }
 
-/// An event as it is sent.
+/// Returns a server-sent event.
 pub(in crate::daemon) fn told(event: &str, data: &Json) -> Event {
     Event::default().event(event).data(data.to_string())
 }

@@ -1,4 +1,4 @@
-//! `/v1/facts`: what is known of some entities, and asking for what is not.
+//! `/v1/facts`: returns the known facts of some entities, and asks for the missing ones.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::spec::Expansion;
 use crate::sql;
 use crate::value::Value;
 
-/// Keys of one request.
+/// Maximum number of keys per request.
 const MOST: usize = 1000;
 
-/// Some cells.
+/// Cells to look up.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AskedCells {
@@ -42,7 +42,7 @@ pub(super) struct AskedCells {
     /// Ask the model for what is missing, for keys that the source has.
     #[serde(default)]
     fill: bool,
-    /// USD that this may spend, instead of the spec's word.
+    /// Budget of the request in USD, instead of the spec's.
     budget: Option<f64>,
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn look_up(
     Ok(axum::Json(json!({ "spec": name, "expansion": expansion, "run": run, "facts": found })))
 }
 
-/// Cells that were asked for, checked.
+/// Requested cells, checked.
 #[derive(Clone)]
 struct Cells {
     loaded: Arc<ActiveSpec>,
@@ -126,7 +126,7 @@ impl Cells {
         &self.loaded.spec.expansions[self.expansion]
     }
 
-    /// What is known now.
+    /// Returns the facts that are known now.
     async fn find(&self, shop: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
         let (served, _) = shop.house.clients.begin();
         let place = shop.look().await?;
@@ -167,7 +167,7 @@ impl Cells {
         self.keys.iter().map(entity).collect()
     }
 
-    /// These cells, as a run asks for them.
+    /// Returns the selection of these cells for a run.
     fn selection(&self) -> Selection {
         let expansion = self.expansion();
         let mut filter = String::from("EXISTS (SELECT 1 FROM (VALUES ");
@@ -210,7 +210,7 @@ fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
     Ok(parts.into_iter().map(Value::from_json).collect())
 }
 
-/// A value in a condition, which takes no parameters.
+/// Formats a value as an SQL literal, because a condition takes no parameters.
 fn literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),

@@ -1,5 +1,5 @@
-//! Who may ask: the `Host` header (a page of another site could have its name
-//! point here), the origin of what changes something, and the token.
+//! Access checks: the `Host` header (another site could point its own name at this address), the
+//! origin of changes, and the token.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -16,14 +16,14 @@ use super::client_limits::Client;
 use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
-/// What pages may do: nothing but show what comes from here.
+/// Content security policy: pages may load only what this server sends.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Lets a request in, or says why not; counts it.
+/// Admits a request or rejects it with a reason, and counts it.
 pub(super) async fn check(State(shop): State<HttpState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
-    // Only routes that are there have a name; strangers' paths are one.
+    // Unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
     let route = super::openapi::name(route.as_deref().unwrap_or_default());
     let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
@@ -53,7 +53,7 @@ fn find_client(shop: &HttpState, request: &Request) -> Client {
     }
 }
 
-/// Sets the headers that every response has.
+/// Sets the headers of every response.
 pub(super) async fn harden(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -97,7 +97,7 @@ fn let_in(
         }
     }
     let Some(token) = &shop.house.settings.token else { return Ok(()) };
-    // Whether it is alive is no secret.
+    // Health checks need no token.
     if route == "/healthz" {
         return Ok(());
     }
@@ -117,8 +117,8 @@ fn let_in(
     }
 }
 
-/// Whether a `Host` header names this daemon: an address, `localhost`, or a name
-/// it was given. On loopback, only an address of loopback.
+/// Returns true if a `Host` header names this daemon: an address, `localhost`, or a configured
+/// name. A daemon on loopback accepts only loopback addresses.
 fn is_ours(host: &str, names: &[String], listens: IpAddr) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -131,7 +131,7 @@ fn is_ours(host: &str, names: &[String], listens: IpAddr) -> bool {
     name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || !listens.is_loopback())
 }
 
-/// The token in an `Authorization` header: a bearer's, or a browser's password.
+/// Returns the token of an `Authorization` header: a bearer token, or a browser's password.
 fn shown(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -144,7 +144,7 @@ fn shown(value: &str) -> Option<String> {
     Some(pair.split_once(':')?.1.to_owned())
 }
 
-/// Reads base64; `None` for what is none.
+/// Decodes base64, or returns `None`.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut held) = (0u32, 0);
@@ -167,7 +167,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Compares without telling by its time how much is the same.
+/// Compares in a time that does not depend on the common prefix.
 fn same(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

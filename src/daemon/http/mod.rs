@@ -1,8 +1,7 @@
-//! HTTP: every client that is not a command line. `/v1/…` speaks JSON, the rest
-//! is a page to look at.
+//! The HTTP server. `/v1/…` is a JSON API, the rest is a web page.
 //!
-//! Handlers read the [`Status`](super::Status) that the loop publishes and work
-//! on threads of their own; only what changes something goes through the loop.
+//! Handlers read the [`DaemonStatus`](super::DaemonStatus) that the loop publishes and work on
+//! their own threads. Only changes go through the loop.
 
 mod api;
 mod client_limits;
@@ -40,46 +39,45 @@ use self::stalled::Watched;
 use super::house::DaemonContext;
 use super::metrics::Counted;
 
-/// Connections at once; one more waits to be accepted. What holds one for as long
-/// as it likes (streams, and who waits for runs) is held to less, and so is what
-/// works or waits for a place to: the rest is for short requests.
+/// Maximum number of connections; further clients wait to be accepted. The limits below for
+/// long-lived and working requests are lower, so that short requests always find a connection.
 const CONNECTIONS: usize = 640;
-/// Event streams at once.
+/// Maximum number of event streams.
 const STREAMS: usize = 256;
-/// Clients at once that wait for the end of a run.
+/// Maximum number of clients that wait for the end of a run.
 const WAITS: usize = 64;
-/// A connection that takes nothing of what is sent for so long is ended.
+/// Time after which a connection is closed if the client reads nothing.
 const STALLED: Duration = Duration::from_secs(10);
-/// How long the head of a request may take.
+/// Time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
-/// Queries, plans and fills that work at once.
+/// Maximum number of concurrent queries, plans and fills.
 const AT_WORK: usize = 16;
-/// Short looks at once: pages, cells, facts. Queries do not take their places.
+/// Maximum number of concurrent short reads: pages, cells, facts. Queries have separate permits.
 const LOOKS: usize = 8;
-/// And that may wait for that.
+/// Maximum number of requests that wait for a permit.
 const WAITING: i64 = 128;
 
-/// What handlers share.
+/// Shared state of the handlers.
 #[derive(Clone)]
 struct HttpState {
     house: DaemonContext,
     /// What each client has used.
     shares: Arc<ClientShares>,
-    /// Places to work in.
+    /// Permits for queries, plans and fills.
     places: Arc<Semaphore>,
-    /// Places for short looks.
+    /// Permits for short reads.
     looks: Arc<Semaphore>,
-    /// Places for event streams.
+    /// Permits for event streams.
     streams: Arc<Semaphore>,
-    /// Places for those who wait for the end of a run.
+    /// Permits for clients that wait for the end of a run.
     waits: Arc<Semaphore>,
-    /// One edit of an overrides file after the other.
+    /// Serializes edits of overrides files.
     edits: Arc<tokio::sync::Mutex<()>>,
-    /// Becomes true when the daemon ends.
+    /// Becomes true when the daemon shuts down.
     closing: watch::Receiver<bool>,
 }
 
-/// Serves until `closing` becomes true; requests under way are answered.
+/// Serves until `closing` becomes true; requests in flight are answered.
 pub(super) async fn serve(doors: Vec<Door>, house: DaemonContext, closing: watch::Receiver<bool>) {
     let shares = ClientShares::new(house.settings.client_limits);
     let shop = HttpState {
@@ -115,7 +113,7 @@ async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections
             () = ends(&mut ending) => return,
         };
         let Ok((stream, client)) = accepted else {
-            // Out of file handles, most likely: others will go.
+            // Most likely the process has no free file handles; wait for some.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -144,7 +142,7 @@ async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections
     }
 }
 
-/// Waits until it becomes true.
+/// Waits until `closing` becomes true.
 async fn ends(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|c| *c).await;
 }

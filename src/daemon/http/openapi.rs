@@ -1,4 +1,4 @@
-//! The `OpenAPI` document, made from the types that requests are read into.
+//! The `OpenAPI` document, built from the types of the request bodies.
 
 use axum::extract::State;
 use schemars::Schema;
@@ -6,12 +6,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{HttpState, api, facts, query};
 
-/// Something that can be asked.
+/// An operation of the API.
 struct Operation {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-    /// Query parameters, and whether each is needed.
+    /// Query parameters, and whether each is required.
     query: &'static [(&'static str, bool)],
     body: Option<fn() -> Schema>,
     answer: &'static str,
@@ -19,7 +19,7 @@ struct Operation {
 
 const JSON: &str = "application/json";
 
-/// Everything that can be asked as JSON.
+/// All operations of the JSON API.
 const OPERATIONS: [Operation; 18] = [
     Operation {
         body: Some(schema::<query::AskedQuery>),
@@ -106,8 +106,8 @@ fn schema<T: schemars::JsonSchema>() -> Schema {
     schemars::schema_for!(T)
 }
 
-/// The name under which a route is counted: its pattern; strangers' paths and
-/// the page have one each.
+/// Returns a route's name in the metrics: its pattern. Unknown paths share one name, and so do the
+/// pages.
 pub(super) fn name(route: &str) -> &'static str {
     let known = OPERATIONS.iter().map(|o| o.path).find(|path| *path == route);
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })

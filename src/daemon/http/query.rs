@@ -29,11 +29,11 @@ use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
 use crate::spec::Spec;
 use crate::value::Value;
 
-/// How long the database may take over a pass when the client does not say.
+/// Default time limit of the database for one pass, in seconds.
 const PATIENCE: f64 = 30.0;
-/// And at most.
+/// Maximum time limit, in seconds.
 const LONGEST: f64 = 600.0;
-/// How long a short look may take.
+/// Time limit of a short read.
 pub(super) const LOOK: Duration = Duration::from_secs(10);
 
 /// A query.
@@ -48,29 +48,29 @@ pub(super) struct AskedQuery {
     pub(super) sql: String,
     /// Its parameters: an object by name, or an array by position.
     pub(super) params: Json,
-    /// Whose spellings the query has.
+    /// SQL dialect of the query; `suql` accepts `PostgreSQL` syntax.
     pub(super) dialect: Dialect,
-    /// Let words that a column with few values does not have mean those that mean
-    /// the same.
+    /// If a column has few distinct values and a word of the query is none of them, ask the model
+    /// once which of them it means.
     pub(super) classify: bool,
-    /// Cut a context that is too long, instead of an error.
+    /// Cut a context that is too long for the model instead of failing.
     pub(super) truncate: bool,
-    /// Rows that share a request.
+    /// Maximum number of rows per request.
     pub(super) rows_per_request: Option<u32>,
-    /// Seconds that the database may take over a pass [default: 30, at most 600]. The
-    /// rows must be read within that and the daemon's `--read-within` (60 seconds):
-    /// else the last line is an error.
+    /// Time limit in seconds for the database's work in one pass [default: 30, at most 600]. The
+    /// rows must be read within this time plus the daemon's `--read-within` (60 seconds); otherwise
+    /// the last line is an error.
     pub(super) timeout: Option<f64>,
-    /// Rows that the result may have.
+    /// Maximum number of rows of the result.
     pub(super) max_rows: Option<u64>,
-    /// USD that the query may spend, instead of the spec's word.
+    /// Budget of the query in USD, instead of the spec's.
     pub(super) budget: Option<f64>,
 }
 
-/// A query with all it takes to run it.
+/// A query with everything needed to run it.
 pub(super) struct Ready {
     loaded: Arc<ActiveSpec>,
-    /// When it is not quite the spec in force.
+    /// Modified copy of the spec, if the request changes it.
     other: Option<Spec>,
     target: PathBuf,
     sql: String,
@@ -97,7 +97,8 @@ pub(super) async fn run(
         bytes: settings.max_bytes,
         time: settings.read_within + seconds(asked.timeout)?,
     };
-    // A reader that stalls is told so, when it reads on in time.
+    // The timeout of the connection is longer than that of the rows, so that a slow reader still
+    // receives the error.
     patience.set(most.time + 2 * STALLED);
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
@@ -107,7 +108,7 @@ pub(super) async fn run(
         let mut lines = lines;
         let ran = |ready: Ready| Ok(ready.run(&house, interrupt, &mut lines)?);
         let ended = ready(&shop, asked).and_then(ran);
-        // Nobody waits for a place until a slow reader has taken the last chunk.
+        // Release the permit before waiting for a slow reader.
         drop(place);
         match ended {
             Ok(meta) => {
@@ -138,7 +139,7 @@ pub(super) async fn explain(
     Ok(axum::Json(meta.explained_json()))
 }
 
-/// How a query would be run.
+/// Explains a query.
 pub(super) async fn explained(shop: &HttpState, asked: AskedQuery) -> Result<Meta, HttpRefusal> {
     let (served, interrupt) = shop.house.clients.begin();
     let shop = shop.clone();
@@ -146,7 +147,7 @@ pub(super) async fn explained(shop: &HttpState, asked: AskedQuery) -> Result<Met
     at_work(place, served, move || Ok(ready(&shop, asked)?.explain(&shop, interrupt)?)).await
 }
 
-/// The rows of a query, kept: for the page.
+/// Runs a query and collects its rows in `sink`, for the page.
 pub(super) async fn kept<S: Sink + Send + 'static>(
     shop: &HttpState,
     asked: AskedQuery,
@@ -164,7 +165,7 @@ pub(super) async fn kept<S: Sink + Send + 'static>(
     .await
 }
 
-/// Does what takes time on a thread of its own.
+/// Runs blocking work on its own thread.
 pub(super) async fn at_work<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     served: Served,
@@ -185,12 +186,12 @@ fn bug() -> Failure {
 }
 
 impl HttpState {
-    /// A place to work in; waits for one, when not too many do.
+    /// Acquires a permit for a query. Waits for one, unless too many clients wait already.
     pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         self.place_in(&self.places).await
     }
 
-    /// A place for a short look, which no query takes.
+    /// Acquires a permit for a short read, which queries do not use.
     pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         self.place_in(&self.looks).await
     }
@@ -207,13 +208,13 @@ impl HttpState {
         Arc::clone(places).acquire_owned().await.map_err(|_| busy())
     }
 
-    /// A place to wait in for the end of a run.
+    /// Acquires a permit to wait for the end of a run.
     pub(super) fn wait(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         let place = Arc::clone(&self.waits).try_acquire_owned();
         place.map_err(|_| HttpRefusal::busy("too many clients wait for runs"))
     }
 
-    /// The spec in force of a name; of no name, the only one.
+    /// Returns the spec in force by name; without a name, the only one.
     pub(super) fn loaded(
         &self,
         name: Option<&str>,
@@ -248,7 +249,7 @@ impl HttpState {
     }
 }
 
-/// Counted among those who wait, as long as it lives.
+/// Counts a waiting request until it is dropped.
 struct WaitingQuery<'a>(&'a std::sync::atomic::AtomicI64, i64);
 
 impl<'a> WaitingQuery<'a> {
@@ -264,7 +265,7 @@ impl Drop for WaitingQuery<'_> {
     }
 }
 
-/// Reads and checks everything but the query itself.
+/// Reads and checks everything except the query itself.
 fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
     let (name, loaded, bare) = match (&asked.spec, &asked.db) {
         (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
@@ -311,7 +312,7 @@ fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
     })
 }
 
-/// The spec whose database this is: no other file is read for a client.
+/// Returns the spec with this database. Clients can read no other files.
 fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let status = shop.house.status.borrow().clone();
@@ -328,7 +329,7 @@ fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>),
     })
 }
 
-/// How long the database may take, as a client says.
+/// Parses a client's time limit for the database.
 pub(super) fn seconds(asked: Option<f64>) -> Result<Duration, Failure> {
     let seconds = asked.unwrap_or(PATIENCE).min(LONGEST);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
@@ -397,7 +398,7 @@ impl Ready {
     }
 
     fn explain(&self, shop: &HttpState, interrupt: watch::Receiver<bool>) -> Result<Meta, Failure> {
-        // It has a name and habits, and needs no key.
+        // Planning needs the model's name and provider profile, but no API key.
         let model = match &self.loaded.model {
             Ok(model) => Arc::clone(model),
             Err(_) => model::for_planning(&self.loaded.spec)?,

@@ -1,5 +1,4 @@
-//! What clients are answered when it is not what they asked for: the same
-//! message and hint as on the command line, with a status beside.
+//! Error responses: the same message and hint as on the command line, with an HTTP status.
 
 use std::time::Duration;
 
@@ -11,12 +10,12 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
 
-/// Bytes that a request's body may have.
+/// Maximum size of a request's body, in bytes.
 const BODY: usize = 1 << 20;
-/// How long a body may take.
+/// Time limit for reading a body.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// Why a request is not answered as it was asked.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct HttpRefusal {
     pub(super) status: StatusCode,
@@ -24,17 +23,16 @@ pub(super) struct HttpRefusal {
 }
 
 impl HttpRefusal {
-    /// With a status of its own.
     pub(super) fn new(status: StatusCode, message: String, hint: &str) -> Self {
         Self { status, failure: Failure::input(message, hint) }
     }
 
-    /// Something in the request is wrong.
+    /// Returns the response for a bad request.
     pub(super) fn bad(message: impl Into<String>, hint: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message.into(), hint)
     }
 
-    /// All places are taken.
+    /// Returns the response for a busy server.
     pub(super) fn busy(why: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, why.to_owned(), "retry in a second")
     }
@@ -52,7 +50,7 @@ impl From<Failure> for HttpRefusal {
     }
 }
 
-/// The object of an error, in a body and on the last line of rows.
+/// Returns the error object of a response body and of the last line of rows.
 pub(super) fn error(failure: &Failure) -> Json {
     let mut json = failure.to_json();
     if let Some(object) = json.as_object_mut() {
@@ -73,7 +71,7 @@ impl IntoResponse for HttpRefusal {
         match self.status {
             StatusCode::UNAUTHORIZED => set(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\""),
             StatusCode::SERVICE_UNAVAILABLE => {
-                // Meanwhile the connection is for others.
+                // Free the connection for other clients.
                 set(header::CONNECTION, "close");
                 set(header::RETRY_AFTER, "1")
             }
@@ -83,7 +81,7 @@ impl IntoResponse for HttpRefusal {
     }
 }
 
-/// There is no such path.
+/// Returns the response for an unknown path.
 pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::NOT_FOUND,
@@ -92,7 +90,7 @@ pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
     )
 }
 
-/// The path is not asked that way.
+/// Returns the response for an unsupported method.
 pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
     HttpRefusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
@@ -101,7 +99,7 @@ pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
     )
 }
 
-/// There is no such spec.
+/// Returns the failure for an unknown spec.
 pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a String>) -> Failure {
     let all: Vec<&str> = all.map(String::as_str).collect();
     let hint = if all.is_empty() {
@@ -112,7 +110,7 @@ pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a S
     Failure::input(format!("no spec `{name}`"), hint)
 }
 
-/// The bytes of a body, held to their limits.
+/// Reads a body, within the limits of size and time.
 pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
     let too_large = || {
         HttpRefusal::new(
@@ -138,7 +136,7 @@ pub(super) async fn json_body<T: DeserializeOwned>(
     body: Body,
 ) -> Result<T, HttpRefusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    // Also what keeps forms of other sites out.
+    // This check also blocks forms of other sites.
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         return Err(HttpRefusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,

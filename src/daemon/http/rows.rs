@@ -1,5 +1,5 @@
-//! Rows on their way to a client, as JSON lines: first the columns, then an
-//! array a row, at last the meta or the error.
+//! Rows as JSON lines: first the columns, then one array per row, and finally the metadata or the
+//! error.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use super::reply::{self, HttpRefusal};
 use crate::daemon::clients::Served;
 use crate::query::{Meta, Sink, json as values};
 
-/// Bytes that go together.
+/// Size of a chunk, in bytes.
 const CHUNK: usize = 32 << 10;
-/// Chunks that may wait for a slow reader.
+/// Maximum number of chunks that wait for a slow reader.
 const AHEAD: usize = 4;
-/// How long a reader may take for a chunk. One that takes longer loses its place: others wait
-/// for it.
+/// Time in which a reader must take a chunk. A slower reader loses its permit, because other
+/// clients wait for it.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// A chunk, or why there is none.
+/// A chunk of the body, or the error response.
 pub(super) type Chunk = std::result::Result<Bytes, HttpRefusal>;
 
-/// A sink that sends its rows; it is used on a thread that may wait.
+/// A sink that sends its rows to the client. It blocks, so it needs its own thread.
 pub(super) struct LineSink {
     parts: mpsc::Sender<Chunk>,
     runtime: Handle,
@@ -35,11 +35,11 @@ pub(super) struct LineSink {
     rows: u64,
     bytes: u64,
     most: RowsMost,
-    /// When the reader must have read all; known when the first row comes.
+    /// Deadline for reading all rows; set when the first row arrives.
     until: Option<Instant>,
 }
 
-/// What the rows may take.
+/// Limits of a query's rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowsMost {
     pub(super) rows: u64,
@@ -49,14 +49,14 @@ pub(super) struct RowsMost {
 }
 
 impl LineSink {
-    /// A sink for so much at most, and what comes out of it.
+    /// Returns a sink with these limits, and the receiver of its chunks.
     pub(super) fn new(most: RowsMost, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
         let (parts, receive) = mpsc::channel(AHEAD);
         let (chunk, sent) = (Vec::new(), false);
         (Self { parts, runtime, chunk, sent, rows: 0, bytes: 0, most, until: None }, receive)
     }
 
-    /// Ends the lines. What failed before anything was sent is told as such.
+    /// Ends the lines. An error before the first chunk becomes an error response.
     pub(super) fn close(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
         match ended {
             Ok(meta) => self.line(&json!({ "meta": meta.to_json() })),
@@ -139,7 +139,7 @@ impl Sink for LineSink {
     }
 }
 
-/// Bytes of a value, about.
+/// Returns the approximate size of a value, in bytes.
 pub(super) fn length(value: &ValueRef<'_>) -> u64 {
     match value {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
@@ -147,8 +147,8 @@ pub(super) fn length(value: &ValueRef<'_>) -> u64 {
     }
 }
 
-/// The body that clients read, from its first chunk on: when they go, what is dropped
-/// with it ends the query.
+/// Returns the response body, from its first chunk on. When the client leaves, the guard in the
+/// stream is dropped, which ends the query.
 pub(super) fn body(first: Bytes, parts: mpsc::Receiver<Chunk>, served: Served) -> Body {
     let rest = stream::unfold((parts, served), |(mut parts, served)| async move {
         let part = parts.recv().await?;

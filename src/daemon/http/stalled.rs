@@ -1,5 +1,4 @@
-//! Connections that take nothing of what is sent to them are ended: their clients
-//! have gone without a word, or do not read.
+//! Closes connections whose client stopped reading, or left without closing them.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -12,12 +11,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long a connection may take nothing.
+/// Time after which a write without progress fails.
 #[derive(Debug, Clone)]
 pub(super) struct Patience(Arc<AtomicU64>);
 
 impl Patience {
-    /// From now on.
+    /// Sets the timeout for later waits.
     pub(super) fn set(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
@@ -28,11 +27,11 @@ impl Patience {
     }
 }
 
-/// A connection whose writes fail when they make no progress.
+/// A connection whose writes fail if they make no progress.
 pub(super) struct Watched<S> {
     stream: S,
     patience: Patience,
-    /// While a write waits.
+    /// Timer of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -43,7 +42,7 @@ impl<S> Watched<S> {
         (Self { stream, patience: handle.clone(), waiting: None }, handle)
     }
 
-    /// What became of a write, or that it took too long.
+    /// Returns the result of a write, or a timeout error.
     fn within<T>(&mut self, write: Poll<Result<T>>, context: &mut Context<'_>) -> Poll<Result<T>> {
         if write.is_ready() {
             self.waiting = None;

@@ -1,4 +1,4 @@
-//! The text that Prometheus reads.
+//! The Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::cell::State;
 use crate::daemon::status::DaemonStatus;
 
 impl Metrics {
-    /// The text of `/metrics`.
+    /// Returns the text of `/metrics`.
     pub(in crate::daemon) fn text(&self, status: &DaemonStatus, clients: usize) -> String {
         let mut out = String::with_capacity(8192);
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
@@ -96,12 +96,13 @@ impl Metrics {
     }
 }
 
-/// A label's value.
+/// Escapes a label's value.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Bytes in memory and open file handles, where the system tells.
+/// Returns resident memory in bytes and the number of open file handles, if the system provides
+/// them.
 fn process() -> Option<(f64, f64)> {
     let pages = std::fs::read_to_string("/proc/self/status").ok()?;
     let kb = pages.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;

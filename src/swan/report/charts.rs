@@ -1,4 +1,4 @@
-//! The report's charts: score by shots, score by cost, requests by question.
+//! Charts of the report: score by shots, score by cost, requests by question.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::swan::{Scored, published};
 
 type Points = Vec<(f64, f64)>;
 
-/// Shots × score.
+/// Returns the chart of scores by number of shots.
 #[must_use]
 pub fn by_shots(scored: &[Scored]) -> Chart {
     let groups = lines(scored);
@@ -33,7 +33,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
         });
     }
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
-    // Of several databases there would be too many lines to read.
+    // With several databases there would be too many lines.
     if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
         for (n, figure) in published::figures(database).iter().enumerate() {
             series.push(Series {
@@ -98,10 +98,10 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
     })
 }
 
-/// Requests so far, question by question; 0 is materializing.
+/// Returns the chart of cumulative requests by question; question 0 is materializing.
 #[must_use]
 pub fn by_question(scored: &[Scored]) -> Chart {
-    // Runs that asked the same are one line.
+    // Runs with the same requests share one line.
     let mut all: Vec<(String, Points, usize)> = Vec::new();
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {

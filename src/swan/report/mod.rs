@@ -1,4 +1,4 @@
-//! The report: scores as Markdown, JSON and charts, beside what was published.
+//! The report: scores as Markdown, JSON and charts, next to the published figures.
 
 pub mod charts;
 
@@ -13,7 +13,7 @@ use crate::swan::published::{self, PublishedFigures};
 use crate::swan::score::RunCost;
 use crate::swan::{Mode, Scored, SwanError};
 
-/// All scores as JSON: a stable contract.
+/// Returns all scores as JSON. The format is stable.
 #[must_use]
 pub fn json(scored: &[Scored]) -> Json {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
@@ -32,10 +32,10 @@ pub fn json(scored: &[Scored]) -> Json {
     json!({ "runs": scored, "published": published })
 }
 
-/// Writes the report into a folder; gives the files.
+/// Writes the report into a folder and returns the files' paths.
 ///
 /// # Errors
-/// [`SwanError`] when they cannot be written.
+/// [`SwanError`] if the files cannot be written.
 pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
     std::fs::create_dir_all(dir).map_err(|e| SwanError::file(dir, e))?;
     let mut json = serde_json::to_string_pretty(&json(scored)).unwrap_or_default();
@@ -62,7 +62,7 @@ pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
 }
 
 impl Scored {
-    /// Its folder's name.
+    /// Returns the name of the run's folder.
     pub(in crate::swan) fn name(&self) -> String {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
     }
@@ -91,7 +91,7 @@ impl Scored {
     }
 }
 
-/// The report as Markdown.
+/// Returns the report as Markdown.
 fn markdown(scored: &[Scored]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
     runs(scored, &mut text);
@@ -109,7 +109,7 @@ fn markdown(scored: &[Scored]) -> String {
     text
 }
 
-/// A row of a table.
+/// Appends a row of a table.
 fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
     text.push('|');
     for cell in cells {
@@ -119,7 +119,7 @@ fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
     text.push('\n');
 }
 
-/// The head of a table: texts to the left, then numbers to the right.
+/// Appends the head of a table: left-aligned text columns, then right-aligned number columns.
 fn head(texts: &[&str], numbers: &[&str], text: &mut String) {
     row(texts.iter().chain(numbers), text);
     let left = texts.iter().map(|_| "---");
@@ -138,7 +138,7 @@ fn usd(run: &Scored, cost: f64) -> String {
     if run.header.priced { format!("${cost:.4}") } else { "?".to_owned() }
 }
 
-/// The scores of each run.
+/// Appends the scores of each run.
 fn runs(scored: &[Scored], text: &mut String) {
     let numbers = [
         "shots",
@@ -194,7 +194,7 @@ fn runs(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Ours and the papers' execution accuracy.
+/// Appends the execution accuracy of the runs next to the published figures.
 fn beside_the_papers(scored: &[Scored], text: &mut String) {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     for database in databases {
@@ -251,8 +251,8 @@ fn heading(title: &str, database: &str, several: bool) -> String {
     if several { format!("\n## {title}: {database}\n\n") } else { format!("\n## {title}\n\n") }
 }
 
-/// Runs of one database, model and mode, by the number of shots; named with the
-/// database where there are several.
+/// Groups runs by database, model and mode, sorted by the number of shots. If there are several
+/// databases, the group's name contains the database.
 pub(in crate::swan) fn lines<'s>(
     scored: impl IntoIterator<Item = &'s Scored>,
 ) -> Vec<(String, Vec<&'s Scored>)> {
@@ -332,7 +332,7 @@ fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) 
     row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
 }
 
-/// What the set cost, run by run.
+/// Appends the cost of all questions, run by run.
 fn costs(scored: &[Scored], text: &mut String) {
     text.push_str("\n## Cost of all questions together\n\n");
     let numbers = [
@@ -386,7 +386,7 @@ fn costs(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// The questions of a run that asked the model.
+/// Appends the questions of a run that asked the model.
 fn asked(name: &str, run: &RunCost, text: &mut String) {
     let mut so_far = run.materialized.unwrap_or_default().requests;
     let mut any = false;
@@ -434,7 +434,7 @@ fn matrix_of(runs: &[&Scored], text: &mut String) {
     }
 }
 
-/// What differed in one run.
+/// Appends the differences of one run from the gold answers.
 fn differences(run: &Scored, text: &mut String) {
     let _ = write!(text, "\n### What differed in {}\n\n", run.name());
     let wrong: Vec<_> = run.questions.iter().filter(|q| !q.difference().is_empty()).collect();
@@ -465,7 +465,7 @@ fn differences(run: &Scored, text: &mut String) {
     }
 }
 
-/// How these figures are to be read.
+/// Returns the notes on how to read the figures.
 fn reading(scored: &[Scored]) -> String {
     let mut text = "\n## How to read this\n\n\
         - Execution accuracy asks for whole results: one wrong hero among hundreds is as wrong as \

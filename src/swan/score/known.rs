@@ -1,6 +1,5 @@
-//! What is wrong with a published query, whatever a model knows: found by running
-//! it on the true values and comparing what it gives with the gold. Nothing here
-//! was written down by hand.
+//! Faults of the published queries that no model can avoid. They are found by running each query on
+//! the true values and comparing its result with the gold answer; none is hard-coded.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,11 +15,10 @@ use crate::swan::run::BenchmarkRun;
 use crate::swan::score::Gold;
 use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
 
-/// What a query gives that is wrong on the true values, by its text; of the others,
-/// nothing is.
+/// Faults on the true values, by the text of the query. Other queries have no fault.
 pub(in crate::swan) type Faults = HashMap<String, String>;
 
-/// In words, beside what differs in a run.
+/// Describes a fault next to the difference in a run.
 pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()
@@ -29,11 +27,11 @@ pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
     }
 }
 
-/// Runs the questions' queries on the true values. What asks the model for more
-/// than the columns that the truth has is not judged.
+/// Runs the questions' queries on the true values. Queries that ask the model for anything but the
+/// columns of the true values are not judged.
 ///
 /// # Errors
-/// [`SwanError`] when the truth cannot be read, or there is no place for the run.
+/// [`SwanError`] if the true values cannot be read, or there is no space for the run.
 pub(in crate::swan) fn faults(
     header: &Header,
     questions: &[BenchmarkQuestion],
@@ -119,7 +117,7 @@ fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
     })
 }
 
-/// A folder that is gone when this is.
+/// A temporary folder that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -127,7 +125,7 @@ impl Scratch {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("hqdl-swan-{}-{n}", std::process::id()));
-        // Left by a process of the same number that was killed.
+        // A killed process with the same id may have left it.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).map_err(|e| SwanError::file(&path, e))?;
         Ok(Self(path))

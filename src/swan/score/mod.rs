@@ -1,4 +1,4 @@
-//! A record and the gold, made scores.
+//! Computes scores from a record and the gold database.
 
 pub(in crate::swan) mod known;
 
@@ -23,73 +23,72 @@ use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scored {
-    /// The folder of the run.
+    /// Folder of the run.
     pub dir: PathBuf,
-    /// What it is of.
+    /// Identity of the run.
     #[serde(flatten)]
     pub header: Header,
     /// Execution accuracy by SWAN's rule.
     pub ex: Share,
     /// Execution accuracy by the strict rule.
     pub ex_strict: Share,
-    /// The mean of the graded scores, in percent.
+    /// Mean of the graded scores, in percent.
     pub graded: f64,
-    /// The median of the relative errors of single numbers.
+    /// Median of the relative errors of single numbers.
     pub relative_error: Option<f64>,
-    /// How true the generated cells are, when there are any.
+    /// Factuality of the generated cells, if there are any.
     pub factuality: Option<Factuality>,
-    /// What it took to have all answers: every run up to the first that came to
-    /// its end.
+    /// Cost of all answers: every run up to the first that finished.
     pub spent: Cost,
-    /// What the first, second … run in the folder used.
+    /// Cost of each run in the folder, in order.
     pub runs: Vec<RunCost>,
-    /// The questions.
+    /// Scores of the questions.
     pub questions: Vec<ScoredQuestion>,
-    /// What a reader should know of these scores.
+    /// Notes on how to read these scores.
     pub notes: Vec<String>,
 }
 
-/// What a run used, step by step.
+/// Cost of a run, step by step.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunCost {
     /// Whether all questions ended.
     pub finished: bool,
-    /// All of it.
+    /// Total cost.
     pub total: Cost,
-    /// What materializing used.
+    /// Cost of materializing.
     pub materialized: Option<Cost>,
-    /// What each question used, in their order.
+    /// Cost of each question, in order.
     pub questions: Vec<(String, Cost)>,
 }
 
-/// A question's score.
+/// Score of a question.
 #[derive(Debug, Clone, Serialize)]
 pub struct ScoredQuestion {
-    /// Its name.
+    /// Name of the question.
     pub qid: String,
-    /// What is asked.
+    /// Text of the question.
     pub question: String,
-    /// How the answer stands; none when the gold itself fails.
+    /// Grade of the answer; `None` if the gold query fails.
     #[serde(flatten)]
     pub grade: Option<Grade>,
-    /// Why the query, or the gold, failed.
+    /// Error of the query, or of the gold query.
     pub error: Option<String>,
-    /// The routes of its calls.
+    /// Routes of the query's calls.
     pub routes: Vec<String>,
-    /// What is wrong with the published query, whatever the model knows.
+    /// Fault of the published query that no model can avoid.
     pub known: Option<String>,
-    /// What it used when it was last run.
+    /// Cost of the question in its last run.
     pub cost: Cost,
 }
 
 impl ScoredQuestion {
-    /// Whether it is right by SWAN's rule.
+    /// Returns true if the answer is right by SWAN's rule.
     #[must_use]
     pub fn right(&self) -> bool {
         self.grade.as_ref().is_some_and(|g| g.swan)
     }
 
-    /// What differs, or failed, in words.
+    /// Returns the error, or the description of the difference.
     #[must_use]
     pub fn difference(&self) -> &str {
         let differs = self.grade.as_ref().map_or("", |g| &g.difference);
@@ -104,8 +103,8 @@ struct Judged {
     faults: Faults,
 }
 
-/// The gold: rows of each gold query, which is run once, however many runs are
-/// scored.
+/// The gold database and the rows of each gold query. A query runs once, no matter how many runs
+/// are scored.
 pub struct Gold {
     database: PathBuf,
     timeout: Duration,
@@ -116,10 +115,10 @@ pub struct Gold {
 }
 
 impl Gold {
-    /// The gold of a database: `path` itself, or in it `<name>.sqlite`.
+    /// Finds the gold database: `path` itself, or `<name>.sqlite` in it.
     ///
     /// # Errors
-    /// [`SwanError`] when it is not there.
+    /// [`SwanError`] if it does not exist.
     pub fn find(
         path: &Path,
         name: &str,
@@ -140,7 +139,7 @@ impl Gold {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the database.
     #[must_use]
     pub fn database(&self) -> &Path {
         &self.database
@@ -198,10 +197,10 @@ impl Gold {
     }
 }
 
-/// Scores a record. Questions whose gold fails are told, and count for nothing.
+/// Scores a record. Questions whose gold query fails are noted and not counted.
 ///
 /// # Errors
-/// [`SwanError`] when a database cannot be read.
+/// [`SwanError`] if a database cannot be read.
 pub fn score(
     record: &RunsRecord,
     questions: &[BenchmarkQuestion],
@@ -291,7 +290,7 @@ fn run_cost(run: &crate::swan::record::Invocation) -> RunCost {
     }
 }
 
-/// Which queries read what SWAN hides, instead of what the model generated.
+/// Returns a note on queries that read hidden columns instead of the model's answers.
 fn reads_hidden(header: &Header) -> Option<String> {
     let read = Benchmark::named(&header.database)?.read;
     let named: Vec<String> = read.iter().map(Read::named).collect();
@@ -327,7 +326,7 @@ fn question(
     }
 }
 
-/// How true the published tables are, where there are any.
+/// Returns the factuality of the published tables, if there are any.
 fn facts(
     header: &Header,
     gold: &Gold,

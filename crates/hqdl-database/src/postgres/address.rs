@@ -1,5 +1,5 @@
-//! Where a server is: a URL without a password, which comes from the environment
-//! or from the file that `PostgreSQL`'s own programs keep it in.
+//! Server addresses: a URL without a password. The password comes from the environment or from
+//! `PostgreSQL`'s password file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,39 +10,39 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::tls;
 
-/// How long a server may take to answer before the connection counts as broken.
+/// Time without an answer after which a connection counts as broken.
 pub const ANSWER: Duration = Duration::from_secs(15);
-/// How long a server may take to accept a connection.
+/// Timeout for a new connection.
 pub const CONNECTING: Duration = Duration::from_secs(5);
 
-/// A server and its database, as they are connected to and as they are shown.
+/// Address of a server and its database.
 pub struct Address {
-    /// How it is connected to, with the password where there is one.
+    /// Connection settings, including the password if there is one.
     pub config: Config,
-    /// How a connection is encrypted.
+    /// TLS settings.
     pub tls: MakeRustlsConnect,
-    /// The URL without anything that is secret.
+    /// URL without secrets.
     pub shown: String,
-    /// What its parameter `schema` says, which is ours and no server's.
+    /// Value of the parameter `schema`, which hqdl defines and does not send to the server.
     pub schema: Option<String>,
 }
 
-/// Why a URL leads to no server.
+/// Reason why a URL is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadAddress {
-    /// The URL without anything that is secret.
+    /// URL without secrets.
     pub shown: String,
-    /// What is wrong with it.
+    /// Error message.
     pub message: String,
-    /// What to do about it.
+    /// Hint for the user.
     pub hint: &'static str,
 }
 
 impl Address {
-    /// Reads a URL, and the password from where it is kept.
+    /// Parses a URL, and reads the password from its source.
     ///
     /// # Errors
-    /// [`BadAddress`] when it is none, or holds a password.
+    /// Returns [`BadAddress`] if it is invalid, or contains a password.
     pub fn read(url: &str) -> Result<Self, BadAddress> {
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
         let shown = shown(place);
@@ -53,7 +53,7 @@ impl Address {
                 Some(("password", _)) => return Err(refused(NO_PASSWORD.into(), PASSWORD)),
                 Some(("sslrootcert", path)) => root = Some(decoded(path)),
                 Some(("schema", name)) => schema = Some(decoded(name)),
-                // A certificate is looked at whenever there is one.
+                // hqdl always verifies a certificate if there is one.
                 Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
                 Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
                 Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {
@@ -95,7 +95,7 @@ const MODES: &str = "expected disable, prefer, require or verify-full";
 const NO_PASSWORD: &str = "the URL contains a password, which other users could read";
 const PASSWORD: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
-/// A URL as it may be shown: whatever stands where a password would is left out.
+/// Returns the URL for messages, without a possible password.
 fn shown(place: &str) -> String {
     let (scheme, rest) = place.split_once("://").unwrap_or(("postgres", place));
     match rest.rsplit_once('@') {
@@ -107,7 +107,7 @@ fn shown(place: &str) -> String {
     }
 }
 
-/// What an error says, with its cause.
+/// Returns an error's message with its cause.
 #[must_use]
 pub fn said(error: &dyn std::error::Error) -> String {
     match error.source() {
@@ -120,7 +120,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// `%41` is `A`.
+/// Decodes percent escapes: `%41` is `A`.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((first, more)) = rest.split_first() {
@@ -139,14 +139,14 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The password in `~/.pgpass` (or `PGPASSFILE`): the first line that fits.
+/// Returns the password in `~/.pgpass` (or `PGPASSFILE`) from the first matching line.
 fn of_file(config: &Config) -> Option<String> {
     let of_home = || Some(PathBuf::from(variable("HOME")?).join(".pgpass"));
     let path = variable("PGPASSFILE").map(PathBuf::from).or_else(of_home)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        // As PostgreSQL's own programs have it: what others can read is no secret.
+        // As PostgreSQL's own programs do, ignore a file that others can read.
         if std::fs::metadata(&path).ok()?.mode() & 0o077 != 0 {
             tracing::warn!(path = %path.display(), "other users can read this file, so hqdl does not use its passwords");
             return None;
@@ -175,7 +175,7 @@ fn of_file(config: &Config) -> Option<String> {
     })
 }
 
-/// The fields of a line, parted by `:`; `\` takes the next character as it is.
+/// Splits a line at `:`; `\` escapes the next character.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();

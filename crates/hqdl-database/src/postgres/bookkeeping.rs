@@ -1,5 +1,5 @@
-//! What stands on a server, as hqdl noted it there: read into the tables of the same names
-//! in this process, where it is looked at as in any expanded database.
+//! Reads hqdl's bookkeeping from a server into local tables with the same names, so that it is
+//! queried as in any other expanded database.
 
 use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params, params_from_iter};
@@ -9,7 +9,7 @@ use crate::{StoreError, migrate};
 use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// The small tables, with their columns and whether each is a number.
+/// The small tables, with their columns and whether each column is a number.
 const SMALL: [(&str, &[(&str, bool)]); 4] = [
     ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
     (
@@ -30,23 +30,23 @@ const SMALL: [(&str, &[(&str, bool)]); 4] = [
 ];
 
 impl DatabaseServer {
-    /// Whether hqdl's tables are in the schema.
+    /// Returns true if the schema has hqdl's tables.
     pub(crate) fn has_bookkeeping(&self) -> Result<bool, StoreError> {
-        // Not by `to_regclass`: it may answer from before a lock was waited for.
+        // Do not use `to_regclass`: its answer may predate a lock that was waited for.
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
             WHERE n.nspname = $1 AND c.relname = 'hqdl_migration')";
         self.one(sql, &[&self.schema])
     }
 
-    /// Makes the schema and hqdl's tables in it, within the transaction under way.
+    /// Creates or migrates the schema and hqdl's tables in it, within the open transaction.
     pub(super) fn migrate(&self) -> Result<(), StoreError> {
         let schema = sql::name(&self.schema);
         let done: i32 = if self.has_bookkeeping()? {
             let version = "SELECT coalesce(max(version), 0) FROM";
             self.one(&format!("{version} {}", self.own("hqdl_migration")), &[])?
         } else {
-            // A role that may make no schema may use one that was made for it.
+            // A role that cannot create a schema can use an existing one.
             let there = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
             let there: bool = self.one(there, &[&self.schema])?;
             if !there {
@@ -81,8 +81,8 @@ impl DatabaseServer {
         self.rows("SELECT set_config('search_path', $1, true)", &[&found]).map(drop)
     }
 
-    /// Reads what stands into the tables of this process, in the place of what was read
-    /// before: everything but the records and completions, which are many.
+    /// Reads the bookkeeping into the local tables and replaces what was read before. Records and
+    /// completions are not read, because there may be many.
     pub(crate) fn read_bookkeeping(&self, local: &Connection) -> Result<(), StoreError> {
         let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
         clear(local).map_err(failed)?;
@@ -134,8 +134,8 @@ impl DatabaseServer {
         Ok(number.map_or(Sqlite::Null, Sqlite::Integer))
     }
 
-    /// Reads the records of an expansion into the tables of this process: those of a
-    /// bucket, or of all buckets that are not `known`.
+    /// Reads the records of an expansion into the local tables: those of one bucket, or of all
+    /// buckets that are not `known_buckets`.
     pub(crate) fn fetch_records(
         &self,
         expansion: &str,
@@ -177,8 +177,8 @@ impl DatabaseServer {
         self.each(&all, &mut keep)
     }
 
-    /// Reads the cells that `why` may tell of: of the records whose key begins with these
-    /// values, at most 20, and the completions that they came from.
+    /// Reads the cells for `why` into the local tables: at most 20 records whose key begins with
+    /// these values, and the completions that they came from.
     pub(crate) fn fetch_cells(
         &self,
         expansion: &str,
@@ -222,7 +222,7 @@ impl DatabaseServer {
         reading.commit()
     }
 
-    /// Reads completions: some, or all of an expansion.
+    /// Reads some completions, or all of an expansion.
     fn fetch_completions(
         &self,
         expansion: &str,
@@ -256,7 +256,7 @@ impl DatabaseServer {
         Ok(())
     }
 
-    /// Visits the keys that are published of an expansion.
+    /// Visits the published keys of an expansion.
     pub(crate) fn each_key(
         &self,
         expansion: &str,
@@ -279,7 +279,7 @@ impl DatabaseServer {
     }
 }
 
-/// Takes away what was read before.
+/// Drops what was read before.
 fn clear(local: &Connection) -> rusqlite::Result<()> {
     let all: Vec<(String, String)> = local
         .prepare("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC")?

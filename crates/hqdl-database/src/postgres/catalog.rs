@@ -1,4 +1,4 @@
-//! What a database on a server holds.
+//! Tables, columns and rows of a database on a server.
 
 use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::Type;
@@ -14,8 +14,8 @@ use hqdl_values::value::Value;
 type DeclaredColumns = Vec<(String, Option<String>)>;
 
 impl DatabaseServer {
-    /// The user's tables and views, and those that hqdl published; with the name of their
-    /// schema where they are not found without.
+    /// Returns the user's tables and views, and those that hqdl published. The schema is part of a
+    /// name if the search path does not contain it.
     pub(crate) fn tables(&self) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
               ELSE n.nspname || '.' || c.relname END
@@ -28,8 +28,8 @@ impl DatabaseServer {
         Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 
-    /// A table or view as SQL names it, and whether there is one: by its own name where
-    /// that is found, else by `schema.table`.
+    /// Returns a table or view as written in SQL, or `None` if it does not exist. It is looked up
+    /// by its name, then by `schema.table`.
     pub(crate) fn table(&self, name: &str) -> Result<Option<String>, StoreError> {
         let found = |text: &String| {
             self.one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
@@ -43,7 +43,7 @@ impl DatabaseServer {
         Ok(found(&whole)?.then_some(whole))
     }
 
-    /// The columns of a table or view, with their declared types.
+    /// Returns the columns of a table or view, with their declared types.
     pub(crate) fn columns(&self, table: &str) -> Result<Option<DeclaredColumns>, StoreError> {
         let Some(table) = self.table(table)? else { return Ok(None) };
         let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
@@ -54,8 +54,8 @@ impl DatabaseServer {
         Ok(Some(rows.iter().filter_map(column).collect()))
     }
 
-    /// Whether hqdl made the table or view of a name that stands in its schema: a table
-    /// that came after a drop lacks the trigger that hqdl's have.
+    /// Returns true if hqdl created the table or view with a name in its schema. A table that was
+    /// created after hqdl's was dropped lacks the trigger of hqdl's tables.
     pub(crate) fn made_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
         if !self.has_bookkeeping()? {
             return Ok(false);
@@ -73,14 +73,14 @@ impl DatabaseServer {
         self.one(&sql, &[&name, &self.schema])
     }
 
-    /// The names of what a SELECT that only reads yields.
+    /// Returns the column names of a read-only SELECT.
     pub(crate) fn prepare(&self, select: &str) -> Result<Vec<String>, StoreError> {
-        // In a FROM nothing writes.
+        // A subquery in FROM cannot write.
         let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
         Ok(columns.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The rows of a SELECT, at most `limit`.
+    /// Returns the rows of a SELECT, at most `limit`.
     pub(crate) fn select(
         &self,
         select: &str,
@@ -109,7 +109,7 @@ impl DatabaseServer {
         Ok(all)
     }
 
-    /// A source as it stands after FROM.
+    /// Returns a source as written after FROM.
     pub(super) fn from(&self, rows: &SourceRows) -> Result<String, StoreError> {
         Ok(match rows {
             SourceRows::Table(table) => self.table(table)?.unwrap_or_else(|| sql::name(table)),
@@ -117,7 +117,7 @@ impl DatabaseServer {
         })
     }
 
-    /// The columns of a source, with their types.
+    /// Returns the columns of a source, with their types.
     pub(super) fn source_columns(
         &self,
         rows: &SourceRows,
@@ -125,8 +125,8 @@ impl DatabaseServer {
         self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
     }
 
-    /// How often rows have come, changed and gone in tables that are not hqdl's, as far as
-    /// the server has counted.
+    /// Returns the number of row changes in tables that are not hqdl's, as counted by the server so
+    /// far.
     pub(crate) fn changes(&self) -> Result<i64, StoreError> {
         let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
             FROM pg_catalog.pg_stat_user_tables
@@ -135,7 +135,7 @@ impl DatabaseServer {
         self.one(sql, &[])
     }
 
-    /// A number that is another one when anybody has written to the server since.
+    /// Returns a number that changes if any client writes to the server.
     pub(crate) fn version(&self) -> Result<i64, StoreError> {
         self.one(
             "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint",
@@ -144,7 +144,7 @@ impl DatabaseServer {
     }
 }
 
-/// Rows as a catalog tells them.
+/// Converts rows to the values of a catalog.
 pub(crate) fn told(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
     let cell = |(n, cell): (usize, Sqlite)| match cell {
         Sqlite::Null => Ok(Value::Null),
@@ -156,7 +156,7 @@ pub(crate) fn told(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
     rows.into_iter().map(|row| row.into_iter().enumerate().map(cell).collect()).collect()
 }
 
-/// A column by its name; by another case of it where that alone is there.
+/// Finds a column by its exact name, or else by its name in another case.
 pub(super) fn find<'c>(columns: &'c [(String, Type)], name: &str) -> Option<&'c (String, Type)> {
     let exact = columns.iter().find(|(own, _)| own == name);
     exact.or_else(|| columns.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)))

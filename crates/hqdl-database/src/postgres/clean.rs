@@ -1,13 +1,13 @@
-//! Taking away what hqdl made in a schema of a server.
+//! Removes the objects that hqdl created in a schema of a server.
 
 use super::DatabaseServer;
 use crate::StoreError;
 use hqdl_values::sql;
 
 impl DatabaseServer {
-    /// Takes away these tables and views of a spec and what is noted of its expansions, or
-    /// everything that is hqdl's, with the schema where hqdl made it and nobody else has
-    /// anything there.
+    /// Drops these tables and views of a spec and the bookkeeping of its expansions. If `is_last`
+    /// is true, drops all of hqdl's objects, and the schema if hqdl created it and it contains no
+    /// other objects.
     pub(crate) fn clean(
         &self,
         spec: &str,
@@ -48,7 +48,7 @@ impl DatabaseServer {
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
             if made && !self.one::<bool>(others, &[&self.schema])? {
                 self.batch("SAVEPOINT hqdl_schema")?;
-                // Something else than a table may be in it.
+                // The schema may contain objects other than tables.
                 if self.batch(&format!("DROP SCHEMA {}", sql::name(&self.schema))).is_err() {
                     self.batch("ROLLBACK TO SAVEPOINT hqdl_schema")?;
                 }

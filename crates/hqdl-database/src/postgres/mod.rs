@@ -1,14 +1,14 @@
-//! A database on a server: `PostgreSQL`, where a spec names a URL.
+//! Databases on a `PostgreSQL` server, for a spec with a URL.
 //!
-//! To whoever works with a [`Database`](crate::Database) it is one like any other. Beside
-//! the connection there is a `SQLite` database of this process alone, in a temporary file:
-//! keys are streamed into it and grouped there (`source`), what stands is noted there
-//! (`bookkeeping`), and what is published is first written there, so that there is one
-//! way of publishing; what differs then goes to the server, in one transaction
-//! (`publication`). `catalog` says what the server has, `values` how values travel.
+//! A [`Database`](crate::Database) on a server has the same interface as a file. In addition to the
+//! connection, it has a private `SQLite` database in a temporary file. Keys are streamed into it
+//! and grouped there (`source`), and the published state is read into it (`bookkeeping`). Tables
+//! are first published there, so that publishing has one implementation; the differences are then
+//! sent to the server in one transaction (`publication`). `catalog` lists the server's objects,
+//! `values` converts values.
 //!
-//! A connection is made when one is needed, and again when the server was gone meanwhile;
-//! a transaction whose connection is gone has failed.
+//! A connection is opened on demand, and reopened after an outage of the server. A transaction
+//! fails if its connection is lost.
 
 pub mod address;
 mod bookkeeping;
@@ -45,32 +45,32 @@ pub(crate) use self::catalog::told;
 pub(crate) use self::publication::Publishing;
 pub(crate) use self::source::WANTED;
 
-/// The schema that is published into, where a spec names none.
+/// Default schema of the published tables.
 const SCHEMA: &str = "expanded";
-/// Rows that are read, or written, at once.
+/// Number of rows that are read or written at once.
 const ROWS: usize = 2000;
-/// How values, numbers and moments are written, whatever the server's settings.
+/// Session settings that fix the format of values, independent of the server's settings.
 const SESSION: &str = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
   SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_encoding = 'UTF8';
   SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed';
   SET lock_timeout = '10s'; SET cursor_tuple_fraction = 1.0";
 
-/// A server, as one [`Database`](crate::Database) uses it.
+/// Connection to a server that a [`Database`](crate::Database) uses.
 pub(crate) struct DatabaseServer {
     address: Address,
-    /// The schema that is published into.
+    /// Schema of the published tables.
     schema: String,
     thread: ServerThread,
     client: Mutex<Option<Arc<Client>>>,
-    /// Whether a transaction is under way.
+    /// Whether a transaction is open.
     working: AtomicBool,
 }
 
-/// How long a server that is starting is waited for.
+/// Maximum time to wait for a server that is starting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether a server that could not be reached is about to be there: it is starting, or was
-/// there before and starts again.
+/// Returns true if an unreachable server is probably starting: it reports that, or it was reachable
+/// before.
 fn comes_back(error: &tokio_postgres::Error, again: bool) -> bool {
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
@@ -107,17 +107,17 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    /// The URL, as it may be shown.
+    /// Returns the URL for messages.
     pub(crate) fn shown(&self) -> &str {
         &self.address.shown
     }
 
-    /// Something of the schema that is published into, as SQL names it.
+    /// Returns the qualified name of an object in the schema that is published into.
     fn own(&self, name: &str) -> String {
         format!("{}.{}", sql::name(&self.schema), sql::name(name))
     }
 
-    /// The connection, a new one where the last is gone.
+    /// Returns the connection, or a new one if the last was closed.
     fn client(&self) -> Result<Arc<Client>, StoreError> {
         let mut held = self.client.lock();
         match &*held {
@@ -150,14 +150,15 @@ impl DatabaseServer {
         Ok(client)
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     fn connected(&self) -> Result<Client, tokio_postgres::Error> {
         self.thread.wait(async {
             let tls = self.address.tls.clone();
             let (client, connection) = self.address.config.connect(tls).await?;
             drop(self.thread.handle.spawn(connection));
             client.batch_execute(SESSION).await?;
-            // What is published is found by its name, after everything of the user's.
+            // The schema of the published tables comes last in the search path, after the user's
+            // schemas.
             let path = "SELECT set_config('search_path',
                 concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1)), false)";
             client.query(path, &[&self.schema]).await?;
@@ -165,13 +166,13 @@ impl DatabaseServer {
         })
     }
 
-    /// Runs a statement; its rows.
+    /// Runs a statement and returns its rows.
     fn rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, StoreError> {
         let client = self.client()?;
         self.thread.wait(client.query(sql, params)).map_err(|e| self.error(&e))
     }
 
-    /// Runs a statement of one row and one column.
+    /// Runs a statement with one row and one column.
     fn one<T>(&self, sql: &str, params: &Params<'_>) -> Result<T, StoreError>
     where
         T: for<'r> tokio_postgres::types::FromSql<'r>,
@@ -181,7 +182,7 @@ impl DatabaseServer {
         row.and_then(|row| row.try_get(0)).map_err(|e| self.error(&e))
     }
 
-    /// Runs a statement; how many rows it changed.
+    /// Runs a statement and returns the number of changed rows.
     fn execute(&self, sql: &str, params: &Params<'_>) -> Result<u64, StoreError> {
         let client = self.client()?;
         self.thread.wait(client.execute(sql, params)).map_err(|e| self.error(&e))
@@ -193,7 +194,7 @@ impl DatabaseServer {
         self.thread.wait(client.batch_execute(sql)).map_err(|e| self.error(&e))
     }
 
-    /// The columns that a SELECT yields, with their types.
+    /// Returns the columns of a SELECT, with their types.
     fn describe(&self, sql: &str) -> Result<Vec<(String, Type)>, StoreError> {
         let client = self.client()?;
         let statement = self.thread.wait(client.prepare(sql)).map_err(|e| self.error(&e))?;
@@ -201,7 +202,7 @@ impl DatabaseServer {
         Ok(statement.columns().iter().map(column).collect())
     }
 
-    /// Begins a transaction, which is undone unless it is committed.
+    /// Begins a transaction, which is rolled back unless it is committed.
     fn begin(&self, mode: &str) -> Result<Transaction<'_>, StoreError> {
         self.batch(&format!("BEGIN {mode}"))?;
         self.working.store(true, Ordering::Relaxed);
@@ -213,7 +214,7 @@ impl DatabaseServer {
         StoreError::Server { url: self.address.shown.clone(), message, hint }
     }
 
-    /// Gives an error of the server its meaning.
+    /// Classifies an error of the server.
     fn error(&self, error: &tokio_postgres::Error) -> StoreError {
         let url = self.address.shown.clone();
         let Some(told) = error.as_db_error() else {
@@ -254,7 +255,7 @@ impl DatabaseServer {
     }
 }
 
-/// A transaction under way.
+/// Open transaction.
 struct Transaction<'s> {
     server: &'s DatabaseServer,
     open: bool,
@@ -274,14 +275,14 @@ impl Transaction<'_> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.open {
-            // One whose connection is gone is undone already.
+            // The server has already rolled back if the connection is lost.
             drop(self.server.batch("ROLLBACK"));
             self.server.working.store(false, Ordering::Relaxed);
         }
     }
 }
 
-/// Quoted names, joined by commas.
+/// Returns quoted names, separated by commas.
 fn names<'n>(all: impl IntoIterator<Item = &'n str>) -> String {
     all.into_iter().map(sql::name).collect::<Vec<_>>().join(", ")
 }

@@ -1,9 +1,9 @@
-//! Publishing into a schema of a server: what was written to the tables of this process
-//! goes there, in one transaction, row by row where the tables have the columns they had.
+//! Publishes into a schema of a server: sends the contents of the local tables in one transaction,
+//! row by row if the tables have the same columns as before.
 //!
-//! Rows of a table that stands are written over, so readers wait for nobody, and what a
-//! user hung on it (views, grants) stays. Only where its columns are others it is made
-//! anew, which fails when something hangs on it.
+//! Rows of existing tables are updated in place, so that readers never wait and dependent objects
+//! of the user (views, grants) are kept. A table is recreated only if its columns changed, which
+//! fails if other objects depend on it.
 
 use rusqlite::Connection;
 use rusqlite::types::Value as Sqlite;
@@ -18,16 +18,16 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// The lock of whoever publishes: the first bytes of the hash of `hqdl publishes`.
+/// Advisory lock for publishing: the first bytes of the hash of `hqdl publishes`.
 const LOCK: i32 = 0x6871_646c;
-/// Where a statement reads the rows that are sent to it; no name holds a NUL.
+/// Placeholder for the sent rows in a statement. No name contains a NUL.
 const PLACE: &str = "\0";
-/// Bytes that are sent at once, about.
+/// Approximate number of bytes that are sent at once.
 const BYTES: usize = 4 << 20;
 
 impl DatabaseServer {
-    /// Whether all tables of an expansion stand as hqdl made them, with as many rows, and
-    /// nobody else has written to them.
+    /// Returns true if all tables of an expansion are as hqdl created them, have `rows` rows, and
+    /// no other client has written to them.
     pub(crate) fn is_whole(&self, expansion: &Expansion, rows: i64) -> Result<bool, StoreError> {
         let name = &expansion.name;
         let many = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
@@ -53,7 +53,7 @@ impl DatabaseServer {
         Ok(stands && self.one::<i64>(&count, &[])? == rows)
     }
 
-    /// Begins to publish: in one transaction, which nobody else has.
+    /// Begins publishing in one transaction; a lock excludes other publishers.
     pub(crate) fn publish(&self) -> Result<Publishing<'_>, StoreError> {
         let transaction = self.begin("ISOLATION LEVEL READ COMMITTED READ WRITE")?;
         let lock = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
@@ -64,7 +64,7 @@ impl DatabaseServer {
         Ok(Publishing { server: self, transaction })
     }
 
-    /// Whether it could be published, as far as rights go; nothing is changed.
+    /// Checks the rights needed for publishing; nothing is changed.
     pub(crate) fn try_publishing(&self) -> Result<(), StoreError> {
         let trying = self.publish()?;
         let table = self.own("hqdl_trial");
@@ -74,18 +74,18 @@ impl DatabaseServer {
     }
 }
 
-/// A publication under way on a server; undone unless it is committed.
+/// Open publication on a server; rolled back unless it is committed.
 pub(crate) struct Publishing<'s> {
     pub(super) server: &'s DatabaseServer,
     transaction: Transaction<'s>,
 }
 
-/// Rows as they are sent: of each column a text.
+/// Row to send: each column as text.
 type SentRows = Vec<Option<String>>;
 
 impl Publishing<'_> {
-    /// Writes the tables of an expansion as they were written in this process; `anew` when
-    /// none of its rows stands.
+    /// Sends the local tables of an expansion; `recreate` is true if the server has none of its
+    /// rows.
     pub(crate) fn send(
         &self,
         expansion: &Expansion,
@@ -104,7 +104,7 @@ impl Publishing<'_> {
         self.send_notes(expansion, &shape, buckets, local)
     }
 
-    /// Empties the tables of an expansion, or makes them where they are to be others.
+    /// Empties the tables of an expansion, or recreates them if their columns changed.
     fn make(&self, expansion: &Expansion, shape: &ServerTables) -> Result<(), StoreError> {
         let (server, name) = (self.server, &expansion.name);
         let stood = format!(
@@ -147,7 +147,7 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    /// Makes a table, with what notes that others write to it.
+    /// Creates a table with the triggers that record writes of other clients.
     fn make_table(&self, expansion: &Expansion, table: &str, text: &str) -> Result<(), StoreError> {
         let server = self.server;
         if table.len() > 63 {
@@ -182,7 +182,7 @@ impl Publishing<'_> {
         server.execute(&note, &[&table, &expansion.name]).map(drop)
     }
 
-    /// Drops the tables of an expansion, and the views of ours that hang on them.
+    /// Drops the tables of an expansion, and hqdl's views that depend on them.
     pub(crate) fn drop_expansion(&self, expansion: &str) -> Result<(), StoreError> {
         let server = self.server;
         let tables = format!(
@@ -198,7 +198,7 @@ impl Publishing<'_> {
             }
         }
         if !found.is_empty() {
-            // Together: they refer to each other.
+            // In one statement, because they refer to each other.
             server.batch(&format!("DROP TABLE {}", found.join(", ")))?;
         }
         self.forget(expansion, false)
@@ -222,7 +222,7 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    /// Drops a view that hqdl made.
+    /// Drops a view that hqdl created.
     pub(super) fn drop_view(&self, view: &str) -> Result<(), StoreError> {
         let server = self.server;
         server.batch(&format!("DROP VIEW IF EXISTS {}", server.own(view)))?;
@@ -230,7 +230,8 @@ impl Publishing<'_> {
         server.execute(&forget, &[&view]).map(drop)
     }
 
-    /// Forgets what was noted of an expansion; its objects stay noted where they `stay`.
+    /// Deletes the bookkeeping of an expansion; the entries of its objects are kept if
+    /// `keep_objects`.
     fn forget(&self, expansion: &str, stay: bool) -> Result<(), StoreError> {
         let tables = ["hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit", "hqdl_object"];
         for table in tables.iter().filter(|table| !stay || **table != "hqdl_object") {
@@ -243,7 +244,7 @@ impl Publishing<'_> {
         self.server.execute(&one, &[&expansion]).map(drop)
     }
 
-    /// Takes out what is gone, and the lists that are written again.
+    /// Deletes removed rows, and the lists that will be written again.
     fn take_out(
         &self,
         expansion: &Expansion,
@@ -289,7 +290,7 @@ impl Publishing<'_> {
         self.each_part(&one, 2, &records)
     }
 
-    /// Writes the rows of an expansion's tables, as they are in this process.
+    /// Sends the rows of an expansion's local tables.
     fn send_rows(
         &self,
         expansion: &Expansion,
@@ -318,7 +319,7 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    /// Writes all rows of a table of this process to the one of its name.
+    /// Sends all rows of a local table to the server's table with the same name.
     fn copy(
         &self,
         local: &Connection,
@@ -340,7 +341,7 @@ impl Publishing<'_> {
         })
     }
 
-    /// Writes the records that are others now.
+    /// Sends the changed records.
     fn send_records(
         &self,
         expansion: &str,
@@ -377,7 +378,7 @@ impl Publishing<'_> {
         })
     }
 
-    /// Writes down what the expansion is and where its cells came from.
+    /// Sends the bookkeeping of the expansion, and the provenance of its cells.
     fn send_notes(
         &self,
         expansion: &Expansion,
@@ -424,7 +425,7 @@ impl Publishing<'_> {
         self.comment(expansion)
     }
 
-    /// Says beside the tables what the spec says of them.
+    /// Stores the descriptions of the spec as comments on the tables.
     fn comment(&self, expansion: &Expansion) -> Result<(), StoreError> {
         let quoted = |about: &str| {
             if about.trim().is_empty() { "NULL".to_owned() } else { sql::text(&without_nul(about)) }
@@ -442,7 +443,7 @@ impl Publishing<'_> {
         server.batch(&text)
     }
 
-    /// Visits the rows of a SELECT of this process, which may take one parameter.
+    /// Visits the rows of a local SELECT, which may have one parameter.
     fn local(
         &self,
         local: &Connection,
@@ -465,7 +466,7 @@ impl Publishing<'_> {
         read().map_err(|e| StoreError::from_sqlite(self.server.shown().as_ref(), &e))
     }
 
-    /// Sends the rows of a SELECT of this process to a statement that reads them at [`PLACE`].
+    /// Sends the rows of a local SELECT to a statement that reads them at [`PLACE`].
     fn stream(
         &self,
         local: &Connection,
@@ -514,7 +515,7 @@ impl Publishing<'_> {
         self.server.execute(&statement.replacen(PLACE, &rows, 1), &params).map(drop)
     }
 
-    /// Ends it: from now on everybody sees what was published.
+    /// Commits: other clients now see the published tables.
     pub(crate) fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit()
     }

@@ -1,4 +1,4 @@
-//! Queries that a server runs: of what is published, and of everything else it has.
+//! Runs queries on a server, over published tables and all others.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::StoreError;
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
-/// Why the rows of a query stop.
+/// Reason why a query stops.
 #[derive(Debug)]
 pub enum QueryStop<E> {
-    /// The server refuses it, or is not reached.
+    /// The server rejected the query, or is unreachable.
     Store(StoreError),
-    /// It ran longer than it may.
+    /// The timeout expired.
     Late,
-    /// Whoever reads the rows has failed, or has had enough.
+    /// The reader of the rows failed, or stopped reading.
     Reader(E),
 }
 
@@ -31,8 +31,8 @@ impl<E> From<StoreError> for QueryStop<E> {
 }
 
 impl DatabaseServer {
-    /// Makes tables of this process that are named like those of the server, with their
-    /// columns and no rows: for who reads a query to know what its names mean.
+    /// Creates empty local tables with the names and columns of the server's tables, so that the
+    /// names in a query can be resolved.
     pub(crate) fn outline(&self, local: &Connection) -> Result<(), StoreError> {
         let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
         let sql = "SELECT c.relname::text, a.attname::text, a.atttypid
@@ -58,7 +58,7 @@ impl DatabaseServer {
         }
         for (table, columns) in tables {
             let columns = columns.join(", ");
-            // Names that differ by case alone are one here; the server tells them apart.
+            // The server distinguishes names that differ only in case; SQLite does not.
             local
                 .execute_batch(&format!(
                     "CREATE TABLE IF NOT EXISTS {} ({columns})",
@@ -69,8 +69,8 @@ impl DatabaseServer {
         Ok(())
     }
 
-    /// Keys of an expansion's sources that are not published, or of which one of these
-    /// columns is missing or failed: what a query would have to ask about.
+    /// Returns the number of keys of an expansion's sources that are not published, or for which
+    /// one of these columns is missing or failed. A query would need requests for these.
     pub(crate) fn unanswered(
         &self,
         expansion: &Expansion,
@@ -94,7 +94,7 @@ impl DatabaseServer {
             }
             let nobody: Vec<String> = theirs.iter().map(|t| format!("{t} IS NULL")).collect();
             let (theirs, ours) = (theirs.join(", "), ours.join(", "));
-            // A SELECT has its own alias.
+            // A SELECT has an alias of its own.
             let from = format!("(SELECT * FROM {}) AS s", self.from(&source.rows)?);
             open += self.one::<i64>(
                 &format!(
@@ -117,8 +117,8 @@ impl DatabaseServer {
         Ok(open + self.one::<i64>(&failed, &[&expansion.name, &columns])?)
     }
 
-    /// Runs a query that only reads: the names of its columns are given to the reader
-    /// first, then its rows one by one.
+    /// Runs a read-only query: calls `columns` with the column names first, then `row` with each
+    /// row.
     pub(crate) fn query<E>(
         &self,
         query: &str,

@@ -1,5 +1,5 @@
-//! The first rows of a server's tables, copied into tables of the same names in this
-//! process, for who looks at data to learn what it is.
+//! Copies the first rows of a server's tables into local tables with the same names, for analyses
+//! of unfamiliar data.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::values::ColumnReading;
 use crate::StoreError;
 use hqdl_values::sql;
 
-/// What a table's keys are.
+/// Keys of a table.
 #[derive(Default)]
 struct TableKeys {
     primary: Vec<String>,
-    /// Columns, the table they refer to, and its columns.
+    /// Foreign keys: columns, the referenced table, and its columns.
     foreign: Vec<(Vec<String>, String, Vec<String>)>,
 }
 
 impl DatabaseServer {
-    /// Copies at most `most` rows of each table that is found without its schema; of each
-    /// view, where there is no table.
+    /// Copies at most `max_rows` rows of each table in the search path, or of each view if there
+    /// are no tables.
     pub(crate) fn sample(&self, most: u64, local: &Connection) -> Result<(), StoreError> {
         let tables = self.named("'r', 'p', 'm', 'f'")?;
         let tables = if tables.is_empty() { self.named("'v'")? } else { tables };
@@ -41,7 +41,7 @@ impl DatabaseServer {
         StoreError::from_sqlite(self.shown().as_ref(), error)
     }
 
-    /// Tables of some kinds that the user may read, and hqdl did not make.
+    /// Returns the tables of some kinds that the user may read and hqdl did not create.
     fn named(&self, kinds: &str) -> Result<Vec<String>, StoreError> {
         let sql = format!(
             "SELECT c.relname::text FROM pg_catalog.pg_class AS c

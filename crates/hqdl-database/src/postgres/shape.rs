@@ -1,4 +1,4 @@
-//! What the published tables of an expansion are to be on a server.
+//! Columns and constraints of an expansion's published tables on a server.
 
 use tokio_postgres::types::Type;
 
@@ -9,21 +9,21 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// The tables of an expansion, as a server has them.
+/// Tables of an expansion on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerTables {
-    /// Its key columns with their types.
+    /// Key columns with their types.
     pub(super) key: Vec<(String, &'static str)>,
-    /// Whether none of them is ever NULL.
+    /// Whether no key column is ever NULL.
     pub(super) whole: bool,
-    /// Its columns.
+    /// Columns with their types.
     pub(super) columns: Vec<(String, &'static str)>,
-    /// Table, column and type of its one-to-many columns.
+    /// Table, column and type of the one-to-many columns.
     pub(super) many: Vec<(String, String, &'static str)>,
 }
 
 impl ServerTables {
-    /// The same in a word.
+    /// Returns a text that changes if the tables change.
     pub(super) fn text(&self) -> String {
         format!("{self:?}")
     }
@@ -32,14 +32,14 @@ impl ServerTables {
         names(self.key.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// What makes the key columns (and others) one of a kind.
+    /// Returns the unique constraint on the key columns (and others).
     pub(super) fn unique(&self, more: &str) -> String {
         let (key, comma) = (self.key_names(), if more.is_empty() { "" } else { ", " });
         let kind = if self.whole { "PRIMARY KEY" } else { "UNIQUE NULLS NOT DISTINCT" };
         format!("{kind} ({key}{comma}{more})")
     }
 
-    /// The rows of a table that have the keys in `u`, as a condition that can be hashed.
+    /// Returns a condition for the rows of a table with the keys in `u`; it allows a hash join.
     pub(super) fn matches(&self, table: &str) -> String {
         let side = |of: &dyn Fn(usize, &(String, &'static str)) -> String| {
             self.key.iter().enumerate().map(|(n, key)| of(n, key)).collect::<Vec<_>>()
@@ -50,12 +50,12 @@ impl ServerTables {
             let pairs = there.iter().zip(&here);
             return pairs.map(|(t, h)| format!("{t} = {h}")).collect::<Vec<_>>().join(" AND ");
         }
-        // Records with NULL at the same places are equal, which rows are not.
+        // Unlike row comparison, record comparison treats NULLs as equal.
         format!("ROW({})::record = ROW({})::record", there.join(", "), here.join(", "))
     }
 }
 
-/// The type of a key column whose sources have these.
+/// Returns the type of a key column from the types in its sources.
 fn agreed(kinds: &[Type]) -> &'static str {
     let mut all: Vec<&'static str> = kinds.iter().map(of_key).collect();
     all.dedup();
@@ -69,7 +69,7 @@ fn agreed(kinds: &[Type]) -> &'static str {
 }
 
 impl DatabaseServer {
-    /// What the tables of an expansion are to be.
+    /// Returns the tables that an expansion needs.
     pub(super) fn shape(&self, expansion: &Expansion) -> Result<ServerTables, StoreError> {
         let names = expansion.key.names();
         let mut kinds: Vec<Vec<Type>> = vec![Vec::new(); names.len()];
@@ -93,7 +93,7 @@ impl DatabaseServer {
         });
         Ok(ServerTables {
             key,
-            // A row whose key is all NULL is nobody's.
+            // A row whose key columns are all NULL is never published.
             whole: whole || names.len() == 1,
             columns: single.map(|c| (c.name.clone(), c.kind.postgres())).collect(),
             many: many.collect(),

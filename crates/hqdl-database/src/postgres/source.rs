@@ -1,4 +1,4 @@
-//! The rows of a source, streamed from a server by a cursor into a table of this process.
+//! Streams the rows of a source from a server into a local table, with a cursor.
 
 use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params_from_iter};
@@ -13,12 +13,12 @@ use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// The column that says whether a filter holds for a row.
+/// Column that is true if the filter matches a row.
 pub(crate) const WANTED: &str = "hqdl wanted";
 
 impl DatabaseServer {
-    /// Visits the rows of a SELECT, some at a time, within the transaction that is under
-    /// way, until there are no more or the visitor returns false.
+    /// Visits the rows of a SELECT in batches, within the open transaction, until there are no more
+    /// or the visitor returns false.
     pub(super) fn each(
         &self,
         select: &str,
@@ -40,15 +40,15 @@ impl DatabaseServer {
         self.batch("CLOSE hqdl_rows")
     }
 
-    /// Whether a filter works as a condition on the rows of a source.
+    /// Checks that a filter is a valid condition on the rows of a source.
     pub(crate) fn takes_filter(&self, rows: &SourceRows, filter: &str) -> Result<(), StoreError> {
         let from = self.from(rows)?;
         self.describe(&format!("SELECT 1 FROM {from} WHERE ({filter}\n)")).map(drop)
     }
 
-    /// Copies what an expansion needs of its sources into tables of the `temp` schema,
-    /// named as `table` says, all of one moment: key and context columns by their names,
-    /// and whether `filters` hold, one a source.
+    /// Copies the needed columns of an expansion's sources into tables of the `temp` schema, with
+    /// the names that `table` returns, from one snapshot: key and context columns by their names,
+    /// and whether `filters` match (one filter per source).
     pub(crate) fn copy_sources(
         &self,
         expansion: &Expansion,
@@ -93,7 +93,7 @@ impl DatabaseServer {
                 return Err(StoreError::Statement { url: self.shown().to_owned(), message });
             };
             let reading = match shape.key.iter().find(|(key, _)| key == *name) {
-                // What is published as text is told apart as text.
+                // A key that is published as text is compared as text.
                 Some((_, "text")) if *kind != Type::BYTEA => ColumnReading::Text,
                 _ => ColumnReading::of(kind),
             };

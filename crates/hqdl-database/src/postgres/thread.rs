@@ -1,5 +1,5 @@
-//! The thread on which the connections to a server live, so that whoever asks may be on
-//! any thread, in a runtime or in none.
+//! Thread of the connections to a server, so that callers may be on any thread, inside or outside a
+//! runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-/// A runtime on a thread of its own, until this is dropped.
+/// Runtime on its own thread, until it is dropped.
 #[derive(Debug)]
 pub struct ServerThread {
-    /// Where tasks are spawned.
+    /// Handle for spawning tasks.
     pub handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
-    /// Starts one.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails with an error of the operating system.
     pub fn start() -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -34,17 +34,17 @@ impl ServerThread {
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Whether this runs on that thread.
+    /// Returns true if the caller runs on this thread.
     #[must_use]
     pub fn is_here(&self) -> bool {
         let thread = self.thread.as_ref().map(|thread| thread.thread().id());
         thread == Some(std::thread::current().id())
     }
 
-    /// Waits for work on the thread of the caller, whatever runs there.
+    /// Blocks the calling thread until a future completes.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         let _inside = self.handle.enter();
-        // What is polled here never yields to the runtime that this may be in.
+        // Without this, the future could yield to the runtime of the calling thread.
         wait_here(tokio::task::unconstrained(work))
     }
 }
@@ -53,14 +53,14 @@ impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        // The last one to let go may be a task on that very thread.
+        // The last owner may be a task on this thread.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             warn!("the thread of the server's connections has failed");
         }
     }
 }
 
-/// Wakes a thread that is parked.
+/// Waker that unparks a thread.
 pub struct Unpark(pub Thread);
 
 impl Wake for Unpark {
@@ -69,7 +69,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for work on this thread, outside of any runtime.
+/// Blocks this thread until a future completes, outside of any runtime.
 pub fn wait_here<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

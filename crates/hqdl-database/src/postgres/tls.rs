@@ -1,4 +1,4 @@
-//! How connections to servers are secured, and whom they trust.
+//! TLS settings of connections to servers, and the trusted certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use rustls_platform_verifier::Verifier;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// The settings of a connection: by the certificates in a file, or by the system's.
+/// Returns the TLS settings of a connection: it trusts the certificates in a file, or the system's.
 ///
 /// # Errors
-/// What is wrong with the file, or with the system's certificates.
+/// Fails with the problem of the file, or of the system's certificates.
 pub(super) fn connector(root: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let trusted = match root {
         Some(path) => of_file(path, &provider)
             .map_err(|what| format!("the certificates of {}: {what}", path.display()))?,
-        // Who would go on without encryption is not protected by a name, either.
+        // If unencrypted connections are allowed, verifying a certificate gives no protection.
         None if mode != SslMode::Require => TrustedCertificates { by: None, named: Vec::new() },
         None => {
             let system = Verifier::new(Arc::clone(&provider)).map_err(|e| e.to_string())?;
@@ -58,12 +58,12 @@ fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<TrustedCertifi
     Ok(TrustedCertificates { by: Some(by), named })
 }
 
-/// Whose certificates are trusted.
+/// Trusted certificates.
 #[derive(Debug)]
 struct TrustedCertificates {
-    /// Who says so; nobody where the connection is encrypted if it can be.
+    /// Verifier of certificates; `None` if encryption is optional.
     by: Option<Arc<dyn ServerCertVerifier>>,
-    /// Certificates that a file names.
+    /// Certificates in a file.
     named: Vec<CertificateDer<'static>>,
 }
 
@@ -86,9 +86,9 @@ impl ServerCertVerifier for CertificateCheck {
         let verified =
             by.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // A server that signs its own certificate, which the file holds: the standard
-            // takes an authority's for no server's, and often it has no name but a common
-            // one. That it is this very one says more than a name.
+            // The file contains a self-signed certificate of the server. The standard rejects an
+            // authority's certificate as a server's, and it often has only a common name. An
+            // identical certificate is stronger evidence than a name.
             Err(Error::InvalidCertificate(why))
                 if is_of_name_or_authority(&why) && self.trusted.named.contains(end_entity) =>
             {
@@ -123,7 +123,7 @@ impl ServerCertVerifier for CertificateCheck {
     }
 }
 
-/// Whether all that a certificate lacks is the server's name, or that it is an
+/// Returns true if the only problem of a certificate is the server's name, or that it is an
 /// authority's.
 fn is_of_name_or_authority(why: &CertificateError) -> bool {
     match why {

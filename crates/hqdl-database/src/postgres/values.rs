@@ -1,5 +1,5 @@
-//! Values between a server and hqdl. A server tells each as text, which has one reading
-//! by its type; it is given texts, and makes of them what its columns are.
+//! Converts values between a server and hqdl. A server sends each value as text, which is parsed by
+//! its type; hqdl sends texts, which the server casts to the types of its columns.
 
 use rusqlite::types::Value as Sqlite;
 use tokio_postgres::Row;
@@ -7,15 +7,15 @@ use tokio_postgres::types::Type;
 
 use hqdl_values::value::Value;
 
-/// How a column of a statement is asked for, and read.
+/// Decoder of a column of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnReading {
     /// True and false, as 1 and 0.
     Truth,
     Integer,
-    /// A number: whole, or as near as a double is when that is the same number.
+    /// Number: an integer, or a double if it represents the number exactly.
     Number,
-    /// A moment, in UTC.
+    /// Timestamp, in UTC.
     Moment,
     Bytes,
     Text,
@@ -33,7 +33,7 @@ impl ColumnReading {
         }
     }
 
-    /// What `SQLite` calls such a column.
+    /// Returns the `SQLite` type of the column.
     pub(super) fn declared(self) -> &'static str {
         match self {
             Self::Truth => "BOOLEAN",
@@ -44,12 +44,12 @@ impl ColumnReading {
         }
     }
 
-    /// A column, as it is asked for.
+    /// Returns the expression that selects the column.
     pub(super) fn asked(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
     }
 
-    /// A value of a row.
+    /// Returns a value of a row.
     pub(super) fn read(self, row: &Row, at: usize) -> Result<Sqlite, tokio_postgres::Error> {
         if self == Self::Bytes {
             return Ok(row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Sqlite::Null, Sqlite::Blob));
@@ -70,7 +70,7 @@ impl ColumnReading {
     }
 }
 
-/// A number, unless a value of ours would be another one.
+/// Parses a number; returns text if a 64-bit integer or a double would change it.
 fn number(text: &str) -> Sqlite {
     let plain = if text.contains('.') && !text.contains(['e', 'E']) {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -81,7 +81,7 @@ fn number(text: &str) -> Sqlite {
         return Sqlite::Integer(whole);
     }
     match text.parse::<f64>() {
-        // A double's shortest text is the number, or there are digits it does not hold.
+        // The shortest text of a double equals the number, unless the double lacks digits.
         Ok(real) if real.is_finite() && (format!("{real}") == plain || text.contains('e')) => {
             Sqlite::Real(real)
         }
@@ -89,7 +89,7 @@ fn number(text: &str) -> Sqlite {
     }
 }
 
-/// `2026-11-22 15:41:26.5+00` as ISO 8601 has it.
+/// Converts `2026-11-22 15:41:26.5+00` to ISO 8601.
 fn moment(text: &str) -> String {
     match text.strip_suffix("+00") {
         Some(utc) if utc.contains(' ') => format!("{}Z", utc.replacen(' ', "T", 1)),
@@ -97,7 +97,7 @@ fn moment(text: &str) -> String {
     }
 }
 
-/// A value of `SQLite` as a server is given it.
+/// Converts a value of `SQLite` to a parameter for the server.
 pub(super) fn given(value: &Sqlite) -> Option<String> {
     match value {
         Sqlite::Null | Sqlite::Blob(_) => None,
@@ -107,7 +107,7 @@ pub(super) fn given(value: &Sqlite) -> Option<String> {
     }
 }
 
-/// A value of ours as a server is given it.
+/// Converts a value of hqdl to a parameter for the server.
 pub(super) fn said(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -117,12 +117,12 @@ pub(super) fn said(value: &Value) -> Option<String> {
     }
 }
 
-/// No text of a server holds NUL; a sign for it stands there instead.
+/// Replaces NUL, which a server's text cannot contain, with a symbol.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// The same for texts in JSON, where NUL is written with an escape.
+/// Replaces NUL in texts of JSON, where it is an escape sequence.
 pub(super) fn json_without_nul(json: &str) -> String {
     fn mend(json: &mut serde_json::Value) {
         match json {
@@ -140,8 +140,8 @@ pub(super) fn json_without_nul(json: &str) -> String {
     read.to_string()
 }
 
-/// The type of a published key column whose source has this one: its own, where equal
-/// values of ours are equal there, else text.
+/// Returns the type of a published key column: the source's type if it compares values like hqdl
+/// does, else text.
 pub(super) fn of_key(kind: &Type) -> &'static str {
     match *kind {
         Type::BOOL => "boolean",

@@ -1,4 +1,4 @@
-//! The views that show a source with its expansions, on a server.
+//! Views that join a source with its expansions, on a server.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
 impl Publishing<'_> {
-    /// Makes a view, unless it stands: the source's own columns, then those of its
-    /// expansions. A warning where its name is taken.
+    /// Creates a view, unless it exists: the source's own columns, then those of its expansions.
+    /// Returns a warning if its name is in use.
     pub(crate) fn view(
         &self,
         view: &str,
@@ -34,7 +34,7 @@ impl Publishing<'_> {
         if ours && server.one::<bool>(&same, &[&view, &text])? {
             return Ok(None);
         }
-        // In its place, where it only has more columns: what hangs on it stays.
+        // Replace the view in place if it only has more columns, which keeps dependent objects.
         server.batch("SAVEPOINT hqdl_view")?;
         if server.batch(&format!("CREATE OR REPLACE VIEW {own} AS {text}")).is_err() {
             server.batch("ROLLBACK TO SAVEPOINT hqdl_view")?;
@@ -86,8 +86,8 @@ impl Publishing<'_> {
         Ok(format!("SELECT {} FROM {from} AS s{joins}", columns.join(", ")))
     }
 
-    /// That a row of an expansion has the key of a row of the source, as a condition that
-    /// can be hashed.
+    /// Returns the condition that a row of an expansion has the key of a row of the source; it
+    /// allows a hash join.
     fn on(
         &self,
         expansion: &Expansion,
@@ -112,7 +112,7 @@ impl Publishing<'_> {
             let pairs = ours.iter().zip(&theirs).map(|(o, t)| format!("{o} = {t}"));
             pairs.collect::<Vec<_>>().join(" AND ")
         } else {
-            // Records with NULL at the same places are equal, which rows are not.
+            // Unlike row comparison, record comparison treats NULLs as equal.
             format!("ROW({})::record = ROW({})::record", ours.join(", "), theirs.join(", "))
         };
         Ok(on + &absent.concat())

@@ -1,5 +1,5 @@
-//! Writing the first spec. Names of a database may hold anything, so they
-//! reach the TOML only through [`text`], [`sql_text`] and [`shown`].
+//! Writes the spec. Names in a database may contain any character, so every name passes through
+//! [`text`], [`sql_text`] or [`shown`].
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use super::survey::{SurveyedColumn, ValueKind};
 use super::{EntityTable, Inventory, listed, shown};
 use hqdl_spec::is_server;
 
-/// Value lists proposed for an expansion; more make the prompt long.
+/// Maximum number of value lists per expansion; more would make the prompt long.
 const LISTS: usize = 12;
-/// Context columns proposed.
+/// Maximum number of suggested context columns.
 const CONTEXT: usize = 8;
 
 const HEAD: &str = "\
@@ -39,7 +39,7 @@ concurrency = 16
 budget_usd = 1.00                # a run stops before it spends more
 ";
 
-/// The example for a database without entities and lists.
+/// Example for a database without entities and value lists.
 const EXAMPLE: &str = "\
 [[expansion]]
 name = \"llm_things\"
@@ -61,7 +61,7 @@ pub fn output_of(db_path: &str) -> Option<String> {
     (!is_server(db_path.as_ref())).then(|| format!("{stem}.expanded.sqlite"))
 }
 
-/// Writes the spec; `taken` are the names in the database, in lower case.
+/// Writes the spec; `used_names` contains the lowercase names that the database already uses.
 pub fn write(found: &Inventory, db_path: &str, taken: Vec<String>) -> String {
     if is_server(db_path.as_ref()) {
         let place = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
@@ -78,7 +78,7 @@ pub fn write(found: &Inventory, db_path: &str, taken: Vec<String>) -> String {
     write_of(found, &format!("path = {}\n{output}", text(db_path)), taken)
 }
 
-/// The same, over what `[database]` says.
+/// Writes the spec with `database` as the content of its `[database]` table.
 fn write_of(found: &Inventory, database: &str, taken: Vec<String>) -> String {
     let mut draft = DraftedSpec {
         out: format!("{HEAD}\n[database]\n{database}\n{MODEL}"),
@@ -112,9 +112,9 @@ fn write_of(found: &Inventory, database: &str, taken: Vec<String>) -> String {
 
 struct DraftedSpec {
     out: String,
-    /// Names of tables that are not free, in lower case.
+    /// Lowercase table names that are already in use.
     taken: HashSet<String>,
-    /// Questions so far, each with the key it is asked of.
+    /// Questions so far, each with its key.
     asked: HashSet<String>,
 }
 
@@ -201,12 +201,12 @@ impl DraftedSpec {
         self.line(&format!("about = {}", text(about)));
     }
 
-    /// A question leads to one column of a key, so a second column that could
-    /// be asked the same is asked by the entity's name, or gets no question.
+    /// Writes a question for a column. Two columns with the same key cannot answer the same
+    /// question, so a second column gets a question with the entity's name, or none.
     fn question(&mut self, what: &str, key: &[&str], entity: &str) {
         let ways = [format!("What is the {what}?"), format!("What is the {what} of the {entity}?")];
         for ask in ways {
-            // The words here are letters and digits, as the check compares them.
+            // The words contain only letters and digits, so plain equality agrees with the check.
             if self.asked.insert(format!("{}\u{0}{ask}", key.join("\u{0}"))) {
                 self.line(&format!("questions = [{}]", text(&ask)));
                 return;
@@ -214,8 +214,8 @@ impl DraftedSpec {
         }
     }
 
-    /// The expansion of a database without entities, in comments: of its
-    /// longest value list, which may be entities after all, or of nothing.
+    /// Writes a commented-out expansion for a database without entities. It uses the longest value
+    /// list, which may contain entities, or a generic example.
     fn example(&mut self, lists: &[List]) {
         let longest = lists.iter().max_by_key(|l| l.values);
         let why = match longest {
@@ -252,17 +252,17 @@ impl DraftedSpec {
         example.out
     }
 
-    /// A name that no table has, and none that this spec makes.
+    /// Returns a free table name.
     fn free_name(&mut self, wish: &str) -> String {
         free(&mut self.taken, wish)
     }
 }
 
-/// The names of an expansion's columns so far, in lower case.
+/// Lowercase column names of an expansion.
 struct ColumnNames(HashSet<String>);
 
 impl ColumnNames {
-    /// All columns of the source are taken: both stand in its expanded view.
+    /// Reserves the names of all source columns, because the expanded view contains both.
     fn of(entity: &EntityTable) -> Self {
         Self(entity.table.columns.iter().map(|c| c.name.to_lowercase()).collect())
     }
@@ -277,7 +277,7 @@ impl ColumnNames {
     }
 }
 
-/// The wish, or the wish with the first number that makes it free.
+/// Reserves and returns the name, with a number appended if it is in use.
 fn free(taken: &mut HashSet<String>, wish: &str) -> String {
     let mut name = wish.to_owned();
     let mut n = 1;
@@ -288,7 +288,8 @@ fn free(taken: &mut HashSet<String>, wish: &str) -> String {
     name
 }
 
-/// Numbers, and names that are not part of the key; ids say nothing.
+/// Returns the suggested context columns: numbers, and names that are not in the key. Ids are
+/// excluded, because they mean nothing to a model.
 fn context(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();
@@ -320,12 +321,13 @@ fn about(noun: &str, examples: &[String]) -> String {
     }
 }
 
-/// Words as a noun of a sentence.
+/// Joins words into a noun phrase; returns `default` if there are none.
 fn noun(words: &[String], without: &str) -> String {
     if words.is_empty() { without.to_owned() } else { words.join(" ") }
 }
 
-/// A name that needs no quotes: itself if it needs none, else its words.
+/// Returns an identifier that needs no quotes: the name itself, or its words joined with
+/// underscores.
 fn plain(name: &str, words: &[String]) -> String {
     if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
         name.to_owned()
@@ -336,7 +338,8 @@ fn plain(name: &str, words: &[String]) -> String {
     }
 }
 
-/// A table as a source. One of several words could be read as a SELECT.
+/// Formats a table as a source. A name that contains spaces could be read as a SELECT, so it is
+/// written as an inline table.
 fn source(table: &str) -> String {
     if table.contains(char::is_whitespace) {
         format!("[{{ table = {} }}]", text(table))
@@ -350,7 +353,7 @@ fn array(names: &[&str]) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// A TOML string on one line, whatever it holds.
+/// Formats a TOML string on one line, escaping control characters.
 fn text(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -364,7 +367,8 @@ fn text(text: &str) -> String {
     out
 }
 
-/// SQL as a TOML string: literal where it can be, for the double quotes in it.
+/// Formats SQL as a TOML string: as a literal string if possible, so that its double quotes need no
+/// escapes.
 fn sql_text(sql: &str) -> String {
     if sql.contains(|c: char| c == '\'' || c.is_control()) { text(sql) } else { format!("'{sql}'") }
 }

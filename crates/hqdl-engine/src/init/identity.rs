@@ -1,6 +1,5 @@
-//! Which columns identify the rows of a table to a model: the smallest set of
-//! short text columns, a name among them if there is one, whose values no two
-//! rows share.
+//! Finds the columns that identify a table's rows to a model: the smallest set of short text
+//! columns with distinct values, including a name column if there is one.
 
 use std::cmp::Reverse;
 
@@ -8,29 +7,30 @@ use super::look;
 use super::survey::{self, DistinctRows, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
 use hqdl_database::Database;
 
-/// Columns of a key at most; who needs more is described, not named.
+/// Maximum number of key columns; more would describe a row rather than name it.
 const KEY_COLUMNS: usize = 3;
-/// Columns that keys are tried from; 41 keys come of six.
+/// Maximum number of candidate columns; six columns give 41 possible keys.
 const CANDIDATES: usize = 6;
-/// The average characters up to which the essays of a table of essays are their names.
+/// Maximum average length in characters of a column that has the same name as its table and still
+/// contains names.
 const OWN_NAME_LENGTH: u64 = 40;
-/// Rows a key is tried on first: most fail there already.
+/// Number of rows on which a key is tried first; most keys fail there.
 const TRIAL_ROWS: u64 = 2_000;
 
-/// A candidate for a semantic key.
+/// A candidate for the semantic key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its columns, as positions in the table.
+    /// Positions of its columns in the table.
     pub columns: Vec<usize>,
-    /// Different keys in a sample of the rows.
+    /// Number of distinct keys in a sample of the rows.
     pub found: DistinctRows,
 }
 
 impl Identity {
-    /// Finds the best key of a table; `None` when it has no text for one.
+    /// Finds the best key of a table; `None` if the table has no suitable text column.
     ///
     /// # Errors
-    /// `SQLite`'s, when the table cannot be read.
+    /// Returns `SQLite`'s error if the table cannot be read.
     pub fn find(db: &Database, table: &SurveyedTable) -> rusqlite::Result<Option<Self>> {
         let mut best: Option<Self> = None;
         let mut best_on_trial: Option<Self> = None;
@@ -52,30 +52,30 @@ impl Identity {
         }
     }
 
-    /// Whether no two rows share a key.
+    /// Returns true if no two rows of the sample have the same key.
     pub fn is_unique(&self) -> bool {
         self.found.repeats() == 0
     }
 
-    /// Whether one of the columns is called a name or title.
+    /// Returns true if one of the columns is called a name or title.
     pub fn is_named(&self, table: &SurveyedTable) -> bool {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
     }
 
-    /// Whether it tells one thing from others: a name does, and so does what no two rows
-    /// share. Classes that rows are counted by, and what was measured of them, do not,
-    /// unless they are called after things.
+    /// Returns true if the key identifies individual things: it contains a name, is unique, or has
+    /// a column such as "species" or "city". Keys made of categories and measurements do not.
     pub fn tells(&self, table: &SurveyedTable) -> bool {
         let thing = |c: &usize| table.columns.get(*c).is_some_and(|c| look::is_thing(&c.words));
         self.columns.iter().any(thing) || self.is_named(table) || self.is_unique()
     }
 
-    /// The names of the columns.
+    /// Returns the column names.
     pub fn names<'t>(&self, table: &'t SurveyedTable) -> Vec<&'t str> {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }
 
-    /// Of two that are as good, the earlier stays: it is smaller.
+    /// Replaces `best` if this key has fewer repeats. On a tie, the earlier key stays, because it
+    /// is smaller.
     fn keep_better(self, best: &mut Option<Self>) {
         if best.as_ref().is_none_or(|b| self.found.repeats() < b.found.repeats()) {
             *best = Some(self);
@@ -94,20 +94,20 @@ fn count(
     Ok(key)
 }
 
-/// The sets of columns to try, in order: those with a column of names before
-/// those without (of five customers, the countries may differ by chance), then
-/// small ones, then those with more names, then the leftmost.
+/// Returns the column sets to try, best first. Sets with a name column come first (otherwise five
+/// customers could be identified by country, by chance), then smaller sets, then sets with more
+/// names, then leftmost columns.
 fn sets(table: &SurveyedTable) -> Vec<Vec<usize>> {
     let named = |c: &SurveyedColumn| is_name(table, c);
     let year = |c: &SurveyedColumn| c.kind == ValueKind::Number && look::is_year(&c.words);
     let rank = |c: &SurveyedColumn| (!named(c), !year(c), look::is_code_name(&c.words));
     let person = |c: &SurveyedColumn| look::is_part_of_person(&c.words);
-    // Who runs a school is not the school.
+    // The head of a school does not identify the school.
     let persons =
         !table.columns.iter().any(|c| c.kind == ValueKind::Name && named(c) && !person(c));
     let mut candidates: Vec<(usize, &SurveyedColumn)> = Vec::new();
     for (n, column) in table.columns.iter().enumerate() {
-        // Two spellings of one name cannot stand together in a key.
+        // A key cannot contain two columns whose names differ only in case.
         let lower = column.name.to_lowercase();
         let known = candidates.iter().any(|(_, c)| c.name.to_lowercase() == lower);
         let may = column.kind == ValueKind::Name && (persons || !person(column)) || year(column);
@@ -118,13 +118,13 @@ fn sets(table: &SurveyedTable) -> Vec<Vec<usize>> {
     candidates.sort_by_key(|(n, c)| (rank(c), *n));
     candidates.truncate(CANDIDATES);
     let mut sets: Vec<Vec<(usize, &SurveyedColumn)>> = Vec::new();
-    // Every pattern of bits is a set.
+    // Each bit pattern is a set.
     for bits in 1_u32..(1 << candidates.len()) {
         if bits.count_ones() as usize <= KEY_COLUMNS {
             let chosen = (0..candidates.len()).filter(|n| bits & (1 << n) != 0);
             let mut set: Vec<_> = chosen.filter_map(|n| candidates.get(n).copied()).collect();
             set.sort_by_key(|(n, _)| *n);
-            // A year tells apart what has one name, and nothing else.
+            // A year only distinguishes things with the same name.
             if set.iter().all(|(_, c)| !year(c)) || set.iter().any(|(_, c)| named(c)) {
                 sets.push(set);
             }
@@ -141,13 +141,13 @@ fn sets(table: &SurveyedTable) -> Vec<Vec<usize>> {
     sets.into_iter().map(places).collect()
 }
 
-/// Whether a column holds the names of a table's rows: it says so, or it is called as
-/// they are, `School` of `schools`.
+/// Returns true if a column contains the names of the rows: it is called a name or title, or it has the
+/// name of its table, such as `School` of `schools`.
 pub fn is_name(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     look::is_name(&column.name) || column.kind == ValueKind::Name && is_called_as(table, column)
 }
 
-/// Whether a column is called as the rows of its table are, and has names.
+/// Returns true if a column has the same name as its table and short values.
 pub fn is_called_as(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     column.length <= OWN_NAME_LENGTH
         && !table.words.is_empty()

@@ -1,25 +1,25 @@
-//! What the rows of a table are, by its names: things that a model may know, persons
-//! whose data is nobody's business, what happened once, or a framework's own.
+//! Classifies tables by their names: things that a model may know, private persons, events, or a
+//! framework's own data.
 
 use super::identity::is_called_as;
 use super::look;
 use super::survey::SurveyedTable;
 
-/// What the rows of a table are.
+/// Content of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
     /// Things with names.
     Things,
     /// Private persons.
     Persons,
-    /// What happened, or was measured: a row a time.
+    /// Events or measurements, one per row.
     Events,
-    /// What a program keeps of itself.
+    /// Data of a framework or program.
     Framework,
 }
 
-/// Beginnings of the names of programs' own tables: Django and its kin, Rails,
-/// Alembic, Prisma, Flyway, Knex, `SpatiaLite`, browsers, phones.
+/// Prefixes of framework tables: Django and its packages, Rails, Alembic, Prisma, Flyway, Knex,
+/// `SpatiaLite`, browsers, phones.
 const FRAMEWORKS: [&str; 38] = [
     "django_",
     "auth_",
@@ -60,7 +60,7 @@ const FRAMEWORKS: [&str; 38] = [
     "moz_",
     "android_metadata",
 ];
-/// Names of them as a whole.
+/// Full names of framework tables.
 const FRAMEWORK_TABLES: [&str; 15] = [
     "meta",
     "migrations",
@@ -79,7 +79,7 @@ const FRAMEWORK_TABLES: [&str; 15] = [
     "wms_getcapabilities",
 ];
 
-/// Last words of tables of persons.
+/// Last words in the names of tables about persons.
 const PERSONS: [&str; 27] = [
     "customer",
     "employee",
@@ -110,7 +110,7 @@ const PERSONS: [&str; 27] = [
     "rep",
 ];
 
-/// Last words of tables of events and measurements.
+/// Last words in the names of tables about events and measurements.
 const EVENTS: [&str; 42] = [
     "log",
     "event",
@@ -156,15 +156,15 @@ const EVENTS: [&str; 42] = [
     "revision",
 ];
 
-/// Words of columns that say when something happened.
+/// Last words in the names of columns that contain a point in time.
 const TIMES: [&str; 6] = ["date", "time", "datetime", "timestamp", "at", "when"];
 
-/// Tells what the rows of a table are.
+/// Classifies a table by the names of the table and its columns.
 pub fn of(table: &SurveyedTable) -> Holds {
     let name = table.name.to_lowercase();
     let last = table.words.last().map_or("", String::as_str);
     let any = |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
-    // What a browser keeps of where somebody was.
+    // Browsing history of a browser.
     let visits = |words: &[String]| words == ["visit", "count"];
     // A school has a principal with a phone, and is not a person.
     let is_person = last == "person"
@@ -186,7 +186,7 @@ pub fn of(table: &SurveyedTable) -> Holds {
     }
 }
 
-/// Whether the rows belong to others, have a time, and no name.
+/// Returns true if the rows refer to other tables, have a time and have no name.
 fn happened(table: &SurveyedTable) -> bool {
     let last = |words: &[String]| words.last().is_some_and(|w| TIMES.contains(&w.as_str()));
     let timed = table.columns.iter().any(|c| last(&c.words));

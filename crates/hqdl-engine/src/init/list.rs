@@ -1,4 +1,4 @@
-//! Lookup tables, which are value lists: what they hold, and whose they are.
+//! Finds lookup tables, which become value lists, and the entity tables they may belong to.
 
 use std::collections::HashSet;
 
@@ -9,38 +9,38 @@ use hqdl_spec::Catalog;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
-/// Values of a list at most: all of them stand in every prompt.
+/// Maximum number of values in a list, because every prompt contains all of them.
 const VALUES: u64 = 1_000;
-/// The average characters of a value at most: a list holds terms, not sentences.
+/// Maximum average length of a value, in characters. Lists contain terms, not sentences.
 const VALUE_LENGTH: u64 = 40;
 
-/// Names of columns that say nothing; the table's says more.
+/// Column names that carry no meaning; the table's name is used instead.
 const BARE: [&str; 7] = ["name", "title", "value", "label", "text", "description", "type"];
 
 /// A lookup table.
 #[derive(Debug)]
 pub struct List {
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// The words of the table's name, in the singular.
+    /// Words of the table's name, in the singular.
     pub words: Vec<String>,
-    /// The column of its values.
+    /// Column of the values.
     pub column: String,
-    /// How many rows it has.
+    /// Number of rows.
     pub values: u64,
-    /// Whether one of the rows is blank: "no publisher".
+    /// Whether one of the rows is blank, such as "no publisher".
     blank: bool,
 }
 
 impl List {
-    /// Whether a table is a value list: a few texts, all different, each with
-    /// an id at most.
+    /// Returns the table as a value list, if it is one: a few distinct texts, with at most an id
+    /// column beside them.
     pub fn find(db: &Database, table: &SurveyedTable) -> Option<Self> {
         if table.columns.len() > 2 || !(2..=VALUES).contains(&table.rows) {
             return None;
         }
         let texts = || table.columns.iter().filter(|c| c.kind == ValueKind::Name);
-        // Of a code and what it stands for, the code is the id.
+        // Of a code column and a text column, the code is the id.
         let text = match texts().count() {
             1 => texts().next()?,
             _ => texts().find(|c| !look::is_code_name(&c.words))?,
@@ -56,13 +56,13 @@ impl List {
             values: table.rows,
             blank: false,
         };
-        // What cannot be read here would be refused in the spec.
+        // The check would reject a list that cannot be read here.
         let values = db.select(&list.sql(), VALUES as usize + 1).ok()?;
         list.blank = blank_row(&values)?;
         Some(list)
     }
 
-    /// The SELECT of its values.
+    /// Returns the SELECT of the list's values.
     pub fn sql(&self) -> String {
         let (column, table) = (sql::name(&self.column), sql::name(&self.table));
         let present =
@@ -70,7 +70,7 @@ impl List {
         format!("SELECT {column} FROM {table}{present}")
     }
 
-    /// What its values are, in words: `publisher` for `publisher_name`.
+    /// Returns the words that describe a value, such as `publisher` for `publisher_name`.
     pub fn noun(&self) -> Vec<String> {
         let mut words = look::words(&self.column);
         while words.len() > 1 && words.last().is_some_and(|w| w == "name" || w == "title") {
@@ -82,7 +82,7 @@ impl List {
         words
     }
 
-    /// What a column of its values is called.
+    /// Returns the name for a column with these values.
     pub fn column_name(&self) -> String {
         if self.is_bare() && !self.words.is_empty() {
             self.words.join("_")
@@ -113,8 +113,8 @@ impl List {
         owner && !entities.iter().chain(others).any(|t| self.is_referred_to_by(t))
     }
 
-    /// Whether a table refers to this list, by foreign key or by a column of
-    /// its name, or has its values already.
+    /// Returns true if a table refers to this list by a foreign key or a column name, or already
+    /// contains its values.
     fn is_referred_to_by(&self, table: &SurveyedTable) -> bool {
         let values = look::words(&self.column);
         let has_values = |c: &SurveyedColumn| !values.is_empty() && c.words.ends_with(&values);
@@ -123,8 +123,8 @@ impl List {
     }
 }
 
-/// Whether one of the values is NULL or the empty text; `None` when they make
-/// no list: no texts, two alike, or fewer than two.
+/// Returns whether one of the values is NULL or empty. Returns `None` if the values are not a list:
+/// not all are texts, two are equal, or there are fewer than two.
 fn blank_row(rows: &[Vec<Value>]) -> Option<bool> {
     let mut seen = HashSet::new();
     for value in rows.iter().flatten() {
@@ -141,7 +141,7 @@ fn blank_row(rows: &[Vec<Value>]) -> Option<bool> {
     (seen.len() > 1).then_some(blank)
 }
 
-/// Whether a column is its table's own id.
+/// Returns true if a column is the id of its own table.
 fn is_own_id(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     let stem = look::singular(stem(&column.words).to_vec());
     let own = stem.is_empty() || stem == table.words;
@@ -149,7 +149,7 @@ fn is_own_id(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     !column.reference && (column.primary || code || (own && look::is_id(&column.words)))
 }
 
-/// Whether a table refers to another: by foreign key, or by a column such as
+/// Returns true if a table refers to another one, by a foreign key or by a column such as
 /// `publisher_id`, `main_publisher_id`, `publisherid` or `publisher`.
 fn refers(table: &SurveyedTable, name: &str, words: &[String]) -> bool {
     let squashed = format!("{}id", words.concat());
@@ -161,7 +161,7 @@ fn refers(table: &SurveyedTable, name: &str, words: &[String]) -> bool {
         || table.columns.iter().any(by_name)
 }
 
-/// The words of a column's name without what says that it is a reference.
+/// Returns a column name's words without the prefix or suffix that marks a reference.
 fn stem(words: &[String]) -> &[String] {
     match words {
         [first, rest @ ..] if first == "id" => rest,
@@ -170,7 +170,7 @@ fn stem(words: &[String]) -> &[String] {
     }
 }
 
-/// Whether a table refers to others by a column of its own.
+/// Returns true if a table refers to any other table.
 pub fn refers_to_any(table: &SurveyedTable) -> bool {
     let reference = |c: &SurveyedColumn| {
         look::is_id(&c.words) && !stem(&c.words).is_empty() && !c.primary && !is_own_id(table, c)

@@ -1,7 +1,7 @@
-//! What names and values look like: the words of a name, and whether a text
-//! is a number, a date, a link or a machine's code rather than a name.
+//! Classifies names and values: splits names into words, and recognizes numbers, dates, links and
+//! codes.
 
-/// Words that a date may hold besides digits.
+/// Words that may appear in a date.
 const DATE_WORDS: [&str; 44] = [
     "jan",
     "january",
@@ -49,10 +49,10 @@ const DATE_WORDS: [&str; 44] = [
     "z",
 ];
 
-/// What may follow the digits of a day.
+/// Ordinal suffixes of a day.
 const ORDINALS: [&str; 4] = ["st", "nd", "rd", "th"];
 
-/// Last words of columns that identify a row to a machine, or hold no name.
+/// Last words of columns that contain no names, such as ids, dates and links.
 const NAMELESS: [&str; 22] = [
     "id",
     "ids",
@@ -78,21 +78,21 @@ const NAMELESS: [&str; 22] = [
     "phone",
 ];
 
-/// Hexadecimal texts from this length on are codes, not words.
+/// Minimum length of a hexadecimal text to be a code rather than a word.
 const CODE_LENGTH: usize = 16;
 
-/// What a text looks like.
+/// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing but white space and signs.
+    /// Only white space and punctuation.
     Blank,
-    /// A word or more: what may be a name.
+    /// At least one word; may be a name.
     Words,
     /// A number, date, link, address or code.
     Other,
 }
 
-/// Tells what a text looks like.
+/// Classifies a text.
 pub fn look(text: &str) -> Look {
     let text = text.trim();
     let digit = text.chars().any(char::is_numeric);
@@ -123,13 +123,13 @@ fn is_date(text: &str) -> bool {
         .all(|w| DATE_WORDS.contains(&w) || ORDINALS.contains(&w))
 }
 
-/// UUIDs, hashes, and numbers in scientific notation.
+/// Returns true for UUIDs, hashes and numbers in scientific notation.
 fn is_code(text: &str) -> bool {
     let hex = text.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     (hex && text.len() >= CODE_LENGTH) || text.parse::<f64>().is_ok()
 }
 
-/// The words of a name in lower case, parted at signs and at `camelCase`.
+/// Splits a name into lowercase words, at punctuation and at `camelCase` boundaries.
 pub fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut lower_before = false;
@@ -140,7 +140,7 @@ pub fn words(name: &str) -> Vec<String> {
         }
         lower_before = c.is_lowercase();
         if let Some(word) = words.last_mut() {
-            // Lower case may bring combining marks along, which are no letters.
+            // Lowercasing may add combining marks, which are not letters.
             word.extend(c.to_lowercase().filter(|c| c.is_alphanumeric()));
         }
     }
@@ -148,7 +148,7 @@ pub fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Plurals that no rule makes, or the wrong one would.
+/// Irregular plurals.
 const ODD: [(&str, &str); 20] = [
     ("people", "person"),
     ("persons", "person"),
@@ -172,21 +172,21 @@ const ODD: [(&str, &str); 20] = [
     ("feet", "foot"),
 ];
 
-/// The words with the last in the singular, by the plain rules of English.
+/// Turns the last word into the singular, by the regular rules of English.
 pub fn singular(mut words: Vec<String>) -> Vec<String> {
     let Some(last) = words.last_mut() else {
         return words;
     };
     let keep = ["series", "species", "news"].contains(&last.as_str())
         || ["ss", "us", "is"].iter().any(|end| last.ends_with(end));
-    // "Shoes" and "houses" have the e of their singular.
+    // The singulars of "shoes" and "houses" end in "e".
     let es = ["sses", "xes", "ches", "shes", "oes", "tuses", "nuses", "ruses"];
     let es = es.iter().any(|end| last.ends_with(end))
         && !["caches", "shoes", "toes", "canoes"].contains(&last.as_str());
     if let Some((_, one)) = ODD.iter().find(|(many, _)| many == last) {
         (*one).clone_into(last);
     } else if keep || last.chars().count() < 4 {
-        // Short words such as "gas" or "was" lose too much.
+        // Short words such as "gas" or "was" are not plurals.
     } else if let Some(stem) = last.strip_suffix("ies") {
         *last = format!("{stem}y");
     } else if let Some(stem) = last.strip_suffix("es").filter(|_| es) {
@@ -197,21 +197,21 @@ pub fn singular(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-/// Whether a column of this name cannot hold a name: an id, a date, a link.
+/// Returns true if a column with this name cannot contain names: ids, dates, links.
 pub fn is_nameless(words: &[String]) -> bool {
     words.first().is_some_and(|w| w == "id")
         || words.last().is_some_and(|w| NAMELESS.contains(&w.as_str()))
 }
 
-/// Whether a column of this name holds a row's number or a reference to one.
+/// Returns true if a column with this name contains row ids or references.
 pub fn is_id(words: &[String]) -> bool {
     let ids = ["id", "ids", "uuid", "guid", "pk", "rowid", "idx", "index"];
     words.first().is_some_and(|w| w == "id")
         || words.last().is_some_and(|w| ids.contains(&w.as_str()))
 }
 
-/// Whether a column of this name says how to reach somebody, or who they are to an
-/// office.
+/// Returns true if a column with this name contains contact details or official identifiers of
+/// persons.
 pub fn is_private(words: &[String]) -> bool {
     let private = [
         "email",
@@ -244,19 +244,19 @@ pub fn is_personal(words: &[String]) -> bool {
         || pairs.iter().any(|pair| pair.iter().all(|w| words.iter().any(|o| o == w)))
 }
 
-/// Whether a column of this name holds an abbreviation of a name.
+/// Returns true if a column with this name contains abbreviations of names.
 pub fn is_code_name(words: &[String]) -> bool {
     let codes = ["code", "abbreviation", "abbr", "iso", "iso2", "iso3", "sku"];
     words.last().is_some_and(|w| codes.contains(&w.as_str()))
 }
 
-/// Whether a column of this name says that it holds names.
+/// Returns true if a column with this name contains names.
 pub fn is_name(name: &str) -> bool {
     let lower = name.to_lowercase();
     lower.contains("name") || lower.contains("title")
 }
 
-/// Whether a column of this name holds a part of a person's name.
+/// Returns true if a column with this name contains part of a person's name.
 pub fn is_part_of_person(words: &[String]) -> bool {
     let parts = [
         "firstname",
@@ -268,7 +268,7 @@ pub fn is_part_of_person(words: &[String]) -> bool {
         "fname",
         "lname",
     ];
-    // `School Name` ends in no `lname`.
+    // Compare whole words, so that `School Name` does not match `lname`.
     let last = [&words[words.len().saturating_sub(1)..], &words[words.len().saturating_sub(2)..]];
     last.iter().any(|words| {
         let end = words.concat();
@@ -276,14 +276,14 @@ pub fn is_part_of_person(words: &[String]) -> bool {
     })
 }
 
-/// Whether a column of this name holds the year that tells one thing from another of
-/// its name: of films, cars, seasons.
+/// Returns true if a column with this name contains a year that distinguishes things with the same
+/// name: films, cars, seasons.
 pub fn is_year(words: &[String]) -> bool {
     words.last().is_some_and(|w| w == "year" || w == "season")
 }
 
-/// Whether a column of this name holds the names of things, though many rows are about
-/// one: of species, shares, teams.
+/// Returns true if a column with this name contains names of things that many rows may share, such
+/// as species, shares or teams.
 pub fn is_thing(words: &[String]) -> bool {
     let things = [
         "species",

@@ -1,9 +1,9 @@
-//! A first spec for a database, made from its data: entity tables with their
-//! semantic keys, lookup tables as value lists.
+//! Generates a first spec from a database: entity tables with their semantic keys, and lookup
+//! tables as value lists.
 //!
-//! `survey` looks at the tables, `look` at names and values; `identity`
-//! finds keys and `list` value lists; `draft` writes the TOML. What is
-//! proposed is valid: the draft passes [`check`](hqdl_spec::check) as it is.
+//! `sampling` samples the tables, and `classify` classifies names and values. `key_candidate`
+//! finds keys, `list` finds value lists, and `spec_writer` writes the TOML. The generated spec
+//! passes [`check`](hqdl_spec::check).
 
 pub mod advice;
 mod draft;
@@ -28,33 +28,33 @@ use list::List;
 use owner::Owned;
 use survey::SurveyedTable;
 
-/// Expansions of a first spec; more are hard to read, and cost money.
+/// Maximum number of expansions in the generated spec. More would be hard to read and cost more.
 const EXPANSIONS: usize = 3;
-/// Rows of a list at least that others belong to.
+/// Minimum number of rows for a lookup table that other rows belong to to become an entity table.
 const LEAST_OWNERS: u64 = 3;
-/// Rows of a table up to which all of them may be worth asking about.
+/// Maximum number of rows for a table to be preferred; larger tables are expensive to complete.
 const MODEST_ROWS: u64 = 20_000;
-/// Tables that a note names before it counts the rest.
+/// Maximum number of tables that a note lists by name.
 const NAMED: usize = 8;
 
-/// A first spec.
+/// A generated spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scaffold {
-    /// The spec's text.
+    /// Text of the spec.
     pub toml: String,
-    /// What a user should know about it, in sentences.
+    /// Notes for the user, as sentences.
     pub notes: Vec<String>,
 }
 
-/// Writes a first spec for a database; `db_path` is how the spec refers to it.
-/// At most the first 100,000 rows of each table are looked at.
+/// Generates a spec for a database; `db_path` is the path to write into the spec. Reads at most the
+/// first 100,000 rows of each table.
 ///
 /// The spec passes its check, except when no table holds entities: then its
 /// expansion is an example in comments, and a note says so. The spec publishes into a
 /// copy beside the database.
 ///
 /// # Errors
-/// [`StoreError`] when the database is locked, damaged or cannot be read.
+/// Returns [`StoreError`] if the database is locked, damaged or unreadable.
 pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
     FirstSpec::look(db)?.write(db_path)
 }
@@ -109,7 +109,7 @@ impl<'db> FirstSpec<'db> {
 struct EntityTable {
     table: SurveyedTable,
     key: Identity,
-    /// The key with the name of what its rows belong to.
+    /// The key extended by the owner's name, such as an album's artist.
     owned: Option<Owned>,
     /// A few names of its rows, for the sentence that describes them.
     examples: Vec<String>,
@@ -124,7 +124,7 @@ impl EntityTable {
         Self { table, key, owned: None, examples: Vec::new(), about: None, advised: Vec::new() }
     }
 
-    /// The names of the key's columns.
+    /// Returns the column names of the key.
     fn key_names(&self) -> Vec<&str> {
         match &self.owned {
             Some(owned) => owned.key.iter().map(String::as_str).collect(),
@@ -143,7 +143,7 @@ impl EntityTable {
         }
     }
 
-    /// How the key fares, as a comment or note says it.
+    /// Returns a sentence about the uniqueness of the key, for a comment or note.
     fn key_remark(&self) -> String {
         let found = self.owned.as_ref().map_or(self.key.found, |o| o.found);
         let sample = if self.table.more { "a sample of " } else { "" };
@@ -159,22 +159,22 @@ impl EntityTable {
     }
 }
 
-/// What a database holds.
+/// The tables of a database, by content.
 #[derive(Debug, Default)]
 struct Inventory {
-    /// Tables of entities, the most promising first.
+    /// Entity tables, most suitable first.
     entities: Vec<EntityTable>,
     lists: Vec<List>,
     /// Tables of private persons.
     persons: Vec<SurveyedTable>,
-    /// Tables of what happened once, or was measured.
+    /// Tables of events and measurements.
     events: Vec<String>,
-    /// Tables that a program keeps of itself.
+    /// Tables that belong to a framework or program.
     framework: Vec<String>,
-    /// Tables that only tie others together: ids, numbers, little text.
+    /// Tables that only link others: ids, numbers and little text.
     facts: Vec<SurveyedTable>,
     empty: Vec<String>,
-    /// Tables that cannot be read, with what `SQLite` says.
+    /// Unreadable tables, with `SQLite`'s error message.
     unread: Vec<(String, String)>,
 }
 
@@ -201,8 +201,8 @@ impl Inventory {
         Ok(found)
     }
 
-    /// Lists that rows of an entity belong to, most of them to one each, are entities
-    /// themselves: the artists of albums.
+    /// Turns lookup tables into entity tables if most of their rows own only a few rows of an
+    /// entity table, such as the artists of albums.
     fn promote(&mut self, db: &Database) -> rusqlite::Result<()> {
         let is_owner = |list: &List| {
             let owns = |e: &EntityTable| {
@@ -225,11 +225,12 @@ impl Inventory {
         Ok(())
     }
 
-    /// How much an expansion of an entity promises: a name that tells its rows apart,
-    /// others that belong to it, value lists that it may lack, and rows that are many but not endless.
+    /// Returns the rank of an entity table as a candidate for an expansion. Criteria, in order: a
+    /// name in the key, a unique key, references from other tables, value lists that the table
+    /// lacks, a moderate number of rows, the number of rows.
     fn promise_of(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
-        // What others speak of is what the database is about.
+        // Tables with incoming references are the main subject of a database.
         let leads_here = |t: &SurveyedTable| {
             t.name != table.name
                 && t.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
@@ -263,7 +264,7 @@ impl Inventory {
                     self.events.push(table.name.clone());
                     self.facts.push(table);
                 }
-                // Orders have a status, but that is not who they are.
+                // Orders have a status, but it does not identify them.
                 Some(key)
                     if key.tells(&table)
                         && (key.found.distinct * 2 >= key.found.rows
@@ -277,12 +278,12 @@ impl Inventory {
         Ok(())
     }
 
-    /// The entities that get an expansion, and those that are only named.
+    /// Splits the entity tables into those that get an expansion and the rest.
     fn chosen(&self) -> (&[EntityTable], &[EntityTable]) {
         self.entities.split_at(self.entities.len().min(EXPANSIONS))
     }
 
-    /// The lists whose values an entity may lack.
+    /// Returns the value lists that an entity table may lack.
     fn lists_of(&self, entity: &EntityTable) -> Vec<&List> {
         let entities: Vec<&SurveyedTable> = self.entities.iter().map(|e| &e.table).collect();
         let others: Vec<&SurveyedTable> = self.facts.iter().chain(&self.persons).collect();
@@ -346,7 +347,7 @@ impl Inventory {
     }
 }
 
-/// Names with a limit to their number.
+/// Joins the names with commas. Lists at most [`NAMED`] of them.
 fn listed(names: &[&str]) -> String {
     let mut text: Vec<String> = names.iter().take(NAMED).map(|n| shown(n)).collect();
     if names.len() > NAMED {
@@ -355,7 +356,7 @@ fn listed(names: &[&str]) -> String {
     text.join(", ")
 }
 
-/// A name as comments and notes show it: on one line, whatever it holds.
+/// Formats a name for a comment or note, on one line.
 fn shown(name: &str) -> String {
     let escaped: String = name
         .chars()
@@ -364,8 +365,7 @@ fn shown(name: &str) -> String {
     format!("`{escaped}`")
 }
 
-/// Whether an error is about the database and not about one of its tables,
-/// such as a view of a table that is gone.
+/// Returns true if the error concerns the whole database, not just one table or view.
 fn concerns_all(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

@@ -1,25 +1,25 @@
-//! What the rows of a table belong to, where that is part of who they are: an album's
-//! artist. A title alone is seldom enough for a model.
+//! Finds the owner of a table's rows if it is part of their identity, such as an album's artist. A
+//! title alone is rarely enough for a model.
 
 use super::EntityTable;
 use super::survey::{self, DistinctRows, SAMPLE_ROWS};
 use hqdl_database::Database;
 use hqdl_values::sql;
 
-/// A table's key together with the name of what its rows belong to.
+/// A table's key extended by the name of the owner.
 #[derive(Debug)]
 pub struct Owned {
-    /// The SELECT of the table with that name in it.
+    /// SELECT of the table with the owner's name as a column.
     pub select: String,
-    /// The key.
+    /// Columns of the extended key.
     pub key: Vec<String>,
-    /// Different keys in a sample of the rows.
+    /// Number of distinct keys in a sample of the rows.
     pub found: DistinctRows,
 }
 
 impl Owned {
-    /// What the rows of an entity belong to: the first foreign key that leads to
-    /// another entity which one name tells.
+    /// Finds the owner of an entity table's rows: the first foreign key to another entity table
+    /// with a single name column as its key.
     pub fn find(db: &Database, entity: &EntityTable, all: &[EntityTable]) -> Option<Self> {
         let table = &entity.table;
         if !entity.key.is_named(table) {
@@ -27,7 +27,7 @@ impl Owned {
         }
         let (foreign, owner) = table.foreign.iter().find_map(|f| {
             let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
-            // A few classes of many rows that have names of their own own nothing.
+            // If a few rows classify many uniquely named rows, they are categories, not owners.
             let class = entity.key.is_unique()
                 && entity.key.columns.len() == 1
                 && owner.table.rows * 3 < table.rows;
@@ -56,7 +56,7 @@ impl Owned {
         );
         let mut owned = Self { select, key: Vec::new(), found: DistinctRows::default() };
         let names = entity.key.names(table);
-        // What else was in the key stood in for the owner.
+        // Drop the other key columns if the owner's name replaces them.
         for own in [&names[..1], &names[..]] {
             owned.key = own.iter().map(|n| (*n).to_owned()).chain([alias.clone()]).collect();
             let key: Vec<&str> = owned.key.iter().map(String::as_str).collect();

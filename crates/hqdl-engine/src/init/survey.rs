@@ -1,4 +1,4 @@
-//! What the tables of a database hold, from a bounded look at their rows.
+//! Samples the tables of a database to learn their structure and content.
 
 use rusqlite::types::ValueRef;
 
@@ -7,85 +7,82 @@ use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_values::sql;
 
-/// Rows of a table that are looked at when its keys are counted.
+/// Maximum number of rows of a table that are read to count distinct keys.
 pub const SAMPLE_ROWS: u64 = 100_000;
-/// Rows whose values are read, to see what kind of column each is.
+/// Number of rows that are read to classify the columns.
 const KIND_ROWS: u64 = 1_000;
-/// Columns of a table that are looked at; `SQLite` answers with 2,000 at most,
-/// and each takes three here.
+/// Maximum number of columns of a table. `SQLite` returns at most 2,000 result columns, and each
+/// column needs three.
 const COLUMNS: usize = 300;
 /// Rows that the examples of a column are taken from.
 const EXAMPLE_ROWS: u64 = 5;
 /// Characters of an example at most.
 const EXAMPLE_LENGTH: usize = 40;
-/// Values of more bytes are measured, not read.
+/// Maximum size in bytes of a value that is read; of larger values, only the size is used.
 const READ_BYTES: u64 = 400;
-/// The average characters from which a text tells a story instead of a name.
+/// Minimum average length of texts that are descriptions rather than names, in characters.
 pub const NAME_LENGTH: u64 = 80;
 
-/// A table or view that can be read.
+/// A readable table or view.
 #[derive(Debug)]
 pub struct SurveyedTable {
-    /// Its name.
     pub name: String,
-    /// The words of its name, in the singular.
+    /// Words of the name, in the singular.
     pub words: Vec<String>,
-    /// Its columns, those with a usable name.
+    /// Columns with a usable name.
     pub columns: Vec<SurveyedColumn>,
-    /// Its rows, at most [`SAMPLE_ROWS`].
+    /// Number of rows, at most [`SAMPLE_ROWS`].
     pub rows: u64,
-    /// Whether there are more rows than that.
+    /// Whether the table has more rows.
     pub more: bool,
-    /// Its foreign keys of one column.
+    /// Single-column foreign keys.
     pub foreign: Vec<Foreign>,
 }
 
-/// A foreign key of one column.
+/// A single-column foreign key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The column.
+    /// The referencing column.
     pub from: String,
-    /// The table that it leads to.
+    /// The referenced table.
     pub table: String,
-    /// The column there; the primary key when nothing is said.
+    /// The referenced column; `None` means the primary key.
     pub to: Option<String>,
 }
 
 /// A column of a table.
 #[derive(Debug)]
 pub struct SurveyedColumn {
-    /// Its name.
     pub name: String,
-    /// The words of its name.
+    /// Words of the name.
     pub words: Vec<String>,
-    /// What its values are.
+    /// Content of the column.
     pub kind: ValueKind,
-    /// The average number of characters of its texts.
+    /// Average length of its texts, in characters.
     pub length: u64,
     /// Whether it is part of the primary key.
     pub primary: bool,
-    /// Whether a foreign key starts here.
+    /// Whether it is part of a foreign key.
     pub reference: bool,
 }
 
-/// What the values of a column are.
+/// Content of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Short texts that may name something.
+    /// Short texts that may be names.
     Name,
     /// Numbers.
     Number,
-    /// Ids, dates, links, long texts, blobs, or nothing.
+    /// Ids, dates, links, long texts, blobs or no values.
     Other,
 }
 
-/// The names of what there is to look at: the user's tables, or the user's
-/// views if there is no table.
+/// Returns the names of the user's tables, or of the views if there are no tables.
 ///
 /// # Errors
-/// `SQLite`'s, when the schema cannot be read.
+/// Returns `SQLite`'s error if the schema cannot be read.
 pub fn names(db: &Database) -> rusqlite::Result<Vec<String>> {
-    // Shadow tables are the inside of a virtual table.
+    // Skip shadow tables, which are internal to virtual tables.
     let mut statement = db.connection().prepare(
         "SELECT name, type = 'view' FROM pragma_table_list \
          WHERE schema = 'main' AND type IN ('table', 'virtual', 'view') \
@@ -95,7 +92,7 @@ pub fn names(db: &Database) -> rusqlite::Result<Vec<String>> {
     let mut found = [Vec::new(), Vec::new()];
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        // A name that is not UTF-8 cannot be written in a spec.
+        // A spec cannot contain a name that is not UTF-8.
         if let Ok(Ok(name)) = row.get_ref(0).map(|v| v.as_str().map(str::to_owned))
             && !db.made_by_hqdl(&name)
         {
@@ -106,10 +103,10 @@ pub fn names(db: &Database) -> rusqlite::Result<Vec<String>> {
     Ok(if tables.is_empty() { views } else { tables })
 }
 
-/// The names of everything in the schema, in lower case: names that are taken.
+/// Returns the lowercase names of all objects in the schema.
 ///
 /// # Errors
-/// `SQLite`'s, when the schema cannot be read.
+/// Returns `SQLite`'s error if the schema cannot be read.
 pub fn taken(db: &Database) -> rusqlite::Result<Vec<String>> {
     let mut statement = db.connection().prepare("SELECT name FROM sqlite_schema")?;
     let mut rows = statement.query([])?;
@@ -122,10 +119,10 @@ pub fn taken(db: &Database) -> rusqlite::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Looks at a table.
+/// Samples a table.
 ///
 /// # Errors
-/// `SQLite`'s, when the table cannot be read.
+/// Returns `SQLite`'s error if the table cannot be read.
 pub fn table(db: &Database, name: &str) -> rusqlite::Result<SurveyedTable> {
     let foreign = foreign(db, name)?;
     let named = columns(db, name)?;
@@ -158,8 +155,8 @@ fn foreign(db: &Database, table: &str) -> rusqlite::Result<Vec<Foreign>> {
     db.connection().prepare(sql)?.query_map([table], read)?.collect()
 }
 
-/// Names of the columns, and whether each is part of the primary key. One with
-/// a blank name cannot be named in a spec.
+/// Returns the column names, and whether each column is part of the primary key. Skips columns with
+/// a blank name, which a spec cannot contain.
 fn columns(db: &Database, table: &str) -> rusqlite::Result<Vec<(String, bool)>> {
     let all: Vec<(String, bool)> = db
         .connection()
@@ -170,7 +167,7 @@ fn columns(db: &Database, table: &str) -> rusqlite::Result<Vec<(String, bool)>> 
     Ok(usable.take(COLUMNS).collect())
 }
 
-/// The rows, counted up to one more than the sample.
+/// Counts the rows, up to one more than [`SAMPLE_ROWS`].
 fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
     let sql = format!(
         "SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {})",
@@ -180,27 +177,27 @@ fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
     db.connection().query_row(&sql, [], |row| row.get(0))
 }
 
-/// Rows of a sample, and how many of them are different.
+/// Number of rows and of distinct rows in a sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DistinctRows {
     /// Rows of the sample.
     pub rows: u64,
-    /// Different rows among them; NULL is a value like others.
+    /// Distinct rows of the sample; NULL counts as a value.
     pub distinct: u64,
 }
 
 impl DistinctRows {
-    /// Rows that repeat an earlier one.
+    /// Returns the number of rows that repeat an earlier one.
     pub fn repeats(self) -> u64 {
         self.rows - self.distinct
     }
 }
 
-/// Counts the different rows that some columns have in a sample of at most `limit` rows, spread over
-/// the whole table: a table that is sorted by country repeats its cities only far apart.
+/// Counts the distinct rows over some columns, in a sample of at most `limit` rows spread over the
+/// whole table. In a table sorted by country, for example, equal city names are far apart.
 ///
 /// # Errors
-/// `SQLite`'s, when the table cannot be read.
+/// Returns `SQLite`'s error if the table cannot be read.
 pub fn distinct(
     db: &Database,
     table: &str,
@@ -226,10 +223,10 @@ pub fn examples(db: &Database, table: &str, column: &str) -> rusqlite::Result<Ve
     values.collect()
 }
 
-/// Counts the same in the first rows of a table, view or subquery.
+/// Counts the distinct rows in the first rows of a table, view or subquery.
 ///
 /// # Errors
-/// `SQLite`'s, when it cannot be read.
+/// Returns `SQLite`'s error if it cannot be read.
 pub fn distinct_of(
     db: &Database,
     from: &str,
@@ -247,8 +244,8 @@ pub fn distinct_of(
     db.connection().query_row(&sql, [], read)
 }
 
-/// Returns SQL for FROM: at most `limit` rows at equal distances. A view, a table without rowids and
-/// a small table stand for themselves.
+/// Returns an SQL FROM item with at most `limit` evenly spaced rows. For views, small tables and
+/// tables without rowids, it returns the table itself.
 fn spread_rows(db: &Database, table: &str, limit: u64) -> String {
     let ends =
         format!("SELECT (SELECT min(_rowid_) FROM {table}), (SELECT max(_rowid_) FROM {table})");
@@ -278,7 +275,7 @@ fn tallies(
     let select: Vec<String> = columns
         .iter()
         .map(|(name, _)| {
-            // The type and length of a value are known without reading it.
+            // SQLite knows the type and length of a value without reading it.
             let c = format!("t.{}", sql::name(name));
             format!(
                 "typeof({c}) = 'text', octet_length({c}), \
@@ -300,13 +297,13 @@ fn tallies(
     Ok(tallies)
 }
 
-/// What was seen of a column.
+/// Counts over a column's sampled values.
 #[derive(Debug, Clone, Default)]
 struct ColumnTally {
     /// Values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
-    /// Texts, and among them those that look like words.
+    /// Texts; `words` counts those that consist of words.
     texts: u64,
     words: u64,
     characters: u64,
@@ -328,7 +325,7 @@ impl ColumnTally {
                     self.characters += value.chars().count() as u64;
                 }
             }
-            // Too long to be read.
+            // The value was too long to be read.
             ValueRef::Null if text => {
                 self.texts += 1;
                 self.words += 1;
@@ -343,7 +340,8 @@ impl ColumnTally {
         self.characters.checked_div(self.texts).unwrap_or(0)
     }
 
-    /// What the values are; the column's name may tell that they are no names.
+    /// Returns the content of a column. A column with a name such as `id` or `url` does not contain
+    /// names, whatever its values.
     fn kind_of(&self, column: &str) -> ValueKind {
         match self.kind() {
             ValueKind::Name if look::is_nameless(&look::words(column)) => ValueKind::Other,
@@ -352,7 +350,7 @@ impl ColumnTally {
     }
 
     fn kind(&self) -> ValueKind {
-        // A few values may be odd: the film "300" is kept as a number.
+        // Tolerate a few outliers: the film "300" is stored as a number.
         let most_are_text = self.texts * 5 >= self.present * 4;
         if self.numbers * 2 > self.present {
             ValueKind::Number

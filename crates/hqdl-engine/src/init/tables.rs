@@ -1,4 +1,4 @@
-//! A database made of CSV files, a table a file, for those who have no database yet.
+//! Creates a database from CSV files, one table per file, for users who have no database yet.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,26 @@ use rusqlite::types::Value;
 use super::look;
 use hqdl_values::sql;
 
-/// Why no database was made.
+/// Reasons why no database was created.
 #[derive(Debug, thiserror::Error)]
 pub enum TablesError {
-    /// A file cannot be read.
+    /// A file cannot be read or written.
     #[error("{}: {message}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// There is something where the database would be.
+    /// The path of the new database already exists.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// A folder has no CSV file in it.
+    /// The folder contains no CSV file.
     #[error("{} contains no CSV file", .0.display())]
     NoFiles(PathBuf),
 }
 
-/// The CSV files that a path means: itself, or those in the folder; `None` for
+/// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
 /// anything else, such as a database.
 #[must_use]
 pub fn files(path: &Path) -> Option<Vec<PathBuf>> {
@@ -44,12 +44,12 @@ pub fn files(path: &Path) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// Creates a database from CSV files, beside them. Returns its path and a note for each column that
-/// gets another name. The first line of each file has the column names; a column has numbers when
-/// all its fields are spelled as numbers, and an empty field is NULL.
+/// Creates a database from CSV files, next to them. Returns its path and a note for each renamed
+/// column. The first line of each file contains the column names. A column is numeric if all its
+/// fields are numbers; an empty field becomes NULL.
 ///
 /// # Errors
-/// [`TablesError`]; there is no database then.
+/// Returns [`TablesError`] and leaves no database behind.
 pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<(PathBuf, Vec<String>), TablesError> {
     let made = path.with_extension("sqlite");
     if files.is_empty() {
@@ -76,13 +76,13 @@ pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<(PathBuf, Vec<Strin
         Ok(notes)
     });
     if filled.is_err() {
-        // Half a database is none.
+        // Remove the incomplete database.
         let _ = std::fs::remove_file(&part);
     }
     filled.map(|notes| (made, notes))
 }
 
-/// Adds the table of a file. Returns a note for each column that gets another name.
+/// Adds the table of a file. Returns a note for each renamed column.
 fn add(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -122,7 +122,7 @@ fn add(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     Ok(notes.collect())
 }
 
-/// What parts the fields: whichever the first line has most of.
+/// Returns the field delimiter: the candidate that appears most often in the first line.
 fn delimiter(text: &str) -> u8 {
     let line = text.lines().next().unwrap_or_default();
     let count = |c: char| line.matches(c).count();
@@ -130,7 +130,7 @@ fn delimiter(text: &str) -> u8 {
     best.map_or(b',', |c| c as u8)
 }
 
-/// The names of the columns, each there once.
+/// Returns unique column names.
 fn names(header: &csv::StringRecord) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (n, field) in header.iter().enumerate() {
@@ -147,7 +147,7 @@ fn names(header: &csv::StringRecord) -> Vec<String> {
     names
 }
 
-/// The name of a file's table: the words of the file's.
+/// Returns the table name for a file: the words of the file name.
 fn table(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let words = look::words(&stem).join("_");
@@ -161,7 +161,7 @@ fn table(file: &Path) -> String {
     }
 }
 
-/// What the fields of a column are.
+/// Type of a column's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldKind {
     Unknown,
@@ -176,7 +176,7 @@ impl FieldKind {
         if field.is_empty() {
             return;
         }
-        // 007 is a name, and so is +49.
+        // Texts such as 007 and +49 are identifiers, not numbers.
         let integer = field.parse::<i64>().is_ok_and(|n| n.to_string() == field);
         let plain = field.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
         let whole = field.trim_start_matches('-').split('.').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Asking through the Batch API: everything that is missing goes into the
-//! journal's queue first, and from there out in parcels ([`hqdl_model::dispatch`]).
+//! Requests through the Batch API. All missing rows first go into the journal's queue; from there
+//! they are sent in batch jobs ([`hqdl_model::dispatch`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,23 +20,23 @@ use hqdl_model::plan::RowBatch;
 use hqdl_values::cell::Tally;
 use hqdl_values::usage::{Spent, Usage};
 
-/// Requests that go into the queue at once: they share a commit.
+/// Number of requests that are queued in one commit.
 const TOGETHER: usize = 500;
 
-/// What an import brought.
+/// Result of an import.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imported {
-    /// What the lines of the files were.
+    /// Counts of the imported lines, by outcome.
     pub lines: Lines,
-    /// What the answers took.
+    /// Tokens and cost of the answers.
     pub usage: Usage,
-    /// Cells that came, by how they ended.
+    /// Imported cells, by state.
     pub asked: Tally,
-    /// What the columns used.
+    /// Usage per column.
     pub columns: Vec<ColumnUsed>,
 }
 
-/// What failed elsewhere stays as it was: missing, and asked for by the next run.
+/// Leave failed imported requests missing; the next run retries them.
 struct Nobody<'f>(&'f Facts);
 
 impl UnansweredSink for Nobody<'_> {
@@ -49,41 +49,41 @@ impl UnansweredSink for Nobody<'_> {
     }
 }
 
-/// What [`Work::export`] wrote, and what it did not.
+/// Result of [`Work::export`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exported {
     /// The files that were written.
     pub written: Vec<WrittenFile>,
-    /// Files from before whose cells were not written again.
+    /// Unanswered files from earlier exports, whose cells were not exported again.
     pub before: Vec<InFile>,
 }
 
-/// A file that was written before and is not answered yet.
+/// A file from an earlier export that is not answered yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InFile {
-    /// Where it was written; `None` when that is not known any more.
+    /// Path of the file; `None` if it is no longer known.
     pub path: Option<PathBuf>,
-    /// Requests in it that have no answer.
+    /// Number of its requests without an answer.
     pub unanswered: u64,
-    /// Requests in it.
+    /// Number of its requests.
     pub requests: u64,
-    /// Missing cells that stand in it.
+    /// Number of missing cells in it.
     pub cells: u64,
 }
 
-/// A file of requests for somebody else to send.
+/// A file of requests for the user to submit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Requests in it.
+    /// Number of its requests.
     pub requests: u64,
-    /// The most they may cost at the price of a batch, and take in tokens.
+    /// Maximum cost at batch prices, and maximum number of tokens.
     pub most: Spent,
 }
 
 impl Work<'_> {
-    /// The batches of the spec for this run alone, when no other run sends any.
+    /// Acquires the lock on the spec's batches, and waits while another run holds it.
     pub(super) fn batches_alone(
         &self,
         listener: &Listener,
@@ -103,9 +103,9 @@ impl Work<'_> {
         format!("batches {}", self.spec.full_path())
     }
 
-    /// Collects what batches of earlier runs have brought, and forgets what was
-    /// never sent. Gives the run when there was anything to do. `alone` says
-    /// whether this run has the batches of the spec for itself already.
+    /// Collects the answers of earlier runs' batch jobs and discards jobs that were never sent.
+    /// Returns the run if there was anything to do. `has_lock` is true if the caller already holds
+    /// the lock on the spec's batches.
     pub(super) fn recover(
         &self,
         alone: bool,
@@ -118,7 +118,7 @@ impl Work<'_> {
         if self.way == Way::Kept || !unsettled {
             return Ok(None);
         }
-        // Another run that sends batches collects them itself.
+        // If another run sends batches, it also collects their answers.
         let turn = if alone { None } else { self.facts.try_lock(&self.batches_name())? };
         if !alone && turn.is_none() {
             return Ok(None);
@@ -137,7 +137,7 @@ impl Work<'_> {
         Ok(Some(run))
     }
 
-    /// Sends all that is missing through the Batch API and waits for it.
+    /// Sends the missing cells through the Batch API and waits for the answers.
     pub(super) fn send(
         &self,
         run: &Run,
@@ -156,13 +156,12 @@ impl Work<'_> {
         report.asked(&dispatch.used());
     }
 
-    /// Writes all that is missing into files that somebody else sends. Nothing
-    /// is sent, and no budget is touched: [`Work::plan`] tells the price. What
-    /// stands in such a file already, and has no answer yet, is left out, unless
-    /// it is to be written `again`.
+    /// Writes requests for the missing cells into files that the user submits. It sends nothing and
+    /// does not use the budget; [`Work::plan`] computes the cost. Cells in earlier, unanswered
+    /// files are skipped unless `include_unanswered` is set.
     ///
     /// # Errors
-    /// [`MaterializeError`] when keys cannot be read or files not written.
+    /// Returns [`MaterializeError`] if keys cannot be read or a file cannot be written.
     pub fn export(
         &self,
         (dir, again): (&Path, bool),
@@ -185,7 +184,7 @@ impl Work<'_> {
         let before = self.in_files.borrow().clone().unwrap_or_default();
         let before = before.into_iter().map(|(parcel, cells)| self.in_file(parcel, cells));
         let before: Vec<InFile> = before.collect::<Result<_, _>>()?;
-        // A run of its own: nothing of a budget is spent in it.
+        // Use a separate run, which has no budget.
         let id = self.facts.history().begin(command, "")?;
         self.facts.history().forget_unsent(&self.spec.full_path(), id)?;
         let run = Run::open(id, listener)?;
@@ -206,13 +205,13 @@ impl Work<'_> {
         Ok(InFile { path, unanswered, requests: parcel.requests, cells })
     }
 
-    /// Takes in output files of batches: the answers to requests that were
-    /// written with these facts, each once.
+    /// Imports answer files of batches. It stores each answer to a request exported from this fact
+    /// store exactly once.
     ///
     /// # Errors
-    /// [`MaterializeError`] when a file cannot be read or an answer not kept, or
-    /// when `interrupt` is true while somebody else takes files in; what was taken
-    /// in before is kept.
+    /// Returns [`MaterializeError`] if a file cannot be read or an answer cannot be stored, or if
+    /// `interrupt` becomes true while another process is importing. Answers that were already
+    /// imported remain stored.
     pub fn import(
         &self,
         files: &[PathBuf],
@@ -220,7 +219,7 @@ impl Work<'_> {
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Imported, MaterializeError> {
-        // Whoever takes in the same files takes in none of it twice.
+        // Importing the same file twice is a no-op.
         let turn = self.facts.lock("import", interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         let id = self.facts.history().begin(command, "")?;
@@ -244,7 +243,7 @@ impl Work<'_> {
         let stopped = read.err().map(Arc::new);
         let mut report = Report { stopped, ..Report::default() };
         self.settle(Some(&run), &mut report);
-        // It publishes nothing: the next run of the spec does.
+        // An import publishes nothing; the spec's next run does.
         self.end(Some(run), true, &mut report);
         match (report.failed.take(), report.stopped.take().and_then(Arc::into_inner)) {
             (Some(failed), _) => Err(failed),
@@ -255,7 +254,7 @@ impl Work<'_> {
         }
     }
 
-    /// Puts all that is missing in the queue.
+    /// Adds requests for all missing cells to the queue.
     fn enqueue(
         &self,
         run: &Run,
@@ -278,8 +277,8 @@ impl Work<'_> {
                 if *interrupt.borrow() {
                     return Err(Halt::Closed);
                 }
-                // Until it is in the queue, where others see it. What they are
-                // asking is left to them.
+                // Hold the claims until the requests are in the queue, where other processes can
+                // see them. Skip cells that other processes have claimed.
                 let claimed = run.runtime.block_on(claim(self.facts, wanted, cut, true))?;
                 let ours = claimed.ours.iter().cloned();
                 waiting.extend(ours.map(|cut| request(form, wanted, cut, 1)));

@@ -1,8 +1,8 @@
-//! How the cells of an expansion are shown.
+//! Counts of an expansion's published cells.
 
 use hqdl_values::cell::{State, Tally};
 
-/// How the cells of an expansion are shown, for each column.
+/// Number of published cells by state and number of cells never requested, per column.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CellCounts {
     pub(super) cells: Vec<Tally>,
@@ -10,12 +10,12 @@ pub(super) struct CellCounts {
 }
 
 impl CellCounts {
-    /// Nothing counted yet, for so many columns.
+    /// Creates zero counts for `columns` columns.
     pub(super) fn of(columns: usize) -> Self {
         Self { cells: vec![Tally::default(); columns], unasked: vec![0; columns] }
     }
 
-    /// Counts a cell; without a state, nobody has asked for it.
+    /// Counts a cell; `None` means that it was never requested.
     pub(super) fn add(&mut self, column: usize, state: Option<State>) {
         match state {
             Some(state) => self.cells[column].add(state, 1),

@@ -1,5 +1,5 @@
-//! Asking for all that is missing, request by request: the walk over the keys
-//! on this thread, the requests on the runtime's.
+//! Requests the missing cells one request at a time. This thread walks the keys; the runtime's
+//! threads send the requests.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ use hqdl_model::generate::{self, Context, Event, ModelRun, Stopped};
 use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
 impl Work<'_> {
-    /// Asks for all that is missing, request by request.
+    /// Requests the missing cells of all expansions and adds the results to the report.
     pub(super) fn fill(
         &self,
         run: &Run,
@@ -52,7 +52,7 @@ impl Work<'_> {
             let context = Arc::new(Context { beside_batches: true, known_keys, ..context });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
             let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
-            // The keys are walked here, beside the runtime: SQLite stays on this thread.
+            // Walk the keys on this thread, because a SQLite connection stays on one thread.
             let (mut given, mut all) = (0, true);
             let walked = self.walk(n, &survey.keys, &mut |cut| {
                 given += (cut.columns.len() * cut.gaps.len()) as u64;
@@ -63,7 +63,8 @@ impl Work<'_> {
             });
             drop(send);
             if walked.is_ok() && all {
-                // The rest others have brought since the survey.
+                // Other processes have answered the remaining cells since the coverage was
+                // computed.
                 asking.found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
             }
             match run.runtime.block_on(generating) {
@@ -84,7 +85,7 @@ impl Work<'_> {
         report.in_doubt = asking.budget.in_doubt();
     }
 
-    /// Gives the gaps of an expansion, batch by batch.
+    /// Passes the missing rows of an expansion to `on_batch`, in batches.
     pub(super) fn walk(
         &self,
         n: usize,
@@ -114,7 +115,7 @@ impl Work<'_> {
             walked = batcher.finish().into_iter().try_for_each(give);
         }
         match walked {
-            // The receiver knows why it closed.
+            // If the receiver closed the channel, it reports the reason itself.
             Ok(()) | Err(Halt::Closed) => Ok(()),
             Err(halt) => Err(halt.into_error(self.database)),
         }

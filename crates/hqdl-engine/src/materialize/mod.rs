@@ -1,9 +1,8 @@
-//! PATH 1: a spec's missing cells, asked, kept and published.
+//! Materialization: requests a spec's missing cells, stores the answers and publishes the tables.
 //!
-//! `survey` walks the keys and says what is missing; `fill` asks for it;
-//! `publish` writes the tables. Each walks the same gathered keys, and each
-//! stands alone: a plan is a survey, and a run with nothing missing asks nothing
-//! and writes nothing.
+//! `coverage` walks the keys and finds the missing cells, `fill` requests them, and `publish` writes
+//! the tables. All three walk the same gathered keys and work independently: a plan is only a
+//! coverage report, and a run without missing cells makes no request and writes nothing.
 
 mod counts;
 mod fill;
@@ -42,73 +41,73 @@ use hqdl_spec::{Expansion, Format, Provider, Spec};
 use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
 
-/// Why a spec could not be materialized.
+/// Reasons why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
 pub enum MaterializeError {
-    /// A database failed.
+    /// An error of a database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The facts failed.
+    /// An error of the fact store.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// There is no model to ask.
+    /// The model could not be set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The run stopped on the way; everything answered is kept and published.
+    /// The run stopped early; every answer received so far is stored and published.
     #[error(transparent)]
     Stopped(Stopped),
-    /// The overrides cannot be used.
+    /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
     /// `--columns` or `--refresh` names a column that no expansion has.
     #[error("no expansion has a column `{0}`")]
     NoColumn(String),
-    /// `--where` does not work over the sources.
+    /// The condition of `--where` is invalid for every expansion.
     #[error("--where: {0}")]
     Where(String),
-    /// The model takes no batches.
+    /// The model has no Batch API.
     #[error("recordings cannot be run as batches")]
     NoBatches,
-    /// Batches go to the model of `[model]` alone.
+    /// An expansion names another model, but batches are sent only to the model of `[model]`.
     #[error("`{expansion}` uses [model.{model}], but hqdl sends batches only to [model]")]
     BatchesOfOther {
         /// The expansion.
         expansion: String,
-        /// The model that it names.
+        /// The named model.
         model: String,
     },
-    /// Batches hold no images.
+    /// The expansion sends images, which batches do not support.
     #[error("`{0}` sends images, which batches do not support")]
     BatchesOfImages(String),
-    /// The runtime could not be started.
+    /// The async runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }
 
-/// What a run is to ask, of all that is missing.
+/// The subset of the missing cells that a run requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// At most so many keys an expansion.
+    /// Maximum number of keys per expansion.
     pub limit: Option<u64>,
     /// Only these columns.
     pub columns: Option<Vec<String>>,
-    /// Only keys of source rows for which this SQL holds.
+    /// Only keys of source rows that satisfy this SQL condition.
     pub filter: Option<String>,
-    /// Ask again for these columns.
+    /// Columns whose answered cells are requested again.
     pub refresh: Vec<String>,
-    /// Ask again for cells without a value.
+    /// Whether cells without a value are requested again.
     pub retry_failed: bool,
 }
 
 impl Selection {
-    /// Whether it leaves anything out.
+    /// Returns true if the selection excludes any cells.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.limit.is_some() || self.columns.is_some() || self.filter.is_some()
     }
 
-    /// The column of an expansion that a name means: `genre`, or `llm_album.genre`
-    /// where other expansions have one, too.
+    /// Returns the index of the column with this name in an expansion. The name is `genre`, or
+    /// `llm_album.genre` if several expansions have a column `genre`.
     #[must_use]
     pub fn column(expansion: &Expansion, name: &str) -> Option<usize> {
         expansion.column(name).or_else(|| {
@@ -119,34 +118,35 @@ impl Selection {
     }
 }
 
-/// A spec with everything a run needs: its database, its facts, its model.
+/// A spec together with its database, fact store and model: everything a run needs.
 pub struct Work<'w> {
     spec: Cow<'w, Spec>,
     database: &'w Database,
     facts: &'w Facts,
     model: Arc<dyn Model>,
     selection: &'w Selection,
-    /// Columns selected, for each expansion.
+    /// Selected columns, per expansion.
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
-    /// What is asked again.
+    /// Columns to refresh or retry.
     rounds: Vec<RefreshJob>,
     overrides: Overrides,
     way: Way,
-    /// Whether any batch at all is under way.
+    /// Whether any batch job is open.
     parcels: Cell<bool>,
-    /// What the database was, by its own count of changes, when it was surveyed.
+    /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
-    /// Cells that stand in files which are not answered yet, by parcel; `None` where
-    /// that holds nothing back.
+    /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
+    /// requested anyway.
     in_files: RefCell<Option<BTreeMap<i64, u64>>>,
 }
 
 impl<'w> Work<'w> {
-    /// Prepares to survey or materialize a spec.
+    /// Prepares to plan or materialize a spec.
     ///
     /// # Errors
-    /// [`MaterializeError`] when the selection names what does not exist.
+    /// Returns [`MaterializeError`] if the selection names an unknown column, or if the facts, the
+    /// overrides or the database cannot be read.
     pub fn new(
         spec: &'w Spec,
         database: &'w Database,
@@ -200,10 +200,11 @@ impl<'w> Work<'w> {
         })
     }
 
-    /// Asks in some way; request by request when nothing is said.
+    /// Sets the run mode; the default is [`Way::Live`].
     ///
     /// # Errors
-    /// [`MaterializeError::NoBatches`] when the model cannot be asked that way.
+    /// Returns an error if the model or the spec does not support batches and the mode is
+    /// [`Way::Batch`].
     pub fn by(mut self, way: Way) -> Result<Self, MaterializeError> {
         if way == Way::Batch && self.spec.model.provider == Provider::Replay {
             return Err(MaterializeError::NoBatches);
@@ -223,8 +224,8 @@ impl<'w> Work<'w> {
         Ok(self)
     }
 
-    /// What a batch holds may be sent by another process, a day later: images are read when
-    /// they are asked about.
+    /// Returns an error if an expansion sends images. A batch may be sent by another process a day
+    /// later, but images are read when the request is sent.
     pub(super) fn shows_no_images(&self) -> Result<(), MaterializeError> {
         match self.spec.expansions.iter().find(|e| e.has_images()) {
             Some(expansion) => Err(MaterializeError::BatchesOfImages(expansion.name.clone())),
@@ -232,16 +233,16 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// The name that facts of this run's model are kept under.
+    /// Returns the model name under which the run's facts are stored.
     #[must_use]
     pub fn model_name(&self) -> &str {
         self.model.name()
     }
 
-    /// What would be asked, and why; asks nothing.
+    /// Returns the plan of a run and its warnings, without making a request.
     ///
     /// # Errors
-    /// [`MaterializeError`] when keys or facts cannot be read.
+    /// Returns [`MaterializeError`] if keys or facts cannot be read.
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let mut plan = Plan {
             counted: self.counts_exactly(),
@@ -282,12 +283,12 @@ impl<'w> Work<'w> {
         Ok((plan, warnings))
     }
 
-    /// Materializes the spec: asks for what is missing, keeps it, publishes.
-    /// `interrupt` becoming true ends it early with everything kept.
+    /// Materializes the spec: requests the missing cells, stores the answers and publishes the
+    /// tables. If `interrupt` becomes true, the run ends early and keeps all answers.
     ///
     /// # Errors
-    /// [`MaterializeError`]; an end before time is in the report instead, since
-    /// what was answered is kept and published all the same.
+    /// Returns [`MaterializeError`]. If the run stops early, this function succeeds and the report
+    /// contains the reason, because the answers are stored and published.
     pub fn materialize(
         &self,
         command: &str,
@@ -310,8 +311,8 @@ impl<'w> Work<'w> {
         stands.map(|_| report)
     }
 
-    /// Asks for what is missing and publishes; says whether the tables stand. The
-    /// run, once one is begun, is left to whoever called.
+    /// Requests the missing cells and publishes the tables. Returns true if the tables are up to
+    /// date. `run` receives the run once it is started; the caller ends it.
     #[expect(clippy::too_many_lines, reason = "a run from its beginning to its end")]
     fn bring(
         &self,
@@ -371,7 +372,7 @@ impl<'w> Work<'w> {
             report.as_surveyed(&surveys);
             return Ok(true);
         }
-        // Before anything is paid for.
+        // Check write access before any request is paid for.
         target.try_writing()?;
         let mut learned = Vec::new();
         if ask {
@@ -382,8 +383,8 @@ impl<'w> Work<'w> {
         }
         if ask {
             self.begin_rounds(&surveys)?;
-            // A failure on the way is in the report: what was spent is told, and
-            // what was answered is published.
+            // From here on, failures go into the report: the run still reports its cost and
+            // publishes its answers.
             let run = match run {
                 Some(run) => run,
                 None => run.insert(self.start(command, listener)?),
@@ -409,8 +410,8 @@ impl<'w> Work<'w> {
         self.settle(run.as_ref(), report);
         self.tell_unified(&learned, &surveys, report);
         report.reused += report.found;
-        // A run that brought nothing has nothing to show but what one before it was
-        // killed with; what stands may be another model's, and is better than NULLs.
+        // If no request succeeded, keep the published tables: they may contain another model's
+        // values, which are better than NULLs.
         let nothing = missing > 0
             && self.way != Way::Kept
             && report.found == 0
@@ -450,7 +451,7 @@ impl<'w> Work<'w> {
         format!("hqdl could not read any answer of this run; {advice}, then pass --retry-failed")
     }
 
-    /// Whether all expansions have been published to a database before.
+    /// Returns true if the database contains published tables of all expansions.
     fn is_published_at_all(&self, db: &Database) -> bool {
         let before = db.published().unwrap_or_default();
         self.spec
@@ -464,12 +465,12 @@ impl<'w> Work<'w> {
     }
 }
 
-/// What ends a walk over the keys.
+/// Reasons to end a walk over the keys.
 enum Halt {
     Sqlite(rusqlite::Error),
     Store(StoreError),
     Facts(FactsError),
-    /// Nobody takes batches any more.
+    /// The receiver of the batches was dropped.
     Closed,
 }
 

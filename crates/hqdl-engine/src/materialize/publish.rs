@@ -1,9 +1,9 @@
-//! Publishing what is known: into the target, or into a copy that takes its place.
+//! Publishes the known facts into the target database, or into a copy that replaces it.
 //!
-//! Into tables that stand, only rows are written that differ. Which these may be is
-//! known before anything is asked: those of keys that are asked about, and those in
-//! buckets whose sum is not what the survey found ([`hqdl_database::versions`]). What
-//! others have answered meanwhile, or published, leads to a look at every row.
+//! If the tables exist, only rows that differ are written. The candidates are known before any
+//! request is made: rows of requested keys, and rows in buckets whose checksums differ from the
+//! coverage report ([`hqdl_database::versions`]). If another process has stored answers or
+//! published in the meantime, every row is checked.
 
 use std::collections::HashSet;
 
@@ -24,15 +24,15 @@ use hqdl_facts::Completion;
 use hqdl_model::generate::{Event, Listener, Stopped};
 
 impl<'w> Work<'w> {
-    /// Whether everything stands in a database as the surveys found it.
+    /// Returns true if the published tables match the coverage reports.
     pub(super) fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
         let mut all = self.spec.expansions.iter().zip(surveys);
         all.all(|(expansion, survey)| db.sums(expansion).is_some_and(|sums| sums == survey.sums))
             && self.stands_as_ours(db)
     }
 
-    /// Whether all tables were published from these facts, for this model and with
-    /// columns that mean what they mean now.
+    /// Returns true if all tables were published from this fact store, for this model, and with the
+    /// current column definitions.
     pub(super) fn stands_as_ours(&self, db: &Database) -> bool {
         let Ok(place) = self.facts.history().place() else { return false };
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
@@ -43,8 +43,7 @@ impl<'w> Work<'w> {
         })
     }
 
-    /// Tells of published rows that somebody else has written; this run writes the
-    /// tables again.
+    /// Warns about published rows that were edited by hand; this run restores them.
     pub(super) fn tell_of_edits(
         &self,
         db: &Database,
@@ -58,8 +57,8 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Looks where what stands differs from what the surveys found, and which keys
-    /// are there.
+    /// Compares the published tables with the coverage reports and collects the keys in differing
+    /// buckets.
     pub(super) fn look_for_differences(
         &self,
         db: &Database,
@@ -90,7 +89,7 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Publishes what is known.
+    /// Publishes the known facts.
     pub(super) fn publish(
         &self,
         surveys: &[Survey<'w>],
@@ -105,7 +104,7 @@ impl<'w> Work<'w> {
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         info!(target = %path.display(), "publishes");
         let mut again = self.survey_again(surveys, listener)?;
-        // Somebody else may have made the copy again while this waited.
+        // Another process may have recreated the copy while this run waited for the lock.
         let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
         if let (Some(again), Some(db)) = (&mut again, target.before(self.database)) {
             self.look_for_differences(db, again)?;
@@ -122,7 +121,7 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Looks at the sources again, where somebody has written to the database since.
+    /// Recomputes the coverage if the database has changed since it was computed.
     fn survey_again(
         &self,
         surveys: &[Survey<'w>],
@@ -156,7 +155,7 @@ impl<'w> Work<'w> {
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(place.database(), &self.spec)?;
         place.refresh()?;
-        // Before the facts are read: what comes meanwhile is later than the tables.
+        // Read the position before the facts: later facts are newer than the tables.
         let place = self.facts.history().place()?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
@@ -190,8 +189,9 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Writes the rows that may differ, where it is known which: what stands is what
-    /// was looked at, and nobody else has answered anything since.
+    /// Writes only the rows that may differ. Returns `None` if these rows are not known: the
+    /// published tables have changed, too many buckets differ, or another process has stored
+    /// answers since.
     fn write_some(
         &self,
         n: usize,
@@ -232,7 +232,7 @@ impl<'w> Work<'w> {
         Ok(Some(counts))
     }
 
-    /// Writes every row, or looks whether it stands as it is.
+    /// Writes every row that differs from the published one.
     fn write_all(
         &self,
         n: usize,
@@ -248,7 +248,7 @@ impl<'w> Work<'w> {
             self.write_row(n, key, found, tables, key.first.then_some(&mut counts))
         })
         .map_err(|h| h.into_error(self.database))?;
-        // Rows that are more than these have a key that is in no source any more.
+        // If the tables have more rows, the key of some rows is no longer in any source.
         if tables.rows() != published {
             let mut keys = HashSet::new();
             survey
@@ -263,14 +263,15 @@ impl<'w> Work<'w> {
         Ok(counts)
     }
 
-    /// Whether the row of a key is published: something of it was asked, or said.
+    /// Returns true if the key's row is published: at least one of its cells was requested or
+    /// overridden.
     fn is_shown(&self, n: usize, key: &KeyRow, found: &KnownFacts) -> bool {
         let record = found.as_ref();
         self.looked(n, key, &key.columns, record).iter().any(|(_, looked)| looked.state().is_some())
     }
 
-    /// Writes the row of a key, unless it stands as it is; the first spelling of an
-    /// entity counts its cells.
+    /// Writes a key's row unless it is unchanged. `counts` is set for an entity's first spelling
+    /// and counts its cells.
     fn write_row(
         &self,
         n: usize,
@@ -280,7 +281,7 @@ impl<'w> Work<'w> {
         counts: Option<&mut CellCounts>,
     ) -> Result<(), Halt> {
         let record = found;
-        // The first spelling counts the entity's cells; each shows its own.
+        // The first spelling counts all cells of the entity; each spelling publishes its own.
         let columns = if counts.is_some() { &key.entity_columns } else { &key.columns };
         let looked = self.looked(n, key, columns, record.as_ref());
         if let Some(counts) = counts {
@@ -290,7 +291,7 @@ impl<'w> Work<'w> {
     }
 }
 
-/// What is published of a completion.
+/// Returns the published provenance of a completion.
 fn origin((c, model): (Completion, String)) -> CompletionOrigin {
     CompletionOrigin {
         run: c.run.get(),

@@ -1,6 +1,6 @@
-//! `--refresh` and `--retry-failed`, from run to run: what a limit or a kill
-//! left over is asked by the same command the next time, and when all is asked
-//! the command begins anew.
+//! `--refresh` and `--retry-failed` across runs. If a limit or a kill leaves cells over, repeating
+//! the command requests them. After all cells are requested, the command starts again from the
+//! beginning.
 
 use super::survey::Survey;
 use super::{Report, Selection, Way, Work};
@@ -11,20 +11,20 @@ use hqdl_spec::Spec;
 use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
 
-/// A round of asking again for one column.
+/// A refresh or retry of one column.
 #[derive(Debug)]
 pub(super) struct RefreshJob {
     expansion: usize,
     column: usize,
     subject: RefreshSubject,
-    /// Facts of completions up to this one no longer count.
+    /// Facts of completions up to this id are outdated.
     up_to: i64,
-    /// As the journal has it, when an earlier run began it.
+    /// The journal's entry, if an earlier run started this refresh.
     open: Option<OpenRefresh>,
 }
 
-/// The rounds that a selection asks for in an expansion; what they ask again is
-/// no longer wanted as it is known.
+/// Returns the refresh jobs that a selection requests in an expansion. Marks the affected facts as
+/// outdated in `requirements`.
 pub(super) fn of(
     history: &dyn History,
     spec: &Spec,
@@ -63,7 +63,7 @@ pub(super) fn of(
 }
 
 impl RefreshJob {
-    /// Cells that it has yet to ask, in this run or a later one.
+    /// Returns the number of cells that are still to be requested, by this run or a later one.
     fn left(&self, surveys: &[Survey<'_>]) -> u64 {
         let Some(survey) = surveys.get(self.expansion) else { return 0 };
         let reason = match self.subject.kind {
@@ -74,19 +74,19 @@ impl RefreshJob {
         asked.copied().unwrap_or(0) + self.unasked(survey) + self.under_way(survey)
     }
 
-    /// Cells that it leaves to a later run.
+    /// Returns the number of cells left to a later run.
     fn unasked(&self, survey: &Survey<'_>) -> u64 {
         survey.unasked_again.get(self.column).copied().unwrap_or(0)
     }
 
-    /// Cells of it that batches under way ask for.
+    /// Returns the number of cells that open batch jobs request.
     fn under_way(&self, survey: &Survey<'_>) -> u64 {
         survey.under_way_again.get(self.column).copied().unwrap_or(0)
     }
 }
 
 impl Work<'_> {
-    /// What is to be said of rounds that an earlier run began.
+    /// Returns a note for each refresh that an earlier run started.
     pub(super) fn rounds_gone_on_with(&self, surveys: &[Survey<'_>]) -> Vec<String> {
         let gone_on = |round: &RefreshJob| {
             let (open, left) = (round.open.as_ref()?, round.left(surveys));
@@ -103,7 +103,7 @@ impl Work<'_> {
         self.rounds.iter().filter_map(gone_on).collect()
     }
 
-    /// Begins the rounds that have something to ask.
+    /// Records the start of the refresh jobs that have cells to request.
     pub(super) fn begin_rounds(&self, surveys: &[Survey<'_>]) -> Result<(), FactsError> {
         let history = self.facts.history();
         for round in self.rounds.iter().filter(|r| r.open.is_none() && r.left(surveys) > 0) {
@@ -112,7 +112,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Ends the rounds of which all is asked.
+    /// Records the end of the refresh jobs whose cells have all been requested.
     pub(super) fn end_rounds(
         &self,
         surveys: &[Survey<'_>],
@@ -126,7 +126,7 @@ impl Work<'_> {
             let Some(survey) = surveys.get(round.expansion) else { continue };
             let asked = &report.columns[round.expansion][round.column].asked;
             let under_way = round.under_way(survey) > 0 && history.any_under_way()?;
-            // What a cancelled batch did not answer is left.
+            // A cancelled batch job leaves cells unanswered.
             let wanted = survey.plan.columns.get(round.column).map_or(0, ColumnPlan::cells)
                 + survey.under_way.get(round.column).copied().unwrap_or(0);
             let left = self.way == Way::Batch && asked.total() < wanted;

@@ -1,4 +1,4 @@
-//! What a run tells at its end.
+//! The report of a run.
 
 use super::counts::CellCounts;
 use std::path::PathBuf;
@@ -15,61 +15,61 @@ use hqdl_spec::Spec;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::usage::{ColumnUsage, Doubt, Usage};
 
-/// What a run did.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The columns, by expansion, in the spec's order.
+    /// Columns per expansion, in the spec's order.
     pub columns: Vec<Vec<ColumnReport>>,
-    /// All cells of the expansions, by state.
+    /// All published cells, by state.
     pub cells: Tally,
-    /// Cells that were known before.
+    /// Cells that were known before the run.
     pub reused: u64,
-    /// Cells that others brought while this run asked.
+    /// Cells that other processes answered during the run.
     pub found: u64,
-    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
+    /// Cells that were not requested (`--limit`, `--columns`, or an early stop).
     pub unasked: u64,
-    /// What was used.
+    /// Tokens and cost of the run.
     pub usage: Usage,
     /// Requests that may have been billed without an answer.
     pub in_doubt: Doubt,
-    /// Whether there is a price.
+    /// Whether the model has a price.
     pub priced: bool,
-    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    /// Sources of prices that are not from the spec ([`Spec::price_notes`]).
     pub price_origins: Vec<String>,
-    /// The published tables and views.
+    /// Database of the published tables and views.
     pub target: PathBuf,
-    /// Whether anything had to be published.
+    /// Whether anything was published.
     pub published: bool,
-    /// Why the run ended before its end.
+    /// Reason for an early stop.
     pub stopped: Option<Arc<Stopped>>,
-    /// Why what is known could not be published; it is kept all the same.
+    /// Error that prevented publishing; the answers are stored nevertheless.
     pub failed: Option<MaterializeError>,
-    /// Cells this run asked for, by how they ended.
+    /// Cells that this run requested, by state.
     pub asked: Tally,
-    /// Why a request failed, the last time one did.
+    /// Error of the last failed request.
     pub last_error: Option<String>,
 }
 
-/// How one column stands, and what it used.
+/// Cells and usage of one column.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ColumnReport {
-    /// Its expansion.
+    /// Name of its expansion.
     pub expansion: String,
-    /// Its name.
+    /// Name of the column.
     pub column: String,
     /// All its cells, by state.
     pub cells: Tally,
-    /// Cells that were left unasked.
+    /// Cells that were not requested.
     pub unasked: u64,
-    /// What this run asked for it and used.
+    /// This run's requests and usage for the column.
     pub usage: ColumnUsage,
-    /// Cells that came since the survey, by how they ended: not those of batches
-    /// that earlier runs left.
+    /// Cells answered since the coverage was computed, by state; without those of earlier runs'
+    /// batch jobs.
     pub(super) asked: Tally,
 }
 
 impl ColumnReport {
-    /// As it stands in the event `done`.
+    /// Returns the column's entry in the `done` event.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
@@ -82,7 +82,7 @@ impl ColumnReport {
 }
 
 impl Report {
-    /// A report in which nothing is counted yet.
+    /// Creates an empty report for a spec.
     pub(super) fn of(spec: &Spec) -> Self {
         let columns = spec
             .expansions
@@ -99,7 +99,7 @@ impl Report {
         Self { columns, price_origins: spec.price_notes(), ..Self::default() }
     }
 
-    /// Counts how the cells of an expansion are shown.
+    /// Adds the counts of an expansion's cells.
     pub(super) fn count(&mut self, expansion: usize, counts: &CellCounts) {
         for (n, (cells, unasked)) in counts.cells.iter().zip(&counts.unasked).enumerate() {
             self.cells.merge(cells);
@@ -111,8 +111,8 @@ impl Report {
         }
     }
 
-    /// Of the cells that came, those on no list are at most these any more: a model has
-    /// said what others mean.
+    /// Lowers the number of newly answered cells in state `not_in_list` to `not_in_list`, after the
+    /// model has mapped some of their values to the list.
     pub(super) fn unified(&mut self, expansion: &str, column: &str, not_in_list: u64) {
         let asked = self.column(expansion, column);
         let fewer = asked.map_or(0, |c| c.asked.at_most(State::NotInList, not_in_list));
@@ -120,14 +120,14 @@ impl Report {
         self.asked.at_most(State::NotInList, left);
     }
 
-    /// Counts what columns used, those that still are.
+    /// Adds usage to the columns; columns that no longer exist are skipped.
     pub fn used(&mut self, used: &[ColumnUsed]) {
         for (expansion, name, used) in used {
             self.column(expansion, name).into_iter().for_each(|c| c.usage.merge(used));
         }
     }
 
-    /// Counts what columns used since the survey.
+    /// Adds the usage and the cells that were answered since the coverage was computed.
     pub(super) fn asked(&mut self, asked: &[ColumnUsed]) {
         self.used(asked);
         for (expansion, name, used) in asked {
@@ -135,14 +135,14 @@ impl Report {
         }
     }
 
-    /// Returns whether every cell was answered: with a value, or with the model's word that it
-    /// does not know. A cell that was asked again without success is not answered.
+    /// Returns true if every cell was answered, either with a value or with "unknown" by the model.
+    /// A cell whose repeated request failed does not count as answered.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.cells.failed() == 0 && self.unasked == 0 && self.asked.failed() == 0
     }
 
-    /// Returns whether every selected cell was answered; with `require_values`, whether each of
+    /// Returns true if every selected cell was answered; with `require_values`, only if each of
     /// them has a value.
     #[must_use]
     pub fn is_fulfilled(&self, selection: &Selection, require_values: bool) -> bool {
@@ -151,13 +151,14 @@ impl Report {
         unasked == 0 && count(&self.cells) == 0 && count(&self.asked) == 0
     }
 
-    /// Returns the notes of the price: where prices are from, and what of the cost is assumed.
+    /// Returns notes about the price: where prices are from, and which part of the cost is
+    /// estimated.
     #[must_use]
     pub fn price_notes(&self) -> Vec<String> {
         self.price_origins.iter().cloned().chain(self.usage.price_note()).collect()
     }
 
-    /// The event `done` of `hqdl materialize --json`: a stable contract.
+    /// Returns the `done` event of `hqdl materialize --json`. Its format is stable.
     #[must_use]
     pub fn to_json(&self, seconds: f64) -> Json {
         json!({
@@ -186,14 +187,14 @@ impl Report {
         columns.find(|c| c.expansion == expansion && c.column == name)
     }
 
-    /// Whether the tables could not be published because another file stands where
-    /// the database was: what is known is to be published from that one.
+    /// Returns true if publishing failed because the database file was replaced during the run. The
+    /// caller then publishes from the new file.
     #[must_use]
     pub fn is_of_another_file(&self) -> bool {
         matches!(&self.failed, Some(MaterializeError::Store(StoreError::Replaced(_))))
     }
 
-    /// Adds what the run used before it read its database again.
+    /// Adds the usage and results from before the database was read again.
     pub fn goes_on_from(&mut self, before: &Self) {
         self.usage.merge(&before.usage);
         self.asked.merge(&before.asked);
@@ -203,8 +204,8 @@ impl Report {
         }
     }
 
-    /// Counts all cells as surveys found them, and what this run was told since,
-    /// for tables that stay as they are.
+    /// Counts all cells from the coverage reports and this run's answers, for tables that are left
+    /// unchanged.
     pub(super) fn as_surveyed(&mut self, surveys: &[Survey<'_>]) {
         for (survey, columns) in surveys.iter().zip(&mut self.columns) {
             let found = survey.cells.iter().zip(&survey.unasked).zip(&survey.plan.columns);

@@ -1,4 +1,4 @@
-//! What the budget has left for what is to be asked, and what that costs.
+//! Remaining budget, and the cost of the missing cells.
 
 use super::survey::Survey;
 use super::{MaterializeError, Way, Work};
@@ -10,7 +10,7 @@ use hqdl_spec::Provider;
 use hqdl_values::tokens::Tokenizer;
 
 impl<'w> Work<'w> {
-    /// Puts a price and a time on a plan, and the budget beside it.
+    /// Adds the cost, the duration and the remaining budget to a plan.
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let replayed = self.spec.model.provider == Provider::Replay;
         let pace = (!replayed).then(|| Pace::of(self.facts.history(), &self.spec.model));
@@ -23,7 +23,8 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// Says so when a budget will not do, before anything is asked.
+    /// Sends a warning if the budget does not cover the plan, before any request is made. Returns
+    /// the reports, with the cost computed if there is a budget.
     pub(super) fn warn_of_budget(
         &self,
         surveys: Vec<Survey<'w>>,
@@ -48,13 +49,13 @@ impl<'w> Work<'w> {
         Ok(surveys)
     }
 
-    /// Whether the tokens of all expansions are counted as their models count them.
+    /// Returns true if hqdl counts tokens exactly as the models of all expansions do.
     pub(super) fn counts_exactly(&self) -> bool {
         let of = |e| Tokenizer::of(&self.choice(e).tokenizer);
         self.spec.expansions.iter().all(|e| of(e).is_exact())
     }
 
-    /// What the next run may spend, or the one that is gone on with.
+    /// Returns the budget left for the next run, or for the unfinished run that it resumes.
     fn room(&self) -> Result<BudgetLeft, FactsError> {
         if self.spec.all_models().all(|m| m.provider == Provider::Replay) {
             return Ok(BudgetLeft::default());

@@ -1,5 +1,4 @@
-//! A run: begun when there is something to do, with what all its requests
-//! share; ended with what it brought in the report.
+//! Start and end of a run, and the state that all requests of a run share.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,31 +11,31 @@ use hqdl_model::generate::{Event, Events, Listener, Stopped};
 use hqdl_values::cell::Tally;
 use hqdl_values::format::count_noun;
 
-/// How what is missing is asked for.
+/// How a run requests missing cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Way {
-    /// Request by request.
+    /// One request at a time, answered immediately.
     #[default]
     Live,
     /// Through the Batch API, which answers within a day.
     Batch,
-    /// Not at all: what is known is published.
+    /// No requests: the run only publishes known facts.
     Kept,
 }
 
-/// What all requests of a run share.
+/// State that all requests of a run share.
 pub(super) struct Run {
     pub(super) runtime: tokio::runtime::Runtime,
-    /// Its id in the journal.
+    /// The run's id in the journal.
     pub(super) id: RunId,
     pub(super) events: Events,
-    /// What was uploaded before a kill.
+    /// Files that an earlier, killed run uploaded but never submitted.
     pub(super) unsent: Unsent,
     seen: SeenCells,
 }
 
 impl Run {
-    /// Makes ready for the requests of a run.
+    /// Creates the runtime and the event listener of a run.
     pub(super) fn open(id: RunId, listener: &Listener) -> Result<Self, MaterializeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -55,13 +54,13 @@ impl Run {
 }
 
 impl Work<'_> {
-    /// Begins a run, or goes on with one that was killed.
+    /// Starts a run or resumes one that was killed.
     pub(super) fn start(
         &self,
         command: &str,
         listener: &Listener,
     ) -> Result<Run, MaterializeError> {
-        // What it has spent is in the journal.
+        // The journal contains the cost of the resumed run.
         let (id, left) = self.facts.history().begin_or_go_on(command, &self.spec.full_path())?;
         if left.requests > 0 {
             let price = if self.spec.is_priced() {
@@ -78,8 +77,8 @@ impl Work<'_> {
         Run::open(id, listener)
     }
 
-    /// What a run brought goes into the report. The run is not over: its tables
-    /// have yet to stand.
+    /// Copies the run's usage and results into the report. The run is still open, because its
+    /// tables are not published yet.
     pub(super) fn settle(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };
         report.usage = run.events.usage();
@@ -90,10 +89,9 @@ impl Work<'_> {
         }
     }
 
-    /// Ends a run whose tables stand. Killed before that, or unable to publish, it
-    /// is gone on with, and with what its budget has left; so is one with batches
-    /// under way. Who found nothing left to ask ends the run that was killed
-    /// before it.
+    /// Ends the run if its tables are up to date. Otherwise, or if batch jobs are open, it leaves
+    /// the run open: the next run resumes it with the remaining budget. If nothing was left to
+    /// request, this ends an earlier run that was killed.
     pub(super) fn end(&self, run: Option<Run>, stands: bool, report: &mut Report) {
         let run = run.map(|run| run.id);
         let outcome = match (report.stopped.as_deref(), &report.failed) {
@@ -119,10 +117,10 @@ impl Work<'_> {
     }
 }
 
-/// How cells ended, and the last request that failed.
+/// Cells answered by the run, by state, and the error of the last failed request.
 type SeenCells = Arc<Mutex<(Tally, Option<String>)>>;
 
-/// Notes what a run brings, and tells the listener.
+/// Returns a listener that records the run's results and forwards each event to `listener`.
 fn watching(listener: &Listener, seen: &SeenCells) -> Listener {
     let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
     Arc::new(move |event: &Event| {

@@ -1,4 +1,4 @@
-//! `shots = "overrides"`: what people have overridden, as examples.
+//! `shots = "overrides"`: overrides as examples in the prompt.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,13 +13,12 @@ use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
 
-/// The spec with the examples that overrides give. They are the same all
-/// through a run, so that prompts begin the same; like all shots they change no
-/// fingerprint. A value that its own list does not have is no example, and
-/// neither is a row that no source has (any more).
+/// Returns the spec with overrides added as examples. They stay the same during a run, so that all
+/// prompts start with the same text. Like other shots, they do not change fingerprints. Overrides
+/// are skipped if the value is not in its column's list or the row is in no source.
 ///
 /// # Errors
-/// [`MaterializeError`] when the sources cannot be read.
+/// Returns [`MaterializeError`] if the sources cannot be read.
 pub(super) fn with_overrides<'s>(
     spec: &'s Spec,
     database: &Database,
@@ -59,10 +58,11 @@ fn shots(
     if examples.is_empty() {
         return Ok(Vec::new());
     }
-    // What was overridden outside its list does not count among the columns.
+    // Prefer rows with more overridden columns. Values that are not in their column's list do not
+    // count.
     let said = |cells: &[CellValue]| cells.iter().filter(|c| **c != CellValue::Nothing).count();
     examples.sort_by_key(|(_, cells)| std::cmp::Reverse(said(cells)));
-    // As the source spells them, with the context that it gives.
+    // Use the source's spelling of the key, and its context.
     let wanted: HashSet<&Entity> = examples.iter().map(|(entity, _)| *entity).collect();
     let mut rows: HashMap<Entity, Row> = HashMap::new();
     let keys = Keys::gather(database, expansion, None)?;

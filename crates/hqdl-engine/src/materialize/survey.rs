@@ -1,4 +1,4 @@
-//! What is known and what is missing, key by key.
+//! Coverage of a spec: which cells are known and which are missing.
 
 use std::collections::BTreeMap;
 
@@ -20,86 +20,85 @@ use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 
-/// Keys whose facts are read at once from another process.
+/// Number of keys whose facts are fetched together from another process.
 const AHEAD: usize = 1000;
 
-/// The facts about an entity.
+/// The stored facts of an entity; `None` if there are none.
 pub(super) type KnownFacts = Option<Record>;
 
-/// Words outside the lists of an expansion's columns, by column and in lower case: case
-/// tells none apart.
+/// Answers that are not in a column's value list, by column and lowercase form (letter case is
+/// ignored).
 pub(super) type Strangers = BTreeMap<usize, BTreeMap<String, String>>;
 
-/// What a survey found in one expansion.
+/// Coverage of one expansion: its known and missing cells.
 pub(super) struct Survey<'db> {
     pub(super) keys: Keys<'db>,
     pub(super) plan: ExpansionPlan,
-    /// Cells that are known, for each column.
+    /// Known cells by state, per column.
     pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
-    /// Cells that are missing and will not be asked, for each column.
+    /// Missing cells that this run does not request, per column.
     pub(super) unasked: Vec<u64>,
-    /// Those of them that `--limit` leaves to a later run to ask again, for each
-    /// column.
+    /// Cells to refresh or retry that `--limit` leaves to a later run, per column.
     pub(super) unasked_again: Vec<u64>,
-    /// Those of them that a batch under way asks for, and nobody else therefore,
-    /// for each column.
+    /// Missing cells that an open batch job requests, per column. The run does not request them.
     pub(super) under_way: Vec<u64>,
-    /// And those of these that are asked again.
+    /// The cells to refresh or retry among these, per column.
     pub(super) under_way_again: Vec<u64>,
-    /// What the tables would show if nothing more were answered, summed up.
+    /// Checksums of the tables as published if no further answer arrives.
     pub(super) sums: Sums,
-    /// The keys, summed up in any order.
+    /// Order-independent hash of the keys.
     pub(super) names: i64,
-    /// The last line of the journal that it has surely seen.
+    /// Last row of the journal that this report is certain to include.
     pub(super) seen: i64,
-    /// How the cells are shown of keys that are asked nothing.
+    /// Counts of the cells of keys without requests.
     pub(super) closed: CellCounts,
-    /// Keys of which something is to be asked: the first spellings of entities, and
-    /// the others.
+    /// Positions of the keys with missing cells: first the first spellings of entities, then the
+    /// others.
     pub(super) open: [Places; 2],
-    /// Where what stands is something else.
+    /// Differences from the published tables.
     pub(super) differs: Option<Differs>,
-    /// Entities of which a person has said something.
+    /// Entities with overrides.
     pub(super) overridden: HashSet<Entity>,
-    /// Why `--where` does not apply to it, when it does not.
+    /// The error if `--where` is invalid for this expansion.
     pub(super) unfit: Option<String>,
-    /// The keys, by what tells a misspelt one from another.
+    /// The expansion's keys, used to find the closest key for a misspelled one.
     pub(super) expansion_keys: Arc<ExpansionKeys>,
-    /// Answers outside of lists that no model was asked about.
+    /// Answers that are in no value list and that the model was not asked to unify yet.
     pub(super) strangers: Strangers,
 }
 
-/// Where published tables are something else than a survey found.
+/// Differences between the published tables and a coverage report.
 pub(super) struct Differs {
-    /// What stands.
+    /// Checksums of the published tables.
     pub(super) stands: Sums,
-    /// The buckets that differ.
+    /// Buckets whose checksums differ.
     pub(super) buckets: BTreeSet<usize>,
-    /// The hashes of the source's keys in them.
+    /// Hashes of the source keys in these buckets.
     pub(super) keys: HashSet<i64>,
 }
 
 impl Survey<'_> {
-    /// Cells that are to be asked for.
+    /// Returns the number of cells to request.
     pub(super) fn missing(&self) -> u64 {
         self.plan.columns.iter().map(ColumnPlan::cells).sum()
     }
 
-    /// Cells that a batch under way asks for.
+    /// Returns the number of cells that open batch jobs request.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way.iter().sum()
     }
 }
 
 impl<'w> Work<'w> {
-    /// Looks every key of an expansion up.
+    /// Computes the coverage of an expansion.
     pub(super) fn survey(&self, n: usize, priced: bool) -> Result<Survey<'w>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let filter = self.selection.filter.as_deref();
         let gathered = Keys::gather(self.database, expansion, filter);
         let (keys, unfit) = match (filter, gathered) {
-            // It speaks of columns of other expansions; none of these keys are meant.
+            // The condition may name columns of another expansion; then it selects no key of this
+            // one.
             (
                 Some(_),
                 Err(StoreError::Sqlite { message, .. } | StoreError::Statement { message, .. }),
@@ -109,10 +108,10 @@ impl<'w> Work<'w> {
         Ok(Survey { unfit, ..self.survey_keys(n, keys, priced)? })
     }
 
-    /// The expansions that `--where` does not apply to, told.
+    /// Returns a warning for each expansion to which `--where` does not apply.
     ///
     /// # Errors
-    /// [`MaterializeError::Where`] when it applies to none.
+    /// Returns [`MaterializeError::Where`] if it applies to no expansion.
     pub(super) fn passed_over(
         &self,
         surveys: &[Survey<'_>],
@@ -137,8 +136,8 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Looks every one of these keys up; where asked for, what is missing is
-    /// priced, too.
+    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
+    /// missing cells.
     #[expect(clippy::too_many_lines, reason = "one walk over the keys, with all that it sums up")]
     pub(super) fn survey_keys(
         &self,
@@ -167,7 +166,7 @@ impl<'w> Work<'w> {
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = CellCounts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];
-        // Before any fact is read.
+        // Read the position before any fact, so that later facts are never missed.
         let (_, seen) = self.facts.history().place()?;
         let columns = expansion.columns.len();
         let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
@@ -248,7 +247,7 @@ impl<'w> Work<'w> {
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
                 let gap = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
-                // The columns that a prompt will name.
+                // Count the columns that the prompt will contain.
                 let ask = if whole_rows { open.whole.clone() } else { open.ask };
                 if let Some(cut) = batcher.push(ask, open.whole, gap) {
                     meter.count(&cut);
@@ -285,7 +284,7 @@ impl<'w> Work<'w> {
         })
     }
 
-    /// Visits every key with the facts about its entity.
+    /// Calls `visit` for every key, with its entity's facts.
     pub(super) fn each_known(
         &self,
         keys: &Keys<'_>,
@@ -294,8 +293,8 @@ impl<'w> Work<'w> {
         self.known_of(&mut |give| keys.each(give), visit)
     }
 
-    /// Visits the keys of a walk with the facts about their entities. Facts that
-    /// another process owns are read for many keys at once.
+    /// Calls `visit` for every key of a walk, with its entity's facts. If another process owns the
+    /// facts, they are fetched for [`AHEAD`] keys at a time.
     pub(super) fn known_of(
         &self,
         walk: &mut KeyWalk<'_>,
@@ -318,7 +317,7 @@ impl<'w> Work<'w> {
         give(&mut ahead)
     }
 
-    /// What is known of some columns of a key.
+    /// Returns the override or the stored fact of each requested column of a key.
     pub(super) fn looked<'r>(
         &'r self,
         n: usize,
@@ -334,7 +333,7 @@ impl<'w> Work<'w> {
         asked.map(|(c, _)| (c, look(c))).collect()
     }
 
-    /// Which cells of a key are to be asked, and what is known of each.
+    /// Determines which cells of a key the run requests, and the current content of each cell.
     pub(super) fn open_cells<'r>(
         &'r self,
         n: usize,
@@ -373,24 +372,24 @@ impl<'w> Work<'w> {
         Ok(OpenCells { looked, ask, whole, under_way })
     }
 
-    /// Overrides of what is in no source.
+    /// Returns warnings for overrides whose key is in no source.
     pub(super) fn strangers(&self, surveys: &[Survey<'_>]) -> Vec<String> {
         let met: Vec<_> = surveys.iter().map(|s| s.overridden.clone()).collect();
         self.overrides.strangers(&self.spec, &met)
     }
 
-    /// Notes whether any cell may be asked for by a batch that is under way.
+    /// Records whether any batch job is open.
     pub(super) fn look_for_parcels(&self) -> Result<(), FactsError> {
         self.parcels.set(self.facts.history().any_under_way()?);
         Ok(())
     }
 }
 
-/// Gives keys, one after the other.
+/// A walk that passes keys to a callback, one at a time.
 pub(super) type KeyWalk<'w> =
     dyn FnMut(&mut dyn FnMut(&KeyRow) -> Result<(), Halt>) -> Result<(), Halt> + 'w;
 
-/// What the row of a key shows, one entry a column of its expansion.
+/// Returns the published form of a key's row, one entry per column of the expansion.
 pub(super) fn key_shows<'r>(
     key: &KeyRow,
     looked: &'r [(usize, Looked<'_>)],
@@ -402,31 +401,31 @@ pub(super) fn key_shows<'r>(
     shown
 }
 
-/// What [`Work::open_cells`] finds.
+/// Result of [`Work::open_cells`].
 pub(super) struct OpenCells<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
     pub(super) ask: Vec<usize>,
     pub(super) whole: Vec<usize>,
-    /// What would be asked for, were it not asked for by a batch.
+    /// Missing columns that an open batch job requests.
     pub(super) under_way: Vec<usize>,
 }
 
 impl OpenCells<'_> {
-    /// Whether its key counts towards `--limit`: what a batch asks for counts,
-    /// so that the same command again waits and asks for nothing more.
+    /// Returns true if the key counts toward `--limit`. Cells in open batch jobs count too;
+    /// otherwise repeating the command would request more keys instead of waiting.
     pub(super) fn counts(&self) -> bool {
         !self.ask.is_empty() || !self.under_way.is_empty()
     }
 }
 
-/// What is known of a cell: a person's word, or what the facts say.
+/// Current content of a cell: an override or the stored fact.
 pub(super) enum Looked<'r> {
     Overridden(&'r Override),
     Fact(Found<'r>),
 }
 
 impl Looked<'_> {
-    /// The state it is shown with; `None` where nothing was ever asked.
+    /// Returns the published state; `None` if the cell was never requested.
     pub(super) fn state(&self) -> Option<State> {
         match self {
             Self::Overridden(_) => Some(State::Overridden),
@@ -434,7 +433,7 @@ impl Looked<'_> {
         }
     }
 
-    /// As it is published; `None` where nothing was ever asked.
+    /// Returns the published form; `None` if the cell was never requested.
     pub(super) fn shown(&self) -> Option<Shown<'_>> {
         match self {
             Self::Overridden(word) => Some(Shown {
@@ -455,7 +454,7 @@ impl Looked<'_> {
     }
 }
 
-/// Rows published whose key is in no source any more.
+/// Counts the published rows whose key is no longer in any source.
 pub(super) fn orphans(
     target: &Database,
     expansion: &Expansion,

@@ -1,5 +1,5 @@
-//! `unify = true`: each different answer outside a closed list is put before the model
-//! once, after the cells themselves were asked about.
+//! `unify = true`: after the cells are filled, the model is asked once about each distinct answer
+//! that is not in the value list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,18 +20,17 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Words that are asked about together: what is read and written down of them is many
-/// times as long as they are. The words themselves are all in memory, 200 bytes each at
-/// most.
+/// Number of values that are unified together. Requests and answers take many times the memory of
+/// the values, which are at most 200 bytes each and all in memory.
 const AT_ONCE: usize = 10_000;
 
 impl<'w> Work<'w> {
-    /// Asks about the words outside the lists of all expansions; tells which of these
-    /// have learned something.
+    /// Unifies the unlisted values of all expansions. Returns the expansions for which the model
+    /// was asked.
     ///
     /// # Errors
-    /// [`MaterializeError`] when keys or facts cannot be read. What stops the run is in
-    /// the report.
+    /// Returns [`MaterializeError`] if keys or facts cannot be read. If the run stops early, the
+    /// report contains the reason.
     pub(super) fn unify(
         &self,
         run: &Run,
@@ -41,7 +40,7 @@ impl<'w> Work<'w> {
         let mut learned = Vec::new();
         let unifies = |e: &Expansion| e.columns.iter().any(|c| c.unify);
         for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| unifies(e)) {
-            // With what was answered just now.
+            // Includes the answers of this run.
             let survey = self.survey(n, false)?;
             for (column, words) in &survey.strangers {
                 if !learned.contains(&n) {
@@ -59,7 +58,7 @@ impl<'w> Work<'w> {
         Ok(learned)
     }
 
-    /// Surveys expansions again that have learned what words mean.
+    /// Recomputes the coverage of expansions whose values were unified.
     pub(super) fn look_again(
         &self,
         learned: &[usize],
@@ -77,7 +76,8 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Tells the report of cells that were on no list when they came and are now.
+    /// Updates the report for cells whose value was not in the list when it was answered and is
+    /// mapped to the list now.
     pub(super) fn tell_unified(
         &self,
         learned: &[usize],
@@ -97,7 +97,7 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Asks about some words of one column.
+    /// Unifies some values of one column.
     fn unify_column(
         &self,
         run: &Run,
@@ -124,7 +124,7 @@ impl<'w> Work<'w> {
             .collect();
         if !missing.is_empty() {
             let outer = Arc::clone(&run.events.listener);
-            // These are no cells of the tables.
+            // These answers are not cells of the tables, so hide their events.
             let listener = Arc::new(move |event: &Event| {
                 if matches!(event, Event::Warning(_) | Event::Failed(_)) {
                     outer(event);
@@ -148,7 +148,7 @@ impl<'w> Work<'w> {
                 .collect();
             let (send, receive) = mpsc::channel(cuts.len().max(1));
             for cut in cuts {
-                // There is room for all.
+                // The channel has capacity for all batches.
                 let _ = send.try_send(cut);
             }
             drop(send);
@@ -178,12 +178,11 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
-    /// What asking about words takes: of those that are known now, and at the most of
-    /// one more for each cell that is missing, or for each value of a list. A batch asks
-    /// about none.
+    /// Returns the plan of the unify requests: for the unlisted values known now, and at most one
+    /// more for each missing cell or list item. Batch runs do not unify.
     ///
     /// # Errors
-    /// [`MaterializeError`] when the history cannot be read.
+    /// Returns [`MaterializeError`] if the history cannot be read.
     pub(super) fn unify_plan(
         &self,
         n: usize,
@@ -234,8 +233,8 @@ impl<'w> Work<'w> {
             }
             let missing = survey.plan.columns.get(at).map_or(0, ColumnPlan::cells);
             if missing > 0 {
-                // Each may be answered with another word, and asked about alone; no token
-                // is shorter than a byte.
+                // Upper bound: each missing cell gets a different unlisted value and its own
+                // request. A token has at least one byte.
                 let more = missing * if column.many.is_some() { MOST_ITEMS } else { 1 };
                 let one = metered(&[""]);
                 plan.maybe_input = (one.input_tokens + unify::LONGEST_WORD as u64) * more;
@@ -247,7 +246,7 @@ impl<'w> Work<'w> {
     }
 }
 
-/// A word as a row of the expansion that asks about it.
+/// Returns the row that asks about one value.
 fn gap(asks: &Expansion, word: &str) -> MissingRow {
     let key = vec![Value::from(word)];
     let entity = asks.key.entity(&key);

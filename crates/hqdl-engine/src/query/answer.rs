@@ -1,4 +1,4 @@
-//! What `answer` and `summary` ask for: cells of documents.
+//! Targets of `answer` and `summary`: cells of documents.
 
 use super::asks::{Asks, ValueForm};
 use super::calls::{Birth, Calls};
@@ -10,13 +10,13 @@ use hqdl_sql::blendsql::Call;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 
 impl Calls {
-    /// A question about each document, asked live. `usage` is what all calls that
-    /// ask it are used as, `alone` what this one is.
+    /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
+    /// calls with the same question; `own_usage` is the usage of this call only.
     pub(super) fn answer(&mut self, n: usize, call: &Call, usage: &CallUsage, alone: &CallUsage) {
         let kind = kind(call, usage, None);
         let names = ["document".to_owned()];
         let mut column = column(call.question.trim(), kind, None, false, &names);
-        // What the answer is compared with shows what it should look like.
+        // A text that the answer is compared with serves as an example of its format.
         column.example = usage.compared.iter().find_map(|c| match c {
             ComparedWith::Text(text) if kind == Type::Text => Some(text.clone()),
             _ => None,
@@ -27,7 +27,7 @@ impl Calls {
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = usage.said.is_none() && kind == Type::Real;
-        // A text that is computed may be the rows of a group.
+        // A computed text may contain the rows of a group.
         let computed = alone.keys.first().is_none_or(|key| key.origin.is_none());
         let whole_document = computed && call.ingredient.needs_all_rows();
         let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
@@ -40,7 +40,7 @@ impl Calls {
         self.place(n, call, usage);
     }
 
-    /// Remembers where the values of a question come from.
+    /// Records the origin of the values of a question.
     pub(super) fn birth(&mut self, target: usize, column: usize, usage: &CallUsage) {
         let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
         let origin = origin.map_or_else(

@@ -1,5 +1,5 @@
-//! A call of an ingredient as its tokens have it: taken apart at its commas, and its
-//! arguments found by their keywords or places.
+//! Reads a call of an ingredient from its tokens: splits it at its commas and matches its arguments
+//! by keyword or position.
 
 use std::ops::Range;
 
@@ -7,32 +7,32 @@ use super::QueryError;
 use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::problem::nearest;
 
-/// A call, taken apart at its commas.
+/// A call, split at its commas.
 pub(super) struct CallText<'t> {
     pub(super) text: &'t str,
     pub(super) open: Token,
     pub(super) name: Token,
     pub(super) paren: Token,
     pub(super) pieces: Vec<ArgumentPiece>,
-    /// Where `}}` ends.
+    /// Offset after `}}`.
     pub(super) end: usize,
 }
 
-/// What an argument is called; its first name is told.
+/// Names of an argument; messages use the first one.
 pub(super) type Names<'n> = &'n [&'n str];
 
-/// The arguments that there are, by their names.
+/// Lists the arguments by their first names.
 fn listed(arguments: &[Names<'_>]) -> String {
     let names: Vec<&str> = arguments.iter().filter_map(|names| names.first().copied()).collect();
     names.join(", ")
 }
 
-/// An argument.
+/// An argument of a call.
 #[derive(Clone)]
 pub(super) struct ArgumentPiece {
     pub(super) keyword: Option<Token>,
     pub(super) tokens: Vec<Token>,
-    /// With its keyword, and the comma behind it.
+    /// Span with its keyword and the comma after it.
     pub(super) whole: Range<usize>,
 }
 
@@ -42,7 +42,7 @@ impl ArgumentPiece {
         first..self.tokens.last().map_or(first, |t| t.end)
     }
 
-    /// Returns the text that it is, such as a question.
+    /// Returns the content if the argument is a text, such as a question.
     pub(super) fn words(&self, text: &str) -> Option<String> {
         match self.tokens.as_slice() {
             [one] if one.lexeme == Lexeme::Text => Some(one.content(text)),
@@ -50,7 +50,7 @@ impl ArgumentPiece {
         }
     }
 
-    /// The text or number that it is.
+    /// Returns the content if the argument is a text or a number.
     pub(super) fn literal(&self, text: &str) -> Option<String> {
         match self.tokens.as_slice() {
             [one] if one.lexeme == Lexeme::Text => {
@@ -66,7 +66,7 @@ impl ArgumentPiece {
 }
 
 impl<'t> CallText<'t> {
-    /// The call that the `n`th token opens; `None` where it is not closed.
+    /// Reads the call that the `n`th token opens; `None` if it is not closed.
     pub(super) fn read(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
         let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
         let mut pieces = Vec::new();
@@ -119,8 +119,8 @@ impl<'t> CallText<'t> {
         self.error(format!("`{name}` needs {what}"), "in this call", "")
     }
 
-    /// Which argument is which, by its keyword or its place, each of which may have
-    /// several names; and the others, which have keywords of another ingredient's.
+    /// Matches arguments by keyword or position; each may have several names. Also returns those
+    /// with unknown keywords.
     pub(super) fn given(
         &self,
         arguments: &[Names<'_>],
@@ -154,7 +154,7 @@ impl<'t> CallText<'t> {
         Ok((given, others))
     }
 
-    /// The same, of a call that has no other arguments.
+    /// Matches arguments by keyword or position, and rejects those with unknown keywords.
     pub(super) fn only<const N: usize>(
         &self,
         arguments: [Names<'_>; N],

@@ -1,4 +1,4 @@
-//! What calls ask for, and the form they give to what is answered.
+//! Targets of calls, and the conversion of their answers.
 
 use std::sync::Arc;
 
@@ -6,60 +6,60 @@ use rusqlite::types::Value as Sql;
 
 use hqdl_sql::blendsql::Quantifier;
 
-/// What a call asks for.
+/// Target of a call.
 #[derive(Debug, Clone)]
 pub enum Asks {
-    /// A cell of the entity that its values are.
+    /// A cell of the entity that the call's values identify.
     Cell {
-        /// The expansion.
+        /// Position of the expansion.
         target: usize,
-        /// The column.
+        /// Position of the column.
         column: usize,
-        /// The form of its value.
+        /// Conversion of the value.
         form: ValueForm,
     },
-    /// A cell of the document that its value is: its digest is the entity.
+    /// A cell of the document that is the call's value, identified by its digest.
     Document {
-        /// The expansion.
+        /// Position of the expansion.
         target: usize,
-        /// The column.
+        /// Position of the column.
         column: usize,
-        /// Whether an answer from some passages of the document would be wrong.
+        /// Whether an answer from only some passages of the document would be wrong.
         whole: bool,
-        /// The form of its value.
+        /// Conversion of the value.
         form: ValueForm,
     },
-    /// A cell of the rows of its contexts: their digest is the entity.
+    /// A cell of the rows in the call's contexts, identified by their digest.
     Rows {
-        /// The expansion.
+        /// Position of the expansion.
         target: usize,
-        /// The form of its value.
+        /// Conversion of the value.
         form: ValueForm,
     },
-    /// Whether two values are partners.
+    /// Whether two values are partners in a join.
     Pair {
-        /// Its number among the joins.
+        /// Number of the join.
         join: usize,
     },
 }
 
-/// The form that a call gives its value.
+/// Conversion of an answer to the value of a call.
 #[derive(Debug, Clone, Default)]
 pub struct ValueForm {
-    /// A number that nobody said the type of is whole when it can be.
+    /// Converts integral reals to integers, since the query does not state the type.
     pub whole: bool,
-    /// Nothing tells its type: the spelling of a number is the number.
+    /// Converts texts that are numbers to numbers, since the query implies no type.
     pub untold: bool,
-    /// What it must match to be a value.
+    /// Regular expression that the value must match.
     pub regex: Option<Arc<regex::Regex>>,
-    /// The words for yes and no, where these are said in words.
+    /// Words for yes and no, if a truth value is returned as text.
     pub words: Option<[String; 2]>,
-    /// How many values it must hold, when it is a list.
+    /// Number of values that a list must have.
     pub quantity: Option<Quantifier>,
 }
 
 impl ValueForm {
-    /// A value in this form.
+    /// Converts a value.
     #[must_use]
     pub fn of(&self, value: &Sql) -> Sql {
         match value {
@@ -79,7 +79,7 @@ impl ValueForm {
     }
 }
 
-/// The number that a text is the one spelling of.
+/// Returns the number if a text is its canonical spelling.
 pub(super) fn number(text: &str) -> Option<Sql> {
     if !text.ends_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -91,7 +91,7 @@ pub(super) fn number(text: &str) -> Option<Sql> {
     (format!("{real:?}") == text && !text.contains('e')).then_some(Sql::Real(real))
 }
 
-/// A value as a regular expression sees it.
+/// Returns the text that a regular expression is matched against.
 fn text(value: &Sql) -> String {
     match value {
         Sql::Null | Sql::Blob(_) => String::new(),

@@ -1,4 +1,4 @@
-//! Demands cut into batches: what shares a request.
+//! Groups demands into row batches that share a request.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::targets::{Demand, Target};
 use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
 
-/// Bytes of a document that shares a request with others.
+/// Maximum size of a document that shares a request with others, in bytes.
 const SHORT: usize = 400;
 
-/// Demands by expansion and entity: the columns asked for.
+/// Groups demands by expansion and entity. The values are the demanded columns.
 pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
     let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
     for demand in demands {
@@ -21,11 +21,11 @@ pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, V
     by_target
 }
 
-/// Entities of an expansion and the columns asked for, cut into batches of at
-/// most so many rows.
+/// Groups entities of an expansion and their demanded columns into batches of at most `max_rows`
+/// rows.
 ///
 /// # Errors
-/// What choosing the passages of long documents ended in.
+/// Those of choosing the passages of long documents.
 pub(super) fn cuts(
     target: &Target,
     entities: BTreeMap<usize, Vec<usize>>,
@@ -38,7 +38,7 @@ pub(super) fn cuts(
         columns.sort_unstable();
         let gap = || target.gap(entity);
         match target.document(entity) {
-            // Each question has its own passages.
+            // Each question is shown passages of its own.
             Some(document) if !shown.fits(document) => {
                 for column in columns {
                     let question = &target.expansion.columns[column].about;
@@ -51,7 +51,7 @@ pub(super) fn cuts(
                     });
                 }
             }
-            // What takes long to read is read alone.
+            // A longer document has a request of its own.
             Some(document) if document.bytes() > SHORT => {
                 cuts.push(RowBatch { whole: columns.clone(), columns, gaps: vec![gap()] });
             }

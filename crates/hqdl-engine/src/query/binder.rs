@@ -1,7 +1,6 @@
-//! Questions that no binding of the spec covers, put before the model once:
-//! does a column answer it, and how? What it says is checked against the schema
-//! and kept as a binding; what does not hold is kept as `none`, so that nothing
-//! is asked twice.
+//! Asks the model once which column answers a question that no binding of the spec covers. The
+//! reply is checked against the schema and stored as a binding. A reply that fails the check is
+//! stored as `none`, so that nothing is asked twice.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use hqdl_values::Row;
 use hqdl_values::key::Meaning;
 use hqdl_values::value::Value;
 
-/// Values of a list that the model is shown; it may name others.
+/// Maximum number of values of a list that the model is shown. It may answer with others.
 const SHOWN: usize = 100;
 
 const ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
@@ -33,45 +32,45 @@ literal; else \"none\"";
 const LITERAL: &str = "what the column is compared with: one of its `values` where it has any, else \
 a value of its type; for \"in\" a JSON array of them, as text; nothing for \"is\"";
 
-/// Puts questions before the model.
+/// Asks the model which column answers a question.
 pub struct Binder<'b, 'a> {
     request: &'b Request<'b>,
     model: &'b str,
-    /// Who asks; nobody, where nothing may be asked.
+    /// The run that sends requests; `None` if the query is only explained.
     asking: Option<&'b Asking<'a>>,
 }
 
-/// What came of a question.
+/// Outcome of a routing question.
 #[derive(Debug)]
 pub enum Word {
-    /// A column answers it.
+    /// A column answers the question.
     Bound {
-        /// Its position.
+        /// Position of the column.
         column: usize,
-        /// How it does.
+        /// Binding of the question to the column.
         binding: Binding,
-        /// Whether that is true or false.
+        /// Whether the answer is true or false.
         truth: bool,
-        /// When the model said so.
+        /// Date of the model's reply.
         date: String,
     },
-    /// None does, or nobody was asked: why.
+    /// No column answers it, or no model was asked; holds the reason.
     No(String),
 }
 
-/// How it is told that a model has to say first which column answers a question.
+/// Prefix of the reason if the model would have to be asked first.
 pub(super) const WOULD_ASK: &str = "would ask the model";
 
 impl<'b, 'a> Binder<'b, 'a> {
-    /// A binder that asks a model, by its name.
+    /// Returns a router for the model with this name.
     pub fn new(request: &'b Request<'b>, model: &'b str, asking: Option<&'b Asking<'a>>) -> Self {
         Self { request, model, asking }
     }
 
-    /// Whether and how an expansion's columns answer a question.
+    /// Returns how a column of an expansion answers a question, if one does.
     ///
     /// # Errors
-    /// [`QueryError`] at what stops the run.
+    /// [`QueryError`] for errors that stop the run.
     pub fn bind(&mut self, expansion: &Expansion, ask: &str) -> Result<Word, QueryError> {
         let offered = operator::offered(expansion);
         let question = question::normal(ask).join(" ");
@@ -120,7 +119,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         Ok(word(expansion, &learned))
     }
 
-    /// Asks about a question, as about any cell.
+    /// Asks the model about a question, as about any other cell.
     fn ask(
         &mut self,
         expansion: &Expansion,
@@ -156,7 +155,7 @@ impl<'b, 'a> Binder<'b, 'a> {
             match targets[0].cell(entity, column, facts, None, &mut counts)? {
                 Cell::Known(Sql::Text(text)) => text.trim().clone_into(value),
                 Cell::Known(_) => {}
-                // A request that failed says nothing of the question.
+                // A failed request is no answer to the question.
                 Cell::Failed | Cell::Missing | Cell::Unseen => return Ok(BindingReply::Failed),
             }
         }
@@ -167,21 +166,20 @@ impl<'b, 'a> Binder<'b, 'a> {
     }
 }
 
-/// What came of asking.
+/// Outcome of asking the model.
 enum BindingReply {
     Answers(LiteralAnswers),
     Nobody,
     Failed,
 }
 
-/// Column, operator and literal, empty where there is none, and the completion
-/// that has them.
+/// Column, operator and literal of the reply (empty if missing), and its completion.
 struct LiteralAnswers {
     values: [String; 3],
     completion: i64,
 }
 
-/// What is remembered of a question, held against the columns as they are now.
+/// Checks a stored reply against the current columns.
 fn word(expansion: &Expansion, learned: &Learned) -> Word {
     let date = learned.bound_at.get(..10).unwrap_or_default().to_owned();
     let none =
@@ -199,8 +197,8 @@ fn word(expansion: &Expansion, learned: &Learned) -> Word {
     }
 }
 
-/// The expansion that asks which column answers. The columns offered are part of
-/// its meaning.
+/// Returns the expansion that asks which column answers. The offered columns are part of its
+/// identity.
 fn question(expansion: &Expansion, offered: &str) -> Expansion {
     let column = |(name, about): (&str, &str)| {
         let meaning = Meaning {
@@ -227,7 +225,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
     }
 }
 
-/// The columns of an expansion, as the model is shown them.
+/// Returns the columns of an expansion as JSON for the prompt.
 fn columns(expansion: &Expansion) -> String {
     let all: Vec<_> = expansion
         .columns

@@ -1,5 +1,5 @@
-//! What calls choose from: the values of lists, columns and queries, read from
-//! the database before the query runs.
+//! Options of calls: the values of lists, columns and queries, read from the database before the
+//! query runs.
 
 use std::ops::Range;
 
@@ -10,37 +10,37 @@ use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::problem::Problem;
 use hqdl_values::value::Value;
 
-/// The most values that are taken for options from a compared column.
+/// Maximum number of values of a compared column that are inferred as options.
 const INFERRED: usize = 300;
 
-/// Reads values that options come from.
+/// Reads values that a query needs before it runs.
 pub trait Choosing {
-    /// The values of a query's columns, in order, without NULLs and repeats;
-    /// `None` while calls in it are not answered and nothing may be asked.
+    /// Returns the distinct values of a query's columns in order, without NULLs. Returns `None` if
+    /// a call in the query is unanswered and no request may be sent.
     ///
     /// # Errors
-    /// [`QueryError`] when the query fails.
+    /// [`QueryError`] if the query fails.
     fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
 
-    /// The columns that a SELECT yields, with what each is made of.
+    /// Returns the columns that a SELECT yields, with their lineage.
     fn made_of(&mut self, select: &str) -> Outputs;
 
-    /// The values of a column of the spec, by their numbers, once those of all keys
-    /// are known.
+    /// Returns the values of a column of the spec, given by position, if the values of all keys are
+    /// known.
     ///
     /// # Errors
-    /// [`QueryError`] when the sources or the facts cannot be read.
+    /// [`QueryError`] if the sources or the facts cannot be read.
     fn stored(
         &mut self,
         expansion: usize,
         column: usize,
     ) -> Result<Option<Vec<String>>, QueryError>;
 
-    /// A temporary table of a SELECT's rows, found by its first columns; its name
-    /// as SQL.
+    /// Creates a temporary table with the rows of a SELECT and an index on its first columns.
+    /// Returns its name as SQL.
     ///
     /// # Errors
-    /// [`QueryError`] when it cannot be made.
+    /// [`QueryError`] if it cannot be created.
     fn look_up(
         &mut self,
         by: &[String],
@@ -49,7 +49,7 @@ pub trait Choosing {
     ) -> Result<String, QueryError>;
 }
 
-/// The values a call chooses from.
+/// Returns the options of a call.
 pub(super) fn options(
     sql: &str,
     parsed: &Parsed,
@@ -61,7 +61,7 @@ pub(super) fn options(
     use hqdl_sql::blendsql::usage::OptionsColumn;
     use hqdl_values::sql::name;
     let column = |table: &str, column: &str| {
-        // With its table, or a name that is none would be a text.
+        // Qualified, because `SQLite` reads an unknown name in double quotes as a text.
         format!("SELECT DISTINCT {1}.{0} FROM {1}", name(column), name(table))
     };
     let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
@@ -100,8 +100,8 @@ pub(super) fn options(
     }
 }
 
-/// An error in a text that was put together for a part of the query, with its place there:
-/// where the part is copied, byte by byte, else all of it.
+/// Maps an error in SQL that was assembled for a part of the query to that part. If the part was
+/// copied to the offset `copied_at`, the span is exact; otherwise it covers the whole part.
 fn placed(error: QueryError, part: &Range<usize>, copied: Option<usize>) -> QueryError {
     let QueryError::Sql(problem) = error else { return error };
     let within = problem.span.as_ref().zip(copied).and_then(|(span, begins)| {
@@ -113,9 +113,9 @@ fn placed(error: QueryError, part: &Range<usize>, copied: Option<usize>) -> Quer
     QueryError::Sql(Box::new(Problem { span, ..*problem }))
 }
 
-/// The WITH clause for SQL that runs beside the query, for a call of it: the
-/// common table expressions that the SQL names, and those that they name. One
-/// that holds the call, or comes after it, is not there yet.
+/// Returns the WITH clause for SQL that runs separately for a call: the common table expressions
+/// that the SQL names, directly or indirectly. It excludes those that contain the call or follow
+/// it.
 fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
     let all = &parsed.query.with;
     let holds = |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;
@@ -139,7 +139,7 @@ fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }
 
-/// Whether an SQL text names a column.
+/// Returns whether an SQL text contains the name of a column.
 pub(super) fn mentions(sql: &str, column: &str) -> bool {
     let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
     sql.match_indices(&column).any(|(at, _)| {

@@ -1,5 +1,5 @@
-//! The contexts of questions about rows: counted with the model's tokenizer,
-//! held to the limit, and cut to it where the user accepts that.
+//! Contexts of questions about rows. Their tokens are counted with the model's tokenizer. A context
+//! over the limit is an error, or is truncated if the user allows it.
 
 use super::documents::Document;
 use std::collections::{BTreeMap, HashMap};
@@ -13,26 +13,26 @@ use hqdl_sql::blendsql::spelling::Spelled;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// A context as it was given: whose call, and its bytes.
+/// Identity of a context: the number of its call, and the digest of its bytes.
 type GivenContext = (usize, [u8; 32]);
 
-/// What a query's questions about rows are shown.
+/// Contexts of a query's questions about rows.
 pub struct Contexts {
-    /// The most tokens of one question's contexts together.
+    /// Maximum number of tokens of all contexts of one question.
     most: u64,
-    /// The most tokens of a document.
+    /// Maximum number of tokens of a document.
     most_of_document: u64,
     truncate: bool,
     model: String,
-    /// Loaded only for contexts that may be too long: it takes a while.
+    /// Loaded on first use, which takes a while and is only necessary if a context may be too long.
     tokenizer: OnceLock<Tokenizer>,
-    /// The entities of contexts, as they were given: a call in a condition is
-    /// evaluated for every row, with the same context each time.
+    /// Entities of contexts that were seen before: a call in a condition is evaluated for every row
+    /// with the same context.
     entities: HashMap<GivenContext, usize>,
     cuts: BTreeMap<usize, Shortened>,
 }
 
-/// What was cut off the contexts of a call.
+/// Amount truncated from the contexts of a call.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shortened {
     contexts: u64,
@@ -40,7 +40,7 @@ struct Shortened {
     rows: u64,
 }
 
-/// Contexts that are too long.
+/// Error for contexts over the limit.
 #[derive(Debug, Clone, Copy)]
 pub struct TooLong {
     call: usize,
@@ -48,14 +48,14 @@ pub struct TooLong {
     exact: bool,
     rows: Option<u64>,
     most: u64,
-    /// They were to be cut, and not one row of one of them fits.
+    /// Truncation was allowed, but not even one row fits.
     not_one: bool,
-    /// It is a document, which is summarized whole.
+    /// It is a document that must be summarized as a whole.
     document: bool,
 }
 
 impl Contexts {
-    /// No contexts so far.
+    /// Returns the settings without any contexts.
     #[must_use]
     pub fn new(request: &Request<'_>) -> Self {
         Self {
@@ -69,24 +69,24 @@ impl Contexts {
         }
     }
 
-    /// The entity that contexts were found to be.
+    /// Returns the entity of contexts that were seen before.
     #[must_use]
     pub fn entity(&self, given: &GivenContext) -> Option<usize> {
         self.entities.get(given).copied()
     }
 
-    /// Remembers which entity contexts are.
+    /// Stores the entity of contexts.
     pub fn is(&mut self, given: GivenContext, entity: usize) {
         self.entities.insert(given, entity);
     }
 
-    /// Holds a call's contexts to the limit.
+    /// Truncates a call's contexts to the limit if necessary.
     ///
     /// # Errors
-    /// [`TooLong`] when they are, and must not or cannot be cut.
+    /// [`TooLong`] if they exceed the limit and must not or cannot be truncated.
     pub fn fit(&mut self, call: usize, contexts: &mut [Value]) -> Result<(), TooLong> {
         let texts: Vec<String> = contexts.iter().map(Value::to_string).collect();
-        // No token is shorter than a byte.
+        // Every token has at least one byte.
         if texts.iter().map(String::len).sum::<usize>() as u64 <= self.most {
             return Ok(());
         }
@@ -105,8 +105,8 @@ impl Contexts {
         if !self.truncate {
             return Err(too_long);
         }
-        // What is no table of rows is kept whole; of the others the short ones
-        // are, and the long ones share what is left.
+        // Contexts that are not tables of rows are kept whole. Among the tables, short ones are
+        // kept, and long ones share the remaining tokens.
         let whole: u64 =
             counts.iter().zip(&tables).filter(|(_, t)| t.is_none()).map(|(n, _)| n).sum();
         let mut order: Vec<usize> = (0..tables.len()).filter(|n| tables[*n].is_some()).collect();
@@ -132,12 +132,12 @@ impl Contexts {
         Ok(())
     }
 
-    /// Checks that a document fits whole into one question.
+    /// Checks that a whole document fits into one question.
     ///
     /// # Errors
-    /// [`TooLong`] when it does not.
+    /// [`TooLong`] if it does not.
     pub fn check_document(&self, call: usize, document: &Document) -> Result<(), TooLong> {
-        // No token is shorter than a byte.
+        // Every token has at least one byte.
         if document.bytes() as u64 <= self.most_of_document {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Contexts {
         Err(TooLong { call, tokens, exact, rows: None, most, not_one: false, document: true })
     }
 
-    /// What was cut off the contexts of each call, in words.
+    /// Returns a note per call on how much of its contexts was truncated.
     #[must_use]
     pub fn cuts(&self) -> Vec<(usize, String)> {
         let told = |(call, cut): (&usize, &Shortened)| {
@@ -165,7 +165,7 @@ impl Contexts {
     }
 }
 
-/// The rows of a query, as a context holds them.
+/// Rows of a query in a context.
 struct ContextRows {
     columns: Json,
     rows: Vec<Json>,
@@ -188,12 +188,11 @@ impl ContextRows {
         serde_json::json!({ "columns": self.columns, "rows": rows }).to_string()
     }
 
-    /// As many of the first rows as fit, and how many those are; `None` when not
-    /// one does.
+    /// Returns as many of the first rows as fit, with their number; `None` if not even one fits.
     fn cut(&self, tokenizer: Tokenizer, most: u64) -> Option<(String, u64)> {
         let mut tokens = tokenizer.count(&self.text(0));
         let mut used = 0;
-        // Row by row, for the rows may be far more than fit.
+        // Row by row, because there may be far more rows than fit.
         for row in &self.rows {
             tokens += tokenizer.count(&format!("{row},"));
             if tokens > most {
@@ -215,7 +214,7 @@ impl ContextRows {
 }
 
 impl TooLong {
-    /// What a user is told; `text` is the query in the spelling that is run.
+    /// Returns the error for the user; `text` is the normalized query.
     #[must_use]
     pub fn error(&self, calls: &[Call], text: &str, spelled: &Spelled) -> QueryError {
         let call = calls.get(self.call);

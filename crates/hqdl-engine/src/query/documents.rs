@@ -1,5 +1,5 @@
-//! Documents, as questions about texts are asked of them: a text, or the texts
-//! of an array. A document is known by its content, wherever it stands.
+//! Documents that questions are asked about: one text, or all texts of an array. A document is
+//! identified by a hash of its content, not by its table or row.
 
 use foldhash::{HashMap, HashSet};
 use rusqlite::types::ValueRef;
@@ -8,27 +8,26 @@ use serde_json::Value as Json;
 use hqdl_spec::Expansion;
 use hqdl_values::value::{Unreadable, Value};
 
-/// What the expansion is called whose entities are documents, and their context.
+/// Name of the expansion whose entities are documents.
 pub const NAME: &str = "documents";
-/// See [`NAME`].
+/// Name of the context of the expansion [`NAME`].
 pub const TEXT: &str = "text";
 
-/// Characters of a document that its key begins with.
+/// Number of characters at the beginning of a document that its key contains.
 const BEGINNING: usize = 32;
-/// Hexadecimal digits of the digest that its key ends with.
+/// Number of hexadecimal digits of the digest in its key.
 const DIGITS: usize = 24;
 
 /// A text, or the texts of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Its texts, none of them empty.
+    /// Non-empty texts.
     pub texts: Vec<String>,
 }
 
 impl Document {
-    /// Reads a value: a JSON array is its elements, anything else the text it
-    /// is. `None` for NULL and where there is no text at all: there is nothing
-    /// to ask about.
+    /// Reads a value. A JSON array yields its elements, any other value its text. Returns `None`
+    /// for NULL and if there is no text.
     ///
     /// # Errors
     /// [`Unreadable`] for blobs and for text that is not UTF-8.
@@ -48,8 +47,7 @@ impl Document {
         Ok(Some(Self { texts }).filter(|d| !d.texts.is_empty()))
     }
 
-    /// What it is known by: its beginning, for people, and the digest of its
-    /// content.
+    /// Returns the key of the document: its beginning, for people, and a digest of its content.
     #[must_use]
     pub fn key(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("hqdl document v1");
@@ -58,7 +56,7 @@ impl Document {
             hasher.update(text.as_bytes());
         }
         let digest = hasher.finalize().to_hex();
-        // No more than what is shown is read: a text may be megabytes long.
+        // Only the beginning is read, since a text may have megabytes.
         let head: String =
             self.texts.iter().flat_map(|t| t.chars().chain([' '])).take(200).collect();
         let words = head.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -67,41 +65,41 @@ impl Document {
         format!("{}{more} #{}", short.trim_end(), &digest.as_str()[..DIGITS])
     }
 
-    /// All of it, as it is shown to a model.
+    /// Returns the whole document as it is shown to a model.
     #[must_use]
     pub fn text(&self) -> String {
         self.texts.join("\n\n")
     }
 
-    /// Its bytes, about.
+    /// Returns the approximate size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.texts.iter().map(|t| t.len() + 2).sum()
     }
 }
 
-/// The elements of a JSON array; an array that is broken is a text.
+/// Parses the elements of a JSON array; `None` for any other text.
 fn elements(text: &str) -> Option<Vec<Json>> {
     text.trim_start().starts_with('[').then(|| serde_json::from_str(text).ok())?
 }
 
-/// Bytes of documents that are kept in one pass.
+/// Maximum size of the documents that one pass stores, in bytes.
 const KEPT: usize = 256 << 20;
 
-/// The documents that a pass demands to be asked about. Of more than there is
-/// room for, the next pass keeps those that were missed.
+/// Documents that a pass demands. If they exceed the limit, the next pass stores those that were
+/// missed.
 #[derive(Debug, Default)]
 pub struct Documents {
     kept: HashMap<usize, Document>,
     bytes: usize,
-    /// What was not at hand when it was to be asked about.
+    /// Documents that were not stored when they were to be asked about.
     missed: HashSet<usize>,
-    /// What alone is kept in this pass.
+    /// The only documents that this pass stores.
     alone: Option<HashSet<usize>>,
 }
 
 impl Documents {
-    /// Keeps a document, while there is room.
+    /// Stores a document up to the limit.
     pub fn keep(&mut self, entity: usize, document: Document) {
         let wanted = match &self.alone {
             Some(alone) => alone.contains(&entity),
@@ -113,13 +111,13 @@ impl Documents {
         }
     }
 
-    /// A document that was kept.
+    /// Returns a stored document.
     #[must_use]
     pub fn get(&self, entity: usize) -> Option<&Document> {
         self.kept.get(&entity)
     }
 
-    /// Whether a document is there; one that is not is kept in the next pass.
+    /// Returns whether a document is stored. A document that is not is stored in the next pass.
     pub fn has(&mut self, entity: usize) -> bool {
         let there = self.kept.contains_key(&entity);
         if !there {
@@ -128,7 +126,7 @@ impl Documents {
         there
     }
 
-    /// A pass begins.
+    /// Discards the documents at the start of a pass.
     pub fn forget(&mut self) {
         self.kept.clear();
         self.bytes = 0;
@@ -137,7 +135,7 @@ impl Documents {
     }
 }
 
-/// Whether an expansion asks of documents.
+/// Returns whether an expansion asks about documents.
 #[must_use]
 pub fn is_of_documents(expansion: &Expansion) -> bool {
     expansion.sources.is_empty() && expansion.name == NAME && expansion.context == [TEXT]

@@ -1,5 +1,5 @@
-//! What embeddings take at the most, where a query would compare texts by them:
-//! compares by words instead, and counts.
+//! Upper bound of the usage for embeddings of a query. The estimate compares texts by words and
+//! counts those that need an embedding.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,16 +9,16 @@ use crate::retrieval::vectors::{Digest, Vectors, digest};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{Spent, Usage};
 
-/// Texts that would be compared.
+/// Texts that a query would compare.
 #[derive(Default)]
 pub(super) struct Compared {
     texts: HashMap<Digest, String>,
-    /// Those of each comparison: it sends what it lacks by itself.
+    /// Texts of each comparison, since each one requests its missing embeddings separately.
     comparisons: Vec<HashSet<Digest>>,
 }
 
 impl Compared {
-    /// How much each passage is like a question, by their words.
+    /// Returns the similarity of each passage to a question, by words, and records the texts.
     pub fn compare(&mut self, question: &str, passages: &[&str]) -> Vec<f64> {
         let mut comparison = HashSet::new();
         for text in passages.iter().copied().chain([question]) {
@@ -30,8 +30,8 @@ impl Compared {
         by_words(question, passages)
     }
 
-    /// What the embeddings of these texts take at the most that are not kept yet;
-    /// nothing where the spec names no model for them.
+    /// Returns an upper bound of the usage for embeddings that are not stored yet. It is zero if
+    /// the spec names no model for them.
     pub fn usage(&self, request: &Request<'_>) -> Usage {
         let Some(settings) = &request.spec.embeddings else { return Usage::default() };
         if request.model.is_none() || self.texts.is_empty() {
@@ -42,7 +42,7 @@ impl Compared {
         let tokenizer = Tokenizer::of(name);
         let requests = self.comparisons.iter().map(|comparison| {
             let texts = comparison.iter().filter_map(|d| Some((*d, *lacking.get(d)?)));
-            // In the worst order texts fill twice as many requests, less one.
+            // In the worst order, texts need twice as many requests minus one.
             (2 * cut(&texts.collect::<Vec<_>>(), tokenizer).len() as u64).saturating_sub(1)
         });
         let requests = requests.sum::<u64>();
@@ -52,12 +52,12 @@ impl Compared {
         Usage { requests, input_tokens: input, cost_usd: spent.usd, ..Usage::default() }
     }
 
-    /// Texts whose embeddings are not kept.
+    /// Returns the texts without a stored embedding.
     fn lacking(&self, model: &str, request: &Request<'_>) -> HashMap<Digest, &str> {
         let kept = Vectors::open(request.facts.dir());
         let mut lacking = HashMap::new();
         for (digest, text) in &self.texts {
-            // What cannot be read is counted as not kept.
+            // An embedding that cannot be read counts as missing.
             let known = kept.as_ref().is_ok_and(|v| v.has(model, digest).unwrap_or(false));
             if !known {
                 lacking.insert(*digest, text.as_str());

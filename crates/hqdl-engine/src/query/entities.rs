@@ -1,5 +1,5 @@
-//! Which entity the values of a call are, where they are not a key themselves: a
-//! document, or the rows of contexts, is known by its digest.
+//! Finds the entity that the values of a call identify. Documents and the rows of contexts are not
+//! keys themselves and are identified by their digests.
 
 use rusqlite::types::ValueRef;
 
@@ -11,7 +11,7 @@ use hqdl_values::Row;
 use hqdl_values::value::{Unreadable, Value};
 
 impl Live {
-    /// The entity that some values are; `None` where there is nobody to ask about.
+    /// Returns the entity that some values identify; `None` if a NULL leaves no entity.
     pub(super) fn values(
         &mut self,
         target: usize,
@@ -20,7 +20,7 @@ impl Live {
     ) -> rusqlite::Result<Option<usize>> {
         let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
         let expansion = &self.known.targets[target].expansion;
-        // Of a key in parts, those of the other sources are NULL.
+        // If each source has only a part of the key, the other columns are NULL.
         let in_parts = !expansion.key_parts.is_empty();
         if if in_parts { values.iter().all(null) } else { values.first().is_none_or(null) } {
             return Ok(None);
@@ -30,7 +30,7 @@ impl Live {
                 return Err(broken(media.refusal()));
             }
         }
-        // Bytes are not kept for being told apart: an image is its name from here on.
+        // From here on an image is represented by its name, so that its bytes need not be kept.
         let images: Vec<Option<Value>> = if expansion.has_images() {
             let kept = &expansion.image_files;
             let image = |(name, value): (&String, &ValueRef<'_>)| match value {
@@ -68,7 +68,7 @@ impl Live {
         Ok(entity)
     }
 
-    /// The entity of a document; `None` where there is no text to ask about.
+    /// Returns the entity of a document; `None` if it has no text.
     pub(super) fn document(
         &mut self,
         whole: Option<usize>,
@@ -76,7 +76,7 @@ impl Live {
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);
-        // As it is stored: megabytes are not kept for being told apart.
+        // Hash the stored bytes: a document may have megabytes, so only its digest is kept.
         let mut hasher = blake3::Hasher::new();
         match value {
             ValueRef::Text(bytes) => hasher.update(bytes),
@@ -112,7 +112,7 @@ impl Live {
         Ok(Some(self.known.targets[target].entity(&spelling, row)))
     }
 
-    /// The entity of some rows: the digest of what the model is shown of them.
+    /// Returns the entity of some rows: the digest of their rendering in the prompt.
     pub(super) fn rows(
         &mut self,
         call: usize,
@@ -139,7 +139,7 @@ impl Live {
     }
 }
 
-/// Returns what a value holds that no text says.
+/// Returns the media type of a value that no text can represent.
 fn media_of(value: ValueRef<'_>) -> Option<Media> {
     match value {
         ValueRef::Blob(bytes) => Media::of_blob(bytes),

@@ -1,4 +1,4 @@
-//! Why a query has no rows, or not all of them.
+//! Errors of a query.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,44 +10,44 @@ use hqdl_model::generate::Stopped;
 use hqdl_spec::overrides::OverridesError;
 use hqdl_values::problem::{Problem, Severity};
 
-/// Why a query has no rows, or not all of them.
+/// Reason why a query failed or was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The query is wrong; the span is bytes of the query as the user wrote it.
+    /// The query is wrong. The span is in bytes of the query as the user wrote it.
     #[error("{}", .0.message)]
     Sql(Box<Problem>),
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The facts failed.
+    /// The fact store failed.
     #[error(transparent)]
     Facts(#[from] FactsError),
     /// The overrides cannot be used.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
-    /// There is no model to ask.
+    /// The model is not set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// A value must be asked for, and the request came without a model.
+    /// A value must be asked for, but the request has no model.
     #[error("a call needs a model, but none is named")]
     NoModel,
-    /// The query stopped on the way; what was answered is kept.
+    /// The run stopped before the query was complete. Answers received until then are kept.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// `SQLite` took longer over the query than it may.
+    /// `SQLite` exceeded the time limit.
     #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
     Timeout(Duration),
-    /// The rows could not be written.
+    /// The sink could not write the rows.
     #[error("cannot write the result: {0}")]
     Output(std::io::Error),
-    /// The runtime could not be started.
+    /// A thread or the async runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
 }
 
 impl QueryError {
-    /// Something is wrong with the query: what, where (bytes of its text), what
-    /// was expected there, and what to do about it (both may be empty).
+    /// Returns an error in the text of the query: the message, its span in bytes, the label of the
+    /// span, and a hint. Label and hint may be empty.
     #[must_use]
     pub fn sql(
         message: impl Into<String>,

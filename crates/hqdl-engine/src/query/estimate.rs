@@ -1,5 +1,5 @@
-//! What asking takes at the most: requests, tokens, money. Where not all is asked in
-//! one pass, a request may hold one value alone.
+//! Upper bounds of requests, tokens and cost. If demands are spread over several passes, the bound
+//! assumes that a request may contain a single value.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,20 +16,20 @@ use hqdl_sql::blendsql::most::Together;
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::Usage;
 
-/// Some requests and what each more of them takes, at the most.
+/// Upper bound of the usage, as it is added up.
 #[derive(Default)]
 struct MostEach {
     all: Usage,
     values: u64,
-    /// Tokens of reasoning that answers likely have, by model.
+    /// Expected number of reasoning tokens per answer, by model.
     reasoning: BTreeMap<String, f64>,
-    /// What is compared on the way, for embeddings.
+    /// Texts compared on the way, to count their embeddings.
     compared: RefCell<Compared>,
 }
 
 impl Engine<'_, '_> {
-    /// How many values some demands and those of joins are, and what asking them
-    /// takes at the most.
+    /// Returns the number of values of some demands and of the joins, and an upper bound of the
+    /// usage for them.
     pub(super) fn estimate(
         &self,
         demands: &[Demand],
@@ -53,8 +53,8 @@ impl Engine<'_, '_> {
         Ok((most.values, most.all))
     }
 
-    /// The pairs of a join: demanded in one pass, each value is asked once with its
-    /// whole list; else maybe with each value of it alone.
+    /// Adds the pairs of a join. If they are demanded in one pass, each value is sent once with its
+    /// whole list. Otherwise each pair may need a request of its own.
     fn pairs(
         &self,
         n: usize,
@@ -89,7 +89,7 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Entities of one expansion and the columns asked for.
+    /// Adds entities of one expansion with their demanded columns.
     fn count(
         &self,
         target: &Target,
@@ -99,7 +99,7 @@ impl Engine<'_, '_> {
     ) -> Result<(), QueryError> {
         let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
         most.values += values;
-        // What is longest, of those that have most columns to ask of.
+        // Additional requests are estimated with the entity that has the longest key.
         let length = |n: usize| target.gap(n).row.key.iter().map(|v| v.to_string().len()).sum();
         let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
         let columns: std::collections::BTreeSet<usize> =
@@ -127,7 +127,7 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// What asking for one cell alone takes.
+    /// Returns the usage of a request for one cell.
     fn alone(
         &self,
         target: &Target,
@@ -138,7 +138,7 @@ impl Engine<'_, '_> {
         self.used(target, BTreeMap::from([(entity, vec![column])]), 1, most)
     }
 
-    /// What asking for some cells of an expansion takes, so many rows together.
+    /// Returns the usage of requests for some cells of an expansion, with `rows` rows per request.
     fn used(
         &self,
         target: &Target,
@@ -180,8 +180,9 @@ impl Engine<'_, '_> {
     }
 }
 
-/// The most requests for some entities, whichever of so many columns each of them lacks:
-/// those that lack the same ones share requests, all but the last of which are full.
+/// Returns the maximum number of requests for some entities if each may lack any subset of the
+/// columns. Entities with the same missing columns share requests, and only the last request of
+/// each subset may be partly filled.
 fn apart(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));
     let lacking = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
@@ -189,7 +190,7 @@ fn apart(entities: u64, columns: usize, rows: u32) -> u64 {
 }
 
 impl MostEach {
-    /// Counts what something takes, so many times.
+    /// Adds a usage `times` times.
     fn add(&mut self, usage: &Usage, times: u64) {
         self.all.requests += usage.requests * times;
         self.all.input_tokens += usage.input_tokens * times;

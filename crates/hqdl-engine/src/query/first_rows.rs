@@ -1,5 +1,5 @@
-//! The rule of the first rows (`blendsql::rules::first_rows`) at work: reads the
-//! candidates as they come, and tells whether the answer is settled or what to ask.
+//! LIMIT pushdown at run time (the rule is `blendsql::rules::first_rows`): reads candidate rows as
+//! they arrive, and decides whether the result is complete or which demands to send.
 
 use std::collections::HashMap;
 
@@ -12,67 +12,67 @@ use super::smoothie::{Sink, owned};
 use super::targets::{Demand, spell};
 use hqdl_sql::blendsql::plan::FirstRows;
 
-/// Values that are asked for at once before it is known how many are needed.
+/// Maximum number of values in the first batch, before any outcome is known.
 const MOST: u64 = 20;
-/// Rows that are read at least, although it is known what to ask, where a later one may
-/// settle the answer.
+/// Number of rows to keep reading after enough demands are known, because a later row may complete
+/// the result without a request.
 const READ_ON: u64 = 100_000;
 
-/// Reads candidates.
+/// Sink that reads candidate rows.
 pub struct Reader<'r> {
     rule: &'r FirstRows,
     live: Shared,
-    /// How many rows share a request.
+    /// Rows per request.
     together: u64,
-    /// Rows that were asked about, and how many of them passed.
+    /// Number of rows already asked about, and how many of them passed.
     seen: (u64, u64),
     columns: Vec<String>,
-    /// In order; of DISTINCT each different one once.
+    /// Rows in their order; with DISTINCT, one entry for all equal rows.
     rows: Vec<CandidateRow>,
-    /// Where the rows of DISTINCT are, by what tells them apart.
+    /// With DISTINCT: position in `rows` by the row's canonical bytes.
     places: HashMap<Vec<u8>, usize>,
     read: u64,
     certain: u64,
     waiting: u64,
-    /// All that rows wait for.
+    /// All demands of the rows read.
     demands: Distinct<Demand>,
-    /// Whether the order of conditions is learnt.
+    /// Whether the order of the conditions is still being sampled.
     learns: bool,
-    /// Nothing was asked yet: rows may be certain by what earlier queries asked.
+    /// No request was sent yet, so rows may be certain because of earlier queries.
     fresh: bool,
 }
 
-/// A row, or of DISTINCT all rows that are equal.
+/// A row, or with DISTINCT all rows that are equal.
 struct CandidateRow {
     values: Vec<Sql>,
     rank: i64,
     state: RowState,
-    /// The values of its columns with calls.
+    /// Values of the columns with calls.
     held: Vec<Sql>,
-    /// What it waits for; of equal rows what each of some waits for.
+    /// Demands of the row; for equal rows, the demands of some of them.
     waits: Vec<Vec<Demand>>,
-    /// Equal rows that failed.
+    /// Number of equal rows that failed.
     failed: usize,
 }
 
 impl CandidateRow {
-    /// What is asked of it: while none of its equals is certain one is asked about,
-    /// and more the more have failed.
+    /// Returns the demands to send for the row. For equal rows these are the demands of one of
+    /// them, or of more if more of them have failed.
     fn witnesses(&self) -> &[Vec<Demand>] {
         &self.waits[..self.waits.len().min(self.failed.clamp(1, WITNESSES))]
     }
 }
 
-/// What the candidates tell.
+/// Outcome of reading the candidates.
 pub enum Told {
-    /// The rows of the answer.
+    /// Columns and rows of the result.
     Rows(Vec<String>, Vec<Vec<Sql>>),
-    /// What must be asked.
+    /// Demands to send.
     Ask(Vec<Demand>),
 }
 
 impl<'r> Reader<'r> {
-    /// Nothing read yet.
+    /// Returns a reader that has read nothing.
     pub fn new(
         rule: &'r FirstRows,
         live: &Shared,
@@ -97,7 +97,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// How many rows to ask about now so that as many pass as lack.
+    /// Returns the number of rows to ask about next, so that about as many pass as are missing.
     fn wave(&self, certain: u64) -> u64 {
         let lacking = match self.rule.need {
             Some(need) => need.saturating_sub(certain).max(1),
@@ -107,15 +107,14 @@ impl<'r> Reader<'r> {
         let few = lacking.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
         let few = few.clamp(1, MOST.max(lacking).max(asked / 32));
         if self.rule.ranked {
-            // The most likely come first, and documents share few requests.
+            // The most likely rows come first, and few documents share a request.
             return few;
         }
         few.div_ceil(self.together).saturating_mul(self.together)
     }
 
-    /// Whether no row after those read can matter now. Where rows are equal, or any few
-    /// of them do, a later one may be certain, and nothing need be asked: some are read
-    /// on for that.
+    /// Returns whether later rows can no longer matter. If rows are equal or unordered, a later row
+    /// may be certain and save a request, so reading continues for a while.
     fn enough(&self) -> bool {
         if self.rule.ranked || self.rule.distinct && self.read < READ_ON {
             return false;
@@ -125,7 +124,7 @@ impl<'r> Reader<'r> {
         full || !any && self.waiting >= self.wave(self.certain)
     }
 
-    /// What was read tells.
+    /// Returns the outcome of the rows that were read.
     pub fn told(mut self, learning: &mut Learning) -> Told {
         if self.rule.ranked {
             self.rows.sort_by_key(|row| row.rank);
@@ -148,7 +147,7 @@ impl<'r> Reader<'r> {
             }
         }
         let full = chosen.len() as u64 >= need;
-        // Without an order any rows do.
+        // Without an order, any rows are correct.
         let settled = open.is_empty() || full && !self.rule.ordered;
         let waiting = |rows: &[&'_ CandidateRow], most: u64| -> Vec<Vec<Demand>> {
             let all = rows.iter().flat_map(|row| row.witnesses()).filter(|d| !d.is_empty());
@@ -172,11 +171,11 @@ impl<'r> Reader<'r> {
         if !asked.is_empty() {
             return Told::Ask(asked);
         }
-        // What a row waits for was noted with another one.
+        // The demands of these rows were recorded with other rows.
         Told::Ask(self.demands.into_iter().collect())
     }
 
-    /// Takes a row, with those that are equal to it where they are one.
+    /// Adds a row, or merges it into its entry if an equal row exists (DISTINCT).
     fn take(&mut self, values: Vec<Sql>, rank: i64, candidate: Candidate) {
         let Candidate { state, demands, held } = candidate;
         self.demands.extend(demands.iter().copied());
@@ -211,7 +210,7 @@ impl<'r> Reader<'r> {
         };
         let is_better = better(state) > better(known.state);
         match (known.state, state) {
-            // Rows whose values are not known are asked for these alone.
+            // For a row whose values are missing, send only the demands of these values.
             _ if is_better => {
                 (known.state, known.held, known.waits) = (state, row.held, row.waits);
             }
@@ -224,7 +223,7 @@ impl<'r> Reader<'r> {
         self.rows[at] = known;
     }
 
-    /// Counts a row, or takes it back.
+    /// Adds `by` to the counter that the row belongs to.
     fn count(&mut self, row: &CandidateRow, by: i64) {
         let counted = match row.state {
             RowState::Fails => return,
@@ -235,10 +234,10 @@ impl<'r> Reader<'r> {
         *counted = counted.saturating_add_signed(by);
     }
 
-    /// A row of the answer, the values that it holds in their places.
+    /// Returns a row of the result, with the values of its calls filled in.
     fn row_of(&self, row: &CandidateRow) -> Vec<Sql> {
         let mut values = row.values.clone();
-        // A star before stands for more columns than one.
+        // A preceding `*` expands to several columns.
         let more = values.len() - self.rule.written.min(values.len());
         for (at, value) in self.rule.held.iter().zip(&row.held) {
             let at = at + if self.rule.star_before(*at) { more } else { 0 };
@@ -250,7 +249,7 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// A value as it is told apart by DISTINCT.
+/// Returns the value in the form in which DISTINCT compares it.
 fn equal(value: &Sql) -> ValueRef<'_> {
     match value {
         Sql::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(*r as i64),
@@ -274,7 +273,7 @@ impl Sink for Reader<'_> {
         let candidate = number(row.last());
         let rank = if self.rule.ranked { number(row.get(width)) } else { 0 };
         let candidate = lock(&self.live).pass.notes.candidates.remove(&candidate);
-        // Of DISTINCT it counts how many failed.
+        // With DISTINCT, rows that failed are counted, too.
         if let Some(candidate) = candidate {
             let values = row[..width].iter().map(|v| owned(*v)).collect();
             self.take(values, rank, candidate);
@@ -288,7 +287,7 @@ impl Sink for Reader<'_> {
     }
 }
 
-/// The error by which a [`Reader`] ends a statement: it needs no more rows.
+/// Error with which a [`Reader`] ends a statement when it needs no more rows.
 #[derive(Debug, thiserror::Error)]
 #[error("enough rows")]
 struct EnoughRows;

@@ -1,5 +1,5 @@
-//! Whether the values of a column are what a call says, or is used as: what the
-//! call says holds whatever the route, so a column that cannot give it is none.
+//! Checks that a column's values have the type that a call declares or is used as. The declaration
+//! holds for every route, so a column that cannot satisfy it does not answer the call.
 
 use super::reading::{is_list, kind};
 use hqdl_spec::{Column, SLOTS, Type};
@@ -9,19 +9,19 @@ use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, ReturnType, Subject, yes_no};
 use hqdl_values::value::Value;
 
-/// What a stored value is brought into.
+/// Conversion of a stored value to the type of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Given {
-    /// Nothing else.
+    /// No conversion.
     AsItIs,
-    /// A truth said in these words, for yes and for no.
+    /// A truth value as words, for yes and for no.
     Words([String; 2]),
-    /// A whole number as any number.
+    /// An integer as a real number.
     Real,
 }
 
 impl Given {
-    /// The SQL around the value.
+    /// Returns the SQL before and after the value.
     pub(super) fn around(&self) -> Option<(String, String)> {
         match self {
             Self::AsItIs => None,
@@ -34,7 +34,7 @@ impl Given {
     }
 }
 
-/// Whether a binding's SQL comes to true or false.
+/// Returns whether a binding's SQL is a condition.
 pub(super) fn is_truth(sql: &str) -> bool {
     let mut sql = sql.trim().to_owned();
     if sql.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("exists")) {
@@ -63,12 +63,13 @@ pub(super) fn is_truth(sql: &str) -> bool {
     }
 }
 
-/// Whether an answer is of the kind that a call says, and is used as: one question
-/// may be asked for a value here and for its truth there. `computed`: not the
-/// column's value itself; `options`: what the call chooses from, where it says so.
+/// Returns the conversion if a column's answer has the type that the call declares or is used as.
+/// The same question may be asked for a value in one call and for its truth in another. `computed`
+/// means that a binding computes the answer from the column. `options` are the call's options, if
+/// it has any.
 ///
 /// # Errors
-/// Why it is not.
+/// The reason why the answer does not fit.
 pub(super) fn fits(
     call: &Call,
     usage: &CallUsage,
@@ -99,7 +100,7 @@ pub(super) fn fits(
     }
 }
 
-/// A truth: 1 and 0, unless the call says other words for it.
+/// Checks a truth value: 1 and 0, unless the call uses other words for it.
 fn of_truth(
     call: &Call,
     usage: &CallUsage,
@@ -132,7 +133,7 @@ fn of_truth(
         return if computed { Err("the call asks for a value") } else { Ok(Given::AsItIs) };
     };
     if call.ingredient.subject() == Subject::Document && !computed && column.kind == Type::Boolean {
-        // It says yes and no in words by itself.
+        // The call itself returns yes and no as words.
         return Ok(Given::AsItIs);
     }
     let all: Vec<String> = std::iter::once(first).chain(texts).collect();
@@ -146,7 +147,7 @@ fn of_truth(
     Ok(Given::Words([word(true), word(false)]))
 }
 
-/// The words for yes and for no, when options are exactly these.
+/// Returns the words for yes and no, if the options are exactly these two.
 fn words(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
     let (mut yes, mut no) = (None, None);
     for option in options {
@@ -158,7 +159,7 @@ fn words(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
     Some([yes?, no?])
 }
 
-/// A value of a column.
+/// Checks a value of a column.
 fn of_value(
     call: &Call,
     usage: &CallUsage,
@@ -172,7 +173,7 @@ fn of_value(
         (Some(Type::Text), kind) if kind.is_text() => Given::AsItIs,
         (Some(said), kind) if said == kind => Given::AsItIs,
         (Some(Type::Real), Type::Integer) => Given::Real,
-        // What is computed from a column may be of another type than the column.
+        // A computed value may have another type than the column.
         (Some(said), _) if computed && said != Type::Boolean => Given::AsItIs,
         (Some(_), _) => return Err("the call asks for a value of another type"),
     };

@@ -1,5 +1,4 @@
-//! The functions that calls become, on a connection: what each of
-//! [`Function`] does there.
+//! Registers the SQL functions that replace calls ([`Function`]) with a connection.
 
 use std::sync::Arc;
 
@@ -13,21 +12,21 @@ use super::smoothie::owned;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
-/// Arguments that most calls of a function have at most.
+/// Maximum number of arguments that need no allocation.
 const FEW: usize = 8;
 
-/// Registers the functions on a connection.
+/// Registers the functions with a connection.
 ///
 /// # Errors
-/// When `SQLite` does not take them.
+/// Those of `SQLite`.
 pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
-    // None is deterministic: a call must not be evaluated before it is reached.
+    // No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
     let flags = FunctionFlags::SQLITE_UTF8;
     let make = |function: Function,
                 run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
         let live = Arc::clone(live);
         connection.create_scalar_function(function.name(), -1, flags, move |ctx: &Context<'_>| {
-            // Once a row and more: no allocation for what is few, as it mostly is.
+            // Hot path: it runs at least once per row, so short argument lists are not allocated.
             let mut few = [ValueRef::Null; FEW];
             let many: Vec<ValueRef<'_>>;
             let values = match few.get_mut(..ctx.len()) {
@@ -73,7 +72,8 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
+/// Evaluates AND or OR in three-valued logic. Returns `decided_value` if one condition has that
+/// value, and 2 if a condition is undecided.
 fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     if values.contains(&ValueRef::Integer(settles)) {
         settles
@@ -84,20 +84,20 @@ fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     }
 }
 
-/// [`Function::Rows`] and [`Function::Values`].
+/// Implements [`Function::Rows`] and [`Function::Values`].
 struct RowsAggregate {
-    /// The one value of one row is itself.
+    /// A single value of a single row is returned unchanged.
     alone: bool,
 }
 
-/// The rows of a context so far.
+/// Rows of a context collected so far.
 #[derive(Default)]
 struct ContextSoFar {
     titles: Json,
     rows: Vec<Json>,
-    /// The one value of the first row.
+    /// The value of the first row, if it has only one.
     first: Option<Sql>,
-    /// What cannot be shown in a text.
+    /// Error for a value that cannot be shown as text.
     unreadable: Option<String>,
 }
 
@@ -145,7 +145,7 @@ impl Aggregate<ContextSoFar, ToSqlOutput<'static>> for RowsAggregate {
     }
 }
 
-/// What is said of a column of a context that no model can be shown as text.
+/// Returns the error for a column of a context with a value that cannot be shown as text.
 fn unreadable(column: &str, why: &str) -> String {
     format!(
         "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"

@@ -1,9 +1,8 @@
-//! The connection that queries run on: it reads, and stops when it is told to.
+//! Read-only connection with time limit and interrupt that queries run on.
 //!
-//! The file is opened read-only and `query_only` is set; an authorizer refuses
-//! everything but reading, function by function and pragma by pragma. Until
-//! [`Guard::lock`] the engine may register functions and make temporary tables;
-//! nothing else is ever written.
+//! The file is opened read-only and `query_only` is set. An authorizer denies everything except
+//! reads, with lists of functions and pragmas. Until [`Guard::lock`] the engine may register
+//! functions and create temporary tables. Nothing else is ever written.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -25,23 +24,23 @@ use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::ingredients::{self, Which};
 use hqdl_values::problem::nearest;
 
-/// Instructions of `SQLite`'s machine between two looks at the clock: some tens
-/// of microseconds.
+/// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
+/// microseconds.
 const OPS: i32 = 1000;
-/// No time of the clock.
+/// Deadline of a connection without a time limit.
 const NEVER: u64 = u64::MAX;
 
-/// Bytes that a value may have in this process. `SQLite` makes a value in one step, which no
-/// timeout ends.
+/// Maximum size of a value in this process, in bytes. It is needed because `SQLite` builds a value
+/// in one step, which no timeout can interrupt.
 static LONGEST: AtomicI32 = AtomicI32::new(128 << 20);
 
-/// From now on, no value on a guarded connection of this process is longer than
-/// so many bytes: where many clients are served, one must not take all memory.
+/// Sets the maximum size of a value for all guarded connections opened later, so that one client of
+/// a server cannot use all memory.
 pub fn limit_values(bytes: i32) {
     LONGEST.store(bytes, Ordering::Relaxed);
 }
 
-/// Functions that reach out of the database, in this build or in another.
+/// Functions that access something outside the database, in this build of `SQLite` or another.
 const FUNCTIONS: [&str; 8] = [
     "edit",
     "eval",
@@ -52,8 +51,8 @@ const FUNCTIONS: [&str; 8] = [
     "writefile",
     "zipfile",
 ];
-/// Pragmas that only tell, as `pragma_<name>` tables. They take no value that
-/// would set anything.
+/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their argument never sets
+/// anything.
 const PRAGMAS: [&str; 16] = [
     "collation_list",
     "compile_options",
@@ -72,7 +71,7 @@ const PRAGMAS: [&str; 16] = [
     "table_list",
     "table_xinfo",
 ];
-/// Pragmas that tell when they are given no value, and set when they are.
+/// Pragmas that read without an argument and write with one.
 const TELLING: [&str; 9] = [
     "application_id",
     "data_version",
@@ -85,7 +84,7 @@ const TELLING: [&str; 9] = [
     "user_version",
 ];
 
-/// A read-only connection under guard. It is used by one thread.
+/// A guarded read-only connection. It is used by one thread.
 #[derive(Debug)]
 pub struct Guard {
     database: Database,
@@ -93,23 +92,23 @@ pub struct Guard {
     gate: Arc<Authorizer>,
 }
 
-/// What the connection's hooks share with it.
+/// State that the connection's hooks share with it.
 #[derive(Debug)]
 struct Authorizer {
-    /// Whether temporary tables are closed, too.
+    /// Whether temporary tables are read-only, too.
     locked: AtomicBool,
-    /// What was refused last.
+    /// Reason of the latest denial.
     refused: Mutex<Option<String>>,
     origin: Instant,
-    /// When the statement has run too long, in nanoseconds after `origin`.
+    /// Deadline of the statement, in nanoseconds after `origin`.
     deadline: AtomicU64,
-    /// Why a statement was broken off: a [`Broken`].
+    /// Reason why a statement was aborted: a [`Broken`].
     broken: AtomicU8,
-    /// Whether nothing breaks a statement off any more.
+    /// Whether time limit and interrupt are disabled.
     free: AtomicBool,
 }
 
-/// Why a statement was broken off.
+/// Reason why a statement was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     No,
@@ -118,13 +117,12 @@ enum Broken {
 }
 
 impl Guard {
-    /// Opens a database under guard, unlocked: the engine may make its
-    /// temporary tables and functions, then [`lock`](Self::lock)s. A statement
-    /// may take `timeout`, counted from [`start`](Self::start); `interrupt`
-    /// becoming true breaks it off.
+    /// Opens a database under guard. It is unlocked: the engine creates its temporary tables and
+    /// functions, and then calls [`lock`](Self::lock). A statement may run for `timeout`, counted
+    /// from [`start`](Self::start), and is aborted when `interrupt` becomes true.
     ///
     /// # Errors
-    /// [`StoreError`] when the database is missing, locked or no database.
+    /// [`StoreError`] if the database is missing, locked or not a database.
     pub fn open(
         path: &Path,
         timeout: Option<Duration>,
@@ -138,11 +136,11 @@ impl Guard {
         Ok(guard)
     }
 
-    /// The same without the functions of queries: for what is no query, and
-    /// runs SQL of a client all the same. The clock runs from now on.
+    /// Opens a database under guard without the functions of queries, for other SQL of a client.
+    /// The time limit starts now.
     ///
     /// # Errors
-    /// [`StoreError`] when the database is missing, locked or no database.
+    /// [`StoreError`] if the database is missing, locked or not a database.
     pub fn watch(
         path: &Path,
         timeout: Option<Duration>,
@@ -167,22 +165,20 @@ impl Guard {
             broken: AtomicU8::new(Broken::No as u8),
             free: AtomicBool::new(false),
         });
-        // Beside a server stands a database of this process, which no client's SQL reaches.
+        // With a server, the local database is a private one that no SQL of a client reaches.
         let own = database.url().is_some();
         arm(database.connection_mut(), &gate, interrupt, own)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
         Ok(Self { database, timeout, gate })
     }
 
-    /// What frees the connection when it is called, from any thread: nothing
-    /// breaks a statement off any more.
+    /// Returns a function that disables time limit and interrupt. It may be called from any thread.
     pub fn freeing(&self) -> impl Fn() + Send + Sync + 'static {
         let gate = Arc::clone(&self.gate);
         move || gate.free.store(true, Ordering::Relaxed)
     }
 
-    /// What broke a statement off, when something did: the timeout or the
-    /// interrupt.
+    /// Returns the reason if the timeout or the interrupt aborted a statement.
     #[must_use]
     pub fn broken(&self) -> Option<QueryError> {
         let broken = self.gate.broken.load(Ordering::Relaxed);
@@ -193,38 +189,38 @@ impl Guard {
         }
     }
 
-    /// The connection.
+    /// Returns the `SQLite` connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         self.database.connection()
     }
 
-    /// The database.
+    /// Returns the database.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
     }
 
-    /// The database's path.
+    /// Returns the path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.database.path()
     }
 
-    /// Closes the `temp` schema, too: before the user's SQL is prepared.
+    /// Makes the `temp` schema read-only, too. Call it before the user's SQL is prepared.
     ///
     /// # Errors
-    /// [`StoreError`] when `SQLite` does not take it.
+    /// [`StoreError`] if `SQLite` rejects the setting.
     pub fn lock(&self) -> Result<(), StoreError> {
         self.query_only(true)?;
         self.gate.locked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Opens the `temp` schema again for the engine, between two passes.
+    /// Makes the `temp` schema writable again for the engine, between two passes.
     ///
     /// # Errors
-    /// [`StoreError`] when `SQLite` does not take it.
+    /// [`StoreError`] if `SQLite` rejects the setting.
     pub fn unlock(&self) -> Result<(), StoreError> {
         self.gate.locked.store(false, Ordering::Relaxed);
         self.query_only(false)
@@ -234,14 +230,14 @@ impl Guard {
         self.connection().pragma_update(None, "query_only", on).map_err(|e| self.database.error(&e))
     }
 
-    /// Starts the clock of the timeout: a pass begins.
+    /// Starts the time limit of a pass.
     pub fn start(&self) {
         let deadline = self.timeout.map_or(NEVER, |t| self.gate.now().saturating_add(nanos(t)));
         self.gate.deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// Does something else while the clock of the timeout stands still: a
-    /// reader of the rows that is slow is no slow query.
+    /// Runs `work` with the time limit paused, so that a slow consumer of the rows does not count
+    /// as a slow query.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
         let deadline = self.gate.deadline.load(Ordering::Relaxed);
         if deadline == NEVER {
@@ -254,12 +250,11 @@ impl Guard {
         done
     }
 
-    /// Runs a statement whose parameters are bound, from the [start](Self::start)
-    /// of the clock on, and hands its columns and rows to a sink; tells how many
-    /// rows there were. `sql` is the text that errors point into.
+    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start), and sends
+    /// columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
     ///
     /// # Errors
-    /// [`QueryError`]: `SQLite`'s, the timeout, the interrupt, or the sink's.
+    /// [`QueryError`] of `SQLite`, the timeout, the interrupt or the sink.
     pub fn stream(
         &self,
         statement: &mut Statement<'_>,
@@ -282,9 +277,8 @@ impl Guard {
         Ok(count)
     }
 
-    /// Gives an error of this connection its meaning: what was refused, what
-    /// broke the statement off, what is wrong with the database, or else what
-    /// is wrong with `sql`, and where.
+    /// Converts an error of this connection: a denial, an abort, a failure of the database, or else
+    /// an error in `sql` with its span.
     #[must_use]
     pub fn error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
         let broken = self.gate.broken.swap(Broken::No as u8, Ordering::Relaxed);
@@ -323,14 +317,14 @@ impl Guard {
             _ => {
                 let message = message(error);
                 let help = self.meant(&message);
-                // `SQLite` names a table that is not there, and no place.
+                // `SQLite` names an unknown table, but not its offset.
                 let span = span.or_else(|| word(sql, unknown(&message)));
                 QueryError::sql(message, span, "", help)
             }
         }
     }
 
-    /// The table or column that a wrong name was probably meant to be.
+    /// Returns a hint for a misspelt table or column.
     fn meant(&self, message: &str) -> String {
         let known: Vec<String> = match message.split_once(": ") {
             Some(("no such function", name)) => {
@@ -344,7 +338,7 @@ impl Guard {
             Some(("no such table", _)) => self.database.tables(),
             Some(("no such column", name)) => {
                 let mut tables = self.database.tables();
-                // Of the table that it names, where there is one.
+                // If the name is qualified by an existing table, suggest only its columns.
                 let named = name.rsplit_once('.').map(|(of, _)| of);
                 let is = |t: &String| named.is_some_and(|of| t.eq_ignore_ascii_case(of));
                 if tables.iter().any(is) {
@@ -364,7 +358,7 @@ impl Guard {
             _ => return String::new(),
         };
         let wrong = unknown(message);
-        // SQLite rejects `t.c` although the table `t` has a column `c`.
+        // `SQLite` rejects `t.c` although the table `t` has a column `c`.
         let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
         if let Some((table, column)) = table
             && known.iter().any(|name| name.eq_ignore_ascii_case(column))
@@ -395,14 +389,13 @@ fn first_names(names: &[String]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// The name that a message of `SQLite`'s ends in, without what stands before it
-/// and without its quotes.
+/// Returns the name at the end of an `SQLite` message, without qualifier and quotes.
 fn unknown(message: &str) -> &str {
     let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }
 
-/// Makes a connection one that reads, and stops.
+/// Makes a connection read-only and abortable.
 fn arm(
     connection: &mut Connection,
     gate: &Arc<Authorizer>,
@@ -411,7 +404,7 @@ fn arm(
 ) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
-    // Nothing is attached, by any way.
+    // Forbid every way to attach a database.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST.load(Ordering::Relaxed))?;
     let watched = Arc::clone(gate);
@@ -439,7 +432,8 @@ fn arm(
         match refusal(&asked, gate.locked.load(Ordering::Relaxed)) {
             None => Authorization::Allow,
             Some(what) => {
-                // The first refusal is what the user wrote; the others follow from it.
+                // Keep the first denial: it is about the user's text, and the others follow from
+                // it.
                 gate.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
                 Authorization::Deny
             }
@@ -458,12 +452,12 @@ impl Authorizer {
     }
 }
 
-/// A duration in nanoseconds; 584 years are for ever.
+/// Returns a duration in nanoseconds, capped at 584 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }
 
-/// Why something may not be done; `None` when it may.
+/// Returns the reason if an action is denied.
 fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
     let named = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
     match asked.action {
@@ -479,7 +473,7 @@ fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
         }
         action => {
             let own = !locked && asked.database_name == Some("temp") && is_temporary(&action);
-            // A transaction has no schema; nothing but `temp` can be written in one.
+            // A transaction has no schema, and only `temp` can be written in one.
             let own = own
                 || !locked
                     && matches!(
@@ -491,11 +485,11 @@ fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
     }
 }
 
-/// Whether an action is one of making and filling tables.
+/// Returns whether an action creates, fills or drops tables.
 fn is_temporary(action: &AuthAction<'_>) -> bool {
     matches!(
         action,
-        // A virtual table makes its own in `temp` under the plain names.
+        // A virtual table creates its shadow tables in `temp` under their plain names.
         AuthAction::CreateTable { .. }
             | AuthAction::CreateIndex { .. }
             | AuthAction::DropTable { .. }
@@ -516,7 +510,7 @@ fn is_temporary(action: &AuthAction<'_>) -> bool {
     )
 }
 
-/// What an action would do.
+/// Returns a description of a denied action.
 fn words(action: &AuthAction<'_>) -> String {
     match action {
         AuthAction::Insert { table_name } => format!("it would write to `{table_name}`"),

@@ -1,6 +1,5 @@
-//! The names of result columns as the query was written: `SQLite` names a column without
-//! an alias by its expression's text, and what runs is another text. A call is named by
-//! its question.
+//! Names result columns after the original query. `SQLite` names a column without an alias by the
+//! text of its expression, but runs a rewritten text. A call is named by its question.
 
 use std::ops::Range;
 
@@ -10,25 +9,25 @@ use super::Dialect;
 use super::smoothie::Sink;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
-/// What a result column is called.
+/// Header of a result column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum WrittenHeader {
-    /// By its text, or its question.
+    /// Its text in the query, or the question of a call.
     Written(String),
-    /// As what runs has it: by an alias, or a column's name.
+    /// The name that `SQLite` returns: an alias or the name of a column.
     AsItRuns,
-    /// `*`: as many as there are.
+    /// `*`, which expands to any number of columns.
     Star,
 }
 
-/// Gives result columns the names that the query as it was written gives them.
+/// Sink that renames result columns according to the original query.
 pub(super) struct WrittenHeaders<'s> {
     sink: &'s mut dyn Sink,
     headers: Vec<WrittenHeader>,
 }
 
 impl<'s> WrittenHeaders<'s> {
-    /// Those of a query, before what it is brought into.
+    /// Reads the headers of a query before it is rewritten.
     pub(super) fn of(sql: &str, dialect: Dialect, sink: &'s mut dyn Sink) -> Self {
         Self { sink, headers: headers(sql, dialect).unwrap_or_default() }
     }
@@ -44,8 +43,8 @@ impl Sink for WrittenHeaders<'_> {
             self.headers.len() - stars <= named.len()
         };
         if same {
-            // Up to the first star they are counted from the left, behind the last one from
-            // the right; what is between two is not told apart.
+            // Columns before the first star are matched from the left, those after the last star
+            // from the right. Columns between two stars keep their names.
             let written = |header: &WrittenHeader| match header {
                 WrittenHeader::Written(name) => Some(name.clone()),
                 WrittenHeader::AsItRuns | WrittenHeader::Star => None,
@@ -73,7 +72,7 @@ impl Sink for WrittenHeaders<'_> {
     }
 }
 
-/// Words that end the result columns.
+/// Keywords that end the list of result columns.
 const ENDS: [&str; 11] = [
     "FROM",
     "WHERE",
@@ -87,15 +86,15 @@ const ENDS: [&str; 11] = [
     "INTERSECT",
     "EXCEPT",
 ];
-/// Words behind which no alias stands, and those that are none behind an operand.
+/// Keywords that cannot be followed by an alias, and that are not an alias after an operand.
 const OPERATORS: [&str; 19] = [
     "AND", "BETWEEN", "COLLATE", "DISTINCT", "ELSE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS",
     "LIKE", "MATCH", "NOT", "OR", "REGEXP", "SELECT", "THEN", "WHEN",
 ];
-/// See [`OPERATORS`].
+/// Further keywords that are not an alias.
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
-/// The headers of the first SELECT of a query; `None` where it begins otherwise.
+/// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
 fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
     let brackets = if dialect == Dialect::Suql { Brackets::List } else { Brackets::Name };
     let mut tokens: Vec<Token> = Vec::new();
@@ -124,7 +123,7 @@ fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
             _ => match begin {
                 None if token.is_word(sql, "SELECT") => begin = Some(n + 1),
                 Some(from) if from == n && word(token, &["DISTINCT", "ALL"]) => {
-                    // What is distinct may be said, in parentheses.
+                    // `DISTINCT ON (…)` has its expressions in parentheses.
                     if tokens.get(n + 1).is_some_and(|t| t.is_word(sql, "ON")) {
                         return None;
                     }
@@ -150,7 +149,7 @@ fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
     items.into_iter().map(|item| header(sql, tokens.get(item)?, dialect)).collect()
 }
 
-/// What a result column is called whose tokens these are.
+/// Returns the header of the result column with these tokens.
 fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<WrittenHeader> {
     let (first, last) = (item.first()?, item.last()?);
     if last.is(b'*') && matches!(item.len(), 1 | 3 | 5) {
@@ -164,7 +163,7 @@ fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<WrittenHeader> 
     if names_column || is_aliased(sql, item, dialect) {
         return Some(WrittenHeader::AsItRuns);
     }
-    // A call is named by its question, where it has one.
+    // A call is named by its question, if it has one.
     if first.lexeme == Lexeme::Open && closes(item) {
         let question = question(sql, item);
         return Some(WrittenHeader::Written(question.unwrap_or_else(|| text.to_owned())));
@@ -176,7 +175,7 @@ fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<WrittenHeader> 
     Some(WrittenHeader::Written(text.to_owned()))
 }
 
-/// Whether the first token's partner is the last one.
+/// Returns whether the first bracket is closed by the last token.
 fn closes(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {
@@ -214,10 +213,10 @@ fn is_aliased(sql: &str, item: &[Token], dialect: Dialect) -> bool {
     is_name && operand
 }
 
-/// The question of a call in braces: its first text, or the one that is named so.
+/// Returns the question of a call in braces: its first text, or its `question` argument.
 fn question(sql: &str, call: &[Token]) -> Option<String> {
     let [_, name, paren, arguments @ ..] = call else { return None };
-    // Of those that a spec makes, and of captions, the question is none that was written.
+    // Calls of the spec's own ingredients and captions contain no question.
     let asks = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"];
     let name = name.text(sql);
     let known = name.to_ascii_lowercase().starts_with("llm")

@@ -1,7 +1,7 @@
-//! Joins by the model: for each value on the left, which of the values on the
-//! right are its partners. Each is asked with the whole list, in as many requests
-//! as that needs; only where the query says `narrow=N`, the N values most alike
-//! are put before the model alone, and how many these were is told.
+//! Joins by the model: finds the partners of each left value among the right values. Each left
+//! value is asked about with the whole list, in as many requests as necessary. Only if the query
+//! sets `narrow=N`, the model sees just the N most similar values, and a note reports how many
+//! there were.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use hqdl_values::Row;
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::value::Value;
 
-/// Values that are one list, however long they are.
+/// A list up to this length is not split, whatever its size in bytes.
 const TOGETHER: usize = 200;
-/// The most values of a longer list that a request holds, and the most bytes they
-/// have together: what an endpoint's schema can hold an answer to.
+/// Maximum number of values and of their bytes in one request for a longer list. Endpoints do not
+/// accept larger response schemas.
 const LIST: (usize, usize) = (999, 14_999);
 
-/// Asks about all pairs that a pass demanded of a join.
+/// Asks about all pairs of a join that a pass demanded. Returns the number of values asked for.
 ///
 /// # Errors
-/// [`QueryError`] at what stops the run.
+/// [`QueryError`] for errors that stop the run.
 pub fn ask(
     number: usize,
     join: &Join,
@@ -39,7 +39,7 @@ pub fn ask(
     let wishes = lock(live).known.joins[number].take();
     let by_list = lists_of(number, join, &wishes, live, request);
     for (_, spelling, rights) in wishes {
-        // What the model was not shown is no partner.
+        // A value that the model is not shown is not a partner.
         let mut live = lock(live);
         let known = live.known.joins[number].known.entry(spelling).or_default();
         known.extend(rights.into_iter().map(|(_, spelling)| (spelling, false)));
@@ -65,7 +65,7 @@ pub fn ask(
     Ok(counts.asked)
 }
 
-/// The lists that values are compared with, and these values.
+/// Groups the demanded left values by the list that they are compared with.
 pub(super) fn lists_of(
     number: usize,
     join: &Join,
@@ -94,13 +94,13 @@ pub(super) fn lists_of(
     by_list
 }
 
-/// What is asked of the values of one list.
+/// Questions about the values that share a list.
 pub(super) struct AskedPartners {
     /// The expansion.
     pub targets: [Target; 1],
-    /// Of each value.
+    /// Entity of each left value.
     entities: Vec<usize>,
-    /// What is not known.
+    /// Cells that are not known yet.
     pub demands: Vec<Demand>,
 }
 
@@ -135,7 +135,7 @@ impl AskedPartners {
     }
 }
 
-/// Notes which pairs an answer makes.
+/// Stores the pairs that an answer confirms or excludes.
 fn know(pairs: &mut Pairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &Cell) {
     let partners: Vec<String> = match cell {
         Cell::Known(Sql::Text(json)) => serde_json::from_str::<Vec<Json>>(json)
@@ -152,7 +152,7 @@ fn know(pairs: &mut Pairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &
     }
 }
 
-/// A list in parts that a request can hold.
+/// Splits a list into parts that fit into a request.
 fn lists(texts: Vec<String>, most: usize) -> Vec<Vec<String>> {
     if texts.len() <= TOGETHER {
         return vec![texts];
@@ -172,7 +172,7 @@ fn lists(texts: Vec<String>, most: usize) -> Vec<Vec<String>> {
     lists
 }
 
-/// The `most` values most alike a text.
+/// Returns the `max_values` values that are most similar to a text.
 fn alike(text: &str, mut list: Vec<String>, most: usize) -> Vec<String> {
     let lower = text.to_lowercase();
     let likeness = |other: &String| {
@@ -186,8 +186,8 @@ fn alike(text: &str, mut list: Vec<String>, most: usize) -> Vec<String> {
     list
 }
 
-/// The expansion that asks one list of a join. The list is part of its meaning:
-/// who was compared with fewer values may have more partners.
+/// Returns the expansion for one list of a join. The list is part of its identity, because a value
+/// compared with fewer values may have other partners.
 fn expansion(join: &Join, list: Vec<String>) -> Expansion {
     let hash = ListHash::of(&list);
     let criterion = join.criterion.as_str();

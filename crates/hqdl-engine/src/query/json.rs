@@ -1,11 +1,11 @@
-//! Values of rows as JSON and as text.
+//! Formats SQL values as JSON and as text.
 
 use std::io::{Result, Write};
 
 use rusqlite::types::ValueRef;
 
-/// A value as JSON. An infinite number has no spelling there: it is the text
-/// that `SQLite` prints.
+/// Writes a value as JSON. JSON has no infinite numbers, so these become the text that `SQLite`
+/// prints.
 ///
 /// # Errors
 /// Those of `out`.
@@ -26,10 +26,9 @@ pub fn write(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
     }
 }
 
-/// A real number the way `SQLite` spells one (always with a point, with an
-/// exponent from 1e17 and below 1e-4), in the fewest digits that read back as
-/// the same number: at most 17, where `SQLite` at times writes one more than it
-/// takes.
+/// Formats a real number like `SQLite`: always with a point, and with an exponent from 1e17 and
+/// below 1e-4. It uses the fewest digits that read back as the same number, at most 17; `SQLite`
+/// sometimes prints one more than necessary.
 #[must_use]
 pub fn real(r: f64) -> String {
     if !r.is_finite() {
@@ -50,7 +49,7 @@ pub fn real(r: f64) -> String {
     format!("{digits}{point}e{sign}{:02}", exponent.abs())
 }
 
-/// A value as text: NULL by name, bytes in hexadecimal.
+/// Formats a value as text: `NULL` for a null, hexadecimal for a blob.
 #[must_use]
 pub fn text(value: ValueRef<'_>) -> String {
     match value {

@@ -1,14 +1,14 @@
-//! The rows of a pass, kept in case that it is the last one.
+//! Buffer for the rows of a pass, in case it is the last one.
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::smoothie::{Sink, owned};
 
-/// Values that are kept of a pass that may be the last one; a greater result is
-/// run once more, into its sink.
+/// Maximum number of buffered values. If the result of the last pass is larger, the query runs once
+/// more and streams its rows.
 const KEPT: usize = 1_000_000;
 
-/// Rows kept in memory, as long as they are few.
+/// Rows in memory, up to a limit.
 #[derive(Default)]
 pub(super) struct Kept {
     pub(super) columns: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Rows that are there.
+    /// Returns a buffer with these rows.
     pub(super) fn of(columns: Vec<String>, rows: Vec<Vec<Sql>>) -> Self {
         Self { columns, rows, values: 0, over: false }
     }

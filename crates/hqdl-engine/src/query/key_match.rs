@@ -1,32 +1,32 @@
-//! Whether the values of a call *are* an expansion's key.
+//! Decides whether the values of a call *are* an expansion's key.
 //!
-//! A column answers a call only if the model, asked live, would be asked about the same
-//! entity. It is not enough that the values determine the key: `name || '1'` and
-//! `upper(name)` determine `name` and are other things to ask about. So the values must be
+//! A column answers a call only if the model, asked ad hoc, would be asked about the same entity.
+//! It is not enough that the values determine the key: `name || '1'` and `upper(name)` determine
+//! `name`, but are different subjects. So the values must be
 //!
-//! * parts of the key, each in an argument of its own, in the key's order: all of them, or
-//!   some that determine the rest in the source's rows, or
-//! * one concatenation of the key's columns, each once, with nothing between them but
-//!   separators (`, `, ` and `) and labels that name the next column (`', Name: '`). It has
-//!   all columns in the key's order, or all of them labelled, or one labelled part. The
-//!   only part that is a number may stand anywhere (`year || ' ' || name`).
+//! * parts of the key, each in an argument of its own, in the key's order: all of them, or some
+//!   that determine the rest in the source's rows, or
+//! * one concatenation of the key's columns, each once, with only separators (`, `, ` and `) and
+//!   labels of the next column (`', Name: '`) between them. It has all columns in the key's order,
+//!   or all of them labelled, or one labelled part. If only one part is a number, that part may be
+//!   anywhere (`year || ' ' || name`).
 //!
-//! Else the order counts: `home || ' - ' || away` is not the match `away || ' - ' || home`. Aliases, CTEs, subqueries, parentheses, unary `+` and COLLATE
-//! are not part of a lineage.
+//! In all other cases the order matters: `home || ' - ' || away` is not the match `away || ' - ' ||
+//! home`. Aliases, CTEs, subqueries, parentheses, unary `+` and COLLATE are not part of a lineage.
 
 use std::sync::Arc;
 
 use hqdl_sql::blendsql::lineage::Lineage;
 
-/// Characters between the parts of a key.
+/// Separators between the parts of a key.
 const SEPARATORS: [char; 8] = [' ', ',', ';', ':', '-', '/', '\t', '\n'];
 
-/// How the values of a call are the key.
+/// How the values of a call match the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyMatch {
     /// The arguments are parts of the key.
     Parts,
-    /// The argument is a part of the key behind its label.
+    /// The argument is a part of the key after its label.
     LabelledPart,
     /// The arguments concatenate the whole key.
     Concatenation,
@@ -34,17 +34,16 @@ pub(super) enum KeyMatch {
 
 /// A column of the key, or an expression that is a part of it.
 struct KeyColumn<'k> {
-    /// The position of its part in the key.
+    /// Position of its part in the key.
     part: usize,
     lineage: &'k Lineage,
-    /// The names that a label may call it by.
+    /// Names that a label may use for it.
     names: Vec<String>,
 }
 
-/// Returns how the values of a call are the key that `parts` make; `None` if they are not.
-/// `names` returns the words by which a column may be labelled, given the position of its
-/// part in the key; `is_number` whether a part is a number in every row of the source and
-/// all others are texts.
+/// Returns how the values of a call match the key made of `parts`; `None` if they do not. `names`
+/// returns the possible labels of a column, given the position of its part. `is_number` returns
+/// whether a part is a number, and all others are texts, in every row of the source.
 pub(super) fn match_key(
     values: &[&Lineage],
     parts: &[Arc<Lineage>],
@@ -61,10 +60,10 @@ pub(super) fn match_key(
         columns.extend(items(part).into_iter().filter(|i| !is_literal(i)).map(column));
     }
     let mut found: Vec<usize> = Vec::new();
-    // Labels that name no other column.
+    // Number of labels that name exactly one column.
     let mut labels = 0;
     for value in values {
-        // The text between the columns before and behind it.
+        // Text between the previous column and the next one.
         let mut text = String::new();
         let mut is_first = true;
         for item in items(value) {
@@ -104,8 +103,8 @@ pub(super) fn match_key(
     is_labelled_part.then_some(KeyMatch::LabelledPart)
 }
 
-/// Returns the operands of a concatenation, without casts to text; of any other
-/// expression, itself.
+/// Returns the operands of a concatenation, without casts to text. Any other expression is returned
+/// as the only item.
 fn items(lineage: &Lineage) -> Vec<&Lineage> {
     match lineage {
         Lineage::Op(op, parts) if op == "||" || op == "concat" => {
@@ -128,8 +127,8 @@ fn unquoted(literal: &str) -> Option<String> {
     Some(inner.replace("''", "'"))
 }
 
-/// Returns the label at the end of the text before a column, empty if there is none; `None`
-/// if the text is anything else.
+/// Returns the label at the end of the text before a column, or an empty text if there is none;
+/// `None` if the text is anything else.
 fn label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {
@@ -143,7 +142,7 @@ fn label(text: &str, is_first: bool) -> Option<&str> {
 }
 
 impl KeyColumn<'_> {
-    /// Whether a label names the column, by its whole name or its first words.
+    /// Returns whether a label names the column, by its whole name or its first words.
     fn is_called(&self, label: &str) -> bool {
         let label = words(label);
         self.names.iter().any(|name| {

@@ -1,18 +1,19 @@
-//! Which entity of an expansion the values of a call are.
+//! Finds the entity of an expansion that the values of a call identify.
 //!
-//! # When that is sure
+//! # When the entity is certain
 //!
-//! A call's values are followed to the columns they are made of (`lineage`): columns of one
-//! row of one table, or of rows of several tables that the query joins by the very
-//! equalities by which the source of the keys does, in one way alone. They name the entity
-//! of that row if they *are* its key (`key_match`), and
+//! The lineage of each value leads to columns of one row of a table, or of rows of several tables.
+//! The query must join these tables by the same equalities as the source of the keys, and there
+//! must be only one way to match them. The values identify the entity of that row if they *are* its
+//! key (`key_match`), and
 //!
 //! * they are a part of the key and the row has the rest of it, or
-//! * they are different for each key, which is looked up in the source's own rows, now.
+//! * they differ for each key, which is checked in the current rows of the source.
 //!
-//! In the first case, and wherever the row has all of the key, the key is the row's. Else
-//! it is looked up by the values. Where the rows are grouped by them, the rest of the key
-//! is any row's of the group, so the groups must determine it. All else is asked live.
+//! In the first case, and whenever the row has the whole key, the key is read from the row.
+//! Otherwise it is looked up by the values. If the rows are grouped by the values, the rest of the
+//! key comes from an arbitrary row of the group, so the groups must determine it. All other
+//! questions are asked ad hoc.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,32 +25,31 @@ use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::usage::{CallUsage, Joined, ReachedColumn};
 use hqdl_values::sql::name;
 
-/// The key of a bound call.
+/// Key of a bound call.
 pub(super) struct BoundKey {
-    /// As SQL where the call stands.
+    /// Key columns as SQL at the call.
     pub texts: Vec<String>,
-    /// What is to be said of it.
+    /// Text for the route's reason.
     pub why: String,
-    /// Its source, the same with every column's table, and the table of the
-    /// query that has them all.
+    /// For a published table: its source, the key columns qualified with their tables, and the
+    /// table of the query that has all of them.
     pub stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
-/// Where the keys of an expansion come from: a table, or a SELECT over joined tables,
-/// and what each part of the key is made of there.
+/// Source of an expansion's keys, with the lineage of each part of the key.
 struct KeySource {
-    /// The table, or the SELECT where it reads several.
+    /// The table, or the SELECT if it reads several tables.
     from: From,
     parts: Vec<Arc<Lineage>>,
-    /// The parts are columns, and the table is the source.
+    /// The source is a table, and the parts are its columns.
     plain: bool,
 }
 
-/// What the rows of keys are read from.
+/// Relation that the keys are read from.
 enum From {
     Table(String),
-    /// Its columns that a key is made of: instance and column in lower case, with the
-    /// name that it gives them; and what joins their tables.
+    /// A SELECT. `names` maps instance and lower-case column to the output column of the key part;
+    /// `joins` are the equalities that join its tables.
     Select {
         text: String,
         names: Vec<((usize, String), String)>,
@@ -65,7 +65,7 @@ impl From {
         }
     }
 
-    /// A column of an instance by the name that it has here.
+    /// Returns the output column of an instance's column.
     fn column(&self, instance: usize, column: &str) -> Option<String> {
         match self {
             Self::Table(_) => Some(format!("hq_of.{}", name(column))),
@@ -85,10 +85,10 @@ impl From {
     }
 }
 
-/// The key of an expansion, as SQL where a call stands.
+/// Returns the key of an expansion as SQL at the call.
 ///
 /// # Errors
-/// Why it cannot be told.
+/// The reason why the key cannot be determined.
 pub(super) fn keys(
     expansion: &Expansion,
     usage: &CallUsage,
@@ -117,15 +117,15 @@ pub(super) fn keys(
     Err(reason)
 }
 
-/// Which reading of a table by the query is which one by the source.
+/// Match between the source's table instances and the query's.
 enum Roles {
     One(BTreeMap<usize, usize>),
     Several,
     None,
 }
 
-/// The readings of tables by the query that a source's keys could be made of: the tables
-/// are the same, and are joined in the same way. `first` is made of some of them.
+/// Matches the source's table instances with those of the query: the tables must be the same and
+/// joined in the same way. The instances of `first` must be among them.
 fn roles(source: &KeySource, first: &Lineage, usage: &CallUsage) -> Roles {
     let mut theirs: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
@@ -171,10 +171,10 @@ fn roles(source: &KeySource, first: &Lineage, usage: &CallUsage) -> Roles {
     }
 }
 
-/// The most ways to tell readings of tables apart that are looked at.
+/// Maximum number of candidate matches before the search gives up.
 const MOST_ROLES: usize = 64;
 
-/// Whether what joins the source's tables joins the query's in these roles.
+/// Returns whether the query joins the matched instances by the equalities of the source.
 fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &CallUsage) -> bool {
     joined.iter().all(|join| {
         let (Some(left), Some(right)) = (roles.get(&join.left.0), roles.get(&join.right.0)) else {
@@ -185,8 +185,7 @@ fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &CallUsage) -
     })
 }
 
-/// The key of an expansion whose sources have parts of it, as SQL where a call
-/// stands: the other columns are NULL.
+/// Returns the key of an expansion whose sources have only parts of it; the other columns are NULL.
 fn by_part(
     expansion: &Expansion,
     usage: &CallUsage,
@@ -207,7 +206,7 @@ fn by_part(
     Err(reasons.into_iter().max_by_key(String::len).unwrap_or_default())
 }
 
-/// What a source's keys are made of; `None` when that is not told.
+/// Returns the source of the keys; `None` if the lineage of a part is unknown.
 fn source(
     expansion: &Expansion,
     rows: &SourceRows,
@@ -255,7 +254,7 @@ fn source(
     }
 }
 
-/// Whether each of these tables is joined to another one of them, and so all of them.
+/// Returns whether joins connect all of these tables.
 fn connected(instances: &[(usize, &str)], joined: &[Joined]) -> bool {
     let mut known = vec![instances[0].0];
     let mut at = 0;
@@ -273,7 +272,7 @@ fn connected(instances: &[(usize, &str)], joined: &[Joined]) -> bool {
     known.len() == instances.len()
 }
 
-/// The key of a source whose tables are read by the query in these roles.
+/// Returns the key from a source whose table instances are matched with the query's.
 fn of_source(
     expansion: &Expansion,
     source: &KeySource,
@@ -346,7 +345,7 @@ fn of_source(
     {
         let mut texts: Vec<String> =
             texts.into_iter().map(|t| if source.plain { t } else { format!("({t})") }).collect();
-        // The first part may be known where the value that the call names is NULL.
+        // The first part may have a value in rows where the call's value is NULL.
         let is_first = matched == KeyMatch::Parts && parts.first().is_some_and(|p| p.is(first));
         if !is_first && let (Some(text), Some((value, _))) = (texts.first_mut(), given.first()) {
             *text = format!("CASE WHEN ({value}) IS NOT NULL THEN {text} END");
@@ -380,7 +379,7 @@ fn of_source(
     Ok(BoundKey { texts, why, stored: None })
 }
 
-/// Where a published table is joined: all parts of the key with their tables.
+/// Returns where a published table can be joined: all parts of the key with their tables.
 fn stored<'r>(
     expansion: &Expansion,
     source: &str,
@@ -397,21 +396,21 @@ fn stored<'r>(
     Some((source.to_owned(), keys, one.then_some(table)))
 }
 
-/// The rows of a source, asked about what the query makes of its tables.
+/// The rows of a source, to evaluate expressions of the query on them.
 struct Over<'s> {
     source: &'s KeySource,
     roles: &'s BTreeMap<usize, usize>,
 }
 
 impl Over<'_> {
-    /// Parts of the key as SQL over the source's rows.
+    /// Returns the parts of the key as SQL over the source's rows.
     fn keys(&self) -> Vec<String> {
         let column = |instance: usize, column: &str| self.source.from.column(instance, column);
         self.source.parts.iter().filter_map(|p| p.written(&column)).collect()
     }
 
-    /// What the query makes of its tables as SQL over the source's rows; `None` where the
-    /// source does not tell one of the columns.
+    /// Translates expressions of the query to SQL over the source's rows. Returns `None` if the
+    /// source lacks one of the columns.
     fn values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
         let column = |of: usize, column: &str| {
             let (instance, _) = self.roles.iter().find(|(_, known)| **known == of)?;
@@ -420,7 +419,7 @@ impl Over<'_> {
         all.iter().map(|l| l.written(&column)).collect()
     }
 
-    /// Returns how the values of a call are the key that `parts` make.
+    /// Returns how a call's values match the key made of `parts`.
     fn match_key(
         &self,
         values: &[&Lineage],
@@ -458,7 +457,7 @@ impl Over<'_> {
         match_key(values, parts, &labels, &mut is_number)
     }
 
-    /// Whether expressions have different values for each key of a source.
+    /// Returns whether the expressions differ for each key of the source.
     fn determines(
         &self,
         all: &[&Lineage],
@@ -485,7 +484,7 @@ impl Over<'_> {
         Ok(choosing.values(&twice, 1)?.is_none_or(|found| found.is_empty()))
     }
 
-    /// A table of a source's keys by the values of expressions.
+    /// Creates a table that maps values of expressions to keys of the source, and returns its name.
     fn look_up(
         &self,
         all: &[&Lineage],

@@ -1,7 +1,6 @@
-//! Which rows of a SELECT with several conditions are asked about while their order
-//! is learnt: first a few rows drawn by lot for each of the conditions, then by what
-//! was learnt more rows in each pass, in full requests. It saves values and requests;
-//! it decides nothing.
+//! Chooses the demands to send while the selectivity of several conditions is being sampled. Each
+//! condition is first evaluated for a few random rows. Later passes ask about more rows, in full
+//! requests. Sampling saves requests; it does not change the result.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasher;
@@ -10,35 +9,35 @@ use super::live::notes::Notes;
 use super::targets::Demand;
 use hqdl_sql::blendsql::rewrite::Rewritten;
 
-/// Rows that each condition is asked about first: at least and at most.
+/// Minimum and maximum number of rows in the first sample of each condition.
 const EACH: (u64, u64) = (3, 10);
-/// Rows that are asked about next, at least; then a third as many more each time: an order
-/// that a few rows made likely is held to many only when many have shown it.
+/// Minimum number of rows in the second batch. Each further batch is a third larger, so that an
+/// order derived from a few rows is not applied to many rows at once.
 const NEXT: u64 = 6;
-/// Rows that have shown it: from so many on twice as many are asked about each time.
+/// Sample size above which the batch doubles.
 const SHOWN: u64 = 200;
 
-/// How far it is.
+/// Progress of the sampling.
 pub struct Learning {
-    /// Rows that share a request.
+    /// Rows per request.
     together: usize,
     conditions: usize,
-    /// Rows to ask about now.
+    /// Number of rows in the next batch.
     rows: u64,
     surveyed: bool,
 }
 
 impl Learning {
-    /// At the beginning; so many rows share a request, and so many conditions are
-    /// together.
+    /// Returns the initial state, given the rows per request and the number of conditions in a
+    /// SELECT.
     pub fn new(together: u64, conditions: usize) -> Self {
         let rows = together.clamp(EACH.0, EACH.1);
         let together = usize::try_from(together).unwrap_or(usize::MAX).max(1);
         Self { together, conditions, rows, surveyed: false }
     }
 
-    /// Whether all conditions of a row are noted, and not just the first that is
-    /// open.
+    /// Returns whether the next pass must record the demands of all conditions of a row, instead of
+    /// only the first undecided one.
     pub fn surveys(&self, rewritten: &Rewritten) -> bool {
         let several = match &rewritten.first {
             Some(rule) => rule.need.is_none() && rule.conditions > 1,
@@ -47,12 +46,12 @@ impl Learning {
         several && !self.surveyed
     }
 
-    /// Whether what conditions come to matters now.
+    /// Returns whether the measured selectivity can change the order of the conditions.
     pub fn learns(&self) -> bool {
         self.surveyed && self.conditions > 1
     }
 
-    /// Nothing more is to be learnt from rows that each condition is asked about.
+    /// Advances to the next batch size.
     pub fn learnt(&mut self) {
         self.rows = if self.surveyed {
             let more = if self.rows < SHOWN { self.rows / 3 } else { self.rows };
@@ -63,7 +62,7 @@ impl Learning {
         self.surveyed = true;
     }
 
-    /// What is asked now of all that a pass noted.
+    /// Returns the demands to send, chosen from those that a pass recorded.
     pub fn choose(&mut self, rewritten: &Rewritten, notes: &mut Notes) -> Vec<Demand> {
         let mut demands: Vec<Demand> = std::mem::take(&mut notes.loose).into_iter().collect();
         let mut learnt = false;
@@ -84,7 +83,7 @@ impl Learning {
         demands
     }
 
-    /// What is asked now of rows that wait for several conditions.
+    /// Returns the demands to send for rows with several undecided conditions.
     pub fn some(&self, mut rows: Vec<&[Demand]>) -> Vec<Demand> {
         rows.sort_by_cached_key(|r| lot(r));
         let mut different = HashSet::new();
@@ -92,10 +91,10 @@ impl Learning {
         if self.surveyed { self.in_full_requests(&rows) } else { self.survey(&rows) }
     }
 
-    /// For each condition some rows: one that fails settles its row, and no other
-    /// condition was asked of it in vain.
+    /// Returns some demands of each condition. A condition that fails decides its row, so at most
+    /// one condition is asked about each row.
     fn survey(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // Of so few rows there is nothing to be learnt for others.
+        // So few rows reveal nothing about other rows.
         if rows.len() <= 2 * self.conditions {
             return rows.iter().filter_map(|r| r.first().copied()).collect();
         }
@@ -120,10 +119,10 @@ impl Learning {
         chosen
     }
 
-    /// The first rows, as far as they fill requests; what does not waits for others
-    /// that wait for the same.
+    /// Returns the demands of the first rows that fill whole requests. The remaining rows wait for
+    /// others with the same columns.
     fn in_full_requests(&self, rows: &[&[Demand]]) -> Vec<Demand> {
-        // What rows wait for: how many of them may be asked about now, and all of them.
+        // By the columns demanded: the number of rows to ask about now, and all rows.
         let mut by_columns: BTreeMap<Vec<_>, (usize, Vec<&[Demand]>)> = BTreeMap::new();
         let most = usize::try_from(self.rows).unwrap_or(usize::MAX);
         for (n, row) in rows.iter().enumerate() {
@@ -148,7 +147,7 @@ impl Learning {
     }
 }
 
-/// The lot that rows are drawn by: that of their entities.
+/// Returns the random order of a row. It depends only on the row's entities.
 fn lot(demands: &[Demand]) -> u64 {
     let seed = foldhash::fast::FixedState::with_seed(7);
     let entities: BTreeSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.entity)).collect();

@@ -1,5 +1,5 @@
-//! One question about each of some values, without a query around it: what
-//! `LLMMap('question', value)` asks, found and kept as the same facts.
+//! Asks one question about each of some values without a query. It uses the same facts as
+//! `LLMMap('question', value)`.
 
 use std::time::Instant;
 
@@ -20,40 +20,40 @@ use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
 
-/// Entities that are looked up at once.
+/// Number of entities looked up at once.
 const TOGETHER: usize = 1000;
 
-/// A question about a value, and how its answer is read.
+/// A question about a value, and the type of its answer.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueQuestion<'q> {
-    /// Its text; `{}` stands for the value.
+    /// Text of the question; `{}` refers to the value.
     pub text: &'q str,
-    /// What an answer is read as.
+    /// Type of an answer.
     pub kind: Type,
     /// Whether an answer is a list of such values.
     pub list: bool,
-    /// What an answer is chosen from.
+    /// Values to choose the answer from.
     pub options: Option<&'q [Value]>,
     /// What the values are, such as `city.name`, if answers are kept for this kind alone.
     pub value_kind: Option<&'q str>,
 }
 
-/// The answers about some values, and how they came about.
+/// Answers about some values, with their meta.
 #[derive(Debug, Clone, Default)]
 pub struct Mapped {
-    /// An answer a value, in their order: `None` where the value is NULL.
+    /// One answer per value, in their order; `None` for NULL.
     pub answers: Vec<Option<Answer>>,
-    /// How they came about.
+    /// Description of how the answers were computed.
     pub meta: Meta,
 }
 
-/// Answers a question about each of some values: what is known is looked up, the
-/// rest is asked, each value once however often and in whatever spelling it is
-/// there. Of the request, its query is the name of the run in the journal.
+/// Answers a question about each of some values. Known answers are looked up, and each remaining
+/// value is asked about once, even if it occurs several times or in different spellings. The
+/// request's `sql` is only the name of the run in the journal.
 ///
 /// # Errors
-/// [`QueryError::NoModel`] when something must be asked and there is nobody to ask;
-/// others as of a query. What was answered until then is kept.
+/// [`QueryError::NoModel`] if a value must be asked for and there is no model; otherwise the errors
+/// of a query. Answers received before the error are kept.
 pub fn map(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
@@ -85,7 +85,7 @@ pub fn map(
         meta.set_usage(&usage);
         known(request, &targets[at], &missing, &mut answers)?;
     }
-    // Of what was asked in vain: its request failed.
+    // The request for this value failed.
     let failed =
         || Answer { state: State::Error, value: CellValue::Nothing, raw: None, repair: None };
     let answers: Vec<Answer> = answers.into_iter().map(|a| a.unwrap_or_else(failed)).collect();
@@ -95,11 +95,11 @@ pub fn map(
     Ok(Mapped { answers, meta })
 }
 
-/// What is known of the answers that [`map`] gives; asks nothing. `None` of a value that
-/// is NULL, and of one that would have to be asked.
+/// Returns the known answers of [`map`] without sending a request. The answer is `None` for NULL
+/// and for a value that would have to be asked for.
 ///
 /// # Errors
-/// As of [`map`], but for what only asking meets.
+/// Those of [`map`] that occur without a request.
 pub fn map_known(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
@@ -109,15 +109,15 @@ pub fn map_known(
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
-/// A question that was looked up.
+/// Known answers to a question.
 struct LookedUp {
     targets: Vec<Target>,
     at: usize,
-    /// What answers are chosen from.
+    /// Values to choose the answer from.
     list: Option<Vec<String>>,
-    /// The entity of each value.
+    /// Entity of each value.
     entities: Vec<Option<usize>>,
-    /// What is known of each entity.
+    /// Known answer of each entity.
     answers: Vec<Option<Answer>>,
 }
 
@@ -153,7 +153,7 @@ fn look(
     Ok(LookedUp { targets, at, list, entities, answers })
 }
 
-/// The entity of each value, by its number; none of NULL and of what is no number.
+/// Returns the entity of each value; `None` for NULL and NaN.
 fn entities(target: &mut Target, values: &[Value]) -> Vec<Option<usize>> {
     let mut spelling = Vec::new();
     let entity = |value: &Value| {
@@ -172,7 +172,7 @@ fn entities(target: &mut Target, values: &[Value]) -> Vec<Option<usize>> {
     values.iter().map(entity).collect()
 }
 
-/// Looks up what is known of some entities.
+/// Looks up the known answers of some entities.
 fn known(
     request: &Request<'_>,
     target: &Target,
@@ -190,7 +190,7 @@ fn known(
     Ok(())
 }
 
-/// Asks about some entities.
+/// Asks the model about some entities.
 fn ask(
     request: &Request<'_>,
     asker: &Asker<'_>,

@@ -1,6 +1,6 @@
-//! `SQLite`'s math functions, which the bundled build lacks, as its documentation
-//! has them: NULL for NULL, for what is not numeric and for what has no value;
-//! `ceil`, `floor` and `trunc` leave integers as they are.
+//! `SQLite`'s math functions, which the bundled build lacks, as documented: NULL for NULL, for
+//! values that are not numeric and for undefined results. `ceil`, `floor` and `trunc` return
+//! integers unchanged.
 
 use rusqlite::Connection;
 use rusqlite::functions::{Context, FunctionFlags};
@@ -48,7 +48,7 @@ const TWO: [Two; 5] = [
     ("power", f64::powf),
 ];
 
-/// A logarithm; that of 0 has no value here, not even an infinite one.
+/// Returns a logarithm. That of 0 is undefined here instead of infinite.
 fn of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
     if x > 0.0 { log(x) } else { f64::NAN }
 }
@@ -56,7 +56,7 @@ fn of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
 /// Registers the math functions with a connection.
 ///
 /// # Errors
-/// `SQLite`'s.
+/// Those of `SQLite`.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     // Innocuous: views and indexes of the database may use them.
     let flags = FunctionFlags::SQLITE_UTF8
@@ -88,7 +88,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("pi", 0, flags, |_: &Context<'_>| Ok(std::f64::consts::PI))
 }
 
-/// A number of `SQLite`'s.
+/// A number in `SQLite`.
 #[derive(Clone, Copy)]
 enum Number {
     Integer(i64),
@@ -104,12 +104,12 @@ impl Number {
     }
 }
 
-/// What is no number is NULL in `SQLite`.
+/// `SQLite` represents NaN as NULL.
 fn real(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }
 
-/// The number that a value is, or that a text looks like as a whole.
+/// Returns the number that a value is, or that its whole text represents.
 fn numeric(value: ValueRef<'_>) -> Option<Number> {
     match value {
         ValueRef::Integer(i) => Some(Number::Integer(i)),
@@ -117,7 +117,7 @@ fn numeric(value: ValueRef<'_>) -> Option<Number> {
         ValueRef::Text(bytes) => {
             let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r');
             let text = std::str::from_utf8(bytes).ok()?.trim_matches(blank);
-            // Rust reads `inf` and `nan`, too; SQLite does not.
+            // Rust also parses `inf` and `nan`; `SQLite` does not.
             let spelled = text.contains(|c: char| c.is_ascii_digit())
                 && text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
             match text.parse() {

@@ -1,29 +1,28 @@
-//! PATH 2: a query, answered from stored columns where they hold the answer
-//! and by the model where they don't.
+//! Runs queries. A call in a query is answered from a stored column if one has the answer, and
+//! otherwise by the model.
 //!
 //! ```text
-//! scan, parse (blendsql) → calls: what each asks for → engine: passes until one
+//! scan, parse (blendsql) → calls: target of each call → engine: passes until one
 //! has nothing pending { rewrite → SQLite, with our functions → demands → ask }
 //! ```
 //!
-//! A call is a scalar function over its key. In a pass it looks its cell up
-//! (`targets`); one that is not known is *pending*: NULL for now, and noted with
-//! its row (`notes`). Between passes some or all of what was noted is
-//! asked together (`ask`, `join`) by the same generation that
-//! materializes a spec. The last pass is `SQLite`'s own, over known values: nothing
-//! in it was pending, so its rows are those of plain SQL whatever the values are
-//! that it did not reach. Which of the noted rows are asked about first (`learning`)
-//! decides nothing. The one pass that may end with pending calls is that of the
-//! rule of the first rows (`first_rows`), which shows why.
+//! A call is a scalar function of its key. In a pass it looks up its cell (`targets`). If the cell
+//! has no value yet, the call is *pending*: it returns NULL for now, and a demand is recorded with
+//! its row (`pending_set`). Between passes, some or all demands are sent to the model together
+//! (`ask`, `join`), with the same code that materializes a spec.
 //!
-//! A query in `SUQL`'s dialect is brought into `SQLite`'s words first, and words
-//! that a column does not have into questions (`classify`). Documents
-//! (`documents`) are known by their content and asked about in the order of how
-//! much they are like the questions (`candidates`, `likeness`), and of long ones
-//! a question is shown some `passages`.
+//! In the last pass nothing is pending, so its rows are those of plain SQL over known values. The
+//! order in which demands are sent (`selectivity_sampler`) does not change the result. Only a pass
+//! with LIMIT pushdown (`limit_pushdown`) may be the last one although calls are pending: by then
+//! the rows of its result are certain.
 //!
-//! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
-//! in; [`plain`] runs a query without calls.
+//! A query in the SUQL dialect is first translated to `SQLite`'s, and literals that a column does
+//! not contain are turned into questions (`classify`). Documents (`documents`) are identified by
+//! their content. The most similar ones are asked about first (`candidates`, `similarity`). For a
+//! long document, the prompt contains only some `passages`.
+//!
+//! [`guard`] is the read-only connection, [`smoothie`] is the result, and [`plain`] runs a query
+//! without calls.
 
 mod answer;
 mod arguments;
@@ -95,48 +94,47 @@ use hqdl_sql::blendsql::may_have_calls;
 use hqdl_sql::suql;
 use hqdl_values::value::Value;
 
-/// Bytes of stack for a query; what is not used costs nothing.
+/// Stack size of the thread that runs a query, in bytes. Only pages that are touched use memory.
 const STACK: usize = 64 << 20;
 
-/// A query, with everything it needs.
+/// A query with all its settings.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// The spec; without expansions when the user has none.
+    /// The spec; it has no expansions if the user has none.
     pub spec: &'a Spec,
-    /// The database to query: expanded, where it is.
+    /// The database to query: the expanded copy, if there is one.
     pub database: &'a Path,
-    /// What is known.
+    /// The fact store.
     pub facts: &'a Facts,
-    /// Who is asked; without one, a value that must be asked for is
-    /// [`QueryError::NoModel`].
+    /// The model. Without one, a query that needs a new value fails with [`QueryError::NoModel`].
     pub model: Option<Arc<dyn Model>>,
-    /// The query.
+    /// Text of the query.
     pub sql: &'a str,
-    /// Whose spellings it is written in.
+    /// SQL dialect of the query.
     pub dialect: Dialect,
-    /// The values of its parameters.
+    /// Values of the query's parameters.
     pub params: Vec<(Param, Value)>,
-    /// Whether words that a column with few values does not have mean the values
-    /// that mean the same; the spec may say so of a column, too.
+    /// Whether to map literals that a low-cardinality column does not contain to the values that
+    /// mean the same. The spec can also enable this for a column.
     pub classify: bool,
-    /// Whether a context that is too long is cut, instead of an error.
+    /// Whether to truncate a context that is too long instead of failing.
     pub truncate: bool,
-    /// What of that is asked again.
+    /// Known values to ask for again.
     pub again: Option<Again>,
-    /// Rows that share a request, where the user said so.
+    /// Rows per request, if the user set it.
     pub rows_per_request: Option<u32>,
-    /// How long `SQLite` may take over one pass; waiting for the model does not
+    /// Maximum time that `SQLite` may spend on one pass. Time spent waiting for the model does not
     /// count.
     pub timeout: Option<Duration>,
-    /// What the run is called in the journal.
+    /// Name of the command in the journal.
     pub command: &'a str,
-    /// Who is told what goes on.
+    /// Callback for progress events.
     pub listener: Listener,
-    /// Becomes true when the user wants it to end.
+    /// Becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
 }
 
-/// Whose spellings a query is written in. Calls are the same in all.
+/// SQL dialect of a query. Calls have the same syntax in all dialects.
 #[derive(
     Debug,
     Clone,
@@ -150,18 +148,18 @@ pub struct Request<'a> {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// That of `SQLite`, with `BlendSQL`'s ingredients.
+    /// `SQLite`'s dialect with `BlendSQL`'s ingredients.
     #[default]
     #[value(help = "SQLite with BlendSQL ingredients")]
     Sqlite,
-    /// That of `SUQL`, which is `PostgreSQL`'s with `answer` and `summary`.
+    /// SUQL's dialect: `PostgreSQL`'s with `answer` and `summary`.
     #[value(help = "PostgreSQL syntax, with answer and summary (SUQL)")]
     Suql,
 }
 
 impl Dialect {
-    /// Runs what takes a query in `SQLite`'s words; errors point into the query
-    /// as it was written.
+    /// Translates a query to `SQLite`'s dialect and passes it to `run`. Error spans point into the
+    /// original query.
     fn brought<T>(
         self,
         sql: &str,
@@ -175,7 +173,8 @@ impl Dialect {
     }
 }
 
-/// Runs what takes the new text of a query; errors point into the old one.
+/// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
+/// text.
 fn placed<T>(
     text: &suql::Translated,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
@@ -189,7 +188,7 @@ fn placed<T>(
     })
 }
 
-/// Runs a query in `SQLite`'s words, whatever it was written in.
+/// Passes a request to `run` after translating its query to `SQLite`'s dialect.
 fn in_sqlite<T>(
     request: &Request<'_>,
     run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
@@ -224,17 +223,17 @@ fn classified<T>(
     }
 }
 
-/// What is asked again although it is known.
+/// Selects the known values to ask for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {
-    /// Facts of completions up to this one no longer count …
+    /// Facts of completions up to this id are ignored.
     pub up_to: i64,
-    /// … or those alone of them that have no value.
+    /// Ignore only those of these facts that have no value.
     pub failed: bool,
 }
 
 impl Again {
-    /// Lets what is to be asked again count as missing.
+    /// Marks the values to ask for again as missing.
     fn tell(self, wanted: &mut Wanted, columns: usize) {
         for column in 0..columns {
             if self.failed {
@@ -247,7 +246,8 @@ impl Again {
 }
 
 impl<'a> Request<'a> {
-    /// A query in `SQLite`'s words, of nobody: to be changed where it is more.
+    /// Returns a request with default settings: `SQLite`'s dialect, no model. Override fields with
+    /// struct update syntax.
     #[must_use]
     pub fn of(spec: &'a Spec, database: &'a Path, facts: &'a Facts, sql: &'a str) -> Self {
         Self {
@@ -269,12 +269,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whom the cells of an expansion are asked of.
+    /// Returns the model that answers for an expansion.
     fn choice(&self, expansion: &Expansion) -> ModelChoice {
         model::choose(self.spec, self.model.as_deref(), expansion)
     }
 
-    /// The query, taken to have no calls.
+    /// Returns the query as one without calls.
     #[must_use]
     pub fn plain(&'a self) -> Plain<'a> {
         Plain {
@@ -288,19 +288,19 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether a query may ask anything; what asks nothing needs neither facts nor a
-/// model, and is [`Plain`].
+/// Returns whether a query may need facts or a model. A query that needs neither can run as
+/// [`Plain`].
 #[must_use]
 pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
-    // A word that a column does not have may become a question.
+    // A literal that a column does not contain may become a question.
     let classify = classify || spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
     if classify && sql.contains('\'') {
         return true;
     }
     match dialect {
         Dialect::Sqlite => may_have_calls(sql),
-        // What cannot be read is told when it is run; more names than this one column has
-        // may be those of a table. No column makes a call.
+        // A query that cannot be translated fails when it is run. The lookup returns one column for
+        // every name, because no column contains a call.
         Dialect::Suql => suql::translate_over(sql, &|_| {
             Some(suql::TableColumns {
                 names: vec!["c".to_owned()],
@@ -312,10 +312,10 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     }
 }
 
-/// Runs a query; its rows go to the sink as they come.
+/// Runs a query and streams its rows to the sink.
 ///
 /// # Errors
-/// [`QueryError`]; what was answered until then is kept.
+/// [`QueryError`]; answers received before the error are kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
     let sink = &mut WrittenHeaders::of(request.sql, request.dialect, sink);
     if is_server(request.database) {
@@ -324,10 +324,10 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
     in_sqlite(request, |request| deep(|| engine::run(request, sink))?)
 }
 
-/// Tells how a query would be run, and what it would ask; asks nothing.
+/// Returns how a query would run and how many values it would ask for. Sends no request.
 ///
 /// # Errors
-/// [`QueryError`] when it could not be run.
+/// [`QueryError`] if the query could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if is_server(request.database) {
         return deep(|| server::run(request, None))?;
@@ -335,8 +335,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     in_sqlite(request, |request| deep(|| engine::explain::explain(request))?)
 }
 
-/// Does some work where there is room for expressions as deep as `SQLite` takes
-/// them, whatever thread the caller has.
+/// Runs `work` on a thread with a stack for expressions as deep as `SQLite` accepts.
 fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);

@@ -1,5 +1,5 @@
-//! Parameters of a query: `:name`, `@name`, `$name`, `?` and `?1`, bound as
-//! values and never written into SQL.
+//! Parameters of a query: `:name`, `@name`, `$name`, `?` and `?1`. They are bound as values and
+//! never inserted into the SQL.
 
 use rusqlite::Statement;
 
@@ -7,7 +7,7 @@ use super::QueryError;
 use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
 
-/// Which parameter of a query a value is for.
+/// Identifies a parameter of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Param {
     /// By name, with its `:`, `@` or `$`, or without (any of them).
@@ -17,7 +17,7 @@ pub enum Param {
 }
 
 impl Param {
-    /// The parameter that a text names: a number is a position.
+    /// Parses the name of a parameter; a number is a position.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix('?').unwrap_or(text).parse() {
@@ -26,7 +26,7 @@ impl Param {
         }
     }
 
-    /// Whether it is the parameter at a position, which has this name.
+    /// Returns whether it refers to the parameter with this position and name.
     #[must_use]
     pub fn is(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {
@@ -48,8 +48,7 @@ impl std::fmt::Display for Param {
     }
 }
 
-/// Gives every parameter of a statement its value; tells which of `params` the
-/// statement has.
+/// Binds every parameter of a statement. Returns which of `params` the statement has.
 ///
 /// # Errors
 /// [`QueryError::Sql`] for a parameter of the statement without a value.
@@ -59,7 +58,7 @@ pub fn bind(
 ) -> Result<Vec<bool>, QueryError> {
     let mut used = vec![false; params.len()];
     let count = statement.parameter_count();
-    // `?5` alone makes five parameters, four of which stand nowhere.
+    // `?5` alone makes five parameters, four of which do not occur in the query.
     let numbered = (1..=count)
         .rev()
         .find(|n| statement.parameter_name(*n).is_some_and(|name| name.starts_with('?')))
@@ -87,11 +86,11 @@ pub fn bind(
     Ok(used)
 }
 
-/// Makes sure that every value given is a parameter's: `used` as [`bind`] told,
-/// of all the statements of a query together; `names` are their parameters.
+/// Checks that every value belongs to a parameter. `used` is the result of [`bind`], combined for
+/// all statements of a query; `names` are their parameters.
 ///
 /// # Errors
-/// [`QueryError::Sql`] that names the first that is none.
+/// [`QueryError::Sql`] for the first value without a parameter.
 pub fn all_used(
     params: &[(Param, Value)],
     used: &[bool],
@@ -116,7 +115,7 @@ pub fn all_used(
     Err(QueryError::sql(format!("the query has no parameter {param}"), None, "", help))
 }
 
-/// The names of a statement's parameters; `?n` for those without.
+/// Returns the names of a statement's parameters; `?n` for those without a name.
 #[must_use]
 pub fn names(statement: &Statement<'_>) -> Vec<String> {
     (1..=statement.parameter_count())

@@ -1,46 +1,46 @@
-//! What is shown of a document that is too long for one question: the passages
-//! that are most like it, in their order, as many as fit.
+//! Selects what is shown of a document that is too long for one question: the passages most similar
+//! to the question, in their order, as many as fit.
 
 use super::QueryError;
 use super::documents::Document;
 use crate::retrieval::passages::cut;
 use hqdl_values::tokens::Tokenizer;
 
-/// The most tokens of a passage.
+/// Maximum number of tokens of a passage.
 const PASSAGE: u64 = 200;
-/// Tokens that stand between two passages.
+/// Number of tokens between two passages.
 const BETWEEN: u64 = 3;
 
-/// Compares passages with a question.
+/// Function that returns the similarity of passages to a question.
 pub(super) type Compare<'c> = dyn FnMut(&str, &[&str]) -> Result<Vec<f64>, QueryError> + 'c;
 
-/// What is shown of a document that a question is asked of.
+/// Selects the passages of a document that a question is shown.
 pub(super) struct ShownPassages<'c> {
-    /// The most tokens of it.
+    /// Maximum number of tokens of all passages.
     pub most: u64,
-    /// Whose tokens they are.
+    /// Model whose tokens are counted.
     pub model: &'c str,
-    /// Says which passages are like the question.
+    /// Returns the similarity of passages to the question.
     pub compare: &'c mut Compare<'c>,
 }
 
 impl ShownPassages<'_> {
-    /// Counts tokens; asked for only where there is something to count.
+    /// Returns the tokenizer. It is loaded only if tokens must be counted.
     fn tokenizer(&self) -> Tokenizer {
         Tokenizer::of(self.model)
     }
 
-    /// Whether a document may be shown whole.
+    /// Returns whether the whole document fits.
     pub fn fits(&self, document: &Document) -> bool {
-        // No token is shorter than a byte.
+        // Every token has at least one byte.
         document.bytes() as u64 <= self.most
             || self.tokenizer().count(&document.text()) <= self.most
     }
 
-    /// The passages of a document that a question is shown.
+    /// Returns the passages of a document that a question is shown.
     ///
     /// # Errors
-    /// What comparing them ended in.
+    /// Those of `compare`.
     pub fn of(&mut self, document: &Document, question: &str) -> Result<String, QueryError> {
         let tokenizer = self.tokenizer();
         let passages: Vec<(usize, usize, &str)> = document
@@ -54,7 +54,7 @@ impl ShownPassages<'_> {
             .collect();
         let texts: Vec<&str> = passages.iter().map(|(_, _, passage)| *passage).collect();
         let alone = (self.compare)(question, &texts)?;
-        // What stands beside a passage goes on with it.
+        // The context around a similar passage matters, so neighbors add half of their similarity.
         let beside = |n: usize, other: Option<usize>| {
             let other = other.filter(|o| passages.get(*o).is_some_and(|p| p.0 == passages[n].0));
             other.map_or(0.0, |o| alone[o].max(0.0))
@@ -63,7 +63,7 @@ impl ShownPassages<'_> {
             .map(|n| alone[n] + beside(n, n.checked_sub(1)).max(beside(n, Some(n + 1))) / 2.0)
             .collect();
         let mut order: Vec<usize> = (0..passages.len()).collect();
-        // Where nothing tells them apart, the beginnings of all texts.
+        // If all are equally similar, the beginnings of all texts come first.
         order.sort_by(|a, b| {
             let place = |n: usize| (passages[n].1, passages[n].0);
             likeness[*b].total_cmp(&likeness[*a]).then(place(*a).cmp(&place(*b)))
@@ -72,7 +72,7 @@ impl ShownPassages<'_> {
         for n in order {
             let tokens = tokenizer.count(passages[n].2) + BETWEEN;
             if tokens > left {
-                // A shorter one may fit, but would be less like it.
+                // A later, shorter passage may fit, but would be less similar.
                 break;
             }
             left -= tokens;

@@ -1,5 +1,4 @@
-//! The passes of a query: run, choose what to ask of what was noted, ask, run
-//! again.
+//! Pass loop of a query: run the SQL, choose which demands to send, send them, and repeat.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -16,23 +15,23 @@ use super::{QueryError, join};
 use hqdl_sql::blendsql::plan::FirstRows;
 use hqdl_sql::blendsql::rewrite::Rewritten;
 
-/// Values for each row of a condition that is asked first, without a look at what
-/// the others come to.
+/// Ratio of distinct values to rows below which a condition is cheap. A cheap condition is
+/// evaluated first without sampling the others.
 const CHEAP: f64 = 0.25;
 
 impl Engine<'_, '_> {
-    /// Runs passes until one is final, and gives its rows to the sink.
+    /// Runs passes until one is final, and sends its rows to the sink.
     pub(super) fn passes(&mut self, sink: &mut dyn Sink) -> Result<(), QueryError> {
         if let Some((direct, kept)) = self.over_tables()? {
             return self.give(&direct, &kept, sink);
         }
         let mut learning = Learning::new(self.together(), self.conditions());
-        // The SELECT within that is run alone now, until its first rows are known; and
-        // those that are never run so again.
+        // `standalone` is the subquery that is run on its own until its first rows are known;
+        // `tried` are those that are not run on their own again.
         let (mut alone, mut tried): (Option<usize>, Vec<usize>) = (None, Vec::new());
-        // Whether the rule of the first rows is left: nothing it waits for is told.
+        // Cleared if LIMIT pushdown waits for a value but records no demand.
         let mut firsts = true;
-        // Whether conditions stand in another order since something was asked.
+        // Whether the conditions were reordered since the last request.
         let mut reordered = false;
         loop {
             let rewritten = self.rewritten(alone, firsts);
@@ -50,10 +49,10 @@ impl Engine<'_, '_> {
                 None => self.run_once(&rewritten, &mut kept),
             };
             let full = match ended {
-                // What the rows before demand is asked for first.
+                // Send the demands of the rows read so far first.
                 Err(QueryError::Sql(_)) if lock(&self.live).pass.full => true,
                 Err(QueryError::Output(e)) if reader.is_some() && is_enough(&e) => false,
-                // What is wrong with the query is told where it is run as a whole.
+                // If the query is wrong, running it as a whole reports the error.
                 Err(QueryError::Sql(_)) if alone.is_some() => {
                     alone = None;
                     continue;
@@ -62,7 +61,7 @@ impl Engine<'_, '_> {
             };
             let seconds = began.elapsed().as_secs_f64();
             self.learn();
-            // A condition with few values for many rows comes first anyhow.
+            // A condition with few distinct values comes first without sampling.
             if lock(&self.live).statement.survey && self.costs.spread.values().any(|s| *s < CHEAP) {
                 learning.learnt();
                 self.passes.push(Pass { demanded: 0, seconds });
@@ -85,7 +84,7 @@ impl Engine<'_, '_> {
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
             }
-            // What the last answers came to says in which order to ask now.
+            // The last answers may have changed the best order of the conditions.
             if (waits || reader.is_some())
                 && !reordered
                 && learning.learns()
@@ -121,7 +120,7 @@ impl Engine<'_, '_> {
             let paired = lock(&self.live).known.joins.iter().any(|j| !j.wanted.is_empty());
             if demands.is_empty() && !paired {
                 self.passes.push(Pass { demanded: 0, seconds });
-                // What a full pass noted was settled by other rows: the next goes further.
+                // Other rows decided what an aborted pass recorded, so the next pass gets further.
                 if alone.take().is_none() && !full {
                     self.nothing_demanded(&mut firsts)?;
                 }
@@ -132,7 +131,7 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// Puts the candidates of a rule in the order of how like their documents are.
+    /// Orders the candidates of a LIMIT by the similarity of their documents.
     fn by_likeness(&mut self, rule: &FirstRows) -> Result<(), QueryError> {
         let asker = match (&self.request.spec.embeddings, self.asking) {
             (Some(_), Some(asking)) if self.request.model.is_some() => Some(asking.asker()?),
@@ -144,8 +143,8 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// A pass waits for something, and no row tells for what: the next goes without the
-    /// rule of the first rows, then without what is only looked up.
+    /// Handles a pass that is pending without recording a demand: the next pass runs without LIMIT
+    /// pushdown, and the one after it without lookup-only mode.
     fn nothing_demanded(&mut self, firsts: &mut bool) -> Result<(), QueryError> {
         if std::mem::take(firsts) {
             return Ok(());
@@ -157,13 +156,13 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// The query as it is run now, or a SELECT within that is run alone.
+    /// Returns the SQL to run now: the query, or a subquery on its own.
     fn rewritten(&self, alone: Option<usize>, firsts: bool) -> Rewritten {
         alone.map_or_else(|| self.rewrite(firsts), |at| self.rewrite_alone(at))
     }
 
-    /// A SELECT within that the pass reached and waits for, and whose first rows are found
-    /// by running it alone.
+    /// Returns a subquery that has pending calls and whose first rows can be found by running it on
+    /// its own.
     fn waiting_inner(&self, rewritten: &Rewritten, tried: &[usize]) -> Option<usize> {
         let live = lock(&self.live);
         let waits = |call: &usize| live.pass.pending_of.get(*call).is_some_and(|n| *n > 0);
@@ -171,7 +170,7 @@ impl Engine<'_, '_> {
         inner.filter(|inner| inner.calls.iter().any(waits)).map(|inner| inner.at).next()
     }
 
-    /// Asks for what a pass waits for; tells how much that is.
+    /// Sends demands and those of the joins. Returns how many values were demanded.
     fn ask(&mut self, demands: &[Demand]) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let asker = self.asking.ok_or(QueryError::NoModel)?.asker()?;
@@ -187,7 +186,7 @@ impl Engine<'_, '_> {
         Ok(demanded)
     }
 
-    /// Learns from a pass what conditions come to and what calls cost.
+    /// Updates the statistics of conditions and calls from the last pass.
     fn learn(&mut self) {
         let mut live = lock(&self.live);
         for (call, touched) in live.pass.touched.iter().enumerate() {
@@ -198,7 +197,7 @@ impl Engine<'_, '_> {
         }
         let all = std::mem::take(&mut live.pass.seen);
         for (&(at, looked_up), &seen) in &all {
-            // Rows that are left open are no sample of all rows.
+            // Undecided rows are not a representative sample.
             if !looked_up && all.contains_key(&(at, true)) {
                 continue;
             }
@@ -209,21 +208,21 @@ impl Engine<'_, '_> {
         }
     }
 
-    /// How many rows share a request, of the expansion that takes the most.
+    /// Returns the largest number of rows per request among the expansions.
     fn together(&self) -> u64 {
         let live = lock(&self.live);
         let rows = |target: &Target| u64::from(self.request.choice(&target.expansion).rows);
         live.known.targets.iter().map(rows).max().unwrap_or(1).max(1)
     }
 
-    /// The most conditions with calls that a SELECT has.
+    /// Returns the largest number of conditions with calls in a SELECT.
     fn conditions(&self) -> usize {
         let (main, first) = (self.rewrite(false), self.rewrite(true).first);
         let units = main.units.iter().map(|u| u.conditions);
         units.chain(first.map(|rule| rule.conditions)).max().unwrap_or(0)
     }
 
-    /// Rows whose conditions were seen to hold or not, and to hold.
+    /// Returns the number of rows whose conditions were decided, and of those that passed.
     fn seen(&self, rewritten: &Rewritten) -> (u64, u64) {
         let of = |at: &usize| self.costs.seen.get(at);
         let seen = rewritten.leaves.keys().filter_map(of);

@@ -1,5 +1,5 @@
-//! A query without calls: `SQLite`'s own, under guard. It needs no model and no
-//! facts, and the last pass of every other query is run the same way.
+//! A query without calls, run by `SQLite` under guard. It needs neither a model nor facts. The last
+//! pass of every other query runs in the same way.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,26 +19,26 @@ use hqdl_values::value::Value;
 
 /// A query without calls.
 pub struct Plain<'a> {
-    /// The database.
+    /// Path of the database.
     pub database: &'a Path,
-    /// The query.
+    /// Text of the query.
     pub sql: &'a str,
-    /// Whose spellings it is written in.
+    /// SQL dialect of the query.
     pub dialect: Dialect,
-    /// The values of its parameters.
+    /// Values of the query's parameters.
     pub params: &'a [(Param, Value)],
-    /// How long `SQLite` may take.
+    /// Maximum time that `SQLite` may spend.
     pub timeout: Option<Duration>,
-    /// Becomes true when the user wants it to end.
+    /// Becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
 }
 
 impl Plain<'_> {
-    /// Runs it.
+    /// Runs the query and streams its rows to the sink.
     ///
     /// # Errors
-    /// [`QueryError`] when it is wrong, too slow or interrupted, or the
-    /// database or the sink fails.
+    /// [`QueryError`] if the query is wrong, too slow or interrupted, or the database or the sink
+    /// fails.
     pub fn run(&self, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
         if self.dialect == Dialect::Suql {
             let mut sink = WrittenHeaders::of(self.sql, self.dialect, sink);
@@ -47,10 +47,10 @@ impl Plain<'_> {
         self.prepared(Some(sink))
     }
 
-    /// Makes sure that it could be run.
+    /// Checks that the query could be run.
     ///
     /// # Errors
-    /// [`QueryError`] when it is wrong, or the database fails.
+    /// [`QueryError`] if the query is wrong, or the database fails.
     pub fn explain(&self) -> Result<Meta, QueryError> {
         self.prepared(None)
     }

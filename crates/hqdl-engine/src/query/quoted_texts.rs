@@ -1,5 +1,5 @@
-//! Names in double quotes that `SQLite` takes for texts, since there is no such column
-//! (<https://www.sqlite.org/quirks.html>, 8): a misspelt column is a constant then.
+//! Finds names in double quotes that `SQLite` reads as texts because there is no such column
+//! (<https://www.sqlite.org/quirks.html>, 8). A misspelt column then becomes a constant.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error};
@@ -7,14 +7,14 @@ use rusqlite::{Connection, Error};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_values::sql;
 
-/// Returns a note for each name in double quotes that a statement has as a text.
+/// Returns a note for each name in double quotes that `SQLite` reads as a text.
 pub(super) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec<String> {
     let most = quoted(statement).len();
     if most == 0 || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err() {
         return Vec::new();
     }
     let (mut statement, mut names) = (statement.to_owned(), Vec::new());
-    // Each look finds one of them.
+    // Each iteration finds one of them.
     for _ in 0..most {
         let Err(Error::SqlInputError { offset, .. }) = connection.prepare(&statement).map(drop)
         else {
@@ -30,7 +30,7 @@ pub(super) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec
             names.push(name);
         }
     }
-    // SQLite's own way, for the user's statement and the views that it reads.
+    // Restore the default, on which the user's statement and the views may depend.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
     let note = |name: &String| {
         let text = sql::text(name);

@@ -1,4 +1,5 @@
-//! How the answers of a call are read: its type, its list, what it must match.
+//! How the answers of a call are parsed: their type, whether they are lists, and the pattern they
+//! must match.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::value::Value;
 
-/// What an answer must match.
+/// Returns the regular expression that an answer must match.
 pub(super) fn regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError> {
     let Some(pattern) = &call.regex else { return Ok(None) };
     match regex::Regex::new(&format!("^(?:{pattern})$")) {
@@ -26,17 +27,17 @@ pub(super) fn regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError
     }
 }
 
-/// Whether a call answers with a list.
+/// Returns whether a call's answers are lists.
 pub(super) fn is_list(call: &Call) -> bool {
     call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some_and(|q| q.max != Some(1))
 }
 
-/// How many values a list must hold, where the call says so.
+/// Returns how many values a list must have, if the call specifies it.
 pub(super) fn quantity(call: &Call) -> Option<Quantifier> {
     call.quantifier.filter(|q| is_list(call) && (q.min > 0 || q.max.is_some()))
 }
 
-/// The same in words: how many are asked for is part of the question.
+/// Returns that number as text, because it is part of the question.
 pub(super) fn said_quantity(call: &Call) -> String {
     match quantity(call) {
         Some(Quantifier { min, max: Some(max) }) if min == max => {
@@ -49,8 +50,7 @@ pub(super) fn said_quantity(call: &Call) -> String {
     }
 }
 
-/// Calls that ask the same thing are read as the same: what is known of one is
-/// known of all.
+/// Merges the usages of calls that ask the same question, so that they share one type.
 pub(super) fn together(
     parsed: &Parsed,
     usages: &HashMap<usize, CallUsage>,
@@ -85,7 +85,7 @@ pub(super) fn together(
         }
     }
     for (n, usage) in &mut all {
-        // Of one call: where it is compared with a text, it stays one.
+        // Applies to this call only: if it is compared with a text, it remains a text.
         let texts = usages.get(n).is_some_and(|own| own.compared.iter().any(is_text));
         usage.ordered &= !texts;
         let said = usage.beside.iter().find_map(|beside| parsed.calls[*beside].return_type);
@@ -94,7 +94,7 @@ pub(super) fn together(
     all
 }
 
-/// What an answer is read as.
+/// Returns the type of a call's answers.
 pub(super) fn kind(call: &Call, usage: &CallUsage, values: Option<&[Value]>) -> Type {
     if let Some(kind) = call.ingredient.returns() {
         return kind;
@@ -114,7 +114,7 @@ pub(super) fn kind(call: &Call, usage: &CallUsage, values: Option<&[Value]>) -> 
     if usage.compared.contains(&ComparedWith::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
     }
-    // What equals a whole number may be none: 2.5 = 3 is false, not unknown.
+    // The answer need not be a whole number: 2.5 = 3 is false, not unknown.
     if usage.compared.contains(&ComparedWith::Number) {
         return Type::Real;
     }
@@ -136,8 +136,8 @@ fn is_text(compared: &ComparedWith) -> bool {
     matches!(compared, ComparedWith::Text(_) | ComparedWith::Words)
 }
 
-/// Whether nothing tells what an answer is: then it is what was said, and a
-/// number's spelling is the number, as it would be in a column without affinity.
+/// Returns whether neither the query nor the column implies a type. The answer is then a text, and
+/// a number's spelling becomes the number, as in a column without affinity.
 pub(super) fn is_untold(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     column.kind == Type::Text
         && column.values.is_none()
@@ -146,8 +146,8 @@ pub(super) fn is_untold(call: &Call, usage: &CallUsage, column: &Column) -> bool
         && !usage.compared.iter().any(is_text)
 }
 
-/// Returns whether a call's texts are read as numbers: it is ordered, nothing says its type, and
-/// all that it chooses from or is compared with reads as a number.
+/// Returns whether a call's texts are converted to numbers: the call is ordered, the query implies
+/// no type, and all its options and compared values parse as numbers.
 pub(super) fn is_ordered_number(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     let is_number = |text: &str| number(text).is_some();
     let options = column.values.as_ref().map(|list| &list.values);
@@ -163,8 +163,8 @@ pub(super) fn is_ordered_number(call: &Call, usage: &CallUsage, column: &Column)
         && usage.compared.iter().all(compared)
 }
 
-/// Whether a document is asked for yes or no: the question begins like one, or
-/// its answer is compared with yes and no, and with nothing else.
+/// Returns whether a document is asked a yes/no question: the question is phrased as one, or its
+/// answer is compared only with yes and no.
 fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     if call.ingredient.subject() != Subject::Document {
         return false;
@@ -179,8 +179,8 @@ fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     }
 }
 
-/// How a call says yes and no: in the words it is compared with, `None` where
-/// its truth counts or it is a number.
+/// Returns the words that a call uses for yes and no, taken from the values it is compared with.
+/// Returns `None` if the call is used as a truth value or a number.
 pub(super) fn spelled(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     let number = |c: &ComparedWith| matches!(c, ComparedWith::Truth | ComparedWith::Number);
     if call.ingredient.subject() != Subject::Document
@@ -189,7 +189,7 @@ pub(super) fn spelled(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     {
         return None;
     }
-    // Cast to what is no text.
+    // The call is cast to a type other than text.
     if usage.said.is_some() {
         return None;
     }
@@ -204,7 +204,7 @@ pub(super) fn spelled(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
     Some(words)
 }
 
-/// A question whose `{}` are filled with the names of what they stand for.
+/// Replaces each `{}` in a question with the name of the value it refers to.
 pub(super) fn filled(question: &str, names: &[String]) -> String {
     let mut text = question.trim().to_owned();
     let mut names = names.iter();
@@ -215,7 +215,7 @@ pub(super) fn filled(question: &str, names: &[String]) -> String {
     text
 }
 
-/// A column that a query gives birth to.
+/// Returns an ad-hoc column.
 pub(super) fn column(
     question: &str,
     kind: Type,

@@ -1,4 +1,4 @@
-//! Puts the candidates of a query in the order in which they are asked about.
+//! Orders the candidates of a query by similarity before they are asked about.
 
 use super::QueryError;
 use super::engine::Engine;
@@ -8,14 +8,14 @@ use crate::retrieval::passages::cut;
 use hqdl_sql::blendsql::plan::FirstRows;
 use hqdl_values::tokens::Tokenizer;
 
-/// The most tokens of a passage that is compared.
+/// Maximum number of tokens of a compared passage.
 const PASSAGE: u64 = 200;
 
 impl Engine<'_, '_> {
-    /// Puts the candidates in order, when there are more than are needed.
+    /// Orders the candidates if there are more than the query needs.
     ///
     /// # Errors
-    /// [`QueryError`] at what stops the run.
+    /// [`QueryError`] for errors that stop the run.
     pub(super) fn order_candidates(
         &mut self,
         first: &FirstRows,
@@ -35,7 +35,7 @@ impl Engine<'_, '_> {
         }
         let calls = &self.parsed.calls;
         let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
-        // Passages have to be about as long, not so many tokens.
+        // Only the relative length of passages matters, so an estimate of the tokens is enough.
         let passages = |text: &str| {
             cut(text, Tokenizer::Estimate, PASSAGE).into_iter().map(str::to_owned).collect()
         };

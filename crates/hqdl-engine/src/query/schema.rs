@@ -1,4 +1,4 @@
-//! The tables and columns of the database that a query runs on.
+//! Tables and columns of the database that a query runs on.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -14,8 +14,8 @@ use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
 use hqdl_sql::suql::TableColumns;
 
-/// What says the columns of a table or view, in order; `None` where there is none of this
-/// name, or it cannot be read. The database is opened once, at the first that is asked.
+/// Returns a function that looks up the columns of a table or view, in order. It returns `None` if
+/// there is no such table or it cannot be read. The database is opened at the first lookup.
 pub(super) fn columns_of(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
     let opened = std::cell::OnceCell::new();
     let database = database.to_owned();
@@ -51,26 +51,26 @@ fn columns(connection: &Connection, table: &str) -> Option<TableColumns> {
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
-    /// The columns that tell a table's rows apart.
+    /// Unique keys of a table.
     keys: HashMap<String, Vec<Vec<String>>>,
-    /// Columns, in lower case, whose collation may make different texts equal.
+    /// Columns, in lower case, whose collation may treat different texts as equal.
     collations: HashSet<(String, String)>,
-    /// Views that may draw something by lot.
+    /// Views that may be random.
     draws: HashSet<String>,
-    /// Those that join tables, or may.
+    /// Views that join tables, or may do so.
     joins: HashSet<String>,
     /// Views that may have a LIMIT.
     limits: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
-    /// The views whose definitions can be parsed.
+    /// Views whose definitions can be parsed.
     views: HashMap<String, ViewDefinition>,
 }
 
 impl KnownSchema {
-    /// Reads them.
+    /// Reads the schema.
     ///
     /// # Errors
-    /// [`QueryError`] when the database fails.
+    /// [`QueryError`] if the database fails.
     pub fn read(guard: &Guard) -> Result<Self, QueryError> {
         let failed = |e: rusqlite::Error| guard.error(&e, "");
         let connection = guard.connection();
@@ -89,12 +89,12 @@ impl KnownSchema {
             .map_err(failed)?;
         let mut keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
-            // Of a view whose tables are gone no key is known, nor of two tables of one name.
+            // No key is known of a view whose tables were dropped, or of two tables with one name.
             let own = read_keys(connection, &name, &schema).unwrap_or_default();
             keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
-            // A view whose tables are gone has none, and is no trouble of other tables.
+            // A view whose tables were dropped has no columns, and must not affect other tables.
             let Ok(found) = found.collect::<Result<Vec<(String, Option<String>)>, _>>() else {
                 continue;
             };
@@ -133,7 +133,7 @@ impl KnownSchema {
         Ok(known)
     }
 
-    /// Notes what views do that tables do not.
+    /// Records the properties of views that tables do not have.
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
         let holds = |of: &dyn Fn(&Query) -> bool| transitive(views, of);
         self.limits = holds(&has_limit);
@@ -143,7 +143,7 @@ impl KnownSchema {
             !view.1.as_ref().is_some_and(|view| reads_one_table(&view.query, &is_view))
         };
         self.joins = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
-        // Each round tells at least the views that read only tables and views told before.
+        // Each iteration resolves at least the views that read only tables and resolved views.
         for _ in views {
             let before = self.collations.len();
             for (name, view) in views {
@@ -165,16 +165,15 @@ impl KnownSchema {
     }
 }
 
-/// Returns whether a column of a table compares texts by their bytes. `SQLite` does not say so
-/// of a view's column.
+/// Returns whether a column of a table compares texts by their bytes. `SQLite` does not report this
+/// for a view's column.
 fn is_binary(connection: &Connection, (schema, table, column): (&str, &str, &str)) -> bool {
     let metadata = connection.column_metadata(Some(schema), table, column);
     let collation = metadata.ok().and_then(|(_, collation, ..)| collation);
     collation.is_some_and(|name| name.to_bytes().eq_ignore_ascii_case(b"binary"))
 }
 
-/// Reads the sets of columns, in lower case, that are never NULL and never the same in two
-/// rows of a table.
+/// Reads the sets of columns, in lower case, that are never NULL and unique in a table.
 fn read_keys(
     connection: &Connection,
     table: &str,
@@ -197,7 +196,7 @@ fn read_keys(
     Ok(keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect())
 }
 
-/// The views of a database by their names in lower case, with their definitions where these
+/// Returns the views of a database by their names in lower case, with their definitions if these
 /// can be parsed.
 fn view_definitions(
     connection: &Connection,
@@ -213,8 +212,8 @@ fn view_definitions(
     views.query_map([], read)?.collect()
 }
 
-/// Returns the views of which something holds, or that read one of which it does; of a view
-/// whose definition cannot be parsed it may.
+/// Returns the views that have a property, or that read a view with it. A view whose definition
+/// cannot be parsed counts as having it.
 fn transitive(
     views: &[(String, Option<ViewDefinition>)],
     holds: &dyn Fn(&Query) -> bool,
@@ -245,7 +244,7 @@ fn has_limit(query: &Query) -> bool {
     found
 }
 
-/// Returns whether a view's query is one table for certain.
+/// Returns whether a view's query certainly reads at most one table.
 fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     let mut exists = false;
     query.each(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
@@ -260,7 +259,7 @@ fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// The same tables, where values are followed through views to the tables that these read.
+/// The same schema, but values are traced through views to the underlying tables.
 pub(super) struct ThroughViews<'s>(pub &'s KnownSchema);
 
 impl Schema for ThroughViews<'_> {
@@ -286,7 +285,7 @@ impl Schema for ThroughViews<'_> {
 }
 
 impl KnownSchema {
-    /// Returns whether there is a table.
+    /// Returns whether a table exists.
     pub fn has_table(&self, table: &str) -> bool {
         self.tables.contains_key(&table.to_lowercase())
     }

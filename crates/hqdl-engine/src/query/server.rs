@@ -1,7 +1,7 @@
-//! Queries over a database on a server. The server runs them, in its own words: a call
-//! that a published column answers is a join with its table there. Nothing is asked, so a
-//! call that no column answers, or of which not all cells are known, is an error that says
-//! what to materialize.
+//! Queries over a database on a server. The server runs them in its own SQL dialect, and a call
+//! that a published column answers becomes a join with its table. No request is sent. If no column
+//! answers a call, or some of its cells are unknown, the query fails with a hint on what to
+//! materialize.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
-/// How a server runs a query.
+/// Settings of a query on a server.
 pub(super) struct OnServer<'q> {
     pub(super) database: &'q Path,
     pub(super) timeout: Option<Duration>,
     pub(super) interrupt: &'q watch::Receiver<bool>,
 }
 
-/// Refuses what only `SQLite`'s words have.
+/// Checks that a query uses nothing that only works on `SQLite`.
 pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), QueryError> {
     let refused = |message: &str, help: &str| Err(QueryError::sql(message, None, "", help));
     if dialect == Dialect::Suql {
@@ -46,7 +46,7 @@ pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), Q
 }
 
 impl OnServer<'_> {
-    /// Runs SQL in the server's words; without a reader it is only looked at.
+    /// Runs SQL in the server's dialect. Without a sink it is only checked.
     pub(super) fn run(
         &self,
         sql: &str,
@@ -86,7 +86,7 @@ impl OnServer<'_> {
     }
 }
 
-/// Runs a query with calls; without a reader it is only explained.
+/// Runs a query with calls. Without a sink it is only explained.
 pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
     takes(request.dialect, &request.params)?;
     let began = Instant::now();
@@ -115,7 +115,7 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
     };
     let questions: Vec<String> =
         engine.parsed.calls.iter().map(|call| call.question.clone()).collect();
-    // The column of a call has the name that its value has in the join.
+    // Name the column of a call by its question instead of its name in the join (`hq_N`).
     let names =
         |name: &str| questions.get(name.strip_prefix("hq_")?.parse::<usize>().ok()?).cloned();
     let explains = sink.is_none();

@@ -1,6 +1,6 @@
-//! The smoothie, what a query ends in: rows, and the [`Meta`] that tells how
-//! they came about. Rows go to a [`Sink`] one by one as `SQLite` yields them, so
-//! a result need not fit in memory; [`Smoothie`] is the sink that keeps them.
+//! The result of a query (`BlendSQL` calls it a smoothie): rows, and the [`Meta`] that describes
+//! how they were computed. A [`Sink`] receives the rows one by one as `SQLite` yields them, so that
+//! a result need not fit in memory. [`Smoothie`] is the sink that keeps them.
 
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
@@ -8,19 +8,19 @@ use serde_json::{Value as Json, json};
 use hqdl_sql::blendsql::plan::{QueryPlan, RuleOutcome, Select};
 use hqdl_values::usage::Usage;
 
-/// Which way a call took.
+/// How a call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
-    /// The question is a column's: its stored values answer.
+    /// The question belongs to a column, and its stored values answer.
     Column,
     /// The question is bound to SQL over an expansion's columns.
     Bound,
-    /// No expansion answers it: asked live, and kept.
+    /// No expansion answers it: the model is asked, and the answers are stored.
     AdHoc,
 }
 
 impl RouteKind {
-    /// The name used in reports and JSON.
+    /// Returns the name used in reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,18 +31,18 @@ impl RouteKind {
     }
 }
 
-/// One call's route.
+/// Route of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The call as it stands in the query.
+    /// Text of the call in the query.
     pub call: String,
-    /// Which way it took.
+    /// How the call is answered.
     pub route: RouteKind,
-    /// The expansion that answers; empty for an ad-hoc one without a name.
+    /// Name of the expansion; empty for an ad-hoc one without a name.
     pub expansion: String,
-    /// Its column.
+    /// Name of its column.
     pub column: String,
-    /// Why this way.
+    /// Reason for the route.
     pub why: String,
 }
 
@@ -58,70 +58,68 @@ impl Route {
 /// One run of the query's SQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pass {
-    /// Values that it needed and that were not there yet.
+    /// Number of values that it needed and that were not known yet.
     pub demanded: u64,
-    /// Seconds it took, asking for them not counted.
+    /// Duration in seconds, without the requests that follow it.
     pub seconds: f64,
 }
 
-/// How rows came about: what `--meta` prints and `--json` holds. Of a query
-/// that was only explained, it is what would be asked.
+/// Description of how the rows were computed, printed by `--meta` and included by `--json`. For a
+/// query that was only explained, it describes what would happen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Meta {
-    /// Requests to the model that got a reply.
+    /// Number of model requests that got a reply.
     pub requests: u64,
-    /// Values that were asked for.
+    /// Number of values asked for.
     pub values_asked: u64,
-    /// Values that were known before.
+    /// Number of values known before the query.
     pub values_reused: u64,
-    /// Values this query needed that have none (unknown, refused, failed …),
-    /// whether asked now or before; NULL in the rows.
+    /// Number of needed values that do not exist (unknown, refused, failed …), whether asked for
+    /// now or before. They are NULL in the rows.
     pub values_missing: u64,
-    /// Those of the missing values that the model says it does not know.
+    /// Number of missing values that the model reports as unknown.
     pub values_unknown: u64,
     /// Those of the missing values that belong to rows which were not asked about yet, since
     /// the database is on a server.
     pub values_unanswered: u64,
-    /// The runs of its SQL, in their order; the last demanded nothing.
+    /// Runs of the SQL, in order. The last one demands nothing.
     pub passes: Vec<Pass>,
-    /// Input tokens.
+    /// Number of input tokens.
     pub input_tokens: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u64,
-    /// Price in USD.
+    /// Cost in USD.
     pub cost_usd: f64,
-    /// Where prices are from that are not the spec's ([`Spec::price_notes`]).
+    /// Sources of prices that are not set in the spec ([`Spec::price_notes`]).
     ///
     /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
     pub price_notes: Vec<String>,
-    /// Seconds in all.
+    /// Total duration in seconds.
     pub seconds: f64,
-    /// The calls' routes, in the order of the query.
+    /// Routes of the calls, in the order of the query.
     pub routes: Vec<Route>,
-    /// What a user should know of how they came about. Not in the JSON, whose
-    /// routes tell it, too.
+    /// Notes for the user. They are not in the JSON, because its routes contain them.
     pub notes: Vec<String>,
-    /// Of a query that was only explained: calls whose values cannot be counted
-    /// beforehand; `values_asked` is without theirs.
+    /// For a query that was only explained: calls whose values cannot be counted in advance.
+    /// `values_asked` does not include them.
     pub unbounded: Vec<Unbounded>,
-    /// Of a query that was only explained: its SELECTs, and the rules by which they
-    /// ask less.
+    /// For a query that was only explained: its SELECTs and the optimization rules.
     pub plan: QueryPlan,
-    /// The SQL that was run.
+    /// SQL that was run.
     pub sql: String,
 }
 
-/// A call that asks nobody knows how much beforehand.
+/// A call without an upper bound for the number of values it asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unbounded {
-    /// The call as it stands in the query.
+    /// Text of the call in the query.
     pub call: String,
-    /// Why.
+    /// Reason why there is no bound.
     pub why: String,
 }
 
 impl Meta {
-    /// Sets what the run of the query used, and notes what of its cost is assumed.
+    /// Sets the usage of the query's run, and adds a note if its cost is partly assumed.
     pub(super) fn set_usage(&mut self, usage: &Usage) {
         self.requests = usage.requests;
         self.input_tokens = usage.input_tokens;
@@ -130,8 +128,8 @@ impl Meta {
         self.price_notes.extend(usage.price_note());
     }
 
-    /// The object `meta` of `hqdl query --json`: a stable contract. `passes` is
-    /// their number, `demand` the values that each needed.
+    /// Returns the object `meta` of `hqdl query --json`, a stable format. `passes` is their number,
+    /// and `demand` lists the values that each of them demanded.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
@@ -172,9 +170,8 @@ impl Meta {
         })
     }
 
-    /// The same of a query that was only explained, as `hqdl explain --json` prints
-    /// it: `unbounded` are the calls that `values_asked` is without, `plan` is the
-    /// plan of each SELECT.
+    /// Returns the meta of an explained query as `hqdl explain --json` prints it. `unbounded` lists
+    /// the calls that `values_asked` does not include, and `plan` is the plan of each SELECT.
     #[must_use]
     pub fn explained_json(&self) -> Json {
         let mut json = self.to_json();
@@ -188,27 +185,26 @@ impl Meta {
     }
 }
 
-/// Where rows go as they come: the columns once, then every row, then the end.
-/// What it cannot write, it says as the system's error, and the query ends.
-/// A query writes to it from a thread of its own.
+/// Receiver of rows: the columns once, then every row, then the end. An I/O error of a method ends
+/// the query. A query calls it from a thread of its own.
 pub trait Sink: Send {
-    /// The names of the columns; told before the first row, rows or not.
+    /// Receives the names of the columns. Called once before the first row, even if there are no
+    /// rows.
     fn columns(&mut self, names: &[String]) -> std::io::Result<()>;
-    /// A row, a value a column.
+    /// Receives a row, with one value per column.
     fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()>;
-    /// All rows were told.
+    /// Called after the last row.
     fn finish(&mut self) -> std::io::Result<()>;
 }
 
-/// Rows kept in memory, with their meta.
+/// Rows in memory, with their meta.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Smoothie {
-    /// The names of the columns; two may have the same.
+    /// Names of the columns, not necessarily unique.
     pub columns: Vec<String>,
-    /// The rows.
+    /// Rows of the result.
     pub rows: Vec<Vec<Value>>,
-    /// How they came about; empty until the query has ended and its caller
-    /// puts it here.
+    /// Meta of the query. It is empty until the caller sets it after the query.
     pub meta: Meta,
 }
 
@@ -228,7 +224,7 @@ impl Sink for Smoothie {
     }
 }
 
-/// A value of its own; text that is not UTF-8 keeps its bytes, as a blob.
+/// Returns an owned value. Text that is not UTF-8 becomes a blob with the same bytes.
 pub(super) fn owned(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,

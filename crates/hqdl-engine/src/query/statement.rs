@@ -1,6 +1,6 @@
-//! What a query may be: one statement, and one that reads. Told from its words,
-//! before `SQLite` sees it, so that the message can say what to do instead; what
-//! slips through here (`WITH … DELETE`) meets the [guard](super::guard).
+//! Checks that a query is a single statement that only reads. It looks at the tokens before
+//! `SQLite` does, so that the message can suggest a fix. The [guard](super::guard) denies
+//! statements that pass this check but write (`WITH … DELETE`).
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::QueryError;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
-/// Words that begin a statement which is not for reading.
+/// First keywords of statements that do not only read.
 const OTHERS: [&str; 20] = [
     "ALTER",
     "ANALYZE",
@@ -32,13 +32,13 @@ const OTHERS: [&str; 20] = [
     "UPSERT",
 ];
 
-/// What every refusal says first.
+/// Message of every denial.
 pub(super) const ONLY_READS: &str = "`hqdl query` is read-only";
 
-/// Makes sure that a text is one statement that may be one for reading.
+/// Checks that a text is a single statement that may be read-only.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with the place and what to write instead.
+/// [`QueryError::Sql`] with a span and a hint.
 pub fn check(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
         return Err(QueryError::sql(
@@ -51,7 +51,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
     let mut tokens = QueryTokens::new(sql).peekable();
     let first = loop {
         match tokens.next() {
-            // EXPLAIN and EXPLAIN QUERY PLAN read when what they explain does.
+            // EXPLAIN and EXPLAIN QUERY PLAN read if the statement that they explain does.
             Some(t)
                 if ["EXPLAIN", "QUERY", "PLAN"]
                     .iter()
@@ -86,7 +86,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
     Ok(())
 }
 
-/// The words of a statement that is not for reading.
+/// Returns the error for a statement that does not only read.
 fn refused(word: &str, span: Range<usize>) -> QueryError {
     let help = match word {
         "PRAGMA" => {
@@ -100,30 +100,29 @@ fn refused(word: &str, span: Range<usize>) -> QueryError {
     QueryError::sql(ONLY_READS, Some(span), format!("{word} is not allowed"), help)
 }
 
-/// The first word of a query, for a caret when `SQLite` names no place.
+/// Returns the span of a query's first word, for errors without an offset.
 pub(super) fn first_word(sql: &str) -> Option<Range<usize>> {
     QueryTokens::new(sql).next()
 }
 
-/// The place of a name, quoted or not, for a caret.
+/// Returns the span of a name, quoted or not.
 pub(super) fn word(sql: &str, name: &str) -> Option<Range<usize>> {
     let quotes = ['"', '`', '[', ']'];
     QueryTokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
 
-/// The place of the token that begins at `at`, for a caret as long as it.
+/// Returns the span of the token that begins at `at`.
 pub(super) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
     let rest = sql.get(at..)?;
     let token = QueryTokens::new(rest).next()?;
     Some(at + token.start..at + token.end)
 }
 
-/// The tokens of a query. What is quoted and never closed is one, up to the end:
-/// what is wrong with it is told when the query is read.
+/// Tokens of a query. An unclosed quote is one token up to the end; parsing the query reports it.
 struct QueryTokens<'s> {
     sql: &'s str,
     at: usize,
-    /// Inside `{{…}}` a bracket begins a list, not a quoted name.
+    /// Nesting of `{{…}}`, in which a bracket begins a list instead of a quoted name.
     braces: usize,
 }
 
@@ -137,7 +136,7 @@ impl Iterator for QueryTokens<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
-        // A byte order mark is a blank to SQLite.
+        // `SQLite` treats a byte order mark as whitespace.
         let rest = self.sql.get(self.at..)?;
         let blank = |c: char| c.is_ascii_whitespace() || c == '\u{feff}' || c == '\u{b}';
         self.at = self.sql.len() - rest.trim_start_matches(blank).len();
@@ -156,8 +155,8 @@ impl Iterator for QueryTokens<'_> {
     }
 }
 
-/// Where a query fails while it runs: `SQLite` says what is wrong, and not where, so
-/// that is told only when there is one place that can fail so.
+/// Returns the span of a run-time error. `SQLite` reports no offset, so it is known only if a
+/// single expression can fail with this message.
 pub(super) fn failing(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
     let of_suql = [" is no ", " is neither ", "division by zero", "out of range"];

@@ -1,5 +1,5 @@
-//! The values of a column, where all of them are known: what a question may name
-//! of a column that has no value list.
+//! Values of a column if all of them are known. A question may name one of these values although
+//! the column has no value list.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use hqdl_values::value::Value;
 /// Alias of the source of an expansion.
 const SOURCE: &str = "hqdl_source";
 
-/// The different values of a column of the spec (its expansion's number and its
-/// own); `None` when there is a key of which it is not known.
+/// Returns the distinct values of a column of the spec, given by the positions of its expansion and
+/// itself; `None` if the value of any key is unknown.
 ///
 /// # Errors
-/// [`QueryError`] when the sources or the facts cannot be read.
+/// [`QueryError`] if the sources or the facts cannot be read.
 pub(super) fn of(
     request: &Request<'_>,
     guard: &Guard,
     (number, column): (usize, usize),
 ) -> Result<Option<Vec<String>>, QueryError> {
     if guard.database().url().is_some() {
-        // They are not looked through from here.
+        // The sources on a server are not scanned.
         return Ok(None);
     }
     let expansion = &request.spec.expansions[number];
@@ -38,10 +38,10 @@ pub(super) fn of(
     let mut values: Vec<String> = Vec::new();
     let sources = expansion.sources.iter().enumerate();
     for (n, source) in sources.filter(|(_, s)| s.columns.contains(&column)) {
-        // Of a key in parts, those of the other sources are NULL.
+        // If each source has only a part of the key, the other columns are NULL.
         let part = expansion.key_parts.get(n);
         let named = expansion.key.names().iter().enumerate().map(|(at, name)| {
-            // Qualified, since an unknown name in double quotes alone is a text.
+            // Qualified, because `SQLite` reads an unknown name in double quotes as a text.
             let name = hqdl_values::sql::name(name);
             if part.is_none_or(|part| part.contains(&at)) {
                 format!("{SOURCE}.{name}")

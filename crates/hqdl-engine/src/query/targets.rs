@@ -1,9 +1,8 @@
-//! What calls ask for: cells of expansions, those of the spec or ad-hoc ones,
-//! found among the facts or demanded of the model.
+//! Cells that calls ask for, in expansions of the spec and ad-hoc ones. They are found in the fact
+//! store or demanded from the model.
 //!
-//! A cell is looked up once in a query. It is found, or missing and then
-//! demanded by whoever needs it; after it was asked for it is found or failed,
-//! and never demanded again.
+//! A query looks up each cell once. A cell is found, or it is missing and the calls that need it
+//! demand it. After its request the cell is found or failed, and it is never demanded again.
 
 use std::sync::Arc;
 
@@ -19,27 +18,27 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
-/// One cell that is to be asked for.
+/// A cell that a pass needs and whose value is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Demand {
-    /// The expansion.
+    /// Position of the expansion.
     pub target: usize,
-    /// The entity, by its number in the expansion.
+    /// Number of the entity in the expansion.
     pub entity: usize,
-    /// The column.
+    /// Position of the column.
     pub column: usize,
 }
 
-/// What is known of a cell.
+/// State of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Nobody has asked about this column yet.
+    /// Not looked up yet.
     Unseen,
-    /// Its value; NULL where there is none.
+    /// Known value; NULL if the cell has none.
     Known(Sql),
-    /// It must be asked for.
+    /// Not in the fact store.
     Missing,
-    /// It was asked for in this query, in vain.
+    /// Asked for in this query without success.
     Failed,
 }
 
@@ -47,21 +46,21 @@ pub enum Cell {
 pub struct Target {
     /// The expansion.
     pub expansion: Arc<Expansion>,
-    /// How the facts know it.
+    /// Identities of its columns in the fact store.
     pub wanted: Arc<Wanted>,
-    /// Its number in the spec, for overrides.
+    /// Position in the spec, for overrides.
     pub in_spec: Option<usize>,
     spellings: HashMap<Vec<u8>, usize>,
     entities: Vec<KnownEntities>,
     by_entity: HashMap<Entity, usize>,
-    /// The documents that are to be asked about.
+    /// Documents to ask about.
     documents: Documents,
     ahead: Prefetch,
-    /// Records that were read a moment ago: several columns are looked up in each.
+    /// Records read recently, since several columns are looked up in each record.
     at_hand: HashMap<usize, Option<Record>>,
 }
 
-/// Records that are kept at hand.
+/// Maximum number of records in `recent_records`.
 const AT_HAND: usize = 64;
 
 struct KnownEntities {
@@ -70,21 +69,21 @@ struct KnownEntities {
     cells: Vec<Cell>,
 }
 
-/// What a query has found and asked.
+/// Numbers of cells that a query found and asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// Cells asked for.
     pub asked: u64,
-    /// Cells that were known before.
+    /// Cells known before the query.
     pub reused: u64,
     /// Cells without a value.
     pub without_value: u64,
-    /// Those of them that the model does not know.
+    /// Cells without a value because the model does not know it.
     pub unknown: u64,
 }
 
 impl Counts {
-    /// Counts a cell that has no value.
+    /// Counts a cell if its state means that it has no value.
     fn count_missing(&mut self, state: State) {
         if !state.shows() {
             self.without_value += 1;
@@ -94,7 +93,7 @@ impl Counts {
 }
 
 impl Target {
-    /// An expansion that nothing is known of yet.
+    /// Returns an expansion without entities.
     #[must_use]
     pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
         let ahead = Prefetch::of(&expansion.key);
@@ -111,7 +110,7 @@ impl Target {
         }
     }
 
-    /// The entity that some values identify; `row` makes its row when it is new.
+    /// Returns the entity that some values identify. `row` builds the row of a new entity.
     pub fn entity(&mut self, spelling: &[u8], row: impl FnOnce() -> Row) -> usize {
         if let Some(found) = self.spellings.get(spelling) {
             return *found;
@@ -131,38 +130,38 @@ impl Target {
         n
     }
 
-    /// The entity that was spelled so before.
+    /// Returns the entity that was registered with these bytes.
     #[must_use]
     pub fn known(&self, spelling: &[u8]) -> Option<usize> {
         self.spellings.get(spelling).copied()
     }
 
-    /// Keeps the document that an entity is, to be asked about.
+    /// Stores the document of an entity, so that it can be asked about.
     pub fn keep(&mut self, entity: usize, document: Document) {
         self.documents.keep(entity, document);
     }
 
-    /// Forgets the documents that were kept.
+    /// Discards the stored documents.
     pub fn forget(&mut self) {
         self.documents.forget();
     }
 
-    /// The document that an entity is, while it is to be asked about.
+    /// Returns the document of an entity if it is stored.
     #[must_use]
     pub fn document(&self, entity: usize) -> Option<&Document> {
         self.documents.get(entity)
     }
 
-    /// Whether an entity may be asked about now: a document that was not kept is
-    /// in the next pass.
+    /// Returns whether an entity may be asked about now. A document that is not stored is asked
+    /// about after the next pass.
     pub fn is_at_hand(&mut self, entity: usize) -> bool {
         !is_of_documents(&self.expansion) || self.documents.has(entity)
     }
 
-    /// A cell, looked up when nobody has asked about it before.
+    /// Returns a cell and looks it up on first use.
     ///
     /// # Errors
-    /// [`FactsError`] when the facts cannot be read.
+    /// [`FactsError`] if the facts cannot be read.
     pub fn cell(
         &mut self,
         entity: usize,
@@ -203,7 +202,7 @@ impl Target {
         Ok(&self.entities[entity].cells[column])
     }
 
-    /// The row of an entity, for a prompt.
+    /// Returns the row of an entity for a prompt.
     #[must_use]
     pub fn gap(&self, entity: usize) -> hqdl_model::plan::MissingRow {
         let known = &self.entities[entity];
@@ -214,13 +213,13 @@ impl Target {
         hqdl_model::plan::MissingRow { row, entity: known.entity.clone() }
     }
 
-    /// Whom a cell is about.
+    /// Returns the entity with this number.
     #[must_use]
     pub fn about(&self, entity: usize) -> &Entity {
         &self.entities[entity].entity
     }
 
-    /// Reads what was answered for a cell that was asked for.
+    /// Reads the answer to a cell that was asked for.
     pub fn answered(
         &mut self,
         entity: usize,
@@ -243,7 +242,7 @@ impl Target {
     }
 }
 
-/// The value of a cell as SQL sees it: a list is JSON text.
+/// Converts the value of a cell to SQL. A list becomes JSON text.
 #[must_use]
 pub fn sql(value: &CellValue) -> Sql {
     match value {
@@ -258,7 +257,7 @@ pub fn sql(value: &CellValue) -> Sql {
     }
 }
 
-/// Writes values so that different ones have different bytes.
+/// Appends the canonical bytes of values, which differ for different values.
 pub fn spell(values: &[ValueRef<'_>], into: &mut Vec<u8>) {
     for value in values {
         match value {

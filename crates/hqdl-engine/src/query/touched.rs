@@ -1,17 +1,17 @@
-//! Rows and entities that a pass reached.
+//! Counts the rows and entities for which a pass reached a call.
 
-/// How often a call was reached, and for how many different entities.
+/// Number of rows that reached a call, and of distinct entities among them.
 #[derive(Debug, Clone, Default)]
 pub struct Touched {
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Different entities.
+    /// Number of distinct entities.
     pub values: u64,
     seen: Vec<bool>,
 }
 
 impl Touched {
-    /// Notes a row, and whose it is.
+    /// Counts a row and its entity.
     pub(super) fn note(&mut self, entity: usize) {
         self.rows += 1;
         if self.seen.len() <= entity {

@@ -1,5 +1,5 @@
-//! Has `SQLite` check a query before anything is asked, with something in the place of its
-//! calls, so that an error names the place in the text as it was written.
+//! Lets `SQLite` check a query before any request is sent. Calls are replaced by placeholders, so
+//! that an error has a span in the original text.
 
 use std::ops::Range;
 
@@ -14,16 +14,16 @@ use hqdl_sql::blendsql::tree::ExprKind;
 use hqdl_sql::blendsql::{Argument, Call};
 use hqdl_values::sql;
 
-/// The most columns that a result may have; one with more is an error of `SQLite`.
+/// Maximum number of columns in a replaced row. `SQLite` rejects a result with more than 2,000.
 const MOST_COLUMNS: u32 = 2_001;
 
-/// A function that stands for a call: `SQLite` knows nothing of its value.
+/// Function that replaces a call, so that `SQLite` cannot infer its value.
 const OPAQUE: &str = "hqdl_opaque";
 
-/// Checks the query without its calls. Returns notes on it.
+/// Checks the query without its calls, and returns notes on it.
 ///
 /// # Errors
-/// [`QueryError::Sql`] with the place.
+/// [`QueryError::Sql`] with a span.
 pub(super) fn validate(
     text: &str,
     parsed: &Parsed,
@@ -32,8 +32,8 @@ pub(super) fn validate(
     if parsed.lone {
         return Ok(Vec::new());
     }
-    // An aggregate belongs to the SELECT whose columns it has, those of calls in it, too: a
-    // call stands for a function of its values.
+    // An aggregate belongs to the SELECT whose columns it uses, even inside the arguments of a
+    // call. A call is therefore replaced by a function of its arguments.
     let flags = FunctionFlags::SQLITE_UTF8;
     let connection = guard.connection();
     connection
@@ -48,16 +48,16 @@ pub(super) fn validate(
     };
     connection.remove_function(OPAQUE, -1).map_err(|error| guard.error(&error, ""))?;
     let Err(error) = prepared else { return Ok(notes) };
-    // The guard forgets what it refused here.
+    // Clear the denial that the guard recorded.
     drop(guard.error(&error, &of_values));
-    // NULLs of the same length keep every place. If only a call's values are wrong, the
-    // statement that has them says so.
+    // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, the
+    // statement with the arguments reports the error.
     let nulls = replacement.of_nulls();
     connection.prepare(&nulls).map(drop).map_err(|error| guard.error(&error, &nulls))?;
     Ok(notes)
 }
 
-/// Returns whether each call is the list behind an IN.
+/// Returns for each call whether it is the list after an IN.
 fn lists(parsed: &Parsed) -> Vec<bool> {
     let mut lists = vec![false; parsed.calls.len()];
     parsed.query.each(&mut |e| {
@@ -71,7 +71,7 @@ fn lists(parsed: &Parsed) -> Vec<bool> {
     lists
 }
 
-/// Writes a query with something in the place of its calls.
+/// Replaces the calls of a query.
 struct Replacement<'q> {
     text: &'q str,
     parsed: &'q Parsed,
@@ -79,7 +79,7 @@ struct Replacement<'q> {
 }
 
 impl Replacement<'_> {
-    /// Returns the query with NULLs in the place of its calls, as long as these.
+    /// Returns the query with each call replaced by a NULL of the same length.
     fn of_nulls(&self) -> String {
         let mut nulls = String::with_capacity(self.text.len());
         let mut at = 0;
@@ -94,8 +94,7 @@ impl Replacement<'_> {
         nulls
     }
 
-    /// Returns a part of the query with a function of its values in the place of each of
-    /// some calls.
+    /// Returns a part of the query with some calls replaced by a function of their arguments.
     fn of_values(&self, span: Range<usize>, calls: &[Call]) -> String {
         let (mut written, mut at) = (String::with_capacity(span.len()), span.start);
         for call in calls {
@@ -126,7 +125,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Returns a value as what the call is there: one value, a row of them, or a list.
+    /// Returns the replacement of a call: one value, a row of values, or a list.
     fn in_its_place(&self, call: &Call, value: &str, other: &str) -> String {
         let number = self.parsed.calls.iter().position(|c| c.span == call.span);
         if call.row {
@@ -142,7 +141,7 @@ impl Replacement<'_> {
     }
 }
 
-/// Returns the calls that are in no other, in the order of the text.
+/// Returns the outermost calls in the order of the text.
 pub(super) fn outer(parsed: &Parsed) -> Vec<Call> {
     let mut all: Vec<&Call> = parsed.calls.iter().collect();
     all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));

@@ -1,9 +1,8 @@
-//! Which texts are like a question: it orders what is asked about, and chooses
-//! what is shown of a long document. It never decides which rows qualify.
+//! Finds texts that are similar to a question. Similarity determines the order of requests and
+//! which parts of a long document are shown. It never decides which rows qualify.
 //!
-//! [`passages`] cuts texts, [`words`] compares them by their words (BM25 of
-//! `SQLite`'s FTS5), [`vectors`] keeps embeddings, which compare them by what
-//! they mean.
+//! [`passages`] splits texts, [`words`] compares them by their words (BM25 of `SQLite`'s FTS5), and
+//! [`vectors`] stores embeddings to compare them by meaning.
 
 pub mod passages;
 pub mod vectors;

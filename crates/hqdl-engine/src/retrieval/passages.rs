@@ -1,10 +1,10 @@
-//! Long texts cut into passages: at paragraphs, else between sentences, else
+//! Splits long texts into passages: between paragraphs, otherwise between sentences, otherwise
 //! between words.
 
 use hqdl_values::tokens::Tokenizer;
 
-/// The passages of a text, each of at most so many tokens and none of them
-/// empty; together they are the text, but for blanks between them.
+/// Splits a text into passages of at most `max_tokens` tokens. None of them is empty, and together
+/// they are the text without the whitespace between them.
 #[must_use]
 pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
     let most = most.max(1);
@@ -12,7 +12,8 @@ pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
     for (from, to) in sentences(text) {
         let sentence = &text[from..to];
         let count = count(sentence, tokenizer, most);
-        // A paragraph begins anew when the one before is long enough to stand alone.
+        // A paragraph starts a new passage if the previous one has more than a quarter of the
+        // limit.
         let paragraph = text[end..from].matches('\n').count() > 1 && tokens * 4 > most;
         if start < end && (tokens + count > most || paragraph) {
             passages.push(&text[start..end]);
@@ -34,14 +35,15 @@ pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
     passages.into_iter().map(str::trim).collect()
 }
 
-/// Tokens of a text; of one that is surely too long, more than `most`.
+/// Returns the number of tokens of a text. If the text is certainly too long, any number above
+/// `max_tokens` is returned.
 fn count(text: &str, tokenizer: Tokenizer, most: u64) -> u64 {
-    // A token is hardly ever longer than forty bytes.
+    // A token is rarely longer than forty bytes.
     let least = text.len() as u64 / 40;
     if least > most { least } else { tokenizer.count(text) }
 }
 
-/// Where sentences begin and end: at line ends, and after what ends one.
+/// Returns the start and end of each sentence. Sentences end at line ends and after punctuation.
 fn sentences(text: &str) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
     let mut start = None;
@@ -62,11 +64,11 @@ fn sentences(text: &str) -> Vec<(usize, usize)> {
     all
 }
 
-/// A sentence that is too long, between words where there are any.
+/// Splits a sentence that is too long, between words if possible.
 fn pieces<'t>(text: &'t str, tokenizer: Tokenizer, most: u64, into: &mut Vec<&'t str>) {
     let mut rest = text.trim();
     while !rest.is_empty() {
-        // From a length that may fit on, down to one that does.
+        // Start with a length that may fit and shorten it until it does.
         let mut end = boundary(rest, usize::try_from(most.saturating_mul(6)).unwrap_or(usize::MAX));
         while end > 1 && count(&rest[..end], tokenizer, most) > most {
             end = boundary(rest, end * 3 / 4);
@@ -77,7 +79,7 @@ fn pieces<'t>(text: &'t str, tokenizer: Tokenizer, most: u64, into: &mut Vec<&'t
     }
 }
 
-/// The last place up to `at` that is between words, or at least between letters.
+/// Returns the last offset up to `at` between words, or at least between characters.
 fn boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();

@@ -1,14 +1,14 @@
-//! Embeddings that were paid for, in a file of their own beside the facts: a
-//! passage is known by its content, so an edit costs the passages it changes.
+//! Stores embeddings in a file of their own next to the facts. A passage is identified by its
+//! content, so after an edit only the changed passages are paid for again.
 
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// A passage, as its vector is known by.
+/// Digest of a passage, the key of its vector.
 pub type Digest = [u8; 16];
 
-/// The digest of a passage.
+/// Returns the digest of a passage.
 #[must_use]
 pub fn digest(passage: &str) -> Digest {
     let mut digest = [0; 16];
@@ -25,17 +25,16 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// Opens the vectors of a data directory, and makes their file where it is
-    /// missing.
+    /// Opens the vectors of a data directory, and creates their file if it is missing.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn open(directory: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(directory.join("vectors.sqlite"))?;
         hqdl_values::sql::refuse_quoted_texts(&connection)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
-        // Another process may be keeping some.
+        // Another process may be writing.
         connection.busy_timeout(std::time::Duration::from_secs(10))?;
         connection.execute_batch(
             "CREATE TABLE IF NOT EXISTS vector (model TEXT, passage BLOB, vector BLOB NOT NULL,
@@ -44,19 +43,19 @@ impl Vectors {
         Ok(Self { connection })
     }
 
-    /// Whether the vector of a passage is there.
+    /// Returns whether the vector of a passage is stored.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn has(&self, model: &str, passage: &Digest) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM vector WHERE model = ?1 AND passage = ?2";
         self.connection.prepare_cached(sql)?.exists(params![model, passage])
     }
 
-    /// The vector of a passage, of length 1.
+    /// Returns the vector of a passage, normalized to length 1.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn get(&self, model: &str, passage: &Digest) -> rusqlite::Result<Option<Vec<f32>>> {
         let sql = "SELECT vector FROM vector WHERE model = ?1 AND passage = ?2";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -69,10 +68,10 @@ impl Vectors {
         }))
     }
 
-    /// Keeps vectors, made of length 1.
+    /// Normalizes vectors to length 1 and stores them.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn keep(&mut self, model: &str, all: &[(Digest, Vec<f32>)]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         {
@@ -89,25 +88,25 @@ impl Vectors {
         transaction.commit()
     }
 
-    /// How many numbers the vectors of a model have; `None` without any.
+    /// Returns the dimension of a model's vectors; `None` if there are none.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
         let sql = "SELECT length(vector) / 4 FROM vector WHERE model = ?1 LIMIT 1";
         self.connection.prepare_cached(sql)?.query_row([model], |row| row.get(0)).optional()
     }
 
-    /// Forgets all vectors of a model: they are of another one by the same name.
+    /// Deletes all vectors of a model, if its name now refers to another model.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn forget(&self, model: &str) -> rusqlite::Result<()> {
         self.connection.execute("DELETE FROM vector WHERE model = ?1", [model]).map(drop)
     }
 }
 
-/// How much two vectors of length 1 point in the same direction, from -1 to 1.
+/// Returns the cosine similarity of two vectors of length 1, from -1 to 1.
 #[must_use]
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     f64::from(a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>())

@@ -1,11 +1,9 @@
-//! How much texts are like a question by their words: BM25, as `SQLite`'s FTS5
-//! counts it.
+//! Similarity of texts to a question by their words: BM25 as computed by `SQLite`'s FTS5.
 
 use rusqlite::{Connection, params};
 
-/// Words that say nothing of what a question is about: Lucene's list for English
-/// (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). What is common in the texts beside
-/// these, BM25 finds out by itself.
+/// Stop words: Lucene's list for English (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). BM25 itself
+/// gives other frequent words of the texts a low weight.
 const COMMON: [&str; 33] = [
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
     "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
@@ -19,10 +17,10 @@ pub struct Words {
 }
 
 impl Words {
-    /// Takes texts in; they are known by their positions.
+    /// Indexes texts; they are identified by their positions.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn of<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
         hqdl_values::sql::refuse_quoted_texts(&connection)?;
@@ -43,10 +41,10 @@ impl Words {
         Ok(Self { connection, count })
     }
 
-    /// How much each text is like a question: 0 when no word of it is there.
+    /// Returns the similarity of each text to a question; 0 if they share no word.
     ///
     /// # Errors
-    /// `SQLite`'s.
+    /// Those of `SQLite`.
     pub fn likeness(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
         let mut all = vec![0.0; self.count];
         let words = words(question);
@@ -60,8 +58,8 @@ impl Words {
         while let Some(row) = rows.next()? {
             let (at, score): (usize, f64) = (row.get(0)?, row.get(1)?);
             if let Some(one) = all.get_mut(at) {
-                // The better, the lower it counts; a word that most texts have may
-                // count a little below nothing.
+                // A lower score is better. A word that most texts contain may score slightly above
+                // zero.
                 *one = (-score).max(1e-9);
             }
         }
@@ -69,7 +67,7 @@ impl Words {
     }
 }
 
-/// The words of a question that say what it is about; all, when none does.
+/// Returns the words of a question without stop words, or all words if nothing else remains.
 fn words(question: &str) -> Vec<String> {
     let all = || {
         question

@@ -1,5 +1,5 @@
-//! Which column of the spec answers a question, word by word or by what a
-//! model said of it: as SQL over that column.
+//! Routes a question to the column of the spec that answers it, word by word or with a model's
+//! help, as SQL over that column.
 
 pub mod operator;
 pub mod question;

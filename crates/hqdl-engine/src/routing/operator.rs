@@ -1,6 +1,6 @@
-//! A question as SQL over a column: an operator and a literal, checked against
-//! the column's type and value list. Nothing here guesses: what does not fit
-//! exactly is refused, for a wrong route is a wrong answer.
+//! Converts a question to SQL over a column: an operator and a literal, checked against the
+//! column's type and value list. A literal that does not match exactly is rejected, because a wrong
+//! route is a wrong answer.
 
 use super::question::normal;
 use hqdl_spec::checker::Checker;
@@ -8,12 +8,12 @@ use hqdl_spec::{Binding, Column, Expansion, SLOTS, Type};
 use hqdl_values::key::tagged_text;
 use hqdl_values::value::Value;
 
-/// How a column answers a question; `is` is the value itself, `has` says
-/// whether a list holds one, `none` that it does not answer.
+/// Operators by which a column answers a question. `is` is the value itself, `has` whether a list
+/// contains the literal, and `none` that the column does not answer.
 pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", "has", "none"];
 
-/// What the columns of an expansion mean, together: what was bound to them
-/// holds as long as this does.
+/// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as it does
+/// not change.
 #[must_use]
 pub fn offered(expansion: &Expansion) -> String {
     let mut parts: Vec<String> = expansion
@@ -26,16 +26,16 @@ pub fn offered(expansion: &Expansion) -> String {
     tagged_text("hqdl columns offered v1", &parts)
 }
 
-/// Whether a column answers with true or false by an operator.
+/// Returns whether the answer by this operator is true or false.
 #[must_use]
 pub fn is_truth(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())
 }
 
-/// The question bound to a column.
+/// Returns the binding of a question to a column.
 ///
 /// # Errors
-/// Why the column cannot answer it so.
+/// The reason why the column cannot answer it this way.
 pub fn binding(
     column: &Column,
     ask: &str,
@@ -83,7 +83,7 @@ pub fn binding(
     Ok(Binding { ask: ask.to_owned(), sql })
 }
 
-/// A value of a column as SQL.
+/// Formats a value of a column as SQL.
 fn spelled(column: &Column, literal: &str) -> Result<String, String> {
     let literal = literal.trim();
     let listed = match &column.values {

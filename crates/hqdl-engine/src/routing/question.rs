@@ -1,9 +1,9 @@
-//! Whether a question is one that a spec binds to a column: compared word by
-//! word, never by likeness, for a wrong route is a wrong answer.
+//! Compares a question with those that a spec binds to a column. They must match word by word;
+//! similarity is not enough, because a wrong route is a wrong answer.
 
 use hqdl_spec::{Binding, Column, SLOTS};
 
-/// A question as it is compared: lower case, words and slots only.
+/// Normalizes a question for comparison: lower case, words and slots only.
 #[must_use]
 pub fn normal(question: &str) -> Vec<String> {
     question
@@ -14,19 +14,19 @@ pub fn normal(question: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a binding's slot stands for in a question.
+/// Value of a binding's slot in a question.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Slot {
-    /// The binding has none.
+    /// The binding has no slot.
     None,
     /// A text.
     Text(String),
-    /// A number, as it was written.
+    /// A number as it was written.
     Number(String),
 }
 
 impl Slot {
-    /// As an SQL literal: words of the query, never of a model.
+    /// Returns the slot as an SQL literal. Its text comes from the query, never from a model.
     #[must_use]
     pub fn literal(&self) -> String {
         match self {
@@ -37,12 +37,12 @@ impl Slot {
     }
 }
 
-/// The binding of a column that a question is, with what fills its slot; or why
-/// the nearest one is not. `stored` tells the values of the column, once all of
-/// them are known: without a list, a slot takes no other.
+/// Returns the binding of a column that matches a question, with the value of its slot. `stored`
+/// returns the values of a column if all of them are known. Without a value list, a slot accepts
+/// only these.
 ///
 /// # Errors
-/// The reason, when a binding fits but for its slot.
+/// The reason if a binding matches except for its slot.
 pub fn binding<'c>(
     columns: &'c [Column],
     at: usize,
@@ -93,15 +93,15 @@ pub fn binding<'c>(
     near.map_or(Ok(None), Err)
 }
 
-/// The column that a binding compares its slot with, where that is another one
-/// than the column it stands at: the name before `= {value}`.
+/// Returns the column that a binding compares its slot with (the name before `= {value}`), if it is
+/// another one than the binding's own column.
 fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
     let sql = binding.sql.as_ref()?;
     let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);
     let name = before.trim_end().trim_end_matches(['"', '`', ']']);
     let start = name.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == ' '));
     let name = name[start.map_or(0, |at| at + 1)..].trim_start();
-    // A quoted name may have blanks; of bare words the last one is the name.
+    // A quoted name may contain spaces; among bare words, the last one is the name.
     let named = |name: &str| columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
     named(name).or_else(|| named(name.rsplit(' ').next()?))
 }
@@ -123,7 +123,7 @@ fn fill(
             Some(Slot::Text(date.to_string()))
         }
         _ => {
-            // Two values that read the same are two answers.
+            // Two values that normalize to the same words are ambiguous.
             let one = |values: &[String]| {
                 let mut hits = values.iter().filter(|v| normal(v) == filled);
                 hits.next().filter(|_| hits.next().is_none()).map(|v| Slot::Text(v.clone()))

@@ -1,42 +1,42 @@
-//! Suggestions as TOML, and into a spec: what stands there keeps its comments
-//! and its layout.
+//! Formats suggestions as TOML and inserts them into a spec. Existing text keeps its comments and
+//! layout.
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::{BoundQuestion, NewColumn, Suggestions};
 
-/// Longer lists get a line a value.
+/// Maximum length of a one-line array, in bytes; longer arrays get one item per line.
 const LINE: usize = 90;
 
-/// What was added to a spec.
+/// Additions to a spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Added {
-    /// Columns: expansion and name.
+    /// New columns: expansion and name.
     pub columns: Vec<(String, String)>,
-    /// Questions of columns that there were: expansion, column, question.
+    /// New questions of existing columns: expansion, column, question.
     pub questions: Vec<(String, String, String)>,
 }
 
 impl Added {
-    /// Whether there was nothing to add.
+    /// Returns true if nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty() && self.questions.is_empty()
     }
 }
 
-/// Why a spec cannot be added to.
+/// Reasons why a spec cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// It is no TOML.
+    /// The text is not valid TOML.
     #[error("{0}")]
     Toml(#[from] toml_edit::TomlError),
-    /// It is written in a form that has no place for a new table.
+    /// The expansion is written inline, so no table can be added.
     #[error("expansion `{0}` is not written as [[expansion]] and [[expansion.column]]")]
     Inline(String),
 }
 
-/// A column as TOML.
+/// Formats a column as TOML.
 #[must_use]
 pub fn toml(column: &NewColumn) -> String {
     let mut columns = ArrayOfTables::new();
@@ -49,17 +49,17 @@ pub fn toml(column: &NewColumn) -> String {
     document.to_string().trim_start().to_owned()
 }
 
-/// A bound question as it stands in TOML.
+/// Formats a bound question as TOML.
 #[must_use]
 pub fn question(bound: &BoundQuestion) -> String {
     asked(bound).to_string().trim().to_owned()
 }
 
-/// A spec's text with all that can be added to it. Of questions that are the
-/// same but for their type or list, the first is.
+/// Returns the spec's text with all suggestions added. Of questions that differ only in type or
+/// list, only the first is added.
 ///
 /// # Errors
-/// [`EditError`] when the text has no place for it.
+/// Returns [`EditError`] if the text cannot be edited.
 pub fn write(text: &str, all: &Suggestions) -> Result<(String, Added), EditError> {
     let mut document: DocumentMut = text.parse()?;
     let mut added = Added::default();
@@ -96,7 +96,7 @@ pub fn write(text: &str, all: &Suggestions) -> Result<(String, Added), EditError
     Ok((written, added))
 }
 
-/// The columns of an expansion.
+/// Returns the columns of an expansion.
 fn columns(document: &mut DocumentMut, at: usize) -> Option<&mut ArrayOfTables> {
     let expansion = document.get_mut("expansion")?.as_array_of_tables_mut()?.get_mut(at)?;
     let columns = expansion.entry("column");
@@ -134,7 +134,7 @@ fn array(values: &[String]) -> Array {
     array
 }
 
-/// A question of a column: with its SQL, unless it is the column itself.
+/// Formats a question of a column. Includes its SQL, unless the answer is the column itself.
 fn asked(bound: &BoundQuestion) -> Value {
     let ask = bound.binding.ask.as_str();
     let Some(sql) = &bound.binding.sql else { return ask.into() };
@@ -144,7 +144,7 @@ fn asked(bound: &BoundQuestion) -> Value {
     Value::InlineTable(table)
 }
 
-/// Adds to a list in the layout that it has.
+/// Appends an item and keeps the layout of the array.
 fn append(array: &mut Array, mut item: Value) {
     let prefix = array.iter().last().and_then(|last| last.decor().prefix()?.as_str());
     let Some(prefix) = prefix.filter(|p| p.contains('\n')).map(str::to_owned) else {
@@ -152,7 +152,7 @@ fn append(array: &mut Array, mut item: Value) {
         return;
     };
     let indent = prefix.rsplit('\n').next().unwrap_or_default();
-    // What was said behind the last one stays behind it.
+    // Keep a trailing comment after the item it belongs to.
     let said = array.trailing().as_str().unwrap_or_default().trim_end().to_owned();
     let ends = array.trailing().as_str().is_some_and(|t| t.contains('\n'));
     let said = if array.trailing_comma() { said } else { String::new() };

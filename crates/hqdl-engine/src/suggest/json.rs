@@ -6,7 +6,7 @@ use super::edit::{self, Added};
 use super::{ColumnPlace, Suggestion, Suggestions};
 
 impl Suggestions {
-    /// As `suggest --json` prints it; `added` is what was written into the spec.
+    /// Returns the output of `suggest --json`; `added` lists the changes to the spec.
     #[must_use]
     pub fn to_json(&self, added: Option<&Added>) -> Json {
         let questions: Vec<Json> = self.questions.iter().map(question_json).collect();

@@ -1,6 +1,6 @@
-//! From questions that queries asked live to columns of a spec: what each cost,
-//! which expansion's keys its values are, and the TOML that would make it a
-//! column there. [`edit`] puts that TOML into a spec.
+//! Suggests spec columns for questions that queries sent to the model. For each question, it
+//! returns the cost, the expansion whose keys match the values, and the TOML of the column.
+//! [`edit`] inserts the TOML into a spec.
 
 pub mod edit;
 mod json;
@@ -14,122 +14,123 @@ use hqdl_facts::{Facts, FactsError, Learned, LiveQuestion, QuestionOrigin};
 use hqdl_spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
 use hqdl_values::key::Meaning;
 
-/// The least share of a question's values that must be keys of an expansion for
-/// it to join that: below, it was asked of something else.
+/// Minimum share of a question's values that must be keys of an expansion. Below it, the question
+/// is about something else.
 pub const LEAST_SHARE: f64 = 0.5;
-/// A column's name is not made longer than this.
+/// Maximum length of a generated column name, in bytes.
 const NAME: usize = 48;
 
-/// Why there is nothing to suggest.
+/// Reasons why suggestions failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SuggestError {
-    /// The facts failed.
+    /// An error of the fact store.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// The database failed.
+    /// An error of the database.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Where a question's column would stand.
+/// Location of a question's column in the spec.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ColumnPlace {
-    /// There is no spec to look in.
+    /// There is no spec.
     NoSpec,
-    /// Its values are keys of no expansion.
+    /// The values are keys of no expansion.
     Nowhere,
-    /// A column of the spec is asked it: expansion and column.
+    /// The spec already has a column for the question: expansion and column.
     Asked(String, String),
-    /// A column of an expansion.
+    /// A new column of an expansion.
     Joins(Joins),
 }
 
-/// The expansion whose keys a question's values are.
+/// The expansion whose keys match a question's values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Joins {
-    /// Its position in the spec.
+    /// Index of the expansion in the spec.
     pub at: usize,
-    /// Its name.
+    /// Name of the expansion.
     pub expansion: String,
-    /// The key column that the values are.
+    /// The key column that contains the values.
     pub key: String,
-    /// How many of the values are keys.
+    /// Number of values that are keys.
     pub found: u64,
-    /// How many values there are.
+    /// Number of values.
     pub of: u64,
-    /// The keys that materializing would ask about; none when the answers kept
-    /// are the column's own.
+    /// Number of keys that materializing the column would request. Keys whose stored answer belongs
+    /// to the column are not counted.
     pub asks: u64,
 }
 
 impl Joins {
-    /// The share of the values that are keys.
+    /// Returns the share of the values that are keys.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.found as f64 / self.of.max(1) as f64
     }
 }
 
-/// A question, and the column it would be.
+/// A question and the suggested column.
 #[derive(Debug, Clone)]
 pub struct Suggestion {
-    /// What was asked, and what it cost.
+    /// The question's values and cost.
     pub asked: LiveQuestion,
-    /// The question as a query writes it.
+    /// The question as written in a query.
     pub question: String,
-    /// Where its column would stand.
+    /// Location of the column in the spec.
     pub place: ColumnPlace,
-    /// The column.
+    /// The suggested column.
     pub column: NewColumn,
 }
 
-/// A column as TOML has it.
+/// A column in its TOML form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Its type.
+    /// Type of the column.
     pub kind: String,
-    /// What is asked for.
+    /// Description in the prompt.
     pub about: String,
-    /// The table of its values, when it is one-to-many.
+    /// Table of the values, if the column is one-to-many.
     pub many: Option<String>,
-    /// The values allowed.
+    /// Allowed values.
     pub values: Option<Vec<String>>,
-    /// The question it answers.
+    /// The question that the column answers.
     pub question: String,
 }
 
-/// A question that the model bound to a column, to be written in the spec.
+/// A question that the model bound to a column and that the spec may not contain yet.
 #[derive(Debug, Clone)]
 pub struct BoundQuestion {
-    /// The expansion's position in the spec,
+    /// Index of the expansion in the spec.
     pub at: usize,
-    /// and its name.
+    /// Name of the expansion.
     pub expansion: String,
-    /// The column's position in the expansion.
+    /// Index of the column in the expansion.
     pub column: usize,
     /// The question and its SQL.
     pub binding: Binding,
-    /// What the model said.
+    /// The model's answer.
     pub learned: Learned,
-    /// Whether the spec has it.
+    /// Whether the spec contains the question.
     pub in_spec: bool,
 }
 
-/// All that can be said of the questions asked so far.
+/// Suggestions for all questions so far.
 #[derive(Debug, Clone, Default)]
 pub struct Suggestions {
-    /// Questions asked live, the dearest first.
+    /// Questions sent by queries, most expensive first.
     pub questions: Vec<Suggestion>,
     /// Questions that the model bound to columns of the spec.
     pub bound: Vec<BoundQuestion>,
 }
 
-/// What the questions asked so far would be, in a spec when there is one.
+/// Returns suggestions for the questions that queries have sent so far. Without a spec, they have
+/// no location.
 ///
 /// # Errors
-/// [`SuggestError`] when the facts or the database cannot be read.
+/// Returns [`SuggestError`] if the facts or the database cannot be read.
 pub fn suggest(
     facts: &Facts,
     spec: Option<(&Spec, &Database)>,
@@ -169,7 +170,7 @@ pub fn suggest(
     Ok(all)
 }
 
-/// A key column of an expansion, and those of the values asked that are in it.
+/// A key column of an expansion, and the questions' values that it contains.
 struct Side {
     at: usize,
     key: String,
@@ -209,7 +210,7 @@ fn sides(
     Ok(sides)
 }
 
-/// Where a question's column would stand.
+/// Returns the location of a question's column.
 fn place(
     question: &LiveQuestion,
     values: &HashSet<String>,
@@ -228,7 +229,7 @@ fn place(
             )
         })
         .filter(|(found, ..)| *found > 0)
-        // The first of equals: the order is the spec's.
+        // On a tie, keep the first in the spec's order.
         .reduce(|best, next| if (next.0, next.1) > (best.0, best.1) { next } else { best });
     for expansion in &spec.expansions {
         let columns = &expansion.columns;
@@ -250,8 +251,7 @@ fn place(
     })
 }
 
-/// Whether values came from the very column that a source of an expansion has
-/// its key in.
+/// Returns true if the values came from the key column of an expansion's source.
 fn comes_from(origin: &QuestionOrigin, expansion: &Expansion, side: &Side) -> bool {
     origin.column.eq_ignore_ascii_case(&side.key)
         && expansion.sources.iter().any(
@@ -259,14 +259,14 @@ fn comes_from(origin: &QuestionOrigin, expansion: &Expansion, side: &Side) -> bo
         )
 }
 
-/// Questions that the model bound to the columns of a spec.
+/// Returns the questions that the model bound to columns of the spec.
 fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
     let mut all: Vec<BoundQuestion> = Vec::new();
     for (at, expansion) in spec.expansions.iter().enumerate() {
         for learned in facts.history().all_learned(&operator::offered(expansion))? {
             let Some(column) = expansion.column(&learned.column) else { continue };
             let of = &expansion.columns[column];
-            // A value list may have changed since.
+            // The value list may have changed since.
             let Ok(binding) =
                 operator::binding(of, &learned.ask, &learned.operator, &learned.literal)
             else {
@@ -275,7 +275,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
             let same = |b: &BoundQuestion| {
                 b.at == at && question::normal(&b.binding.ask) == question::normal(&binding.ask)
             };
-            // Of several models the first word stands: a question leads to one column.
+            // If models disagree, use the first binding: a question leads to one column.
             if all.iter().any(same) {
                 continue;
             }
@@ -303,7 +303,8 @@ impl Suggestion {
         };
         let mut name = slug(&question);
         if let Some((expansion, taken)) = &expansion {
-            // The same key and name are the same meaning: its facts are reused.
+            // With the same key and name, the column has the same identity, so its facts are
+            // reused.
             let own = "answer".to_owned();
             if expansion.key.names() == asked.meaning.key && !taken.contains(&own) {
                 name = own;
@@ -326,7 +327,7 @@ impl Suggestion {
         Self { asked, question, place, column }
     }
 
-    /// Looks whether the answers kept would be the column's own.
+    /// Subtracts the keys that are already answered, if the stored answers belong to the column.
     fn count(&mut self, spec: &Spec) {
         let ColumnPlace::Joins(joins) = &mut self.place else { return };
         let expansion = &spec.expansions[joins.at];
@@ -342,10 +343,10 @@ impl Suggestion {
         }
     }
 
-    /// The expansion that `--write` would add it to; else why not.
+    /// Returns the expansion to which `--write` adds the column.
     ///
     /// # Errors
-    /// The reason.
+    /// Returns the reason if the column cannot be added.
     pub fn writable(&self) -> Result<&Joins, String> {
         let joins = match &self.place {
             ColumnPlace::NoSpec => return Err("there is no spec".to_owned()),
@@ -370,7 +371,7 @@ impl Suggestion {
     }
 }
 
-/// A question as a query writes it.
+/// Returns a question as written in a query.
 fn written(about: &str) -> String {
     let mut text = about.replace("{value}", "{}");
     for n in 2..10 {
@@ -379,7 +380,7 @@ fn written(about: &str) -> String {
     text
 }
 
-/// A name made of a question's words.
+/// Builds a column name from the words of a question.
 fn slug(question: &str) -> String {
     let mut name = String::new();
     for word in question.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
@@ -399,7 +400,7 @@ fn slug(question: &str) -> String {
     }
 }
 
-/// A name that is not taken.
+/// Returns an unused name, with a number appended if necessary.
 fn free(name: &str, taken: &HashSet<String>) -> String {
     let lower = name.to_lowercase();
     if !taken.contains(&lower) {
@@ -409,7 +410,7 @@ fn free(name: &str, taken: &HashSet<String>) -> String {
     (2..u32::MAX).find(numbered).map_or_else(|| name.to_owned(), |n| format!("{name}_{n}"))
 }
 
-/// Names that a new column of an expansion cannot have.
+/// Returns the lowercase names that a new column of the expansion cannot have.
 fn names(expansion: &Expansion) -> HashSet<String> {
     let columns = expansion.columns.iter().map(|c| &c.name);
     columns
@@ -419,7 +420,7 @@ fn names(expansion: &Expansion) -> HashSet<String> {
         .collect()
 }
 
-/// Tables that an expansion makes.
+/// Returns the lowercase names of the tables that an expansion creates.
 fn made(expansion: &Expansion) -> Vec<String> {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
     many.chain([&expansion.name]).map(|n| n.to_lowercase()).collect()

@@ -1,5 +1,6 @@
-//! The truth as CSV: a header that names key columns and columns of the spec, a
-//! line a key. An empty field says nothing; the values of a list stand between `|`.
+//! Reads reference values from a CSV file. The header names key columns and columns of the spec,
+//! and each line describes one key. An empty field has no reference value; `|` separates the values
+//! of a list.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,49 +12,49 @@ use hqdl_values::key::Entity;
 use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
 
-/// Keys and what is true of each.
+/// Keys with their reference values.
 type TrueRows = Vec<(Vec<Value>, CellValue)>;
 
-/// What is true of some columns of a spec.
+/// Reference values for some columns of a spec.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     columns: HashMap<(usize, usize), TrueRows>,
-    /// Lines of the file.
+    /// Number of lines in the file.
     pub lines: u64,
-    /// Columns of the file that are neither key nor column of the spec.
+    /// Columns of the file that are neither a key column nor a column of the spec.
     pub ignored: Vec<String>,
 }
 
-/// Why a file is no truth.
+/// An error in a reference file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
 pub struct TruthError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its line.
+    /// Line number.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
-/// An expansion that the file speaks of.
+/// An expansion with reference values in the file.
 struct TruthSide<'s> {
     at: usize,
     expansion: &'s Expansion,
-    /// For each key column, the field that has it.
+    /// For each key column, the index of its field in the file.
     key: Vec<Option<usize>>,
-    /// Column of the expansion, and the field that has it.
+    /// Column index in the expansion, and index of its field in the file.
     columns: Vec<(usize, usize)>,
     checkers: Vec<Checker>,
 }
 
 impl Truth {
-    /// Reads a file. Whatever columns it has must be enough to tell the rows of an
-    /// expansion: its key, or the part of it that one of its sources has.
+    /// Reads a file. Its columns must identify the rows of an expansion: they include the whole
+    /// key, or the key columns of one source.
     ///
     /// # Errors
-    /// [`TruthError`] when it cannot be read, names no columns of the spec, or says
-    /// two things of one cell.
+    /// Returns [`TruthError`] if the file cannot be read, has no column of the spec, or contains
+    /// two values for the same cell.
     pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
         let bytes =
@@ -119,7 +120,7 @@ impl Truth {
         Ok(truth)
     }
 
-    /// What is true of a column, by position, key by key.
+    /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
     pub fn column(&self, expansion: usize, column: usize) -> Option<&[(Vec<Value>, CellValue)]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)
@@ -135,7 +136,7 @@ impl TruthSide<'_> {
         self.key.iter().map(part).collect()
     }
 
-    /// As the column spells it; what it does not accept is true all the same.
+    /// Parses a field as its column does. Text that the column rejects is kept as it is.
     fn value(&self, n: usize, text: &str) -> CellValue {
         let answer = self.checkers[n].text(text);
         if answer.state == State::Ok {
@@ -150,7 +151,7 @@ impl TruthSide<'_> {
     }
 }
 
-/// The expansions whose rows a header can tell, with the columns it has of them.
+/// Returns the expansions whose rows the header identifies, with their columns in the file.
 fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
     let field = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
     let side = |(at, expansion): (usize, &'s Expansion)| {
@@ -177,7 +178,7 @@ fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
     spec.expansions.iter().enumerate().filter_map(side).collect()
 }
 
-/// Why a header tells the rows of no expansion.
+/// Returns the message for a header that identifies the rows of no expansion.
 fn nothing(spec: &Spec, header: &[String]) -> String {
     let of = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();

@@ -1,9 +1,9 @@
-//! How true published cells are: each compared with a truth of the user's own.
+//! Compares published cells with reference values from the user.
 //!
-//! A cell counts when its truth is known. *Accuracy* is the share of these that
-//! have exactly the true value; *F1* weighs what was said against what is true, so
-//! that a wrong value costs more than none. Both come with a Wilson interval of
-//! 95 %: how far a truth of so few cells can be relied on.
+//! Only cells with a reference value count. *Accuracy* is the share of cells with exactly the true
+//! value. *F1* compares all stated values with all true values, so that a wrong value costs more
+//! than a missing one. Both include a 95 % Wilson interval, which shows how reliable the share of a
+//! small sample is.
 
 mod file;
 mod share;
@@ -22,36 +22,36 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
-/// How true a column is.
+/// Accuracy of a column.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ColumnScore {
-    /// The expansion.
+    /// Name of the expansion.
     pub expansion: String,
-    /// The column.
+    /// Name of the column.
     pub column: String,
-    /// Cells that have the true value, of those whose truth is known.
+    /// Share of cells with the true value, among cells with a reference value.
     pub accuracy: Share,
-    /// Values that are true, counted twice, of all that are said and all that are true.
+    /// F1: twice the number of correct values, divided by the number of stated values plus the
+    /// number of true values.
     pub f1: Share,
-    /// Cells whose truth is known, by state, and how many of them are true; `absent`
-    /// where the table has no such row.
+    /// Accuracy by cell state; `absent` for keys without a published row.
     pub states: BTreeMap<String, Share>,
-    /// The same by the model that answered.
+    /// Accuracy by the model that answered.
     pub models: BTreeMap<String, Share>,
-    /// What differs, in the order of the truth.
+    /// Cells that differ, in the order of the reference file.
     pub differs: Vec<Difference>,
 }
 
-/// A cell that is not as the truth says.
+/// A cell that differs from its reference value.
 #[derive(Debug, Clone, Serialize)]
 pub struct Difference {
-    /// The key, column by column.
+    /// Values of the key columns.
     pub key: Vec<Json>,
-    /// What is true.
+    /// The reference value.
     pub truth: Json,
-    /// What the table says.
+    /// The published value.
     pub value: Json,
-    /// The cell's state.
+    /// State of the cell.
     pub state: String,
 }
 
@@ -62,14 +62,14 @@ struct CellUnderTruth {
     model: Option<String>,
 }
 
-/// The state of a cell whose row was never published.
+/// State of a cell whose row was never published.
 const ABSENT: &str = "absent";
 
-/// Compares published cells with the truth; a score for each column it names, in
-/// the order of the spec.
+/// Compares published cells with reference values. Returns a score for each column of the
+/// reference, in the spec's order.
 ///
 /// # Errors
-/// [`StoreError`] when the expanded database cannot be read.
+/// Returns [`StoreError`] if the expanded database cannot be read.
 pub fn score(
     spec: &Spec,
     database: &Database,
@@ -120,7 +120,7 @@ impl ColumnScore {
     }
 }
 
-/// The values of a cell as they are compared: a number is one in any spelling.
+/// Returns a cell's values in canonical form, so that different spellings of a number are equal.
 fn values(cell: &CellValue) -> BTreeSet<String> {
     let text = |v: &Value| v.canonical().map(std::borrow::Cow::into_owned);
     match cell {
@@ -130,7 +130,7 @@ fn values(cell: &CellValue) -> BTreeSet<String> {
     }
 }
 
-/// The published cells of a column.
+/// Returns the published cells of a column, by entity.
 fn cells(
     database: &Database,
     expansion: &Expansion,
@@ -172,7 +172,7 @@ fn cells(
     read().map_err(|e| database.error(&e))
 }
 
-/// The scores as JSON: a stable contract.
+/// Returns the scores as JSON. The format is stable.
 #[must_use]
 pub fn json(scores: &[ColumnScore]) -> Json {
     json!({ "columns": scores })

@@ -1,27 +1,27 @@
-//! A share, and how far it can be relied on.
+//! A share with its confidence interval.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-/// The 97.5th percentile of the normal distribution: 95 % lie between its two signs.
+/// 97.5th percentile of the standard normal distribution, for a two-sided 95 % interval.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Of how many how much is right.
+/// A number of correct items out of a total.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Share {
-    /// What is right; F1 counts in parts.
+    /// Number of correct items; fractional for F1.
     pub right: f64,
-    /// Of how many.
+    /// Total number of items.
     pub of: u64,
 }
 
 impl Share {
-    /// In percent; nothing of nothing is 0.
+    /// Returns the share in percent; 0 if the total is 0.
     #[must_use]
     pub fn percent(self) -> f64 {
         if self.of == 0 { 0.0 } else { 100.0 * self.right / self.of as f64 }
     }
 
-    /// Wilson's interval of 95 %, in percent: from 0 to 100 where there is nothing.
+    /// Returns the 95 % Wilson interval in percent; (0, 100) if the total is 0.
     #[must_use]
     pub fn interval(self) -> (f64, f64) {
         if self.of == 0 {
@@ -34,7 +34,7 @@ impl Share {
         (100.0 * (middle - half).max(0.0), 100.0 * (middle + half).min(1.0))
     }
 
-    /// Counts one more.
+    /// Counts one more item.
     pub fn add(&mut self, right: bool) {
         self.right += f64::from(u8::from(right));
         self.of += 1;

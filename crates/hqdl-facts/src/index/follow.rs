@@ -1,6 +1,5 @@
-//! Following the journal: where the index is behind it. The thread that writes
-//! brings both forward; but a borrower whose owner has ended writes to the journal
-//! alone, and what it was answered is not to be asked again.
+//! Updates the index from the journal. The commit thread writes both. But a client whose cache
+//! owner has ended writes to the journal only, and its answers must not be asked for again.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use crate::history::{Answers, Integrity};
 use crate::index::Index;
 use crate::journal::Journal;
 
-/// How often it is looked whether the journal can be followed.
+/// How often a caller checks whether it can update the index.
 const TRY_EVERY: Duration = Duration::from_millis(1);
 
 impl Index {
-    /// Whether the journal has more than this has followed.
+    /// Returns whether the journal has rows that the index lacks.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -25,8 +24,8 @@ impl Index {
         Ok(self.is_before(self.last()?))
     }
 
-    /// Follows the journal to where it is now. It waits on this thread for whoever
-    /// changes the index meanwhile, unless that one gets there first.
+    /// Updates the index to the journal's current end. Waits on this thread while another thread
+    /// changes the index, unless that thread gets there first.
     ///
     /// # Errors
     /// [`FactsError`].
@@ -41,8 +40,7 @@ impl Index {
         Ok(())
     }
 
-    /// Takes in what the journal has beyond what this has followed: a borrower
-    /// whose owner was gone has written it there.
+    /// Adds the journal rows that the index lacks: a client without a cache owner wrote them.
     pub(crate) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.head()?;
         match self.head() {
@@ -51,8 +49,8 @@ impl Index {
         }
     }
 
-    /// Takes in what came after a line of the journal. Where something of that is
-    /// damaged, what was known before it is in doubt, and all is made again.
+    /// Adds the rows after a row of the journal. If one of them is damaged, earlier records may be
+    /// outdated, and the whole index is rebuilt.
     pub(super) fn follow(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
         let damage = journal.damage(head)?;
         if head > 0 && !damage.is_none() {
@@ -74,7 +72,7 @@ impl Index {
         Ok(())
     }
 
-    /// What was found damaged when the records were last made, if this process did.
+    /// Returns the damage that this process found when it last built the records.
     #[must_use]
     pub(crate) fn damage(&self) -> Damage {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -84,7 +82,7 @@ impl Index {
         self.head().is_some_and(|head| head < line)
     }
 
-    /// The last line of the journal.
+    /// Returns the last row id of the journal.
     fn last(&self) -> Result<i64, FactsError> {
         self.looks.head()
     }

@@ -1,4 +1,4 @@
-//! What may be sent when. It knows no clock: whoever asks says what time it is.
+//! Decides when a request may be sent. It reads no clock: the caller passes the current time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use crate::limits::window::{Need, REQUEST_BURST, TOKEN_BURST, Window, WindowPace};
 use crate::limits::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
-/// Limits, and what counts against them.
+/// The limits, and the requests that count against them.
 #[derive(Debug)]
 pub struct Rates {
-    /// What those who use it ask for now.
+    /// The limits of the members.
     asked: BTreeMap<u64, PerMinute>,
-    /// What the endpoint said last.
+    /// The limits that the endpoint last reported.
     told: PerMinute,
-    /// Until when it asked to wait.
+    /// End of the pause that the endpoint asked for.
     not_before: Option<Instant>,
-    /// The strictest of all.
+    /// The strictest of all limits.
     limits: PerMinute,
     window: Window,
     requests: WindowPace,
@@ -39,13 +39,13 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// One more asks for limits.
+    /// Adds a member with its limits.
     pub fn join(&mut self, member: u64, limits: PerMinute, now: Instant) {
         self.asked.insert(member, limits);
         self.apply(now);
     }
 
-    /// Who joined with this number asks for none any more.
+    /// Removes a member.
     pub fn leave(&mut self, member: u64, now: Instant) {
         self.asked.remove(&member);
         self.apply(now);
@@ -57,7 +57,7 @@ impl Rates {
         self.tokens.set(self.limits.tokens, now);
     }
 
-    /// Whether nobody asks for limits, none are known, and nothing counts.
+    /// Returns whether there are no members, no reported limits and no requests that count.
     pub fn is_idle(&mut self, now: Instant) -> bool {
         self.asked.is_empty()
             && self.told == PerMinute::default()
@@ -65,10 +65,10 @@ impl Rates {
             && self.window.is_empty(now)
     }
 
-    /// Admits a request, by a number that no other one has: from now on it counts.
+    /// Grants a permit to a request, under a unique number. The request counts from now on.
     ///
     /// # Errors
-    /// When it must wait: until when, as far as is known now.
+    /// When the request must wait: the earliest time known so far.
     pub fn admit(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
         let full = self.window.full_until(now, self.limits, need.most);
         let all = [self.not_before, full, self.requests.next(), self.tokens.next()];
@@ -81,29 +81,29 @@ impl Rates {
         Ok(())
     }
 
-    /// A request that was admitted is not sent: it counts no more.
+    /// Returns the permit of a request that is not sent; it no longer counts.
     pub fn cancel(&mut self, id: u64) {
         self.window.cancel(id);
     }
 
-    /// A request that was admitted leaves.
+    /// Marks a request as sent.
     pub fn sent(&mut self, id: u64, now: Instant) {
         self.window.sent(id, now);
     }
 
-    /// A request was answered: what it used.
+    /// Records the tokens that an answered request used.
     pub fn settle(&mut self, id: u64, used: u64, now: Instant) {
         if let Some(likely) = self.window.settle(id, used, now) {
             self.tokens.settle(likely, used);
         }
     }
 
-    /// A request that an earlier process sent counts, and for how long.
+    /// Adds a request of an earlier process that counts for `counts_for`.
     pub fn remember(&mut self, id: u64, tokens: u64, counts: Duration, now: Instant) {
         self.window.remember(id, tokens, now + counts.min(MINUTE + ON_ITS_WAY));
     }
 
-    /// Takes the endpoint's word; whether there is something new in it.
+    /// Applies a rate-limit hint of the endpoint. Returns whether something changed.
     pub fn hear(&mut self, hint: RateLimitHint, now: Instant) -> bool {
         let told = PerMinute {
             requests: hint.limits.requests.or(self.told.requests),
@@ -119,7 +119,7 @@ impl Rates {
         new
     }
 
-    /// What it has heard: the endpoint's limits, and how long nobody is admitted.
+    /// Returns the limits that the endpoint reported, and the remaining pause.
     #[must_use]
     pub fn heard(&self, now: Instant) -> RateLimitHint {
         let wait = self.not_before.map(|until| until.saturating_duration_since(now));

@@ -1,5 +1,5 @@
-//! What was sent lately, as an endpoint counts it: a window of a minute that
-//! slides, and the pace at which it fills.
+//! A sliding window over the last minute, counted as an endpoint counts it, and the pace at which
+//! it fills.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,42 +9,41 @@ use tokio::time::Instant;
 
 use crate::limits::PerMinute;
 
-/// What limits are of.
+/// The period of rate limits.
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// How long a request may be on its way before the endpoint counts it. It counts
-/// here until a minute after its answer, or after this: whichever comes first.
+/// Longest time between sending a request and the endpoint counting it. A request counts until a
+/// minute after its answer, or until a minute after this time, whichever comes first.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
-/// The part of a minute's requests that may go at once, to make up for late
-/// wake-ups.
+/// A burst of 1/1000 of a minute's requests is allowed, to make up for late wake-ups.
 pub(super) const REQUEST_BURST: u32 = 1000;
-/// The same for tokens, which come in larger pieces.
+/// The same divisor for tokens, which come in larger units.
 pub(super) const TOKEN_BURST: u32 = 200;
 
-/// Tokens that a request asks for.
+/// Tokens of a request, for a permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
-    /// What it likely takes: it waits until the pace allows so many.
+    /// Expected tokens; the request waits until the pace allows them.
     pub likely: u64,
-    /// The most it may take: so many must have a place in its minute.
+    /// Maximum tokens, which must fit into the request's minute.
     pub most: u64,
 }
 
 impl Need {
-    /// A request that takes exactly so many.
+    /// Creates a need of exactly this many tokens.
     #[must_use]
     pub fn exactly(tokens: u64) -> Self {
         Self { likely: tokens, most: tokens }
     }
 }
 
-/// A request that counts.
+/// A request that counts against the limits.
 #[derive(Debug, Clone, Copy)]
 struct CountedRequest {
-    /// What it was paced for.
+    /// The tokens that the pace was advanced by.
     likely: u64,
-    /// What it counts for.
+    /// The tokens that it counts for.
     tokens: u64,
-    /// When it counts no more; `None` while it has not left.
+    /// When it stops counting; `None` until it is sent.
     leaves: Option<Instant>,
 }
 
@@ -57,9 +56,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// When there is a place for a request, as far as is known now: at once
-    /// (`None`), or not before some moment. A request that is larger than the
-    /// limit goes alone, when nothing else counts.
+    /// Returns the earliest time at which a request fits, as far as known: `None` if it fits now. A
+    /// request larger than the limit is sent alone, when nothing else counts.
     pub(super) fn full_until(
         &mut self,
         now: Instant,
@@ -75,12 +73,12 @@ impl Window {
         (no_place || no_tokens).then(first)
     }
 
-    /// A request is admitted; it counts from now on.
+    /// Adds a request; it counts from now on.
     pub(super) fn enter(&mut self, id: u64, need: Need) {
         self.put(id, CountedRequest { likely: need.likely, tokens: need.most, leaves: None });
     }
 
-    /// A request that an earlier process sent; it counts until `leaves`.
+    /// Adds a request of an earlier process; it counts until `expires_at`.
     pub(super) fn remember(&mut self, id: u64, tokens: u64, leaves: Instant) {
         self.put(id, CountedRequest { likely: tokens, tokens, leaves: Some(leaves) });
     }
@@ -92,22 +90,21 @@ impl Window {
         self.entries.insert(id, entry);
     }
 
-    /// A request is not sent after all.
+    /// Removes a request that is not sent.
     pub(super) fn cancel(&mut self, id: u64) {
         if self.entries.get(&id).is_some_and(|e| e.leaves.is_none()) {
             self.take(id);
         }
     }
 
-    /// A request leaves.
+    /// Marks a request as sent.
     pub(super) fn sent(&mut self, id: u64, now: Instant) {
         if let Some(entry) = self.take(id) {
             self.put(id, CountedRequest { leaves: Some(now + ON_ITS_WAY + MINUTE), ..entry });
         }
     }
 
-    /// A request was answered, and used so many tokens; gives what it was paced
-    /// for.
+    /// Records the tokens that an answered request used. Returns the tokens that it was paced for.
     pub(super) fn settle(&mut self, id: u64, used: u64, now: Instant) -> Option<u64> {
         let entry = self.take(id)?;
         let latest = now + MINUTE;
@@ -131,19 +128,19 @@ impl Window {
         }
     }
 
-    /// Whether nothing counts.
+    /// Returns whether no requests count.
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.forget(now);
         self.entries.is_empty()
     }
 }
 
-/// A rate kept by spreading what is admitted evenly, with a little at once.
+/// Spreads requests evenly over the minute, with a small burst.
 #[derive(Debug, Default)]
 pub(super) struct WindowPace {
     per_minute: Option<u32>,
     parts: u32,
-    /// When the next one is due.
+    /// When the next request is due.
     due: Option<Instant>,
 }
 
@@ -152,7 +149,7 @@ impl WindowPace {
         Self { parts, ..Self::default() }
     }
 
-    /// Goes at another rate from now on: what is owed takes as much longer.
+    /// Changes the rate. The remaining wait is scaled accordingly.
     pub(super) fn set(&mut self, per_minute: Option<u32>, now: Instant) {
         let (Some(before), Some(after)) = (self.per_minute, per_minute) else {
             self.per_minute = per_minute;
@@ -166,21 +163,21 @@ impl WindowPace {
         }
     }
 
-    /// When the next one may go.
+    /// Returns the earliest time of the next request.
     pub(super) fn next(&self) -> Option<Instant> {
         let per_minute = self.per_minute?;
         let burst = u64::from((per_minute / self.parts).max(1)) - 1;
         self.due?.checked_sub(self.takes(burst))
     }
 
-    /// So much goes.
+    /// Advances the pace by `n` requests or tokens.
     pub(super) fn go(&mut self, n: u64, now: Instant) {
         if self.per_minute.is_some() {
             self.due = Some(self.due.map_or(now, |due| due.max(now)) + self.takes(n));
         }
     }
 
-    /// It turned out to be more, or less.
+    /// Corrects the pace when a request used more or fewer tokens than expected.
     pub(super) fn settle(&mut self, likely: u64, used: u64) {
         let Some(due) = self.due else { return };
         self.due = if used >= likely {
@@ -190,7 +187,7 @@ impl WindowPace {
         };
     }
 
-    /// How long so much takes: never more than a minute.
+    /// Returns the time that `n` requests or tokens take at this rate, at most a minute.
     fn takes(&self, n: u64) -> Duration {
         let part = self.per_minute.map_or(0.0, |p| n as f64 / f64::from(p.max(1)));
         MINUTE.mul_f64(part.min(1.0))

@@ -1,6 +1,6 @@
-//! A batch that has ended: what it brought is kept, what failed is sent again
-//! as often as the rules say, and then the parcel is closed. Killed on the way,
-//! the same is done again, and what was kept is known.
+//! Collects a finished batch: stores its answers, sends failed requests again within limits, and
+//! closes the batch job. If the process is killed, collecting starts over, and answers that are
+//! stored already are skipped.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,16 +20,16 @@ use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
 
-/// How often a request is sent when its batch expires or fails as a whole.
+/// How often a request is sent if its batch expires or fails as a whole.
 const SENDS: u32 = 2;
-/// How often a file is brought again that came in part.
+/// How often an incomplete file is downloaded again.
 const SHORT: u32 = 8;
-/// How often a request is sent when it fails by itself.
+/// How often a request is sent if it fails by itself.
 const TRIES: u32 = 3;
 
 impl Dispatch<'_, '_> {
-    /// Keeps what a batch that has ended brought, and closes its parcel.
-    /// `others` says whether more batches are under way.
+    /// Stores the answers of a finished batch and closes its batch job. `has_others` states whether
+    /// more batches are in progress.
     pub(super) async fn collect(
         &mut self,
         parcel: &BatchJob,
@@ -61,7 +61,7 @@ impl Dispatch<'_, '_> {
             let path = self.dir.join(format!("{}.{what}.jsonl", parcel.token));
             match self.bring(file, &path, lines_there).await {
                 Ok(()) => {}
-                // Its batch is known: the file was deleted, or has expired.
+                // The batch exists, so the file was deleted or has expired.
                 Err(Stopped::Endpoint(ModelError::Refused { status: 404, .. })) => {
                     deleted.push(what);
                     continue;
@@ -78,7 +78,7 @@ impl Dispatch<'_, '_> {
             let id = &batch.id;
             self.in_doubt(parcel, format!("the endpoint no longer has the output of {id}")).await?;
         }
-        // Whatever has no line at all.
+        // Requests without an output line.
         let unanswered = history().unanswered(parcel.id)?;
         for id in unanswered {
             let Some(request) = history().request(id)? else { continue };
@@ -118,15 +118,14 @@ impl Dispatch<'_, '_> {
                 count_noun(lines.unreadable, "line")
             )));
         }
-        // Whatever ended has made room, unless it never got in.
+        // A finished batch frees capacity at the endpoint, unless it never entered the queue.
         self.holding = fate == Fate::Queued;
         refused.map_or(Ok(()), |error| Err(Stopped::Endpoint(error)))
     }
 
-    /// Brings a file down that has so many lines. One that has fewer was cut off on
-    /// the way, though nobody said so: what was answered and paid for must not be
-    /// taken for unanswered. One that comes with fewer again, and as long as before,
-    /// is as it is.
+    /// Downloads a file with `lines` lines. A file with fewer lines was truncated without an error,
+    /// and must be downloaded again: otherwise paid answers would be lost. If it has the same
+    /// length as before, it is accepted as it is.
     async fn bring(&self, file: &str, path: &Path, lines: u64) -> Result<(), Stopped> {
         let disk = |error| FactsError::File { path: path.to_owned(), error };
         let mut lengths = HashSet::new();
@@ -147,16 +146,16 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// A batch that the endpoint does not know any more. Its cells are missing, and
-    /// may be asked for again.
+    /// Closes a batch job that the endpoint no longer knows. Its cells are missing and may be asked
+    /// for again.
     pub(super) async fn lost(&self, parcel: &BatchJob, batch: &str) -> Result<(), Stopped> {
         self.in_doubt(parcel, format!("the endpoint no longer knows {batch}")).await?;
         self.facts().history().close(parcel.id, "lost")?;
         Ok(())
     }
 
-    /// What has no answer of a batch may have been answered and billed: each of its
-    /// requests counts at its worst.
+    /// Counts every unanswered request of a batch at its worst-case cost, because it may have been
+    /// answered and billed.
     async fn in_doubt(&self, parcel: &BatchJob, why: String) -> Result<(), Stopped> {
         let unanswered = self.facts().history().unanswered(parcel.id)?;
         for id in unanswered {
@@ -179,7 +178,7 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// A request has failed for good: its cells say why.
+    /// Stores the permanent failure of a request in its cells.
     async fn give_up(
         &self,
         request: &BatchedRequest,
@@ -194,7 +193,7 @@ impl Dispatch<'_, '_> {
         context.keep_failure(&cut(request), record, state, why, Some(request.id)).await
     }
 
-    /// The record of a request that was sent.
+    /// Returns the completion record of a request that was sent.
     fn record(&self, request: &BatchedRequest) -> Result<Completion, Stopped> {
         let context = self.readers.get(request.form, request.run)?;
         let cut = cut(request);
@@ -204,16 +203,16 @@ impl Dispatch<'_, '_> {
     }
 }
 
-/// What becomes of the requests of a batch that have no answer.
+/// Policy for the requests of a batch without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// They are sent again, so often in all; then they have failed.
+    /// They are sent again, up to this number of times in total; then they fail.
     Again(u32),
-    /// They are sent again, once; then the run must stop.
+    /// They are sent again once; then the run stops.
     Mended,
-    /// They are sent again when there is room at the endpoint.
+    /// They are sent again when the endpoint has capacity.
     Queued,
-    /// They are left to the next run.
+    /// They are left for the next run.
     Left,
 }
 
@@ -221,9 +220,9 @@ impl Fate {
     fn of(batch: &Batch, others: bool) -> Self {
         let code = batch.error.as_ref().map(|(code, _)| code.as_str());
         match batch.status.as_str() {
-            // Somebody wanted them not to be answered.
+            // Someone cancelled the batch.
             "cancelled" => Self::Left,
-            // More tokens are queued at the endpoint than it allows.
+            // The endpoint's limit of queued tokens is exceeded.
             "failed" if code == Some("token_limit_exceeded") && others => Self::Queued,
             "failed" => Self::Mended,
             "expired" => Self::Again(SENDS),
@@ -232,14 +231,14 @@ impl Fate {
     }
 }
 
-/// What is done with the requests of a batch that have no answer.
+/// Handles the requests of a batch without an answer.
 struct Rest<'r, 'f> {
     readers: &'r Readers<'f>,
-    /// Whose queue takes what is to be asked again.
+    /// The run whose queue receives the requests to retry.
     run: RunId,
     endpoint: &'r Endpoint,
     fate: Fate,
-    /// Whether the batch has answers, so that it is the rows that fail.
+    /// Whether the batch has any answers, so that a failure is due to the rows.
     answers: bool,
     status: &'r str,
     given_up: Vec<(i64, State, String)>,
@@ -256,7 +255,8 @@ impl UnansweredSink for Rest<'_, '_> {
         let history = || self.readers.facts.history();
         let context = self.readers.get(request.form, request.run)?;
         let cut = cut(&request);
-        // Billed by nobody and asked without `response_format` from here on.
+        // A rejected request is not billed. If the endpoint rejected `response_format`, later
+        // requests leave it out.
         let error = match error {
             ModelError::Refused { .. } => self.endpoint.understood(&context.prompt(&cut).1, error),
             error => error,
@@ -273,7 +273,7 @@ impl UnansweredSink for Rest<'_, '_> {
             (ModelError::Passing { .. }, Fate::Queued) => {
                 history().send_again(request.id, self.run, false)?;
             }
-            // By itself, while others are answered: it fails for its rows.
+            // It failed by itself while others were answered, so its rows are at fault.
             (ModelError::Passing { .. }, Fate::Again(TRIES))
                 if request.sent >= TRIES && self.answers && cut.gaps.len() > 1 =>
             {
@@ -290,7 +290,7 @@ impl UnansweredSink for Rest<'_, '_> {
                 history().drop_request(request.id)?;
             }
             (ModelError::Passing { .. }, _) => history().send_again(request.id, self.run, true)?,
-            // As live: it refuses all requests like this one.
+            // As for live requests: the endpoint rejects all requests like this one.
             (error @ ModelError::Filtered(_), _) => {
                 self.given_up.push((request.id, State::Refused, error.to_string()));
             }
@@ -319,7 +319,7 @@ impl UnansweredSink for Rest<'_, '_> {
     }
 }
 
-/// Puts rows that are to be asked about again in the queue.
+/// Queues rows that must be asked again.
 fn again(
     readers: &Readers<'_>,
     run: RunId,

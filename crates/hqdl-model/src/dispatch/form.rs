@@ -1,6 +1,6 @@
-//! What a request's prompt and answer hang on, written down with it, so that
-//! an answer that comes a day later is read as it was asked for, whatever has
-//! become of the spec by then.
+//! Request templates: everything that a batch request's prompt and answer depend on, stored with
+//! the request. An answer that arrives a day later is parsed as it was asked, even if the spec has
+//! changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,32 +14,32 @@ use hqdl_facts::{BatchedRequest, Facts, FactsError, RunId, Wanted};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Reuse, SERVICE_TIER};
 use hqdl_values::usage::ColumnUsage;
 
-/// What prompts and answers of an expansion hang on.
+/// The data that an expansion's prompts and answers depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Form {
     /// The expansion, without its sources.
     pub expansion: Expansion,
-    /// The form of the answers.
+    /// The format of the answers.
     pub format: Format,
-    /// The model, as facts know it.
+    /// The name that facts are stored under.
     pub model: String,
-    /// Whose facts may be reused.
+    /// Which models' facts may be reused.
     pub reuse: Reuse,
-    /// What a request of a batch costs, in USD per million tokens.
+    /// The batch price in USD per million tokens.
     pub price: Option<PriceTable>,
-    /// The most tokens an answer may have.
+    /// Maximum number of tokens of an answer.
     pub max_output: u64,
-    /// Further fields of a request's body.
+    /// Additional fields of the request body.
     #[serde(default, skip_serializing_if = "ModelParameters::is_empty")]
     pub parameters: ModelParameters,
 }
 
 impl Form {
-    /// What the cells of an expansion are asked with in batch jobs.
+    /// Creates the template for an expansion's cells in batch jobs.
     #[must_use]
     pub fn of(expansion: &Expansion, choice: ModelChoice) -> Self {
         let mut parameters = choice.parameters;
-        // A batch is a tier of its own.
+        // A batch is a service tier of its own.
         parameters.remove(SERVICE_TIER);
         Self {
             expansion: expansion.clone(),
@@ -52,7 +52,7 @@ impl Form {
         }
     }
 
-    /// Whom they were asked of.
+    /// Returns the expansion and the model choice that it was asked with.
     fn into_choice(self) -> (Expansion, ModelChoice) {
         let choice = ModelChoice {
             tokenizer: self.model.clone(),
@@ -70,33 +70,33 @@ impl Form {
     }
 }
 
-/// What one column used: its expansion, its name, and how much.
+/// Usage of a column: expansion, column name and usage.
 pub type ColumnUsed = (String, String, ColumnUsage);
 
-/// Who reads the answers: a context for each form, made when it is needed.
+/// Parsers of batch answers: one context per request template, created on first use.
 pub struct Readers<'f> {
-    /// Where answers are kept.
+    /// The facts that answers are stored in.
     pub facts: &'f Facts,
-    /// Who is, or was, asked.
+    /// The model of the requests.
     pub model: Arc<dyn Model>,
-    /// Who is told.
+    /// The event listener and the usage.
     pub events: Events,
-    /// The run that answers are kept under; `None` is the one that asked.
+    /// The run that answers are stored under; `None` means the run that asked.
     pub run: Option<RunId>,
     made: Mutex<HashMap<(i64, RunId), Arc<Context>>>,
 }
 
 impl<'f> Readers<'f> {
-    /// Readers that keep answers in some facts.
+    /// Creates parsers that store answers in `facts`.
     #[must_use]
     pub fn new(facts: &'f Facts, model: Arc<dyn Model>, events: Events) -> Self {
         Self { facts, model, events, run: None, made: Mutex::default() }
     }
 
-    /// The context of a form, for answers of some run.
+    /// Returns the context of a request template, for answers of a run.
     ///
     /// # Errors
-    /// [`FactsError`] when the journal does not know the form.
+    /// [`FactsError`] if the journal does not have the template.
     pub fn get(&self, form: i64, run: RunId) -> Result<Arc<Context>, FactsError> {
         let run = self.run.unwrap_or(run);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl<'f> Readers<'f> {
         Ok(context)
     }
 
-    /// What the columns used of which answers were read.
+    /// Returns the usage of the columns whose answers were parsed.
     #[must_use]
     pub fn used(&self) -> Vec<ColumnUsed> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl<'f> Readers<'f> {
     }
 }
 
-/// The rows and columns that a request asks for.
+/// Returns the rows and columns that a request asks for.
 #[must_use]
 pub fn cut(request: &BatchedRequest) -> RowBatch {
     let gap = |(entity, row): &(_, _)| MissingRow {
@@ -146,8 +146,8 @@ pub fn cut(request: &BatchedRequest) -> RowBatch {
     }
 }
 
-/// A request that asks for rows and columns of a form; `attempt` counts how
-/// often its rows were asked about, this time included.
+/// Creates a request for the rows and columns of a batch. `attempt` is the number of attempts at
+/// its rows, including this one.
 #[must_use]
 pub fn request(form: i64, wanted: &Wanted, cut: RowBatch, attempt: u32) -> BatchedRequest {
     BatchedRequest {

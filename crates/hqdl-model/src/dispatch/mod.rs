@@ -1,20 +1,19 @@
-//! Requests sent together through the Batch API, which answers within a day
-//! and bills half: packed, uploaded, asked for, looked at, collected.
+//! Requests that are sent together through the Batch API, which answers within a day at half the
+//! price: packed, uploaded, submitted, polled and collected.
 //!
-//! One such batch is a *parcel* here. Every step is in the journal before the
-//! next one ([`hqdl_facts::batch_jobs`]), so a run that is killed anywhere is
-//! gone on with by the next one:
+//! Every step of a *batch job* is in the journal before the next one starts
+//! ([`hqdl_facts::batch_jobs`]), so the next run can resume a run that was killed:
 //!
-//! * before the batch was asked for, nothing was asked: the parcel is
-//!   forgotten, its cells are missing, and an upload is found again by its name;
-//! * when the batch was being asked for, it is looked up by the token in its
-//!   metadata, and only when there is none is the parcel forgotten;
-//! * afterwards it is looked at, and what it brings is kept; each answer is
-//!   settled in the transaction that keeps it, so none is taken twice.
+//! * Before the batch was requested, nothing was asked. The job is deleted and its cells are
+//!   missing. An upload is found again by its name.
+//! * If creation of the batch was requested but not confirmed, the batch is looked up by the token
+//!   in its metadata. The job is deleted only if there is none.
+//! * After that, the batch is polled and its results are stored. Each answer is settled in the
+//!   transaction that stores it, so no answer is stored twice.
 //!
-//! A budget is held back for the worst case of every request that is under way,
-//! from before the batch is asked for until its answer is kept. What the budget
-//! does not cover waits until batches under way have settled.
+//! The worst-case cost of every request is reserved from before the batch is requested until its
+//! answer is stored. Requests that the budget does not cover wait until batches in progress are
+//! settled.
 
 mod collect;
 pub mod form;
@@ -40,15 +39,15 @@ use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::Spent;
 
-/// The first pause between two looks at a batch; it grows up to the spec's.
+/// First interval between two polls of a batch; it grows up to the spec's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// How much longer each pause is than the one before.
+/// Factor by which the poll interval grows.
 const GROWTH: f64 = 1.5;
 
-/// Looks in a row that may fail before the endpoint is taken to be gone.
+/// Number of failed polls in a row after which the endpoint counts as gone.
 const MISSED: u32 = 20;
 
-/// Sends what waits, and collects what comes.
+/// Sends queued batch requests and collects their results.
 pub struct Dispatch<'d, 'f> {
     readers: Readers<'f>,
     endpoint: &'d Endpoint,
@@ -58,40 +57,40 @@ pub struct Dispatch<'d, 'f> {
     dir: PathBuf,
     interrupt: watch::Receiver<bool>,
     unsent: Unsent,
-    /// The endpoint has no room: nothing more goes out until something ended.
+    /// Whether the endpoint has no capacity: nothing more is sent until a batch finishes.
     holding: bool,
 }
 
 impl Drop for Dispatch<'_, '_> {
     fn drop(&mut self) {
-        // Unless something is in it.
+        // This fails if the directory is not empty, as intended.
         let _ = std::fs::remove_dir(&self.dir);
     }
 }
 
-/// What a run of batches is about.
+/// Options of a batch run.
 pub struct Errands<'d> {
-    /// Who is asked.
+    /// The endpoint to ask.
     pub endpoint: &'d Endpoint,
-    /// What may be used.
+    /// Budgets and batch limits.
     pub limits: Limits,
     /// The run.
     pub run: RunId,
     /// The spec's full path.
     pub spec: String,
-    /// Where files are for as long as they are needed, in a directory a run.
+    /// Directory for temporary files; each run has a subdirectory.
     pub dir: PathBuf,
-    /// Becomes true when the user wants the run to end.
+    /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
-    /// What [`Dispatch::recover`] found of uploads before a kill.
+    /// Uploads of a killed run that [`Dispatch::recover`] found.
     pub unsent: Unsent,
 }
 
-/// Tokens of parcels that were never sent, with what is uploaded of them.
+/// Tokens of batch jobs that were never submitted, with the id of their uploaded file.
 pub type Unsent = HashMap<String, Option<String>>;
 
 impl<'d, 'f> Dispatch<'d, 'f> {
-    /// Prepares to send; sends nothing.
+    /// Prepares a batch run; sends nothing.
     #[must_use]
     pub fn new(readers: Readers<'f>, errands: Errands<'d>) -> Self {
         let Errands { endpoint, limits, run, spec, dir, interrupt, unsent } = errands;
@@ -99,9 +98,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Self { readers, endpoint, limits, run, spec, dir, interrupt, unsent, holding: false }
     }
 
-    /// Goes on where an earlier run was ended: what was never sent is forgotten,
-    /// what was is looked at once, and kept when it has ended. Gives what was
-    /// uploaded and never sent.
+    /// Resumes an interrupted run: discards unsent jobs, polls sent ones once and collects those
+    /// that finished. Returns files that were uploaded but never submitted.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -132,12 +130,12 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.begin(&parcel)?;
             self.look(&parcel, false).await?;
         }
-        // What is to be asked again is missing, and is asked with all that is.
+        // Rows to ask again are missing, and are asked with all other missing rows.
         self.facts().history().forget_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
 
-    /// Removes the files of runs that are over.
+    /// Deletes the files of finished runs.
     fn tidy(&self) -> Result<(), FactsError> {
         let all = self.dir.parent().map(std::fs::read_dir);
         let Some(Ok(all)) = all else { return Ok(()) };
@@ -151,12 +149,11 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(())
     }
 
-    /// Sends everything that waits and collects it, round by round, until
-    /// nothing waits and nothing is under way.
+    /// Sends all queued requests and collects the results, until the queue is empty and no batch is
+    /// in progress.
     ///
     /// # Errors
-    /// [`Stopped`]; what is under way then stays with the endpoint, and the next
-    /// run collects it.
+    /// [`Stopped`]. Batches in progress stay at the endpoint, and the next run collects them.
     pub async fn run(&mut self) -> Result<(), Stopped> {
         let mut pause = self.first_pause();
         let mut missed = 0;
@@ -167,14 +164,14 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 return Err(self.left()?);
             }
             if open.is_empty() {
-                // What was found, and is not needed, of uploads before a kill.
+                // Uploads of a killed run that are not needed.
                 for file in std::mem::take(&mut self.unsent).into_values().flatten() {
                     self.endpoint.delete_file(&file).await;
                 }
                 match beyond {
                     Some(beyond) => return Err(Stopped::Endpoint(ModelError::Budget(beyond))),
                     None if self.facts().history().waiting(self.run)? == 0 => return Ok(()),
-                    // Nobody is left to wait for.
+                    // No batch is left that could free capacity.
                     None => self.holding = false,
                 }
                 continue;
@@ -193,7 +190,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                         ended += usize::from(has_ended);
                         missed = 0;
                     }
-                    // A day is long; the batch goes on without us.
+                    // A batch takes up to a day, and continues at the endpoint despite a failed
+                    // poll.
                     Err(Stopped::Gone(why)) if missed < MISSED => {
                         if missed == 0 {
                             let why = format!("checking a batch failed; hqdl retries: {why}");
@@ -212,11 +210,11 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         }
     }
 
-    /// Packs everything that waits into files for somebody else to send; gives
-    /// each with its requests and the most it may cost.
+    /// Packs all queued requests into files that the user sends. Returns each file with its number
+    /// of requests and its worst-case cost.
     ///
     /// # Errors
-    /// [`Stopped`] when a file cannot be written.
+    /// [`Stopped`] if a file cannot be written.
     pub fn export(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, Spent)>, Stopped> {
         let packer = Packer { dir, stage: Stage::Exported, ..self.packer() };
         let mut files = Vec::new();
@@ -226,7 +224,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(files)
     }
 
-    /// What the columns used of which answers came.
+    /// Returns the usage of the columns whose answers arrived.
     #[must_use]
     pub fn used(&self) -> Vec<ColumnUsed> {
         self.readers.used()
@@ -253,7 +251,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         }
     }
 
-    /// Sends what waits, as far as budget and endpoint allow.
+    /// Sends queued requests, as far as the budget and the endpoint allow.
     async fn send_all(&mut self) -> Result<Option<Reached>, Stopped> {
         while !self.holding && !*self.interrupt.borrow() {
             let purse = self.purse()?;
@@ -266,26 +264,26 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(None)
     }
 
-    /// What may still be spent, from the journal alone.
+    /// Returns the budget that is left, from the journal alone.
     fn purse(&self) -> Result<Purse, FactsError> {
         let (caps, committed) = allowance(self.facts().history(), &self.limits, Some(self.run))?;
         Ok(Purse { caps, committed })
     }
 
-    /// The parcels that this endpoint works on.
+    /// Returns the batch jobs that this endpoint is processing.
     fn open(&self) -> Result<Vec<BatchJob>, FactsError> {
         let mut open = self.facts().history().parcels_under_way(&self.spec)?;
         open.retain(|p| p.endpoint == self.endpoint.base() && p.batch.is_some());
         Ok(open)
     }
 
-    /// Looks at a batch once; true when it had ended and was collected.
+    /// Polls a batch once. Returns true if it had finished and was collected.
     async fn look(&mut self, parcel: &BatchJob, others: bool) -> Result<bool, Stopped> {
         let Some(id) = &parcel.batch else { return Ok(false) };
         let batch = match self.endpoint.batch(id).await {
             Ok(batch) => batch,
             Err(ModelError::Refused { status: 404, message }) => {
-                // Unless it is the endpoint itself that is not there.
+                // The endpoint itself may be missing, instead of the batch.
                 if self.endpoint.find_batch(&parcel.token).await.map_err(stopped)?.is_some() {
                     return Err(stopped(ModelError::Refused { status: 404, message }));
                 }
@@ -308,7 +306,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(batch.has_ended())
     }
 
-    /// Tells of a parcel from an earlier run.
+    /// Reports a batch job of an earlier run.
     fn begin(&self, parcel: &BatchJob) -> Result<(), FactsError> {
         let cells = self.facts().history().cells_of(parcel.id)?;
         for (form, cells) in cells {

@@ -1,5 +1,5 @@
-//! Requests that wait, packed into a parcel: a file of one line a request,
-//! within what the endpoint takes and what the budget covers.
+//! Packs queued requests into a batch job: a file with one line per request, within the limits of
+//! the endpoint and of the budget.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -14,12 +14,12 @@ use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
 use hqdl_values::usage::Spent;
 
-/// What may be spent, and what is spent or held back already.
+/// The budget of a batch job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Purse {
     /// The caps.
     pub caps: Caps,
-    /// What is gone, and the worst case of what is under way.
+    /// The cost so far, including the worst-case cost of requests in flight.
     pub committed: Spent,
 }
 
@@ -32,7 +32,7 @@ impl Purse {
     }
 }
 
-/// Where and for whom parcels are packed.
+/// Settings for packing batch jobs.
 pub(super) struct Packer<'p, 'f> {
     pub readers: &'p Readers<'f>,
     pub endpoint: &'p Endpoint,
@@ -40,25 +40,24 @@ pub(super) struct Packer<'p, 'f> {
     pub run: RunId,
     pub spec: &'p str,
     pub dir: &'p Path,
-    /// What the files are called before their token.
+    /// Prefix of the file names, before the token.
     pub prefix: &'p str,
-    /// [`Stage::Written`], or [`Stage::Exported`] for files that somebody else sends.
+    /// [`Stage::Written`], or [`Stage::Exported`] for files that the user sends.
     pub stage: Stage,
 }
 
-/// What [`Packer::pack`] made.
+/// Result of [`Packer::pack`].
 pub(super) enum Made {
-    /// A parcel and its file.
+    /// A batch job, its file and its worst-case cost.
     BatchJob(BatchJob, PathBuf, Spent),
-    /// Nothing waits.
+    /// The queue is empty.
     Nothing,
-    /// What waits is more than the budget covers.
+    /// The budget does not cover the next request.
     Beyond(Reached),
 }
 
 impl Packer<'_, '_> {
-    /// Packs as many of the requests that wait as a parcel may hold and the
-    /// purse covers.
+    /// Packs as many queued requests as fit into a batch job and the budget.
     pub(super) fn pack(&self, purse: &Purse) -> Result<Made, Stopped> {
         let facts = self.readers.facts;
         let file = |path: &Path| {
@@ -81,7 +80,7 @@ impl Packer<'_, '_> {
             if !purse.covers(worst, next) {
                 let spent = purse.committed;
                 beyond = Some(Reached { caps: purse.caps, spent, next });
-                // As much of it as there is room for.
+                // Take as many of its rows as the budget covers.
                 let mut rows = request.rows.len();
                 while rows > 1 && !purse.covers(worst, next) {
                     rows /= 2;
@@ -93,7 +92,7 @@ impl Packer<'_, '_> {
                 facts.history().split(self.run, &mut request, rows)?;
             }
             let custom_id = prompt.hash();
-            // A row asked about alone again: the same words, so the next parcel.
+            // A row that is asked alone again has the same prompt, so it goes into the next job.
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
@@ -129,7 +128,7 @@ impl Packer<'_, '_> {
             batch: None,
             file: exported.then(|| full.to_string_lossy().into_owned()),
         };
-        // Before there is a file that somebody might send.
+        // Commit the job before its file exists, because the user might send the file.
         parcel.id = facts.history().pack(&parcel, &made)?;
         if let Err(error) = std::fs::rename(&part, &path) {
             facts.history().forget_parcel(parcel.id)?;
@@ -138,17 +137,17 @@ impl Packer<'_, '_> {
         Ok(Made::BatchJob(parcel, path, worst))
     }
 
-    /// What a file is called until it is whole: no other cache or spec writes one of
-    /// that name.
+    /// Returns the name of a file until it is complete. The name is unique to this journal and
+    /// spec.
     fn part(&self) -> Result<String, Stopped> {
         let journal = self.readers.facts.history().id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
 
-    /// What a parcel is found by: the same for the same requests of the same
-    /// run, so that what was uploaded just before a kill is found again, and
-    /// another one whenever they are sent again.
+    /// Returns the token of a batch job. Packing the same requests of the same run again gives the
+    /// same token, so that an upload is found after a kill. Sending them again gives a different
+    /// one.
     fn token(&self, made: &[BatchRequest]) -> Result<String, Stopped> {
         let history = self.readers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
@@ -162,7 +161,7 @@ impl Packer<'_, '_> {
     }
 }
 
-/// Returns the prompt for the first rows of a request, and the most it may cost.
+/// Returns the prompt for the first `rows` rows of a request, and its worst-case cost.
 fn worst_case(context: &Context, request: &BatchedRequest, rows: usize) -> (Prompt, Spent) {
     let mut cut = cut(request);
     cut.gaps.truncate(rows);

@@ -1,4 +1,4 @@
-//! Output lines of a batch, read into facts the way live answers are.
+//! Parses the output lines of a batch into facts, in the same way as live answers.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -13,48 +13,48 @@ use crate::plan::RowBatch;
 use crate::{ModelError, Reply, openai};
 use hqdl_facts::{BatchedRequest, FactsError, KnownRequest};
 
-/// Answers that are being kept at once: they share a commit.
+/// Number of answers that are stored concurrently; they share a commit.
 const TOGETHER: usize = 64;
-/// The most bytes of a line: one answer with all that is around it.
+/// Maximum length of a line in bytes: one answer with its envelope.
 const LINE: u64 = 16 << 20;
 
-/// The form of an answer that was kept, and what to ask again.
+/// The template id of a stored answer, and the rows to ask again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
-/// What the lines of a file were.
+/// Counts of the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Answers that were kept.
+    /// Answers that were stored.
     pub answered: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Answers to requests that need none any more.
+    /// Answers to requests that are settled already.
     pub known: u64,
-    /// Answers to requests that were never written here.
+    /// Answers to requests that the journal does not know.
     pub unknown: u64,
-    /// Lines that are no output of a batch: how many.
+    /// Lines that are not batch output.
     pub unreadable: u64,
 }
 
-/// What is done with what does not end in an answer.
+/// Handler of requests without an answer.
 pub trait UnansweredSink {
-    /// Rows of a request are to be asked about again.
+    /// Queues rows that must be asked again.
     ///
     /// # Errors
-    /// [`Stopped`] when that cannot be written down.
+    /// [`Stopped`] if that cannot be stored.
     fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped>;
 
-    /// A request failed.
+    /// Handles a failed request.
     ///
     /// # Errors
-    /// [`Stopped`] when that cannot be written down.
+    /// [`Stopped`] if that cannot be stored.
     fn failed(&mut self, request: BatchedRequest, error: ModelError) -> Result<(), Stopped>;
 }
 
-/// How many lines of a file are output lines of a batch.
+/// Counts the batch output lines of a file.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the operating system.
 pub(super) fn count(path: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
@@ -65,11 +65,11 @@ pub(super) fn count(path: &Path) -> std::io::Result<u64> {
 }
 
 impl Readers<'_> {
-    /// Reads a file of output lines (plain or .gz): each answer is kept, once.
-    /// `parcel` says whose lines they are; without one, they may be anyone's.
+    /// Parses a file of output lines (plain or .gz) and stores each answer once. `batch_job` is the
+    /// batch job of the lines; without it, they may belong to any job.
     ///
     /// # Errors
-    /// [`Stopped`] when the file cannot be read or an answer not kept.
+    /// [`Stopped`] if the file cannot be read or an answer cannot be stored.
     pub async fn read_file(
         &self,
         path: &Path,
@@ -88,7 +88,7 @@ impl Readers<'_> {
         let mut tasks = JoinSet::new();
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
-        // An answer that cost more than it could: the others are paid for, and kept.
+        // An answer with implausible usage; the other answers are paid for, so store them first.
         let mut beyond = None;
         while next_line(&mut reader, &mut line).map_err(disk)? {
             if line.trim_ascii().is_empty() {
@@ -101,7 +101,7 @@ impl Readers<'_> {
             };
             let known = self.facts.history().find_request(&id, parcel)?;
             let request = match known {
-                // Its first answer may still be on its way to the disk.
+                // Its first answer may not be committed yet.
                 KnownRequest::Open(request) if seen.insert(request.id) => request,
                 KnownRequest::Open(_) | KnownRequest::Done => {
                     lines.known += 1;
@@ -115,7 +115,7 @@ impl Readers<'_> {
             match reply {
                 Ok(reply) => {
                     lines.answered += 1;
-                    // Asked elsewhere, the answer itself says when.
+                    // If the user sent the batch, only the answer has the time.
                     let created = json.pointer("/response/body/created").and_then(Json::as_i64);
                     let at = created.filter(|_| parcel.is_none() && self.run.is_some());
                     while tasks.len() >= TOGETHER {
@@ -135,7 +135,7 @@ impl Readers<'_> {
         beyond.map_or(Ok(lines), Err)
     }
 
-    /// Waits for one answer to be kept.
+    /// Waits until one answer is stored.
     async fn next(
         &self,
         tasks: &mut JoinSet<Result<KeptAnswer, Stopped>>,
@@ -156,7 +156,7 @@ impl Readers<'_> {
         }
     }
 
-    /// Keeps one answer; gives the form and what to ask again.
+    /// Stores one answer. Returns its template id and the rows to ask again.
     fn task(
         &self,
         request: BatchedRequest,
@@ -197,8 +197,8 @@ impl Readers<'_> {
     }
 }
 
-/// Reads a line, without its end; one that is too long is left out, and comes as
-/// what is no JSON. False at the end.
+/// Reads a line without its end. A line that is too long is skipped and becomes invalid JSON.
+/// Returns false at the end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     if reader.by_ref().take(LINE).read_until(b'\n', line)? == 0 {

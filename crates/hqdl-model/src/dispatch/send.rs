@@ -1,5 +1,5 @@
-//! A parcel on its way to the endpoint: uploaded, asked for, and never asked
-//! for twice, whenever the process is killed or the line breaks.
+//! Sends a batch job to the endpoint: uploads its file and creates the batch, never twice, even if
+//! the process is killed or the connection breaks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::generate::{Event, Stopped};
 use hqdl_facts::{BatchJob, Stage};
 use hqdl_values::usage::Spent;
 
-/// How often a batch is asked for when it is in doubt whether there is one.
+/// How often creation of a batch is requested while it is unconfirmed.
 const TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
@@ -22,7 +22,7 @@ impl Dispatch<'_, '_> {
     pub(super) async fn send(&mut self, parcel: &mut BatchJob, path: &Path) -> Result<(), Stopped> {
         let file = match self.upload(parcel, path).await {
             Ok(Some(file)) => file,
-            // Interrupted: nothing was asked for.
+            // Interrupted before the batch was requested.
             Ok(None) => return Ok(()),
             Err(error) => {
                 self.facts().history().forget_parcel(parcel.id)?;
@@ -30,11 +30,11 @@ impl Dispatch<'_, '_> {
             }
         };
         self.facts().history().uploaded(parcel.id, &file)?;
-        // From here on there may be a batch.
+        // From here on, the batch may exist.
         let of_day = self.limits.budget_usd_per_day;
         let beyond = self.facts().history().creating(parcel.id, of_day)?;
         if let Some(gone) = beyond {
-            // Others have spent it since this was packed.
+            // Other runs have spent the budget since this job was packed.
             let next = self.facts().history().worst_of(parcel.id)?;
             self.facts().history().forget_parcel(parcel.id)?;
             self.endpoint.delete_file(&file).await;
@@ -54,7 +54,7 @@ impl Dispatch<'_, '_> {
                 Ok(())
             }
             Err(error @ ModelError::Passing { .. }) => Err(stopped(error)),
-            // A clear no: there is no batch.
+            // A definite rejection: the batch does not exist.
             Err(error) => {
                 self.facts().history().forget_parcel(parcel.id)?;
                 self.endpoint.delete_file(&file).await;
@@ -63,7 +63,7 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Notes which batch a parcel is.
+    /// Records the batch of a batch job.
     pub(super) fn opened(&self, parcel: &mut BatchJob, batch: &Batch) -> Result<(), Stopped> {
         self.facts().history().opened(parcel.id, &batch.id)?;
         parcel.batch = Some(batch.id.clone());
@@ -71,19 +71,20 @@ impl Dispatch<'_, '_> {
         Ok(())
     }
 
-    /// The batch of a parcel that was asked for, or not quite, before a kill.
-    /// `None` when there is none: then nothing was asked for.
+    /// Finds the batch of a job that was killed around its creation. `None` means that it was never
+    /// created.
     pub(super) async fn find(&self, parcel: &BatchJob) -> Result<Option<Batch>, ModelError> {
         let found = self.endpoint.find_batch(&parcel.token).await?;
         if found.is_some() {
             return Ok(found);
         }
-        // What was asked for a moment ago may not be on the list yet.
+        // A batch that was created just now may not be listed yet.
         tokio::time::sleep(self.first_pause()).await;
         self.endpoint.find_batch(&parcel.token).await
     }
 
-    /// The file of a parcel at the endpoint: from before a kill, or sent now.
+    /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
+    /// `None` if interrupted.
     async fn upload(
         &mut self,
         parcel: &BatchJob,
@@ -94,7 +95,7 @@ impl Dispatch<'_, '_> {
             let size = std::fs::metadata(path).map_or(0, |m| m.len());
             let found = match before {
                 Some(file) => Some(file),
-                // An endpoint that has no such list gets the file again.
+                // If the endpoint cannot list files, upload the file again.
                 None => self.endpoint.find_upload(&name, size).await.unwrap_or_default(),
             };
             if found.is_some() {
@@ -109,7 +110,7 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// Asks for a batch. What is in doubt is looked up before it is asked for
+    /// Creates a batch. If a request is unconfirmed, looks for the batch before it requests it
     /// again.
     async fn create(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
         let mut tries = 1;
@@ -132,14 +133,14 @@ impl Dispatch<'_, '_> {
     }
 }
 
-/// Ends when the user interrupts; never when nobody can.
+/// Completes when the user interrupts; never if the sender is gone.
 pub(super) async fn interrupted(interrupt: &mut tokio::sync::watch::Receiver<bool>) {
     if interrupt.wait_for(|i| *i).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// What an endpoint's failure means for the run.
+/// Converts an endpoint's error to the reason why the run stops.
 pub(super) fn stopped(error: ModelError) -> Stopped {
     match error {
         ModelError::Passing { message, .. } => Stopped::Gone(message),

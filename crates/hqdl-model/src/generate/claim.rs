@@ -1,4 +1,4 @@
-//! Claims of a request's cells: what others are asking is left to them.
+//! Claims the cells of a request; skips cells that other runs have claimed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -8,13 +8,13 @@ use super::{Context, Stopped};
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
 
-/// What of a batch may be asked now.
+/// Result of claiming a batch.
 pub struct Claimed {
-    /// What is to be asked, while this lives.
+    /// The batches to ask for, claimed as long as this value lives.
     pub ours: Vec<RowBatch>,
-    /// What others are asking.
+    /// Rows that other runs have claimed.
     pub(super) elsewhere: Vec<Elsewhere>,
-    /// Cells that others have brought meanwhile.
+    /// Number of cells that other runs have answered in the meantime.
     found: u64,
     _claim: Claim,
 }
@@ -28,9 +28,9 @@ impl Context {
     }
 }
 
-/// Claims the cells of a batch. What others hold is elsewhere; what they have
-/// brought since it was found missing is known, and left out, as is what batches
-/// under way ask for, when this goes on beside them.
+/// Claims the cells of a batch. Cells that other runs hold are returned separately. Cells that were
+/// answered since they were found missing are skipped, and so are those that open batch jobs ask
+/// for if `skip_batched` is true.
 pub async fn claim(
     facts: &Facts,
     wanted: &Wanted,

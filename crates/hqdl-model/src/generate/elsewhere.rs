@@ -1,7 +1,7 @@
-//! Rows that others are asking about. What there is to ask comes before them: several
-//! workers over the same rows pass each other so, and none waits for another's request
-//! while rows are left that nobody asks about. At the end they are looked at, many at
-//! once, and what nobody has brought by then is waited for, and asked.
+//! Rows that other runs have claimed. They are deferred until nothing else is left to ask, so that
+//! several runs over the same rows do not wait for each other's requests. Then they are looked up
+//! in large groups. For rows that are still missing, the run waits until they are released, and
+//! asks for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use std::sync::atomic::Ordering;
 use super::{Context, RequestGate, RowBatch, Settled, Stopped, Todo, settle, stopped};
 use hqdl_facts::{ClaimKey, Found};
 
-/// Batches left at the most, so that memory does not grow with their number.
+/// Maximum number of deferred batches, so that memory does not grow with their number.
 const MOST: usize = 20_000;
-/// Batches looked at at once.
+/// Number of batches that are looked up at once.
 const AT_ONCE: usize = 500;
 
-/// Rows whose cells others are asking for.
+/// Rows with cells that other runs have claimed.
 pub struct Elsewhere {
     pub(super) cut: RowBatch,
-    /// The first of these cells.
+    /// Claim key of the first of these cells.
     pub(super) first: ClaimKey,
-    /// How often they were asked about, the next time included.
+    /// Number of attempts at the rows, including the next one.
     pub(super) attempt: u32,
 }
 
-/// What others are asking about, until it is seen what came of it.
+/// The queue of rows that other runs have claimed.
 #[derive(Default)]
 pub(super) struct Backlog {
     left: VecDeque<Elsewhere>,
-    /// Looked at: nobody has brought them yet.
+    /// Rows that were looked up and are still missing.
     missing: VecDeque<Elsewhere>,
 }
 
-/// What is to be done next about rows that others ask about.
+/// The next step for the deferred rows.
 pub(super) enum Next {
-    /// To look which of them are known by now.
+    /// Look up which of them are known now.
     Look(Vec<Elsewhere>),
-    /// To wait for one, and to ask what is missing then.
+    /// Wait for the claim to be released, then ask for whatever is still missing.
     Wait(Elsewhere),
 }
 
 impl Backlog {
-    /// Rows to come back to.
+    /// Adds rows to look up later.
     pub(super) fn extend(&mut self, more: Vec<Elsewhere>) {
         self.left.extend(more);
     }
 
-    /// Rows that were looked at in vain.
+    /// Adds rows that were looked up and are still missing.
     pub(super) fn extend_missing(&mut self, more: Vec<Elsewhere>) {
         self.missing.extend(more);
     }
@@ -55,12 +55,12 @@ impl Backlog {
         self.left.is_empty() && self.missing.is_empty()
     }
 
-    /// Whether it is time to come back, whatever else there is to ask.
+    /// Returns whether the deferred rows come first, before any other rows.
     pub(super) fn is_full(&self) -> bool {
         self.left.len() >= MOST || !self.missing.is_empty()
     }
 
-    /// What to do next.
+    /// Returns the next step.
     pub(super) fn next(&mut self) -> Option<Next> {
         self.missing.pop_front().map(Next::Wait).or_else(|| {
             let many = self.left.len().min(AT_ONCE);
@@ -69,7 +69,7 @@ impl Backlog {
     }
 }
 
-/// Does what is next.
+/// Executes a step.
 pub(super) async fn come_back(
     context: Arc<Context>,
     next: Next,
@@ -78,7 +78,7 @@ pub(super) async fn come_back(
     match next {
         Next::Look(rows) => context.look(rows).await,
         Next::Wait(Elsewhere { cut, first, attempt }) => {
-            // Nothing is claimed while this waits.
+            // The run holds no claim while it waits.
             tokio::select! {
                 biased;
                 released = context.run.facts.released(&first) => released?,
@@ -90,7 +90,7 @@ pub(super) async fn come_back(
 }
 
 impl Context {
-    /// Looks which rows are known by now, and leaves them out.
+    /// Looks up which rows are known now, and drops them.
     async fn look(&self, rows: Vec<Elsewhere>) -> Result<Settled, Stopped> {
         let gaps = rows.iter().flat_map(|row| &row.cut.gaps);
         let entities: Vec<_> = gaps.map(|gap| &gap.entity).collect();

@@ -1,4 +1,4 @@
-//! What is told of a run while it goes on, and why it stopped.
+//! Events of a run, and the reasons why it stops.
 
 use std::sync::Arc;
 
@@ -9,63 +9,63 @@ use hqdl_facts::FactsError;
 use hqdl_values::cell::Tally;
 use hqdl_values::usage::Usage;
 
-/// What happens while a run goes on.
+/// An event of a run.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// An expansion begins; so many cells are to be asked.
+    /// An expansion starts.
     Begin {
-        /// Its name.
+        /// Name of the expansion.
         expansion: String,
-        /// Cells to be asked.
+        /// Number of cells to ask for.
         cells: u64,
     },
-    /// A request was answered and its facts are safe.
+    /// A request was answered and its facts are stored.
     Kept {
-        /// Cells that ended, by state.
+        /// Finished cells, by state.
         cells: Tally,
-        /// Everything used so far.
+        /// Usage of the run so far.
         usage: Usage,
     },
-    /// A request failed for good; the run goes on without it.
+    /// A request failed permanently; the run continues without it.
     Failed(String),
-    /// A batch is with the endpoint.
+    /// A batch was submitted to the endpoint.
     Submitted {
-        /// The batch, as the endpoint calls it.
+        /// The id of the batch at the endpoint.
         batch: String,
-        /// Requests in it.
+        /// Number of requests in it.
         requests: u64,
     },
-    /// A batch was looked at.
+    /// A batch was polled.
     Polled {
-        /// The batch, as the endpoint calls it.
+        /// The id of the batch at the endpoint.
         batch: String,
-        /// What the endpoint says of it.
+        /// Its status at the endpoint.
         status: String,
-        /// Requests answered.
+        /// Number of answered requests.
         completed: u64,
-        /// Requests that failed.
+        /// Number of failed requests.
         failed: u64,
-        /// Requests in it.
+        /// Number of requests in it.
         requests: u64,
     },
-    /// What a batch brought is kept.
+    /// The results of a batch are stored.
     Collected {
-        /// The batch, as the endpoint calls it.
+        /// The id of the batch at the endpoint.
         batch: String,
-        /// How it ended, as the endpoint says.
+        /// Its final status at the endpoint.
         status: String,
-        /// Requests answered.
+        /// Number of answered requests.
         answered: u64,
-        /// Requests that failed or were never answered.
+        /// Number of requests that failed or have no answer.
         failed: u64,
     },
-    /// Something the user should know.
+    /// A warning for the user.
     Warning(String),
 }
 
 impl Event {
-    /// As an event of `materialize --json`: a stable contract. That adds what is done
-    /// so far to `kept`, which it alone counts.
+    /// Returns the event as JSON for `materialize --json`, a stable contract. That command adds its
+    /// progress to `kept`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         match self {
@@ -94,28 +94,28 @@ impl Event {
     }
 }
 
-/// Who is told.
+/// Callback for events.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// Why a run stopped before its end.
+/// Why a run stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
-    /// The endpoint refuses.
+    /// The endpoint rejects all requests.
     #[error(transparent)]
     Endpoint(#[from] ModelError),
-    /// No request gets an answer, however often it is tried.
+    /// No request gets an answer, even after retries.
     #[error("no request is answered: {0}")]
     Gone(String),
-    /// What was answered cannot be kept.
+    /// The facts cannot be stored.
     #[error(transparent)]
     Facts(#[from] FactsError),
-    /// A request ended in a bug of ours.
+    /// A request ended in a bug of hqdl.
     #[error("internal error while handling a request: {0}")]
     Bug(String),
     /// The user interrupted.
     #[error("interrupted")]
     Interrupted,
-    /// The user interrupted while batches are with the endpoint.
+    /// The user interrupted the run while the endpoint is processing batches.
     #[error("interrupted; the endpoint continues with {}", .0.join(", "))]
     Left(Vec<String>),
 }

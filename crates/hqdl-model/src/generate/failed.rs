@@ -1,4 +1,4 @@
-//! A request that failed as a whole: split, set aside, or given up.
+//! A request that failed as a whole: it is split, deferred or given up.
 
 use super::liveness::Says;
 use super::packing::halves;
@@ -8,19 +8,18 @@ use crate::plan::RowBatch;
 use hqdl_facts::Completion;
 use hqdl_values::cell::State;
 
-/// A request that failed while nothing else was answered.
+/// A deferred request, which failed while no other request was answered.
 pub(super) struct Aside {
     cut: RowBatch,
     attempt: u32,
-    /// Answers there were when it was made.
+    /// Number of answers when it was sent.
     since: u64,
     record: Completion,
     why: String,
 }
 
 impl Context {
-    /// What is made of a request that failed: what to ask now, and what to ask when
-    /// the endpoint answers.
+    /// Handles a failed request. Returns the rows to ask now, and the request if it is deferred.
     pub(super) async fn failed(
         &self,
         todo: Todo,
@@ -35,7 +34,7 @@ impl Context {
             Ok((cuts.into_iter().map(todo).collect(), None))
         };
         match &error {
-            // What a budget does not hold as a whole, it may hold in part.
+            // A part of the request may fit into the budget.
             ModelError::TooLong(_) | ModelError::Budget(_) if !alone => {
                 return again(halves(&cut, attempt));
             }
@@ -57,7 +56,7 @@ impl Context {
                 self.keep_failure(&cut, record, State::Refused, &error.to_string(), None).await?;
                 return Ok((Vec::new(), None));
             }
-            // Nobody is there, so that no row can be at fault.
+            // The endpoint does not exist, so no row can be at fault.
             ModelError::NoConnection { .. } if self.run.liveness.answers() == 0 => {
                 return Err(error.into());
             }
@@ -88,16 +87,15 @@ impl Context {
         Ok((Vec::new(), None))
     }
 
-    /// The pieces of a request that was set aside and may be asked now: the endpoint
-    /// has answered since, or nothing else is left to ask (`last`).
+    /// Returns the parts of a deferred request that can be sent now: the endpoint has answered
+    /// since, or nothing else is left to ask (`is_last`).
     pub(super) fn next_aside(&self, asides: &mut Vec<Aside>, last: bool) -> Option<Vec<Todo>> {
         let answers = self.run.liveness.answers();
         let at = asides.iter().position(|a| last || answers > a.since)?;
         Some(self.pieces(&asides.swap_remove(at)))
     }
 
-    /// The rows of a request that was set aside and is not asked any more have
-    /// failed with it.
+    /// Stores the rows of a deferred request as failed.
     pub(super) async fn give_up(&self, aside: Aside) -> Result<(), Stopped> {
         let Aside { cut, record, why, .. } = aside;
         (self.run.events.listener)(&Event::Failed(why.clone()));
@@ -111,7 +109,7 @@ impl Context {
     }
 }
 
-/// Each row by itself.
+/// Splits a batch into single rows.
 fn singles(cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let rows = cut.gaps.iter().map(|gap| RowBatch { gaps: vec![gap.clone()], ..cut.clone() });
     rows.map(|cut| (cut, attempt)).collect()

@@ -1,5 +1,5 @@
-//! What a batch of rows is asked with: the frame that prompts of the same columns
-//! and the same part of the key share.
+//! The prompt of a row batch, and its frame: the part that is shared by prompts with the same
+//! columns and the same part of the key.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,11 +12,11 @@ use hqdl_prompt::{Prompt, PromptFrame, ShownImage};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
-/// Frames by the part of the key that they show and the columns they ask for.
+/// Prompt frames by the part of the key that they show and the columns that they ask for.
 pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<PromptFrame>>>;
 
 impl Context {
-    /// What a batch of rows is asked with.
+    /// Returns the prompt of a row batch and its frame.
     pub(crate) fn prompt(&self, cut: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
         let frame = self.frame_of(cut);
         let rows: Vec<Cow<'_, Row>> = self.rows(cut);
@@ -28,12 +28,12 @@ impl Context {
         (frame, prompt)
     }
 
-    /// The images of a batch of rows, in order.
+    /// Returns the images of a row batch, in order.
     fn images<'c>(&'c self, cut: &'c RowBatch) -> impl Iterator<Item = &'c Value> {
         cut.gaps.iter().flat_map(|gap| self.expansion.images_of(&gap.row))
     }
 
-    /// An image whose bytes are not read yet.
+    /// Returns an image by name, without its content.
     fn named(&self, image: &Value) -> ShownImage {
         let name = self.expansion.image_files.name(image).to_string();
         ShownImage { name, url: String::new() }
@@ -42,7 +42,7 @@ impl Context {
     /// Reads the images of a prompt.
     ///
     /// # Errors
-    /// Why one cannot be shown, in words.
+    /// A message, if an image cannot be read.
     pub(super) fn show_images(&self, cut: &RowBatch, prompt: &mut Prompt) -> Result<(), String> {
         if cut.gaps.iter().any(|gap| self.expansion.lacks_images(&gap.row)) {
             return Err("its image is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
@@ -51,7 +51,7 @@ impl Context {
         for (shown, image) in prompt.images.iter_mut().zip(self.images(cut)) {
             shown.url = self.expansion.image_files.url(image, &shown.name)?;
         }
-        // Its answers are kept for what the images were when they were looked up.
+        // The answers are stored for the images that were looked up.
         let same = |gap: &MissingRow| self.expansion.entity(&gap.row.key) == gap.entity;
         if prompt.images.is_empty() || cut.gaps.iter().all(same) {
             Ok(())
@@ -60,7 +60,7 @@ impl Context {
         }
     }
 
-    /// The hash of a request as it was made before there were labels.
+    /// Returns the hash that the request had before row labels were introduced.
     fn hash_with_keys(&self, cut: &RowBatch) -> String {
         let expansion = self.expansion.asked_by(first_key(cut));
         let whole = PromptFrame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
@@ -68,7 +68,7 @@ impl Context {
         whole.prompt(rows.iter().map(AsRef::as_ref)).hash()
     }
 
-    /// The frame of that prompt.
+    /// Returns the frame of the batch's prompt.
     pub(crate) fn frame_of(&self, cut: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(cut), self.on_paper(cut));
         let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
@@ -83,7 +83,7 @@ impl Context {
         Arc::clone(frames.entry(of).or_insert_with(make))
     }
 
-    /// The keys that its answer echoes, and the names of their columns.
+    /// Returns the keys that the answer must repeat, and the names of their columns.
     pub(super) fn keys(&self, cut: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
         let rows = self.rows(cut);
         let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
@@ -91,8 +91,8 @@ impl Context {
         (keys, self.expansion.key_shown(first_key(cut)))
     }
 
-    /// The columns that a prompt names: those asked for, or all of the row for
-    /// a model that answers whole rows.
+    /// Returns the columns in the prompt: the requested ones, or all columns of the row if the
+    /// model answers whole rows.
     pub(super) fn on_paper<'c>(&self, cut: &'c RowBatch) -> &'c [usize] {
         if self.endpoint().answers_whole_rows() { &cut.whole } else { &cut.columns }
     }
@@ -102,7 +102,7 @@ impl Context {
     }
 }
 
-/// A key of a batch: all of them have the same part.
+/// Returns the key of the first row; all rows of a batch have the same part of the key.
 fn first_key(cut: &RowBatch) -> &[Value] {
     cut.gaps.first().map_or(&[], |gap| &gap.row.key)
 }

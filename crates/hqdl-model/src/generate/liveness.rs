@@ -1,63 +1,62 @@
-//! Whether the endpoint is there, and what is made of a request that failed as a
-//! whole.
+//! A circuit breaker for the endpoint, and the policy for requests that fail as a whole.
 //!
-//! A request that fails for good while the endpoint answers others fails for its
-//! rows: it is split, until the rows at fault stand alone. While nothing else is
-//! answered, it may be the endpoint that fails: then the request is set aside, and
-//! split when there is an answer, or when nothing else is left to ask. So an
-//! endpoint that is gone is asked [`FAILURES`] whole requests, and after them at
-//! most twice the rows of one request in pieces; one that refuses what the rows
-//! hold is asked about each row once alone, and once in company beyond
-//! [`FAILURES`] splits by halves.
+//! A request that fails permanently while the endpoint answers others fails because of its rows: it
+//! is split until the failing rows are alone. While no other request is answered, the endpoint
+//! itself may be failing. The request is then deferred until an answer arrives or nothing else is
+//! left to ask, and split.
+//!
+//! So an endpoint that is gone receives [`FAILURES`] whole requests, and after them at most twice
+//! the rows of one request in parts. An endpoint that rejects the content of the rows receives each
+//! row alone once, and beyond [`FAILURES`] splits into halves, once with others.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{ModelError, TRIES};
 
-/// Failures one after another, with no answer between, before the endpoint is
-/// taken to be gone. One that took all its time counts twice.
+/// Number of failures in a row, without an answer between them, after which the endpoint counts as
+/// gone. A timeout counts twice.
 const FAILURES: u32 = 8;
-/// How often a piece of a request that failed is tried.
+/// Maximum number of attempts of a part of a failed request.
 const TRIES_OF_PIECES: usize = 4;
-/// How often a request is tried when others failed and none was ever answered.
+/// Maximum number of attempts of a request if others failed and none was ever answered.
 const TRIES_IN_DOUBT: usize = 2;
 
-/// What the endpoint has answered so far, over all requests of a run.
+/// State of the endpoint, over all requests of a run.
 #[derive(Debug, Default)]
 pub struct Liveness(Mutex<LivenessState>);
 
 #[derive(Debug, Default)]
 struct LivenessState {
-    /// Answers so far, a refusal of what a request holds among them.
+    /// Answers so far, including rejections of a request's content.
     answers: u64,
-    /// Failures since the last one, of requests that saw none.
+    /// Consecutive failures since the last answer, of requests that were sent after it.
     failures: u32,
-    /// Refusals of what requests hold since the last completion.
+    /// Rejections of requests' content since the last completion.
     refusals: u32,
-    /// The last failure.
+    /// Message of the last failure.
     why: Option<String>,
 }
 
-/// What a failure says of the endpoint.
+/// State of the endpoint after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// It answers others.
+    /// It answers other requests.
     Alive,
-    /// Maybe it is gone.
+    /// It may be gone.
     Doubtful,
     /// It is gone.
     Gone,
 }
 
 impl Liveness {
-    /// A request was answered.
+    /// Records an answer.
     pub(super) fn answered(&self) {
         let mut state = self.state();
         *state = LivenessState { answers: state.answers + 1, ..LivenessState::default() };
     }
 
-    /// A request was refused for what it holds; true when so many are that halves
-    /// are hardly worth a request.
+    /// Records a rejection of a request's content. Returns true after so many of them that
+    /// splitting into halves is not worthwhile.
     pub(super) fn refused(&self) -> bool {
         let mut state = self.state();
         state.answers += 1;
@@ -66,13 +65,13 @@ impl Liveness {
         state.refusals > FAILURES
     }
 
-    /// Answers so far.
+    /// Number of answers so far.
     pub(super) fn answers(&self) -> u64 {
         self.state().answers
     }
 
-    /// How often a request may be tried; `piece` says that it is one of a request
-    /// that failed.
+    /// Returns the maximum number of attempts of a request; `is_part` means that it is part of a
+    /// failed one.
     pub(super) fn tries(&self, piece: bool) -> usize {
         let state = self.state();
         match piece {
@@ -82,8 +81,8 @@ impl Liveness {
         }
     }
 
-    /// A request failed that was made after so many answers. Of pieces, as many
-    /// more may fail as one request of `rows` rows has.
+    /// Records the failure of a request that was sent after `since_answers` answers. Parts of a
+    /// failed request are allowed two more failures per row of a full request of `rows` rows.
     pub(super) fn failed(&self, error: &ModelError, since: u64, piece: bool, rows: u32) -> Says {
         let mut state = self.state();
         state.why = Some(error.to_string());
@@ -96,7 +95,7 @@ impl Liveness {
         if state.failures >= bound { Says::Gone } else { Says::Doubtful }
     }
 
-    /// The last failure, when there was never an answer.
+    /// Returns the last failure if there was never an answer.
     pub(super) fn never_answered(&self) -> Option<String> {
         let state = self.state();
         state.why.clone().filter(|_| state.answers == 0)

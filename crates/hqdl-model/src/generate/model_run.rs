@@ -1,5 +1,5 @@
-//! One run of asking a model: the one way to ask, for filling tables, for queries
-//! and for batch jobs. What it asks of an expansion is a [`super::Context`].
+//! One run of asking a model, used for tables, queries and batch jobs alike. Its state for one
+//! expansion is a [`super::Context`].
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,54 +16,55 @@ use hqdl_facts::{Facts, FactsError, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
 
-/// Ends of pauses that are no further apart are one.
+/// Pauses whose ends differ by less than this count as the same pause.
 const SAME_PAUSE: Duration = Duration::from_secs(2);
 
-/// What all requests of a run share.
+/// State shared by all requests of a run.
 pub struct ModelRun {
     /// Its id in the history.
     pub id: RunId,
-    /// Who is asked.
+    /// The model to ask.
     pub endpoint: Arc<dyn Model>,
-    /// What may be spent.
+    /// The budget of the run.
     pub budget: Budget,
-    /// Where answers are kept.
+    /// The facts that answers are stored in.
     pub facts: Facts,
-    /// Who is told.
+    /// The event listener and the usage.
     pub events: Events,
-    /// Becomes true when the user wants the run to end.
+    /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
-    /// Whether tokens must be counted before they are sent, for a limit or a budget.
+    /// Whether tokens must be counted before a request is sent, because of a limit or a budget.
     pub counts: bool,
-    /// Requests in flight at once.
+    /// Maximum number of requests in flight.
     pub concurrency: usize,
-    /// Cells that others have brought since they were found missing.
+    /// Number of cells that other runs answered after they were found missing.
     pub found: AtomicU64,
-    /// The models that reason before they answer: their answers may have all there is.
+    /// Names of the models that reason before they answer: their answers may use the whole output
+    /// limit.
     pub reasons: Vec<String>,
-    /// Whether the endpoint is there.
+    /// Circuit breaker of the endpoint.
     pub liveness: Liveness,
-    /// Until when requests wait that the user was told of.
+    /// End of the pause that was last reported to the user.
     pub told_pause: Mutex<Option<Instant>>,
 }
 
-/// Who follows a run: told of each event, with what is used so far.
+/// The listener of a run's events, and the usage so far.
 #[derive(Clone)]
 pub struct Events {
-    /// Who is told.
+    /// Callback for events.
     pub listener: Listener,
-    /// Used so far, over all expansions.
+    /// Usage so far, of all expansions.
     pub usage: Arc<Mutex<Usage>>,
 }
 
 impl Events {
-    /// Nothing is used yet.
+    /// Creates events with a usage of zero.
     #[must_use]
     pub fn of(listener: &Listener) -> Self {
         Self { listener: Arc::clone(listener), usage: Arc::default() }
     }
 
-    /// What is used so far.
+    /// Returns the usage so far.
     #[must_use]
     pub fn usage(&self) -> Usage {
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,10 +72,10 @@ impl Events {
 }
 
 impl ModelRun {
-    /// A run that asks the model of a spec, with what its budget has left.
+    /// Creates a run that asks the models of a spec, with what its budget has left.
     ///
     /// # Errors
-    /// [`FactsError`] when the history cannot say what is spent.
+    /// [`FactsError`] if the spending cannot be read from the history.
     pub fn of(
         spec: &Spec,
         endpoint: Arc<dyn Model>,
@@ -94,19 +95,19 @@ impl ModelRun {
         })
     }
 
-    /// A run that asks nothing: it reads what batch jobs were answered.
+    /// Creates a run that sends no requests: it parses the answers of batch jobs.
     #[must_use]
     pub fn of_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: RunId, events: Events) -> Self {
         Self {
             reasons: Vec::new(),
             id,
             endpoint,
-            // Whether a parcel fits a budget is decided when it is packed.
+            // The budget is checked when the batch job is packed.
             budget: Budget::default(),
             facts: facts.clone(),
             events,
             interrupt: watch::channel(false).1,
-            // Another run may have a budget that this one has not.
+            // Another run may have a budget even if this one has none.
             counts: true,
             concurrency: 1,
             found: AtomicU64::default(),
@@ -115,7 +116,7 @@ impl ModelRun {
         }
     }
 
-    /// Tells the user until when requests to a model wait, once for each such time.
+    /// Reports a pause of a model's requests to the user, once per pause.
     pub fn tell_pause(&self, model: &str, pause: Duration) {
         let until = Instant::now() + pause;
         {

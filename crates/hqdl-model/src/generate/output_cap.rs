@@ -1,5 +1,5 @@
-//! The cap on an answer: what is planned for its rows, times a factor that follows
-//! what answers take.
+//! The cap on an answer's length: the planned length for its rows, times a factor that adapts to
+//! the actual answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,30 +9,30 @@ use tracing::info;
 use crate::Tokens;
 use hqdl_prompt::{Prompt, answer_part};
 
-/// How much longer than the longest answer of late one may be.
+/// How much longer than the longest recent answer the next one may be.
 const HEADROOM: f64 = 1.5;
-/// How much of the way the factor goes back after an answer that needed less.
+/// Share of the excess that the factor drops after an answer that needed less.
 const BACK: f64 = 0.1;
-/// The part of its cap from which an answer that was cut is taken to have been cut
-/// by it, and not by the end of the model's context.
+/// An answer is attributed to its cap if it used at least this share of it. A shorter truncated
+/// answer reached the end of the model's context.
 const AT_CAP: f64 = 0.9;
 
-/// A factor on what is planned for a request's answer; never below 1.
+/// A factor on the planned length of an answer; never below 1.
 #[derive(Debug)]
 pub struct OutputCap {
     factor: Mutex<f64>,
-    /// Whether the model reasons first, of which the rows tell nothing: then an answer
-    /// has no cap but the model's own.
+    /// Whether the model reasons first. The length of reasoning does not depend on the rows, so
+    /// only the model's own limit applies.
     reasons: AtomicBool,
 }
 
 impl OutputCap {
-    /// The cap on answers of a model that reasons, or does not.
+    /// Creates the cap for a model that reasons, or does not.
     pub(super) fn of_model(reasons: bool) -> Self {
         Self { factor: Mutex::new(1.0), reasons: reasons.into() }
     }
 
-    /// The most tokens that an answer may have.
+    /// Returns the maximum number of tokens of an answer.
     pub(super) fn of(&self, planned: u64) -> u64 {
         if self.reasons.load(Ordering::Relaxed) {
             return u64::MAX;
@@ -40,7 +40,7 @@ impl OutputCap {
         (planned as f64 * *self.factor()).ceil() as u64
     }
 
-    /// Learns from an answer that ended by itself.
+    /// Adapts the factor to a complete answer.
     pub(super) fn learn(&self, prompt: &Prompt, tokens: Tokens) {
         let needed =
             (HEADROOM * tokens.output as f64 / prompt.planned_output.max(1) as f64).max(1.0);
@@ -48,8 +48,8 @@ impl OutputCap {
         *factor = if needed > *factor { needed } else { *factor + BACK * (needed - *factor) };
     }
 
-    /// Whether a sound answer was cut by its cap; the next one may have twice as
-    /// much. Many that were cut at once were cut once.
+    /// Returns whether a sound answer was truncated at its cap, and doubles the cap for the next
+    /// ones. Several answers truncated at the same cap double it only once.
     pub(super) fn was_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
         let (cap, planned) = (prompt.max_output as f64, prompt.planned_output.max(1) as f64);
         if (tokens.output as f64) < AT_CAP * cap {
@@ -64,8 +64,8 @@ impl OutputCap {
         true
     }
 
-    /// Whether reasoning took all of a cap before the answer began. That says nothing about
-    /// the answer's length, so the next answers may use the whole output limit.
+    /// Returns whether reasoning used the whole cap before the answer began. That shows nothing
+    /// about the answer's length, so the next answers may use the whole output limit.
     pub(super) fn was_reasoned_away(&self, prompt: &Prompt, said: &str, tokens: Tokens) -> bool {
         let all_of_it = tokens.output as f64 >= AT_CAP * prompt.max_output as f64;
         let has_answer = answer_part(said).is_some_and(|answer| !answer.trim().is_empty());

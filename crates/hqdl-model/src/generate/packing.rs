@@ -1,4 +1,4 @@
-//! How many rows share a request.
+//! The adaptive number of rows per request.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,24 +8,23 @@ use tracing::info;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::PromptFrame;
 
-/// The part of its rows that a request may lose beyond what would be lost
-/// anyway, before requests get smaller.
+/// Share of failed rows, beyond the expected share, from which requests get smaller.
 const TOO_MANY: f64 = 0.2;
-/// The part up to which they get larger again.
+/// Share of failed rows, beyond the expected share, up to which requests get larger again.
 const FEW: f64 = 0.1;
-/// How many times more good requests it takes after each failure.
+/// Factor by which each failure increases the number of good requests required for growth.
 const DISTRUST: u32 = 4;
-/// How much one request counts in what is known of rows asked alone.
+/// Weight of one request in the average failure rate of single rows.
 const WEIGHT: f64 = 0.3;
 
-/// How many rows share a request: halved when too many of them fail, one more
-/// after a request that comes back whole, or nearly. After a failure, it takes four times as many
-/// good requests about one row, so that a model that answers one row at a time only is hardly
-/// asked about more.
+/// Adaptive number of rows per request. It is halved when too many rows fail, and grows by one
+/// after a request with few or no failures. Each failure quadruples the number of good single-row
+/// requests required before a request gets two rows. So a model that can only answer single rows
+/// gets few larger requests.
 ///
-/// Fewer rows mend misalignment, not ignorance: where rows fail as often when
-/// they are asked alone (a column that the model always answers with nonsense),
-/// smaller requests would only cost more.
+/// Fewer rows fix misalignment, but not ignorance. If rows fail as often when they are asked alone,
+/// smaller requests would only cost more. An example is a column that the model always answers with
+/// nonsense.
 #[derive(Debug)]
 pub struct Packing {
     most: u32,
@@ -35,16 +34,16 @@ pub struct Packing {
 #[derive(Debug, Clone, Copy)]
 struct PackingState {
     now: u32,
-    /// The part of rows that fail when they are asked alone.
+    /// Share of rows that fail when asked alone.
     alone: f64,
-    /// Good requests about one row that it takes to ask about two.
+    /// Number of good single-row requests required before a request gets two rows.
     patience: u32,
-    /// Those since the last failure or growth.
+    /// Number of good requests since the last failure or growth.
     good: u32,
 }
 
 impl Packing {
-    /// Begins with as many rows as the spec allows.
+    /// Starts with the maximum number of rows that the spec allows.
     #[must_use]
     pub fn new(most: u32) -> Self {
         let most = most.max(1);
@@ -54,19 +53,18 @@ impl Packing {
         }
     }
 
-    /// Rows that a request may ever hold.
+    /// Returns the maximum number of rows per request.
     pub(super) fn most(&self) -> u32 {
         self.most
     }
 
-    /// Rows that a request may hold now.
+    /// Returns the current number of rows per request.
     pub(super) fn rows(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).now as usize
     }
 
-    /// Learns from rows that were asked about for the first time: how many, and
-    /// how many of them failed. (Those that are asked again have failed before,
-    /// and say nothing of the others.)
+    /// Adapts to the number of rows that were asked for the first time, and how many of them
+    /// failed. Rows that are asked again have failed before and are not representative.
     pub(super) fn learn(&self, asked: usize, failed: usize) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let rate = failed as f64 / asked.max(1) as f64;
@@ -74,15 +72,15 @@ impl Packing {
             state.alone += WEIGHT * (rate - state.alone);
         }
         if asked == 1 && failed > 0 {
-            // Its requests do not fail because they have several rows.
+            // Its rows fail even when they are asked alone.
             state.patience = 1;
         }
         let beyond = rate - state.alone;
         let next = if beyond >= TOO_MANY && asked > 1 {
             state.patience = state.patience.saturating_mul(DISTRUST);
             state.good = 0;
-            // From what was asked, not from what is allowed by now: many
-            // requests in flight fail together, and that is one failure.
+            // Halve the number of rows asked, not the current limit: many requests in flight fail
+            // together, which counts as one failure.
             state.now.min((asked as u32 / 2).max(1))
         } else if beyond <= FEW && asked as u32 >= state.now {
             if asked > 1 {
@@ -111,10 +109,11 @@ impl Packing {
     }
 }
 
-/// Rows to be asked again, by the columns they still lack.
+/// Rows to ask again, by their missing columns.
 pub(super) type AskedAgain = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
-/// Returns batches of at most half the size; of one row where it is asked in a form of its own.
+/// Returns batches of at most half the size, or of one row if a single row has its own prompt
+/// format.
 pub(super) fn smaller(
     again: AskedAgain,
     cut: &RowBatch,
@@ -125,7 +124,7 @@ pub(super) fn smaller(
     parts(again, if frame.has_simplest_form() { 1 } else { half }, cut, attempt)
 }
 
-/// Batches of at most so many rows.
+/// Returns batches of at most `max` rows.
 fn parts(again: AskedAgain, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let mut cuts = Vec::new();
     for (columns, gaps) in again {
@@ -141,8 +140,8 @@ fn parts(again: AskedAgain, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(R
     cuts
 }
 
-/// A batch that was too long, in two, as `plan` counts them: of thirteen rows seven and
-/// six. That is no attempt at its rows.
+/// Splits a batch in two, as `plan` counts them: thirteen rows become seven and six. Splitting does
+/// not count as an attempt.
 pub(crate) fn halves(cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let again = BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]);
     parts(again, cut.gaps.len().div_ceil(2), cut, attempt)

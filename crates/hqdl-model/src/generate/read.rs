@@ -1,4 +1,4 @@
-//! From a reply to facts, and from a failure to the states of its cells.
+//! Converts replies to facts, and failures to cell states.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -14,7 +14,7 @@ use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
 
 impl Context {
-    /// Reads a reply: facts, and gaps by the columns to ask again.
+    /// Parses a reply. Returns the facts, and the rows to ask again by columns.
     pub(super) fn read(
         &self,
         cut: &RowBatch,
@@ -28,7 +28,7 @@ impl Context {
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
         let mut outcomes = frame.read(&reply.content, reply.finish(), &keys, &names, &checkers);
         if reply.refused {
-            // What was written before the refusal counts; the rest was refused.
+            // Answers before the refusal count; the remaining rows are refused.
             for outcome in &mut outcomes {
                 if let RowOutcome::Failed { state, why, .. } = outcome {
                     *state = State::Refused;
@@ -36,7 +36,7 @@ impl Context {
                 }
             }
         }
-        // Who is refused in company may be answered alone.
+        // A row that is refused together with others may be answered alone.
         let company = cut.gaps.len() > 1 && !self.endpoint().repeats_itself();
         let mut facts = Vec::new();
         let mut again: AskedAgain = BTreeMap::new();
@@ -47,12 +47,12 @@ impl Context {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }
-                // What got lost in company is not given up before it was asked alone.
+                // A row that is missing from a shared answer is asked alone before it is given up.
                 RowOutcome::Failed { state: State::Invalid, .. } if !last || company => {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }
-                // What a recording lacks was never said.
+                // The recording has no answer for it.
                 RowOutcome::Failed { .. } if reply.partial => {
                     vec![Answer::without_value(State::Error, None); on_paper.len()]
                 }
@@ -90,9 +90,9 @@ impl Context {
         (facts, again)
     }
 
-    /// Keeps the failure of a request, as the state of its cells: `refused`, or
-    /// `error`, which is no answer: the next run asks again, but the table can say
-    /// why a cell is empty.
+    /// Stores the failure of a request as the state of its cells: `refused` or `error`. An `error`
+    /// does not count as an answer: the next run asks again, but the table can show why the cell is
+    /// empty.
     pub(crate) async fn keep_failure(
         &self,
         cut: &RowBatch,

@@ -1,4 +1,4 @@
-//! Which column a request's cells and price belong to.
+//! Attributes a request's cells and price to columns.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,7 @@ use hqdl_values::cell::Tally;
 use hqdl_values::key::Entity;
 
 impl Context {
-    /// How the cells of each column of a cut ended.
+    /// Counts the cells of each column of a batch by state.
     pub(super) fn tallies(&self, cut: &RowBatch, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); cut.columns.len()];
         for fact in facts.iter().flat_map(|(_, f)| f) {
@@ -22,7 +22,7 @@ impl Context {
         tallies
     }
 
-    /// Shares a request out among the columns it asked for.
+    /// Divides the cost of a request among its columns.
     pub(super) fn share(&self, cut: &RowBatch, tallies: &[Tally], tokens: Tokens, cost: f64) {
         let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, tally) in cut.columns.iter().zip(tallies) {

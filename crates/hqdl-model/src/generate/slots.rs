@@ -1,29 +1,29 @@
-//! Slots: how many requests may be with an endpoint at once, and how many may be
-//! under way for that. Where the facts are far away, what a request needs of them
-//! before and after it is with the endpoint takes long; so others are prepared
-//! meanwhile, as many as wait for a slot for a moment only.
+//! Slots: the maximum number of requests that an endpoint processes at once, and the number of
+//! requests that may be prepared in advance. If the store is remote, preparing a request and
+//! storing its answer takes long. So further requests are prepared meanwhile, as many as wait for a
+//! slot only briefly.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How long one that is prepared waits for a slot, about, at the most.
+/// Approximate maximum time that a prepared request waits for a slot.
 const WAITING: Duration = Duration::from_secs(2);
-/// Requests under way for each slot, at the most.
+/// Maximum number of requests in progress per slot.
 const FOR_EACH: usize = 3;
 
-/// Slots of an endpoint.
+/// The slots of an endpoint.
 #[derive(Debug)]
 pub struct Slots {
     free: Semaphore,
     most: usize,
     ahead: bool,
-    /// How long one is held, about.
+    /// Moving average of the time that a slot is held.
     held: Mutex<Option<Duration>>,
 }
 
-/// A slot, until this is dropped.
+/// A slot, released when this is dropped.
 #[derive(Debug)]
 pub struct HeldSlot<'s> {
     slots: &'s Slots,
@@ -32,14 +32,15 @@ pub struct HeldSlot<'s> {
 }
 
 impl Slots {
-    /// So many; `ahead` says whether requests are prepared before one is free.
+    /// Creates `max` slots; `prepares_ahead` states whether requests are prepared before a slot is
+    /// free.
     #[must_use]
     pub fn new(most: usize, ahead: bool) -> Self {
         let most = most.max(1);
         Self { free: Semaphore::new(most), most, ahead, held: Mutex::default() }
     }
 
-    /// How many requests may be under way now, whatever they wait for.
+    /// Returns the number of requests that may be in progress now.
     #[must_use]
     pub fn requests(&self) -> usize {
         let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,13 +52,13 @@ impl Slots {
         self.most + ahead.min((FOR_EACH - 1) * self.most)
     }
 
-    /// Waits for one; `None` when nothing more is to be sent.
+    /// Waits for a slot; `None` if no more requests may be sent.
     pub async fn take(&self) -> Option<HeldSlot<'_>> {
         let permit = self.free.acquire().await.ok()?;
         Some(HeldSlot { slots: self, since: Instant::now(), _permit: permit })
     }
 
-    /// Nothing more is to be sent.
+    /// Rejects all further requests.
     pub fn close(&self) {
         self.free.close();
     }

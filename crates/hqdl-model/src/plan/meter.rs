@@ -1,4 +1,4 @@
-//! Counts the tokens of batches before they are asked.
+//! Estimates the tokens of row batches before they are sent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,31 +10,31 @@ use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
 use hqdl_values::tokens::Tokenizer;
 
-/// Values of a list that a model is taken to give when nothing is known.
+/// Assumed number of items in a cell with several values.
 const LIKELY_ITEMS: f64 = 5.0;
-/// Cells after which a mean of earlier answers is taken for the next ones.
+/// Number of known cells from which their mean length is used as the estimate.
 const ENOUGH_SAMPLES: u64 = 20;
 
 type AskedColumns<'e> = (Option<&'e [usize]>, Vec<usize>);
 
-/// Counts what the batches of one expansion cost.
+/// Estimates the cost of one expansion's row batches.
 pub struct Meter<'e> {
     expansion: &'e Expansion,
     format: Format,
     tokenizer: Tokenizer,
-    /// Tokens a column's cell takes in an answer, as far as the spec tells.
+    /// Tokens of a column's cell in an answer, estimated from the spec.
     cells: Vec<Range3>,
-    /// Tokens around a column's cell.
+    /// Tokens that surround a column's cell.
     around: Vec<f64>,
-    /// Tokens and number of the cells known already.
+    /// Tokens and number of the known cells.
     seen: Vec<(u64, u64)>,
     frames: BTreeMap<AskedColumns<'e>, (u64, PromptFrame)>,
     max_output: u64,
-    /// The most tokens of an image.
+    /// Maximum number of tokens of an image.
     image: u64,
     shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
-    /// Tokens of answers beside their cells.
+    /// Tokens of answers outside their cells.
     echoed: u64,
     rows: u64,
     requests: u64,
@@ -43,11 +43,11 @@ pub struct Meter<'e> {
 }
 
 impl<'e> Meter<'e> {
-    /// A meter for answers in some format.
+    /// Creates an estimator for answers in a format.
     #[must_use]
     pub fn new(expansion: &'e Expansion, format: Format, tokenizer: Tokenizer) -> Self {
         let columns = expansion.columns.len();
-        // A list of lines is CSV in JSON.
+        // A list of lines is CSV inside JSON.
         let written = |column: usize| {
             if PromptFrame::is_packed(expansion, column, format) { Format::Csv } else { format }
         };
@@ -73,19 +73,19 @@ impl<'e> Meter<'e> {
         }
     }
 
-    /// The same, of answers that may have so many tokens at the most.
+    /// Sets the maximum number of tokens of an answer.
     #[must_use]
     pub fn capped(self, max_output: u64) -> Self {
         Self { max_output, ..self }
     }
 
-    /// The same, of images that take so many tokens at the most.
+    /// Sets the maximum number of tokens of an image.
     #[must_use]
     pub fn seeing(self, image: u64) -> Self {
         Self { image, ..self }
     }
 
-    /// Learns from a cell that is known how long answers are.
+    /// Learns the length of answers from a known cell.
     pub fn learn(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.seen.get_mut(column).filter(|(_, n)| *n < 500) {
             *tokens += self.tokenizer.count(&written(value));
@@ -93,7 +93,7 @@ impl<'e> Meter<'e> {
         }
     }
 
-    /// Counts a batch.
+    /// Adds a row batch.
     pub fn count(&mut self, cut: &RowBatch) {
         let tokenizer = self.tokenizer;
         let expansion = self.expansion;
@@ -146,7 +146,7 @@ impl<'e> Meter<'e> {
         shape.take(tokenizer, shared, rows_tokens, widest);
     }
 
-    /// Writes the sums into a plan.
+    /// Writes the totals into a plan.
     pub fn finish(self, plan: &mut ExpansionPlan) {
         plan.requests = self.requests;
         plan.input_tokens = self.input;
@@ -172,8 +172,8 @@ impl<'e> Meter<'e> {
     }
 }
 
-/// A value as a csv answer writes it; in JSON the quotes join what is around
-/// (`","` is one token, as `|` is).
+/// Returns a value as a CSV answer contains it. In JSON, the quotes merge with the surrounding
+/// tokens (`","` is one token, as `|` is).
 fn written(value: &CellValue) -> String {
     match value {
         CellValue::Many(items) => {
@@ -184,8 +184,8 @@ fn written(value: &CellValue) -> String {
     }
 }
 
-/// Tokens around a cell: the comma, or in JSON the column's name with `":"`
-/// after it and `","` after the value.
+/// Returns the number of tokens that surround a cell: the comma, or in JSON the column's name with
+/// `":"` after it and `","` after the value.
 fn around(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
     match format {
         Format::Csv => 1.0,
@@ -193,7 +193,7 @@ fn around(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
     }
 }
 
-/// Tokens that a cell of a column takes in an answer.
+/// Estimates the tokens of a column's cell in an answer.
 fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Tokenizer) -> Range3 {
     let Some(column) = expansion.columns.get(at) else { return Range3::default() };
     let shots: Vec<f64> = expansion

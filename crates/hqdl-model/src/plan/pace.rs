@@ -1,4 +1,4 @@
-//! How a model answers: how fast, and after how much reasoning.
+//! The throughput of a model: its speed, and its amount of reasoning.
 
 use std::collections::BTreeMap;
 
@@ -6,40 +6,39 @@ use hqdl_facts::{FactsError, History};
 use hqdl_spec::{ModelSettings, Provider, Spec};
 use hqdl_values::tokens::Tokenizer;
 
-/// Answers of a model that are looked at.
+/// Number of recent answers that are averaged.
 const LATEST: u32 = 60;
-/// Tokens of reasoning that are assumed of an answer, for a model that is known to
-/// reason and has not answered yet.
+/// Assumed number of reasoning tokens per answer, for a reasoning model without answers so far.
 const REASONING: f64 = 800.0;
-/// What the names of models that reason have in them.
+/// Parts of the names of reasoning models.
 const REASON: [&str; 7] =
     ["reason", "thinking", "deepseek-r1", "qwq", "magistral", "gpt-5", "gpt-oss"];
 
-/// How fast a model answers, in one request.
+/// The throughput of a model in one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Seconds until it begins.
+    /// Seconds until the first token.
     pub begins: f64,
-    /// Tokens that it then writes a second.
+    /// Output tokens per second after that.
     pub tokens_a_second: f64,
-    /// Tokens of an answer that nobody reads: its reasoning. 0 for a model that says at
-    /// once what it has to say.
+    /// Reasoning tokens per answer; 0 for a model that does not reason.
     pub reasoning: f64,
 }
 
 impl Default for Pace {
-    /// What is assumed of a model that has not answered yet.
+    /// Assumptions for a model without answers so far.
     fn default() -> Self {
         Self { begins: 0.6, tokens_a_second: 60.0, reasoning: 0.0 }
     }
 }
 
 impl Pace {
-    /// What the latest answers of a model took, by what was assumed for them: one
-    /// factor, which few answers tell as well, and requests of one size alone.
+    /// Estimates the throughput from the latest answers of a model. Both numbers are scaled by one
+    /// factor, measured against assumed time, so that a few answers, or requests of one size, are
+    /// enough.
     ///
     /// # Errors
-    /// [`FactsError`] when the history cannot be read.
+    /// [`FactsError`] if the history cannot be read.
     pub fn of(history: &dyn History, settings: &ModelSettings) -> Result<Self, FactsError> {
         let mut pace = Self::default();
         if settings.provider == Provider::Replay {
@@ -54,7 +53,7 @@ impl Pace {
             said += words;
             hidden += completion.output_tokens.saturating_sub(words);
             answers += 1.0;
-            // Of a batch nobody knows when it was answered.
+            // The duration of a batch answer is unknown.
             if completion.seconds > 0.0 {
                 took += completion.seconds;
                 expected += pace.seconds(1.0, completion.output_tokens as f64);
@@ -66,21 +65,22 @@ impl Pace {
         }
         pace.reasoning = match answers {
             0.0 if reasons(&settings.name) => REASONING,
-            // Less than that is a tokenizer that counts in another way.
+            // A smaller difference comes from a tokenizer that counts differently.
             _ if hidden > said => hidden as f64 / answers,
             _ => 0.0,
         };
         Ok(pace)
     }
 
-    /// Seconds that requests take one after the other, with the tokens written in all.
+    /// Returns the seconds that `requests` sequential requests with a total of `output` tokens
+    /// take.
     #[must_use]
     pub fn seconds(&self, requests: f64, output: f64) -> f64 {
         requests * self.begins + output / self.tokens_a_second
     }
 }
 
-/// Whether a model's name says that it reasons: `o3-mini`, `gpt-5`, `deepseek-r1`.
+/// Returns whether the name is that of a reasoning model: `o3-mini`, `gpt-5`, `deepseek-r1`.
 fn reasons(name: &str) -> bool {
     let name = name.to_lowercase();
     let last = name.rsplit(['/', ':']).next().unwrap_or_default();
@@ -89,10 +89,10 @@ fn reasons(name: &str) -> bool {
     of_series || !name.contains("chat") && REASON.iter().any(|part| name.contains(part))
 }
 
-/// Tokens of reasoning that answers likely have, by each model of a spec that reasons.
+/// Returns the expected reasoning tokens per answer, for each reasoning model of a spec.
 ///
 /// # Errors
-/// [`FactsError`] when the history cannot be read.
+/// [`FactsError`] if the history cannot be read.
 pub fn reasoning(history: &dyn History, spec: &Spec) -> Result<BTreeMap<String, f64>, FactsError> {
     let mut all = BTreeMap::new();
     for settings in spec.all_models() {

@@ -1,11 +1,11 @@
-//! Whether a plan fits its budget, and how much of it does.
+//! Compares a plan with the rest of its budget.
 
 use serde_json::{Value as Json, json};
 
 use super::Plan;
 use hqdl_values::usage::Spent;
 
-/// What a budget has left; `None` is no cap.
+/// The rest of a budget; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BudgetLeft {
     /// USD.
@@ -14,26 +14,25 @@ pub struct BudgetLeft {
     pub tokens: Option<u64>,
 }
 
-/// How far a plan goes beyond what is left. What is not capped, or fits, is 0.
+/// The amounts by which a plan exceeds the rest of the budget; 0 if unlimited or sufficient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Beyond {
-    /// USD that are lacking when the run costs what is likely.
+    /// Missing USD at the likely cost.
     pub likely_usd: f64,
-    /// USD that are lacking when it costs the most.
+    /// Missing USD at the maximum cost.
     pub most_usd: f64,
-    /// Tokens that are lacking when the run takes what is likely.
+    /// Missing tokens at the likely usage.
     pub likely_tokens: f64,
-    /// Tokens that are lacking when it takes the most.
+    /// Missing tokens at the maximum usage.
     pub most_tokens: f64,
-    /// Cells that likely can be asked with what is left.
+    /// Number of cells that can likely be asked with the rest of the budget.
     pub cells_that_fit: u64,
-    /// What the first request that is not held may cost at the most, when not all
-    /// are.
+    /// Worst-case cost of the first request that the budget does not cover, if there is one.
     pub next: Option<Spent>,
 }
 
 impl Plan {
-    /// How far it goes beyond its budget.
+    /// Returns the amounts by which the plan exceeds its budget.
     #[must_use]
     pub fn beyond(&self) -> Beyond {
         let over = |needed: f64, left: Option<f64>| left.map_or(0.0, |l| (needed - l).max(0.0));
@@ -51,7 +50,7 @@ impl Plan {
         }
     }
 
-    /// What there is to say of the budget when the plan may go beyond it.
+    /// Returns a warning if the plan may exceed its budget.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let beyond = self.beyond();
@@ -97,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// The budget as `plan --json` tells it; null without one.
+    /// Returns the budget for `plan --json`; null without a budget.
     pub(super) fn budget_json(&self) -> Json {
         if self.room == BudgetLeft::default() {
             return Json::Null;

@@ -1,34 +1,33 @@
-//! Requests of one shape, and how many of them a budget holds.
+//! Requests of the same shape, and how many of them a budget covers.
 
 use super::{ENVELOPE, ExpansionPlan, Plan, Range3};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Spent;
 
-/// Requests that ask for the same columns of as many rows.
+/// Requests for the same columns with the same number of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RequestShape {
-    /// How many there are.
+    /// Number of requests.
     pub requests: u64,
-    /// The rows of each.
+    /// Rows per request.
     pub rows: u64,
-    /// The columns of each.
+    /// Columns per request.
     pub columns: u64,
-    /// The most tokens of an answer without rows, of each row, and of any answer.
+    /// Maximum output tokens: without rows, per row, and of any answer.
     pub outputs: (u64, u64, u64),
-    /// Output tokens that a row likely takes.
+    /// Likely output tokens per row.
     pub row_output: f64,
-    /// Input tokens that all of them share.
+    /// Input tokens that all requests share.
     pub(super) shared: u64,
-    /// Input tokens of all rows together.
+    /// Total input tokens of all rows.
     pub(super) all_rows: u64,
-    /// The most input tokens of all rows of a request, of one row, and what is held
-    /// for what is shared.
+    /// Maximum input tokens: of all rows of a request, of one row, and of the shared part.
     pub(super) most: (u64, u64, u64),
 }
 
 impl RequestShape {
-    /// Counts a request: input tokens that all share, those of its rows, and of the
-    /// row that takes the most.
+    /// Adds a request, with the input tokens of its shared part, of all its rows, and of its
+    /// longest row.
     pub(super) fn take(&mut self, tokenizer: Tokenizer, shared: u64, rows: u64, widest: u64) {
         self.requests += 1;
         self.shared = shared;
@@ -39,8 +38,8 @@ impl RequestShape {
         self.most = (all.max(beyond(rows)), one.max(beyond(widest)), held);
     }
 
-    /// Counts reasoning, likely so many tokens a request: an answer may have all that it
-    /// may have, however few its rows are. Returns the most that all of them may have.
+    /// Adds `likely` reasoning tokens per request. The answer may then use the whole output limit,
+    /// even with few rows. Returns the maximum output tokens of all requests.
     pub(super) fn reason(&mut self, likely: f64) -> f64 {
         let most = self.outputs.2;
         self.outputs = (most, 0, most);
@@ -48,13 +47,13 @@ impl RequestShape {
         (self.requests * most) as f64
     }
 
-    /// Cells of a request for so many rows.
+    /// Returns the number of cells of a request with `rows` rows.
     fn cells(&self, rows: u64) -> u64 {
         self.columns * rows
     }
 
-    /// The most that a request for so many of its rows may take: input, output. It
-    /// is what a run holds back, and rather more for requests of few rows.
+    /// Returns the maximum input and output tokens of a request with `rows` of its rows. A run
+    /// reserves this much, or less for requests with few rows.
     fn worst(&self, rows: u64) -> (f64, f64) {
         let (all, one, held) = self.most;
         let (around, row, most) = self.outputs;
@@ -62,7 +61,7 @@ impl RequestShape {
         (input as f64, (around + row * rows).min(most) as f64)
     }
 
-    /// What a request for so many of its rows likely takes: input, output.
+    /// Returns the likely input and output tokens of a request with `rows` of its rows.
     fn likely(&self, rows: u64) -> (f64, f64) {
         let all = (self.requests * self.rows).max(1) as f64;
         let row = self.all_rows as f64 / all;
@@ -71,8 +70,7 @@ impl RequestShape {
 }
 
 impl ExpansionPlan {
-    /// Counts what the model thinks before it answers: likely so many tokens a request,
-    /// and at the most all that an answer may have.
+    /// Adds reasoning: `likely` tokens per request, and at most the whole output limit.
     pub fn reason(&mut self, likely: f64) {
         if likely <= 0.0 {
             return;
@@ -86,11 +84,10 @@ impl ExpansionPlan {
 }
 
 impl Plan {
-    /// The cells that likely are asked with what the budget has left, and what the
-    /// first request that it does not hold may cost at the most; `None` when it
-    /// holds all. It goes as a run does: what a request may cost at the most must
-    /// be left before it is sent, and what it did cost is gone afterwards; what is
-    /// not held as a whole is asked in parts.
+    /// Returns the number of cells that can likely be asked with the rest of the budget. If the
+    /// budget does not cover all requests, also returns the worst-case cost of the first one that
+    /// does not fit. Simulates a run: the worst-case cost must be left before a request is sent,
+    /// then its likely cost is spent. A request that does not fit is split.
     #[must_use]
     pub fn held(&self) -> (u64, Option<Spent>) {
         let mut left = (
@@ -101,7 +98,7 @@ impl Plan {
         let shapes =
             self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, shape)| (shape, e.price)));
         for (shape, price) in shapes {
-            // The worst at the highest rates, as a run reserves it.
+            // The worst case uses the highest rates, as a run's reservation does.
             let cost = |(input, output): (f64, f64), is_worst: bool| {
                 let usd = price.map_or(0.0, |price| {
                     let rates = if is_worst {
@@ -145,25 +142,25 @@ impl Plan {
 }
 
 impl ExpansionPlan {
-    /// Returns the input tokens of its largest request, at the most.
+    /// Returns the maximum input tokens of its largest request.
     fn largest_input(&self) -> u64 {
         let of_shapes =
             self.shapes.iter().map(|(_, shape)| shape.worst(shape.rows).0.ceil() as u64);
         match of_shapes.max() {
-            // Requests that may come on top have no shape.
+            // The shape of additional requests is unknown.
             Some(largest) if self.maybe_input == 0 => largest,
             _ => self.input_tokens + self.maybe_input,
         }
     }
 
-    /// What its requests cost, in USD; nothing where there is no price.
+    /// Returns the cost of its requests in USD; zero without a price.
     pub(super) fn cost_usd(&self) -> Range3 {
         let Some(price) = &self.price else { return Range3::default() };
         let output = self.output_tokens;
         let rates = price.rates(self.input_tokens / self.requests.max(1));
         let all = self.input_tokens as f64 * rates.input;
         let highest = price.highest_rates(self.largest_input());
-        // At best every repeated beginning comes out of the endpoint's cache.
+        // At best, the endpoint's cache serves every repeated prefix.
         let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
         Range3::new(
             (best + output.low * rates.output) / 1e6,

@@ -1,12 +1,11 @@
-//! Azure `OpenAI`: by its classic URL, a deployment with the version of the API
-//! behind a question mark, or by its newer one, which ends in `/openai/v1`.
+//! Azure `OpenAI`: the classic URL, a deployment with the API version in the query, or the newer
+//! URL, which ends in `/openai/v1`.
 
 use reqwest::Url;
 
 use super::{Habits, NEW_CAP, OTHER};
 
-/// The version that a classic URL means when it says none: the last that is
-/// generally available.
+/// API version of a classic URL without one: the latest that is generally available.
 const VERSION: &str = "2024-10-21";
 
 /// See <https://learn.microsoft.com/azure/ai-services/openai/reference>.
@@ -29,7 +28,7 @@ pub(super) const HABITS: Habits = Habits {
     ..OTHER
 };
 
-/// Whether a URL names a deployment, as a gateway in front of Azure does, too.
+/// Returns whether the URL names a deployment; also matches a gateway in front of Azure.
 fn is_classic(url: &Url) -> bool {
     url.path().contains("/openai/deployments/")
 }

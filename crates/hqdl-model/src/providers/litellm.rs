@@ -1,4 +1,4 @@
-//! The proxy of `LiteLLM`, by its port.
+//! The `LiteLLM` proxy, recognized by its port.
 
 use super::{CacheBreakpoint, Habits, OTHER, PromptCaching, is_port};
 

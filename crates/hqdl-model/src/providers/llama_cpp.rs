@@ -1,4 +1,4 @@
-//! The server of llama.cpp, by its port.
+//! The llama.cpp server, recognized by its port.
 
 use super::{Habits, OTHER, is_port};
 

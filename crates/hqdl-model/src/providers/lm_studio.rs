@@ -1,4 +1,4 @@
-//! LM Studio, by its port.
+//! LM Studio, recognized by its port.
 
 use super::{Habits, OTHER, is_port};
 

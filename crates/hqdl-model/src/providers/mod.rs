@@ -1,5 +1,5 @@
-//! What providers of OpenAI-compatible endpoints do each in their own way: a file
-//! a provider, and a line in `ALL`.
+//! Profiles of providers of OpenAI-compatible endpoints: one file per provider, and one entry in
+//! `PROFILES`.
 
 mod anthropic;
 mod azure;
@@ -16,7 +16,7 @@ use reqwest::Url;
 
 pub use super::prompt_cache::{CacheBreakpoint, PromptCaching};
 
-/// All providers whose habits are known; the first that serves a URL counts.
+/// All known profiles; the first one that matches a URL is used.
 const ALL: [&Habits; 10] = [
     &openai::HABITS,
     &azure::HABITS,
@@ -30,39 +30,39 @@ const ALL: [&Habits; 10] = [
     &lm_studio::HABITS,
 ];
 
-/// The newer name of the cap on an answer's tokens.
+/// The newer name of the parameter for the output limit.
 pub(super) const NEW_CAP: &str = "max_completion_tokens";
-/// The name that most servers know.
+/// The older name, which most servers accept.
 pub(super) const OLD_CAP: &str = "max_tokens";
 
-/// The habits of a provider.
+/// Profile of a provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Habits {
-    /// Its name, for messages.
+    /// Display name, for messages.
     pub name: &'static str,
-    /// Whether it serves a base URL.
+    /// Returns whether a base URL belongs to the provider.
     pub serves: fn(&Url) -> bool,
-    /// The variable that holds its key, when no other is named.
+    /// Environment variable of the API key, if the spec names no other.
     pub key_variable: Option<&'static str>,
-    /// The header that the key stands in, when it is not that of a bearer.
+    /// Header of the API key, if it is not a bearer token.
     pub key_header: Option<&'static str>,
-    /// Headers that variables hold the values of.
+    /// Additional headers, with the environment variables of their values.
     pub headers: &'static [(&'static str, &'static str)],
-    /// What it calls the cap on an answer's tokens.
+    /// Name of the parameter for the output limit.
     pub cap: &'static str,
-    /// Whether it holds answers to a schema (`response_format`).
+    /// Whether it supports structured output (`response_format`).
     pub schema: bool,
-    /// What it accepts about the prompt cache of a model.
+    /// Prompt-caching features by model.
     pub caching: fn(&str) -> PromptCaching,
-    /// Makes a base URL ready for requests.
+    /// Prepares a base URL for requests.
     pub base: fn(&mut Url),
-    /// What follows a base URL for files and batches, in place of its path.
+    /// Path of files and batches that replaces the path of the base URL.
     pub batches: fn(&Url) -> Option<String>,
-    /// How it is started, where that is up to the user.
+    /// How to start the server, if the user runs it.
     pub start: Option<&'static str>,
 }
 
-/// The habits of an endpoint of which nothing else is known.
+/// Profile of an unknown endpoint.
 pub const OTHER: Habits = Habits {
     name: "the endpoint",
     serves: |_| true,
@@ -77,13 +77,13 @@ pub const OTHER: Habits = Habits {
     start: None,
 };
 
-/// Who serves a base URL.
+/// Returns the profile of the provider of a base URL.
 #[must_use]
 pub fn of(base: &Url) -> &'static Habits {
     ALL.into_iter().find(|h| (h.serves)(base)).unwrap_or(&OTHER)
 }
 
-/// Whether a host is this machine.
+/// Returns whether a URL points to this machine.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     let Some(host) = url.host_str() else { return false };
@@ -95,7 +95,7 @@ fn is_host(url: &Url, host: &str) -> bool {
     url.host_str() == Some(host)
 }
 
-/// Whether a URL has the port of a server that people run themselves.
+/// Returns whether a URL has the default port of a self-hosted server.
 fn is_port(url: &Url, port: u16) -> bool {
     url.port() == Some(port)
 }

@@ -1,4 +1,4 @@
-//! Ollama, by its port.
+//! Ollama, recognized by its port.
 
 use super::{Habits, OTHER, is_port};
 

@@ -1,5 +1,5 @@
-//! `OpenAI` itself. Its newer models take the newer name of the cap alone; its
-//! older ones take both.
+//! `OpenAI` itself. Its newer models accept only the newer name of the output limit; older ones
+//! accept both.
 
 use super::super::prompt_cache::takes_explicit_breakpoints;
 use super::{CacheBreakpoint, Habits, NEW_CAP, OTHER, PromptCaching, is_host};

@@ -4,7 +4,7 @@ use super::super::prompt_cache::takes_explicit_breakpoints;
 use super::{CacheBreakpoint, Habits, OTHER, PromptCaching, is_host};
 
 /// See <https://openrouter.ai/docs/guides/best-practices/prompt-caching>. It routes requests with
-/// the same beginning to the same provider by itself.
+/// the same prefix to the same provider by itself.
 pub(super) const HABITS: Habits = Habits {
     name: "OpenRouter",
     serves: |url| is_host(url, "openrouter.ai"),

@@ -1,4 +1,4 @@
-//! vLLM, by its port.
+//! vLLM, recognized by its port.
 
 use super::{Habits, OTHER, is_port};
 

@@ -1,12 +1,12 @@
-//! A question about one value of a join: which values of a list are its partners.
+//! Question about one value of a join: which values of a list match it.
 
 use super::Intro;
 
-/// What the model is asked to do.
+/// Task of the model.
 pub(super) const INTRO: Intro = Intro {
     task: "List the options that go with the value under the condition.",
     unknown: "if you do not know",
 };
 
-/// How the question begins; the condition of the join follows.
+/// Start of the question; the condition of the join follows.
 pub(super) const QUESTION: &str = "Which of the options go with the value? Condition: ";

@@ -2,8 +2,8 @@
 //! value of a join, or the columns of one row. Their answer is `{"answer": …}`, or an object of
 //! the columns: a single row needs no label.
 //!
-//! The question ends the user message. Values are JSON on one line, so that nothing in a
-//! value can end it early.
+//! The question ends the user message. Values are JSON on one line, so that nothing in a value can
+//! end it early.
 
 mod join;
 mod pack;
@@ -31,16 +31,16 @@ use hqdl_values::key::quote;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// The name of the only member of an answer.
+/// Name of the only member of an answer.
 const ANSWER: &str = "answer";
 
-/// The form of prompts about one row.
+/// Form of prompts about one row.
 #[derive(Debug, Clone)]
 pub(super) struct SingleForm {
     task: Task,
     /// Names of the key columns.
     key: Vec<String>,
-    /// Names of the contexts.
+    /// Names of the context columns.
     context: Vec<String>,
     /// Base column of the value.
     origin: Option<String>,
@@ -51,11 +51,11 @@ pub(super) struct SingleForm {
     schema_text: String,
     /// Instructions of the task.
     task_instructions: Instructions,
-    /// Instructions about texts, for a value that is one.
+    /// Instructions about texts, used if the value is a text.
     text: Instructions,
 }
 
-/// A system message, and its tokens once they are counted.
+/// System message, and its token count once it was computed.
 #[derive(Debug, Clone)]
 struct Instructions {
     system: Arc<str>,
@@ -138,7 +138,7 @@ impl SingleForm {
         self.task != Task::Columns
     }
 
-    /// Returns the tokens of the system message and the schema.
+    /// Returns the number of tokens of the system message and the schema.
     pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
         let of_task = &self.task_instructions;
         let is_of_task = Arc::ptr_eq(&prompt.system, &of_task.system);
@@ -148,7 +148,7 @@ impl SingleForm {
         })
     }
 
-    /// Returns the prompt that asks about `row`.
+    /// Builds the prompt that asks about `row`.
     pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
         let origin = self.origin.as_deref();
         let is_text = self.task == Task::Value && text::is_text(row);
@@ -217,18 +217,18 @@ fn is_plain(expansion: &Expansion, format: Format) -> bool {
         && !expansion.has_images()
 }
 
-/// What a form says before it says how to answer.
+/// First part of a system message, before the answer format.
 struct Intro {
     task: &'static str,
-    /// When the answer is null.
+    /// Condition under which the answer is null.
     unknown: &'static str,
 }
 
-/// Types in the order in which they are tried when a prompt is read back.
+/// Types in the order in which they are tried when a prompt is parsed.
 const KINDS: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 
-/// Returns the filled example of an answer.
+/// Returns an example of an answer.
 fn example(kind: Type, many: bool, options: bool) -> String {
     let one = match kind {
         Type::Boolean => json!(true),
@@ -267,7 +267,7 @@ fn add_forms(system: &mut String, column: &Column) {
     }
 }
 
-/// Adds the values that an answer is one of.
+/// Adds the options for the answer.
 fn add_options(system: &mut String, column: &Column) {
     let Some(list) = &column.values else { return };
     let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
@@ -277,7 +277,7 @@ fn add_options(system: &mut String, column: &Column) {
     ));
 }
 
-/// Reads the options of a system message back.
+/// Parses the options of a system message.
 fn read_options(system: &str) -> Option<Vec<String>> {
     let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
     serde_json::from_str(options).ok()
@@ -288,7 +288,7 @@ fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes a value as JSON on one line.
+/// Formats a value as JSON on one line.
 fn write_value(value: &Value) -> String {
     match value {
         Value::Text(text) => quote(text),
@@ -296,7 +296,7 @@ fn write_value(value: &Value) -> String {
     }
 }
 
-/// Reads a line of JSON: its value, and what follows the line.
+/// Parses a line of JSON and returns its value and the text after the line.
 fn read_quoted(line: &str) -> Option<(Json, &str)> {
     let (value, rest) = line.split_once('\n')?;
     Some((serde_json::from_str(value).ok()?, rest))

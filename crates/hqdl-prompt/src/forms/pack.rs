@@ -14,17 +14,17 @@ use crate::{AnswerForm, AskedColumn, AskedRow, EchoForm, Line, Question, csv, la
 use hqdl_spec::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 
-/// How the system message begins.
+/// Start of the system message.
 const TASK: &str = "Answer the question about each value. Answer with JSON: ";
 /// How it begins if there are several questions.
 const TASK_OF_SEVERAL: &str = "Answer the questions about each value. Answer with JSON: ";
-/// What follows the example.
+/// Text after the example.
 const ENTRIES: &str = ", one entry for each value: its number and word as given, ";
 
-/// The form of prompts about several values.
+/// Form of prompts about several values.
 #[derive(Debug, Clone)]
 pub(crate) struct PackForm {
-    /// The system message and the schema.
+    /// System message and schema.
     pub echo: EchoForm,
     /// Whether answers are lines or arrays.
     pub answers: AnswerForm,
@@ -37,7 +37,7 @@ pub(crate) struct PackForm {
 }
 
 impl PackForm {
-    /// Returns the form for the columns asked for; `None` if a table suits them better.
+    /// Returns the form for the requested columns; `None` if they need a table.
     pub fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
         let fits = expansion.task == Task::Value && is_plain(expansion, format);
         if !fits || asked.is_empty() {
@@ -75,7 +75,7 @@ impl PackForm {
         })
     }
 
-    /// Returns the user message about rows with their labels.
+    /// Builds the user message from rows and their labels.
     pub fn write<'r>(&self, rows: impl Iterator<Item = (&'r Row, Json)>) -> String {
         let mut user = self.origin.as_ref().map_or(String::new(), |o| format!("Column: {o}\n"));
         for (row, label) in rows {
@@ -87,7 +87,7 @@ impl PackForm {
         user
     }
 
-    /// Returns a row as a prompt has it and as an answer echoes it.
+    /// Returns the line of the prompt and the echoed line of a row.
     pub fn line(&self, label: &Json, row: &Row) -> Line {
         let label_text = label.as_str().unwrap_or_default();
         let echoed = match self.answers {
@@ -97,7 +97,7 @@ impl PackForm {
         Line { asked: self.row(label, row), echoed }
     }
 
-    /// Returns a row: its label and its value, or its values by name.
+    /// Formats a row: its label and its value, or its values by name.
     fn row(&self, label: &Json, row: &Row) -> String {
         let label = label.as_str().unwrap_or_default();
         match row.key.as_slice() {
@@ -123,7 +123,7 @@ fn is_short(column: &Column) -> bool {
     is_short && column.many.is_none()
 }
 
-/// Returns whether an option needs no quotes in a line and means nothing else there.
+/// Returns true if an option needs no quotes in a line and has no special meaning there.
 fn is_plain_word(option: &str) -> bool {
     !label::says_none(option)
         && !option.is_empty()
@@ -182,7 +182,7 @@ fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
     }
 }
 
-/// Returns the answer as a model should write it, of labels and cells.
+/// Formats labels and cells as the answer that a model should write.
 pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
     let line = |(label, cells): (Json, Vec<Json>)| {
         let label = label.as_str().unwrap_or_default().to_owned();
@@ -217,7 +217,7 @@ fn read_kinds(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     Some(AnswerForm::Lines)
 }
 
-/// Reads a prompt about several values back.
+/// Parses a prompt about several values.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let rest = system.strip_prefix(TASK).or_else(|| system.strip_prefix(TASK_OF_SEVERAL))?;
     let mut examples = serde_json::Deserializer::from_str(rest).into_iter::<Json>();

@@ -1,4 +1,4 @@
-//! A question about the rows of tables.
+//! Question about the rows of tables.
 
 use serde_json::{Value as Json, json};
 
@@ -6,16 +6,17 @@ use super::{Intro, read_quoted, write_value};
 use crate::AskedRow;
 use hqdl_values::value::Value;
 
-/// What the model is asked to do.
+/// Task of the model.
 pub(super) const INTRO: Intro = Intro {
     task: "Answer the question about the table. Only its rows count.",
     unknown: "if you do not know",
 };
 
-/// Writes the tables that a question is about: a header and the rows, each a JSON array on a
-/// line of its own, so that nothing in a cell can forge a row or the question.
+/// Formats the tables of a question: a header and the rows, each a JSON array on its own line, so
+/// that nothing in a cell can imitate a row or the question.
 ///
-/// A small model reads arrays better than CSV or Markdown: 10 of 40 look-ups against 6 and 4.
+/// In a test with a small model, JSON arrays led to 10 of 40 correct look-ups, CSV and Markdown to
+/// 6 and 4.
 pub(super) fn write(names: &[String], contexts: &[Value]) -> String {
     let mut text = String::new();
     for (name, context) in names.iter().zip(contexts) {
@@ -42,7 +43,8 @@ fn read_table(context: &Value) -> Option<(Json, Vec<Json>)> {
     }
 }
 
-/// Reads what [`write`] wrote: table, key columns, row, and what follows.
+/// Parses the output of [`write`] and returns the table, the key columns, the row, and the
+/// remaining text.
 pub(super) fn read(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let (mut rest, mut context) = (user, Vec::new());
     while !rest.starts_with('\n') {

@@ -1,14 +1,14 @@
-//! A question about a value, or about the values of several arguments.
+//! Question about a value, or about the values of several arguments.
 
 use super::{Intro, read_quoted, write_value};
 use crate::AskedRow;
 use hqdl_values::Row;
 
-/// What the model is asked to do.
+/// Task of the model.
 pub(super) const INTRO: Intro =
     Intro { task: "Answer the question about the value.", unknown: "if you do not know" };
 
-/// Writes the values of a row, one a line.
+/// Formats the values of a row, one per line.
 pub(super) fn write(row: &Row, names: &[String], origin: Option<&str>) -> String {
     let mut lines = origin.map(|origin| format!("Column: {origin}\n")).unwrap_or_default();
     for (name, value) in names.iter().zip(&row.key) {
@@ -17,7 +17,8 @@ pub(super) fn write(row: &Row, names: &[String], origin: Option<&str>) -> String
     lines
 }
 
-/// Reads what [`write`] wrote: table, key columns, row, and what follows.
+/// Parses the output of [`write`] and returns the table, the key columns, the row, and the
+/// remaining text.
 pub(super) fn read(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let mut rest = match user.strip_prefix("Column: ") {
         Some(rest) => rest.split_once('\n')?.1,

@@ -1,4 +1,4 @@
-//! Columns: their value lists, their tables, their questions.
+//! Checks columns: their value lists, tables and questions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -103,8 +103,11 @@ impl Check<'_> {
         }
     }
 
-    /// The part of the key that holds the year of a column's dates, where the spec names
-    /// one: the `year` of a prize may not be that of the day when it was given.
+    /// Returns the position of the key column with the year of a column's dates, if the spec names
+    /// one.
+    ///
+    /// It must be named explicitly: the `year` of a prize may differ from that of the day when it
+    /// was awarded.
     fn year(&mut self, place: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
         let part = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
@@ -121,7 +124,7 @@ impl Check<'_> {
         part(name)
     }
 
-    /// Other words for the values, by how they are looked up.
+    /// Returns the aliases of values, by their lookup form.
     fn aliases(
         &mut self,
         place: &[Step],
@@ -174,8 +177,8 @@ impl Check<'_> {
         aliases
     }
 
-    /// The aliases in a CSV file beside the spec. Its first line is a header: one that
-    /// looks like an alias would be lost.
+    /// Reads the aliases of a CSV file beside the spec. Its first line must be a header: a first
+    /// line that looks like an alias is an error, because it would be ignored.
     fn aliases_in(
         &self,
         file: &Path,
@@ -229,7 +232,8 @@ impl Check<'_> {
                         let here = join(place, &["sql".into()]);
                         match self.values_of(&here, sql) {
                             Some(found) => found,
-                            // So that the list is not called empty or unfit too.
+                            // Return an open list, so that it is not also reported as empty or
+                            // invalid.
                             None => {
                                 return ValueList {
                                     values: Vec::new(),
@@ -396,14 +400,14 @@ impl Check<'_> {
     }
 }
 
-/// A SELECT that prepares exactly when the SQL of a binding makes sense over
-/// its column: `EXISTS {value}` asks whether a list holds a value, all other
-/// SQL is an expression over the expansion's columns (over the one-to-many
-/// table's, for such a column).
+/// Returns a SELECT that prepares exactly if the SQL of a binding is valid for its column.
+///
+/// `EXISTS {value}` tests whether a list contains a value. All other SQL is an expression over the
+/// expansion's columns (or, for a one-to-many column, over that table's columns).
 fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     let column = |name: &str, kind: Option<Type>| {
         let name = hqdl_values::sql::name(name);
-        // A server looks at the types of what is compared.
+        // A server checks the types of compared values.
         match kind.map(Type::postgres) {
             Some(kind) => format!("CAST(NULL AS {kind}) AS {name}"),
             None => format!("NULL AS {name}"),

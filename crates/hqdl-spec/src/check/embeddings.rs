@@ -1,4 +1,4 @@
-//! `[embeddings]`: what tells which texts are alike.
+//! Checks `[embeddings]`: the model that finds similar texts.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::super::shape::Step;
 use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
 use super::Check;
 
-/// Seconds that a request may take, unless the spec says otherwise.
+/// Default request timeout, in seconds.
 const TIMEOUT: f64 = 30.0;
 
-/// The endpoint of a spec's embeddings, when it has one.
+/// Checks the embeddings of a spec and returns their endpoint, if there is one.
 pub fn embeddings(
     table: Option<&EmbeddingsTable>,
     model: &ModelTable,
@@ -74,7 +74,7 @@ pub fn embeddings(
             max_output_tokens: 0,
             parameters: ModelParameters::new(),
             parameters_identity: false,
-            // Endpoints of embeddings have no prompt cache.
+            // Embedding endpoints have no prompt cache.
             price: table.price.map(|input| PriceTable {
                 input,
                 cache_write: Some(input),

@@ -1,4 +1,4 @@
-//! Expansions: their names, keys and sources.
+//! Checks expansions: their names, keys and sources.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::{Column, Expansion, Images, Source, SourceRows};
 use hqdl_values::key::KeyColumns;
 use hqdl_values::problem::nearest;
 
-/// Rows that share a request when neither the spec nor a flag says.
+/// Default number of rows per request.
 pub const ROWS_PER_REQUEST: u32 = 20;
 
 impl Check<'_> {
@@ -30,7 +30,7 @@ impl Check<'_> {
         made
     }
 
-    /// The columns of key and context that hold images.
+    /// Returns the key and context columns with images.
     fn images(&mut self, place: &[Step], e: &ExpansionTable) -> Vec<String> {
         for (n, name) in e.images.iter().enumerate() {
             let mut known = e.key.iter().chain(&e.context);
@@ -52,7 +52,7 @@ impl Check<'_> {
         e.images.clone()
     }
 
-    /// The model that an expansion names; `None` for that of `[model]`.
+    /// Returns the model that an expansion names; `None` for the one of `[model]`.
     fn model_of(&mut self, place: &[Step], e: &ExpansionTable, file: &SpecFile) -> Option<String> {
         let name = e.model.as_ref()?;
         if file.model.others.contains_key(name) {
@@ -157,7 +157,7 @@ impl Check<'_> {
         }
     }
 
-    /// Each column has a name that nothing else of the expansion has.
+    /// Checks that each column has a name, unique within the expansion.
     fn column_names(&mut self, place: &[Step], e: &ExpansionTable) {
         let mut names = HashSet::new();
         for (n, column) in e.column.iter().enumerate() {
@@ -269,7 +269,7 @@ impl Check<'_> {
                 }
             }
         }
-        // A declared type holds only when all sources agree on it.
+        // A declared type is used only if all sources agree on it.
         let agreed = |mut seen: Vec<Option<String>>| {
             seen.dedup();
             if seen.len() == 1 { seen.pop().flatten() } else { None }
@@ -280,7 +280,7 @@ impl Check<'_> {
         (sources, types.into_iter().map(agreed).collect(), parts)
     }
 
-    /// The part of the key that a source has, by position.
+    /// Returns the positions of the key columns that a source has.
     fn own_key(&mut self, place: &[Step], e: &ExpansionTable, names: &[String]) -> Vec<usize> {
         if names.is_empty() {
             self.error(
@@ -333,8 +333,8 @@ impl Check<'_> {
         found
     }
 
-    /// Looks the key and context up in a source; collects the declared types
-    /// of the key columns.
+    /// Checks that a source has the key and context columns, and collects the declared types of the
+    /// key columns.
     fn source_columns(
         &mut self,
         here: &[Step],
@@ -363,7 +363,7 @@ impl Check<'_> {
                     return;
                 }
             }
-            // As it will stand in a FROM.
+            // The SELECT becomes a subquery in FROM.
             SourceRows::Select(sql) => {
                 match self.catalog.prepare(&format!("SELECT * FROM ({sql}\n) AS source")) {
                     Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
@@ -417,8 +417,7 @@ fn is_select(text: &str) -> bool {
         && ["select", "with", "values"].iter().any(|k| first.eq_ignore_ascii_case(k))
 }
 
-/// A SELECT without the semicolon that people end it with, and without what
-/// they say after it.
+/// Returns a SELECT without its final semicolon and the comments after it.
 fn select(text: &str) -> SourceRows {
     let comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with("--");
     let end = text.rfind(';').filter(|at| text[at + 1..].lines().all(comment));

@@ -1,4 +1,4 @@
-//! The ingredients of a spec, checked.
+//! Checks the ingredients of a spec.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use hqdl_sql::blendsql::ingredients;
 use hqdl_values::problem::nearest;
 
 impl Check<'_> {
-    /// The ingredients of a spec; `models` are the names of those that it has.
+    /// Checks the ingredients of a spec; `models` are the names of its models.
     pub(crate) fn ingredients(
         &mut self,
         tables: &[IngredientTable],

@@ -1,8 +1,8 @@
-//! From a spec as written to a spec one can work with: every name looked up,
-//! every SELECT prepared, every value list loaded, all problems at once.
+//! Checks a parsed spec: looks up every name, prepares every SELECT, loads every value list, and
+//! reports all problems at once.
 //!
-//! `expansion` checks expansions and their sources, `column` columns, their
-//! value lists and questions, `shots` the example rows.
+//! `expansion` checks expansions and their sources, `column` columns, their value lists and
+//! questions, `shots` the example rows.
 
 mod column;
 mod embeddings;
@@ -21,47 +21,48 @@ use super::shape::{self, Step, Tree};
 use hqdl_values::problem::{Problem, Severity, nearest};
 use hqdl_values::value::Value;
 
-/// What a spec is checked against: the schema and the rows of a database.
+/// Schema and rows of a database, against which a spec is checked.
 pub trait Catalog {
-    /// Whether there is no database at all to look in.
+    /// Returns true if there is no database.
     fn is_absent(&self) -> bool {
         false
     }
 
-    /// Names of all tables and views.
+    /// Returns the names of all tables and views.
     fn tables(&self) -> Vec<String>;
-    /// Columns of a table or view with their declared types; `None` when there is none.
+    /// Returns the columns of a table or view with their declared types; `None` if it does not
+    /// exist.
     fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>>;
-    /// Whether hqdl made the table or view of that name.
+    /// Returns true if hqdl created the table or view with this name.
     fn made_by_hqdl(&self, table: &str) -> bool;
-    /// Column names of a read-only SELECT.
+    /// Returns the column names of a read-only SELECT.
     ///
     /// # Errors
-    /// `SQLite`'s message when it does not prepare, or writes.
+    /// Fails with `SQLite`'s message if it does not prepare, or writes.
     fn prepare(&self, sql: &str) -> Result<Vec<String>, String>;
-    /// Rows of a read-only SELECT, at most `limit`.
+    /// Returns the rows of a read-only SELECT, at most `limit`.
     ///
     /// # Errors
-    /// `SQLite`'s message.
+    /// Fails with `SQLite`'s message.
     fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String>;
 }
 
 pub(super) struct Check<'c> {
     pub(super) catalog: &'c dyn Catalog,
-    /// The folder of the spec.
+    /// Directory of the spec.
     pub(super) folder: &'c Path,
     pub(super) tree: Tree<'c>,
     pub(super) shape: &'c [(shape::Path, Problem)],
     pub(super) problems: Vec<Problem>,
-    /// Tables the spec makes so far, lower case.
+    /// Tables that the spec creates, found so far; lower case.
     pub(super) names: HashMap<String, String>,
-    /// Questions the spec binds so far, normalised.
+    /// Questions that the spec binds, found so far; normalized.
     pub(super) asked: HashMap<String, String>,
 }
 
 impl Check<'_> {
     pub(super) fn error(&mut self, place: &[Step], message: &str, label: &str, help: &str) {
-        // What follows from a wrong shape has been said there.
+        // Errors that follow from a schema violation are not reported.
         if self.shape.iter().any(|(wrong, _)| place.starts_with(wrong)) {
             return;
         }
@@ -84,7 +85,8 @@ impl Check<'_> {
         });
     }
 
-    /// A name for a table hqdl is to make: free, or made by hqdl before.
+    /// Checks the name of a table that hqdl will create: it must be unused, or created by hqdl
+    /// before.
     pub(super) fn table_name(&mut self, place: &[Step], name: &str) {
         let lower = name.to_lowercase();
         if name.trim().is_empty() {

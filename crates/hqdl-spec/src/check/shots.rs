@@ -1,4 +1,4 @@
-//! Shots: example rows, held to the same checks as the model's answers.
+//! Checks shots: example rows, with the same checks as the model's answers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{Column, Shot};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::value::Value;
 
-/// Shots taken from a SELECT or from overrides without a limit.
+/// Default number of shots from a SELECT or from overrides.
 const SHOTS: u32 = 5;
 
 impl Check<'_> {
@@ -35,7 +35,7 @@ impl Check<'_> {
         }
     }
 
-    /// How many rows of the overrides serve; which they are, a run looks up.
+    /// Returns how many rows of the overrides are used as examples; the run selects them.
     pub(crate) fn override_shots(&mut self, place: &[Step], e: &ExpansionTable) -> u32 {
         match &e.shots {
             Some(ShotsField::Named(_)) => SHOTS,
@@ -55,7 +55,7 @@ impl Check<'_> {
         }
     }
 
-    /// The shots that a SELECT yields.
+    /// Returns the shots that a SELECT yields.
     fn selected(
         &mut self,
         here: &[Step],
@@ -187,7 +187,7 @@ impl Check<'_> {
     }
 }
 
-/// A cell of a selected shot; a JSON array is a list, NULL is left out.
+/// Converts a value of a selected shot to a cell; a JSON array is a list, NULL is left out.
 fn shot_cell(value: Value) -> Option<ShotCell> {
     let one = match value {
         Value::Null => return None,

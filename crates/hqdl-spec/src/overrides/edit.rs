@@ -1,5 +1,4 @@
-//! Changing an overrides file: one cell at a time, and only to what can be read
-//! back.
+//! Edits an overrides file: one cell at a time, and only if the result can be parsed again.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,67 +9,67 @@ use crate::{Column, Expansion, Spec};
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 
-/// Why an override cannot be set or taken back.
+/// Reason why an override cannot be set or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideEditError {
-    /// No expansion makes the table.
+    /// No expansion creates the table.
     #[error("no expansion publishes a table `{table}`")]
     NoTable {
-        /// The table.
+        /// Table.
         table: String,
-        /// Those that there are.
+        /// Existing tables.
         all: Vec<String>,
     },
-    /// The key has another number of parts.
+    /// The key has another number of columns.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
     Key {
-        /// The expansion.
+        /// Expansion.
         expansion: String,
-        /// The key's columns.
+        /// Key columns.
         names: Vec<String>,
-        /// Parts that were given.
+        /// Number of given values.
         given: usize,
     },
     /// The expansion has no such column.
     #[error("`{expansion}` has no column `{column}`")]
     NoColumn {
-        /// The expansion.
+        /// Expansion.
         expansion: String,
-        /// The column.
+        /// Column.
         column: String,
-        /// Those that there are.
+        /// Existing columns.
         all: Vec<String>,
     },
     /// No source has the key.
     #[error("no source of `{expansion}` has the key ({key})")]
     NoKey {
-        /// The expansion.
+        /// Expansion.
         expansion: String,
-        /// The key.
+        /// Key.
         key: String,
     },
-    /// The value is none that the column can have.
+    /// The column does not allow the value.
     #[error("{value:?} is not a valid value for `{column}`: {why}")]
     Value {
-        /// The value.
+        /// Value.
         value: String,
-        /// The column.
+        /// Column.
         column: String,
-        /// Why not.
+        /// Reason.
         why: String,
-        /// What it could be.
+        /// Candidate values, for the error message.
         instead: String,
     },
-    /// There is nothing to take back.
+    /// The override does not exist.
     #[error("the overrides file has no such override")]
     None,
-    /// The file cannot be read or written, or the value not be read back.
+    /// The file cannot be read or written, or the value cannot be parsed.
     #[error(transparent)]
     File(#[from] OverridesError),
 }
 
 impl OverrideEditError {
-    /// What to do about it.
+    /// Returns a hint for fixing the problem.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -89,11 +88,10 @@ impl OverrideEditError {
     }
 }
 
-/// Says what a cell is, whatever the model says: `key` in the order of the key,
-/// NULL for NULL.
+/// Overrides a cell. `key` has the order of the key columns; `NULL` means NULL.
 ///
 /// # Errors
-/// [`OverrideEditError`]; the file is as it was then.
+/// Returns [`OverrideEditError`] and leaves the file unchanged.
 pub fn set(
     spec: &Spec,
     table: &str,
@@ -110,7 +108,7 @@ pub fn set(
     let mut lines: Vec<OverrideLine> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
     lines.push(line);
     write_lines(&path, &lines)?;
-    // A word that cannot be read back is taken back at once.
+    // Restore the file if the new line cannot be parsed.
     if let Err(error) = Overrides::read(spec) {
         write_lines(&path, &before)?;
         return Err(error.into());
@@ -118,11 +116,11 @@ pub fn set(
     Ok(())
 }
 
-/// All that speaks against saying what a cell is; `has` tells whether a source of an
-/// expansion has one of some entities.
+/// Returns all objections to an override. `has_entity` returns whether a source of an expansion has
+/// one of some entities.
 ///
 /// # Errors
-/// Whatever `has` fails with.
+/// Fails if `has_entity` fails.
 pub fn objections<E>(
     spec: &Spec,
     (table, key, column, value): (&str, &[String], &str, &str),
@@ -150,7 +148,7 @@ pub fn objections<E>(
     Ok(all)
 }
 
-/// What is wrong with a value of a column.
+/// Returns the problem with a value of a column.
 fn wrong_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let answer = Checker::new(column).text(value);
     let (why, instead) = match answer.state {
@@ -176,10 +174,10 @@ fn wrong_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     Some(OverrideEditError::Value { value, column, why: why.to_owned(), instead })
 }
 
-/// Takes it back: the model's word counts again.
+/// Removes an override, so that the model's answer is used again.
 ///
 /// # Errors
-/// [`OverrideEditError`]; the file is as it was then.
+/// Returns [`OverrideEditError`] and leaves the file unchanged.
 pub fn unset(
     spec: &Spec,
     table: &str,
@@ -198,11 +196,11 @@ pub fn unset(
     Ok(write_lines(&path, &lines)?)
 }
 
-/// The turn to change an overrides file, from reading to writing, of all processes
-/// that want to; waits for it. It ends when this is dropped, or with the process.
+/// Locks an overrides file for all processes, from reading to writing; blocks until the lock is
+/// available. The lock is released if it is dropped, or if the process ends.
 ///
-/// The lock is on the directory, since the file itself is replaced; where a
-/// directory cannot be locked, on a file beside it.
+/// The lock is on the directory, because the file itself is replaced. If a directory cannot be
+/// locked, a file beside it is locked.
 fn turn(path: &Path) -> Result<File, OverridesError> {
     let lock = |file: File| file.lock().map(|()| file);
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -216,7 +214,7 @@ fn turn(path: &Path) -> Result<File, OverridesError> {
         })
 }
 
-/// The line of a cell, without a value.
+/// Returns the line of a cell, without a value.
 fn cell(
     spec: &Spec,
     table: &str,
@@ -243,7 +241,7 @@ fn cell(
     })
 }
 
-/// Whether an expansion makes a table: its own, or one of a one-to-many column.
+/// Returns true if an expansion creates a table: its own, or one of a one-to-many column.
 fn makes(expansion: &Expansion, table: &str) -> bool {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
     std::iter::once(expansion.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
@@ -258,13 +256,13 @@ fn no_column(expansion: &Expansion, column: &str) -> OverrideEditError {
     }
 }
 
-/// A part of a key as the file has it.
+/// Returns a key value as it is written in the file.
 fn field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }
 
 fn same(a: &OverrideLine, b: &OverrideLine) -> bool {
-    // Fields of other expansions' keys are empty in this one's lines.
+    // Fields of other expansions' keys are empty in this line.
     let key = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();

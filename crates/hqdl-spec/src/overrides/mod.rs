@@ -1,7 +1,7 @@
-//! Overrides: a person's word about a cell, which beats the model's for ever.
+//! Overrides: cells entered by a person, which always take precedence over the model's answers.
 //!
-//! They live beside the spec (`superhero.overrides.csv` beside
-//! `superhero.toml`), to be reviewed and versioned like code:
+//! They are stored beside the spec (`superhero.overrides.csv` beside `superhero.toml`), so that
+//! they can be reviewed and versioned like code:
 //!
 //! ```csv
 //! superhero_name,full_name,column,value,note
@@ -9,9 +9,9 @@
 //! Yoda,,powers,The Force|Telekinesis,
 //! ```
 //!
-//! The header names the key columns, then `column`, `value` and, if wanted,
-//! `note`. An empty key field stands for NULL and for the empty text. A row
-//! speaks of every expansion that has these key columns and that column.
+//! The header names the key columns, then `column`, `value` and optionally `note`. An empty key
+//! field means NULL and also the empty text. A row applies to every expansion that has these key
+//! columns and that column.
 
 mod edit;
 
@@ -28,41 +28,41 @@ use hqdl_values::value::Value;
 /// Columns of the file that are not part of a key.
 const OWN: [&str; 3] = ["column", "value", "note"];
 
-/// Why an overrides file cannot be used.
+/// Reason why an overrides file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", path.display(), line.map(|l| format!(":{l}")).unwrap_or_default())]
 pub struct OverridesError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// Error message.
     pub message: String,
 }
 
-/// A person's word about a cell.
+/// Cell entered by a person.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
-    /// The value.
+    /// Value.
     pub value: CellValue,
-    /// Why.
+    /// Reason.
     pub note: Option<String>,
 }
 
-/// A line of an overrides file.
+/// Line of an overrides file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideLine {
-    /// The key's fields, by name, in the order of the header.
+    /// Fields of the key, by name, in the order of the header.
     pub key: Vec<(String, String)>,
-    /// The column.
+    /// Column.
     pub column: String,
-    /// The value as written.
+    /// Value as written.
     pub value: String,
-    /// Why.
+    /// Reason.
     pub note: String,
 }
 
-/// A line, its number, and the entities that it may be about, by expansion.
+/// Line with its number, and the entities that it may apply to, by expansion.
 #[derive(Debug)]
 struct Said {
     number: u64,
@@ -70,21 +70,21 @@ struct Said {
     about: Vec<(usize, Entity)>,
 }
 
-/// The overrides of a spec, by expansion, entity and column.
+/// Overrides of a spec, by expansion, entity and column.
 #[derive(Debug, Default)]
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
-    /// What each line may be about.
+    /// Lines and the entities that they may apply to.
     lines: Vec<Said>,
-    /// Things the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 impl Overrides {
-    /// Reads the overrides of a spec; a file that is not there holds none.
+    /// Reads the overrides of a spec; a missing file contains none.
     ///
     /// # Errors
-    /// [`OverridesError`] with the line that cannot be used.
+    /// Returns [`OverridesError`] with the line that cannot be used.
     pub fn read(spec: &Spec) -> Result<Self, OverridesError> {
         let path = spec.overrides_path();
         let mut overrides = Self::default();
@@ -142,13 +142,14 @@ impl Overrides {
         Ok(overrides)
     }
 
-    /// Whether anything was said of an entity.
+    /// Returns true if any cell of an entity is overridden.
     #[must_use]
     pub fn any_of(&self, expansion: usize, entity: &Entity) -> bool {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
-    /// The lines about entities that are in no source, by the entities that are.
+    /// Returns warnings about lines whose entities are in no source. `known_entities` has the
+    /// entities of the sources, by expansion.
     #[must_use]
     pub fn strangers(&self, spec: &Spec, met: &[HashSet<Entity>]) -> Vec<String> {
         let path = spec.overrides_path();
@@ -166,7 +167,7 @@ impl Overrides {
         .collect()
     }
 
-    /// What a person said about a cell.
+    /// Returns the override of a cell.
     #[must_use]
     pub fn get(&self, expansion: usize, entity: &Entity, column: usize) -> Option<&Override> {
         if self.cells.is_empty() {
@@ -175,8 +176,8 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
-    /// Everyone of whom something was said, with what: those with the most
-    /// columns first, then in the order of the entities.
+    /// Returns the overridden entities with their overrides: those with the most columns first,
+    /// then in the order of the entities.
     #[must_use]
     pub fn rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
@@ -189,7 +190,7 @@ impl Overrides {
         rows
     }
 
-    /// All that was said about an expansion, summed up.
+    /// Returns a hash of all overrides of an expansion.
     #[must_use]
     pub fn digest(&self, expansion: usize) -> String {
         let mut all: Vec<(&str, String)> = self
@@ -205,7 +206,7 @@ impl Overrides {
         blake3::hash(format!("{all:?}").as_bytes()).to_hex().as_str()[..32].to_owned()
     }
 
-    /// All that was said about an entity, in a stable order, as text.
+    /// Returns all overrides of an entity as text, in a stable order.
     #[must_use]
     pub fn mark(&self, expansion: usize, entity: &Entity) -> Option<String> {
         if self.cells.is_empty() {
@@ -222,7 +223,7 @@ impl Overrides {
     }
 }
 
-/// A value outside its list, as the person wrote it.
+/// Returns a value outside its list, as the person wrote it.
 fn beyond_list(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
     let one = |t: &str| {
@@ -235,8 +236,8 @@ fn beyond_list(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     }
 }
 
-/// The entities that the key fields of a line may mean; `None` when they are
-/// not this expansion's key.
+/// Returns the entities that the key fields of a line may refer to; `None` if they are not this
+/// expansion's key.
 fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
     let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
     for name in expansion.key.names() {
@@ -254,10 +255,10 @@ fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<En
     Some(keys.iter().map(|key| expansion.entity(key)).collect())
 }
 
-/// The lines of an overrides file with their numbers.
+/// Returns the lines of an overrides file with their numbers.
 ///
 /// # Errors
-/// [`OverridesError`] when the file cannot be read or lacks a column.
+/// Returns [`OverridesError`] if the file cannot be read or lacks a column.
 pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesError> {
     let error = |line: Option<u64>, message: String| OverridesError {
         path: path.to_owned(),
@@ -307,10 +308,10 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     Ok(lines)
 }
 
-/// Writes an overrides file, through a file beside it that takes its place.
+/// Writes an overrides file: writes a temporary file beside it and renames it.
 ///
 /// # Errors
-/// [`OverridesError`] when it cannot be written.
+/// Returns [`OverridesError`] if it cannot be written.
 pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesError> {
     let error = |message: String| OverridesError { path: path.to_owned(), line: None, message };
     let mut keys: Vec<&str> = Vec::new();
@@ -329,7 +330,7 @@ pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesE
         writer.write_record(key.chain(own)).map_err(|e| error(e.to_string()))?;
     }
     let bytes = writer.into_inner().map_err(|e| error(e.to_string()))?;
-    // Of its own: whoever writes at the same time takes nobody's place by half.
+    // The name is unique, so that concurrent writers do not write to the same temporary file.
     let part =
         path.with_extension(format!("{}-{:08x}.part", std::process::id(), fastrand::u32(..)));
     std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path)).map_err(|e| {

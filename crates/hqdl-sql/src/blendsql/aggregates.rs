@@ -1,10 +1,10 @@
-//! Functions of many rows: aggregates and windows, which make a SELECT something
-//! else than rows of its FROM clause.
+//! Aggregate and window functions. A SELECT with one of them does not return the rows of its FROM
+//! clause.
 
 use super::runtime::Function;
 use super::tree::{Core, Expr, ExprKind, Query};
 
-/// Functions that make a SELECT one of groups.
+/// Aggregate functions, which make a SELECT a grouped one.
 pub(super) const AGGREGATES: [&str; 24] = [
     "stddev",
     "stddev_pop",
@@ -32,7 +32,7 @@ pub(super) const AGGREGATES: [&str; 24] = [
     "min",
 ];
 
-/// Whether an expression is a function of many rows.
+/// Returns true if the expression is an aggregate call.
 pub(super) fn is_of_rows(expr: &Expr) -> bool {
     let ExprKind::Function { name, window: false, args, .. } = &expr.kind else { return false };
     let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
@@ -64,7 +64,7 @@ pub(super) fn has_window(core: &Core, query: &Query) -> bool {
     found
 }
 
-/// Shows an expression and what is inside it, without subqueries, to `see`.
+/// Visits an expression and everything inside it except subqueries.
 pub(super) fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
     see(expr);
     let (exprs, _) = expr.inside();

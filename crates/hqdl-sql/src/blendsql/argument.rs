@@ -1,12 +1,11 @@
-//! Reads what a call is about: a column in the old spelling, a query, or any
-//! expression.
+//! Parses a value argument of a call: a column in legacy syntax, a query, or any expression.
 
 use std::ops::Range;
 
 use super::lexer::{Lexeme, Token, unquote};
 use super::{Argument, SqlError};
 
-/// From the first token to the last.
+/// Returns the byte range from the first token to the last.
 pub(super) fn span(tokens: &[Token]) -> Range<usize> {
     match (tokens.first(), tokens.last()) {
         (Some(first), Some(last)) => first.start..last.end,
@@ -14,7 +13,7 @@ pub(super) fn span(tokens: &[Token]) -> Range<usize> {
     }
 }
 
-/// Reads a value; `None` where Python's `None` or SQL's NULL leaves it out.
+/// Parses a value. Returns `None` for Python's `None` and SQL's NULL.
 pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     if is_none(sql, tokens) {
         return Ok(None);
@@ -37,7 +36,7 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlE
     }))
 }
 
-/// Reads a column of a join: a text is its table and its name, whatever they look like.
+/// Parses a join column: a string must be a table and column name in legacy syntax.
 pub(super) fn read_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     let [text] = tokens else { return read(sql, tokens) };
     match names_in(&text.content(sql)) {
@@ -52,15 +51,15 @@ pub(super) fn read_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument
     }
 }
 
-/// Whether nothing but `None` or `NULL` is written.
+/// Returns true if the only token is `None` or `NULL`.
 pub(super) fn is_none(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [word] if word.is_word(sql, "none") || word.is_word(sql, "null"))
 }
 
-/// Whether a query begins here.
+/// Returns true if the tokens begin with a query.
 pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
     let Some(first) = tokens.first() else { return false };
-    // `with` may be a column's name.
+    // A column can be named `with`.
     let more = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, Lexeme::Symbol(_)));
     first.is_word(sql, "SELECT")
         || first.is_word(sql, "VALUES") && tokens.len() > 1
@@ -72,11 +71,10 @@ pub(super) fn bare_query(tokens: &[Token]) -> SqlError {
         .help("write (SELECT …)")
 }
 
-/// Takes off the parentheses that hold all of the tokens; how many, and what is
-/// inside.
+/// Strips the parentheses that enclose all tokens. Returns their number and the tokens inside.
 pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
     let leading = tokens.iter().take_while(|t| t.is(b'(')).count();
-    // Where each of the leading parentheses is closed.
+    // Index of the closing parenthesis for each leading one.
     let mut closes = vec![0; leading];
     let mut open = Vec::new();
     for (n, token) in tokens.iter().enumerate() {
@@ -94,7 +92,7 @@ pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
     (layers, tokens.get(layers..tokens.len() - layers).unwrap_or_default())
 }
 
-/// The old spelling of a column, as a text or bare: its table and its name.
+/// Parses the legacy syntax of a column, quoted or bare, into table and column name.
 pub(super) fn old_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
         [column] if column.lexeme == Lexeme::OldColumn => names_in(&column.content(sql)),
@@ -110,13 +108,13 @@ pub(super) fn old_column(sql: &str, tokens: &[Token]) -> Option<(String, String)
     }
 }
 
-/// Whether a token can be a table's or a column's name.
+/// Returns true if the token can be the name of a table or column.
 pub(super) fn is_name(token: Token) -> bool {
     matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
 }
 
-/// `t::c` within a text. Names may have apostrophes; where a sentence would begin, before
-/// `::`, none with blanks has.
+/// Parses `t::c` within a string. Names may contain apostrophes, but a table name with both an
+/// apostrophe and whitespace looks like a sentence and is rejected.
 fn column_in(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
     let sentence = table.contains('\'') && table.trim().contains(char::is_whitespace);
@@ -124,7 +122,7 @@ fn column_in(text: &str) -> Option<(String, String)> {
     Some((table, part(column)?))
 }
 
-/// Returns the table and the column of the old spelling `t::c`, whatever they look like.
+/// Splits the legacy syntax `t::c` into table and column name without restricting the names.
 #[must_use]
 pub fn names_in(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
@@ -136,7 +134,7 @@ pub fn names_in(text: &str) -> Option<(String, String)> {
     (!table.is_empty() && !column.is_empty()).then_some((table, column))
 }
 
-/// One side of `::`: a name, quoted or such that it can be no sentence.
+/// Parses one side of `::`: a quoted name, or a bare one that cannot be a sentence.
 fn part(text: &str) -> Option<String> {
     let text = text.trim();
     if is_quoted(text) {
@@ -146,7 +144,7 @@ fn part(text: &str) -> Option<String> {
     (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
 }
 
-/// Whether a text is one name in quotes.
+/// Returns true if the text is a single quoted identifier.
 fn is_quoted(text: &str) -> bool {
     let inside = |open, close| text.strip_prefix(open)?.strip_suffix(close);
     let quotes = [('"', '"'), ('`', '`'), ('[', ']')];

@@ -1,4 +1,4 @@
-//! Reads `options=`: a list, a column or a query.
+//! Parses `options=`: a list, a column or a query.
 
 use super::argument::{bare_query, begins_query, is_name, is_none, old_column, peel, span};
 use super::lexer::{Lexeme, Token};
@@ -7,7 +7,7 @@ use hqdl_values::value::Value;
 
 const HELP: &str = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
 
-/// Reads what is written after `options=`; `None` for `None` and `NULL`.
+/// Parses the value of `options=`. Returns `None` for `None` and `NULL`.
 pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlError> {
     if is_none(sql, tokens) {
         return Ok(None);
@@ -33,7 +33,7 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlEr
     }
     Err(match tokens {
         [text] if text.lexeme == Lexeme::Text => {
-            // How BlendSQL once wrote lists; a list of one has no semicolon.
+            // Legacy `BlendSQL` list syntax; a list of one element has no semicolon.
             let words = text.content(sql);
             let items = words.split(';').map(str::trim);
             let items = items.filter(|_| !words.trim().is_empty()).map(Value::from);
@@ -52,13 +52,13 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlEr
     })
 }
 
-/// A column: in the old spelling, or as a name.
+/// Parses a column, in legacy syntax or as a name.
 fn column(sql: &str, layers: usize, tokens: &[Token]) -> Option<(Option<String>, String)> {
     if let Some((table, column)) = old_column(sql, tokens) {
         return Some((Some(table), column));
     }
     match tokens {
-        // `("a")` is a list with one text, `"a"` a column.
+        // `("a")` is a list with one string, `"a"` a column.
         [name] if is_name(*name) && !(layers > 0 && name.lexeme == Lexeme::Quoted) => {
             word(sql, *name).is_none().then(|| (None, name.content(sql)))
         }
@@ -74,7 +74,7 @@ fn list(sql: &str, all: &[Token], items: &[Token]) -> Result<Choices, SqlError> 
     for item in items.split(|t| t.is(b',')) {
         match literal(sql, item) {
             Some(value) => values.push(value),
-            // The comma that ends a list of one.
+            // The trailing comma of a list with one element.
             None if item.is_empty() && !values.is_empty() && ends(items, values.len()) => break,
             None => {
                 let place = if item.is_empty() { span(all) } else { span(item) };
@@ -90,7 +90,7 @@ fn list(sql: &str, all: &[Token], items: &[Token]) -> Result<Choices, SqlError> 
     Ok(Choices::List(values))
 }
 
-/// Whether the items are `count` and a last comma.
+/// Returns true if the tokens are `count` items followed by a trailing comma.
 fn ends(items: &[Token], count: usize) -> bool {
     items.iter().filter(|t| t.is(b',')).count() == count
 }
@@ -107,7 +107,7 @@ fn literal(sql: &str, tokens: &[Token]) -> Option<Value> {
     }
 }
 
-/// A value that has a name.
+/// Parses a named value: TRUE, FALSE, NULL or None.
 fn word(sql: &str, token: Token) -> Option<Value> {
     let named = [("true", 1), ("false", 0)].into_iter().find(|(name, _)| token.is_word(sql, name));
     if let Some((_, value)) = named {

@@ -1,4 +1,4 @@
-//! Why a query cannot be read: a message, a place, what was expected there.
+//! Errors of reading a query: a message, a location and a hint.
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use super::ingredients::keyword::listed;
 use super::ingredients::{self, Ingredient};
 use hqdl_values::problem::{self, Problem, Severity};
 
-/// Why a query cannot be read, with its place in the text.
+/// An error in a query, with its location in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SqlError {
-    /// What is wrong, naming the thing.
+    /// Error message that names the offending part.
     pub message: String,
-    /// Where, as bytes of the query's text.
+    /// Byte range in the query's text.
     pub span: Range<usize>,
-    /// What was expected, beside the caret.
+    /// Text beside the caret: what the parser expected.
     pub label: String,
-    /// What to do about it.
+    /// Suggested fix.
     pub help: Option<String>,
-    /// Whether the help is the question whether another name was meant.
+    /// Whether the help is a "did you mean …?" suggestion.
     pub suggests: bool,
 }
 
@@ -37,12 +37,12 @@ impl SqlError {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// Suggests the name that was perhaps meant.
+    /// Adds a "did you mean `name`?" suggestion.
     pub(crate) fn suggest(self, name: &str) -> Self {
         Self { suggests: true, ..self.help(format!("did you mean `{name}`?")) }
     }
 
-    /// The names there are, where one is not known.
+    /// Returns the list of valid names if the error is an unknown name.
     #[must_use]
     pub fn known(&self) -> Option<String> {
         let names = if self.message.starts_with("there is no ingredient") {
@@ -56,7 +56,7 @@ impl SqlError {
         (self.help.as_ref() != Some(&known)).then_some(known)
     }
 
-    /// The error with line, column and caret, as problems of a spec are shown.
+    /// Renders the error with line, column and caret, in the format of spec problems.
     #[must_use]
     pub fn render(&self, sql: &str, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
@@ -72,8 +72,8 @@ impl SqlError {
     }
 }
 
-/// The nearest place at or before `at` where a character begins: the fields are
-/// public, and a span of another text must not panic.
+/// Returns the nearest char boundary at or before `at`. The fields of [`SqlError`] are public, and
+/// a span from a different text must not panic.
 fn boundary(sql: &str, at: usize) -> usize {
     let at = at.min(sql.len());
     (0..=at).rev().find(|n| sql.is_char_boundary(*n)).unwrap_or(0)

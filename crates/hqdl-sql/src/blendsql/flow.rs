@@ -1,5 +1,5 @@
-//! What a value may be: a call's answer, a column's value, a number, a text, a
-//! truth. An expression's flow is told from the flows of its parts.
+//! Possible values of an expression: a call's answer, a column's value, a number, a text or a truth
+//! value. The flow of an expression is computed from the flows of its operands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use std::sync::Arc;
 use super::lineage::Lineage;
 use super::scope::{Affinity, ColumnOrigin};
 
-/// The most texts that one value is followed as.
+/// Maximum number of texts and columns that are tracked per value.
 const TEXTS: usize = 64;
 
-/// What a value may be; all that may be at once.
+/// Set of possible values of an expression.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flow {
-    /// Answers of these calls, unchanged.
+    /// Calls whose unchanged answer it may be.
     pub calls: BTreeSet<usize>,
-    /// These literals.
+    /// Text literals.
     pub texts: Vec<String>,
-    /// A text that is computed.
+    /// A computed text.
     pub text: bool,
-    /// A whole number, of the query's own.
+    /// An integer computed by the query.
     pub whole: bool,
     /// Any number.
     pub number: bool,
     /// The truth of a condition.
     pub truth: bool,
-    /// Values of columns, which have their affinity.
+    /// Values of columns, which have the columns' affinity.
     pub columns: Vec<FlowColumn>,
-    /// What it is made of.
+    /// Expression over database columns that computes the value.
     pub lineage: Option<Arc<Lineage>>,
 }
 
-/// A column that a value is of.
+/// A column whose value an expression may have.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FlowColumn {
-    /// The column of the database.
+    /// Column of the database.
     pub origin: ColumnOrigin,
-    /// How it turns what is stored in it, when that is known.
+    /// Type affinity, if it is known.
     pub affinity: Option<Affinity>,
 }
 
@@ -57,7 +57,7 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
-    /// Whether it is the truth of a condition and nothing else: beside other values a
+    /// Returns true if it can only be the truth of a condition. In combination with other values, a
     /// truth is the number 1 or 0.
     pub fn is_truth(&self) -> bool {
         let number = self.whole || self.number;
@@ -65,7 +65,7 @@ impl Flow {
         self.truth && !number && !text && self.calls.is_empty() && self.columns.is_empty()
     }
 
-    /// Either of both.
+    /// Returns the union of both sets.
     pub fn or(mut self, other: Self) -> Self {
         self.calls.extend(other.calls);
         for text in other.texts {
@@ -86,8 +86,8 @@ impl Flow {
         self
     }
 
-    /// The same as the value of an expression, which has no affinity: a column
-    /// holds what its affinity makes of values.
+    /// Converts a flow to that of a computed expression, which has no affinity; a column's affinity
+    /// determines which values it can contain.
     pub fn plain(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
@@ -100,23 +100,23 @@ impl Flow {
     }
 }
 
-/// What a function does with its arguments, as far as types go.
+/// Effect of a function on the types of its arguments.
 pub(super) enum Does {
-    /// One of its arguments is its value: all from this one on.
+    /// Returns one of the first arguments; the field is their number.
     Passes(usize),
-    /// Its greatest or least argument is its value.
+    /// Returns its greatest or least argument.
     Orders,
-    /// Its first argument, unless that equals the second.
+    /// Returns its first argument unless that equals the second.
     NullIf,
-    /// Its first argument is a condition, the others are its value.
+    /// The first argument is a condition, the others are possible results.
     Chooses,
     /// Computes from numbers.
     Counts(Flow),
-    /// Computes from anything.
+    /// Computes from values of any type.
     Gives(Flow),
 }
 
-/// What a function does.
+/// Returns the effect of a function.
 pub(super) fn does(name: &str) -> Does {
     match name {
         "coalesce" | "ifnull" => Does::Passes(usize::MAX),

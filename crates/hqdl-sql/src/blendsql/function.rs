@@ -1,25 +1,25 @@
-//! `SUQL`'s functions, which are calls without braces: `answer(text, 'question')`
-//! and `summary(text)`, wherever an expression may stand.
+//! Scanner for `SUQL`'s functions, which are calls without braces: `answer(text, 'question')` and
+//! `summary(text)`, wherever an expression is allowed.
 
 use super::ingredients::{AnswerFunction, SummaryFunction};
 use super::lexer::{Brackets, Lexeme, Token};
 use super::scan::Scanner;
 use super::{Argument, Call, SqlError};
 
-/// What `summary(text)` asks, in the words of `SUQL`.
+/// Question of `summary(text)`, as worded by `SUQL`.
 const SUMMARY: &str = "what is the summary of this document?";
 
-/// Words after which a name with parentheses is a table, not a function; behind FROM it is
-/// what is compared (`IS DISTINCT FROM`) or taken apart (`EXTRACT`), since no table has any.
+/// Keywords after which a name with parentheses is a table, not a function. FROM is not among them:
+/// no such table exists, and the operands of `IS DISTINCT FROM` and `EXTRACT` follow it.
 const TABLES: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
-/// The arguments of a function, the calls in them, and where it ends.
+/// Arguments of a function, the calls in them, and the end offset.
 type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 
-/// Whether a query may have calls; when it has none, it is plain SQL.
+/// Returns true if the query may contain calls. Without calls, it is plain SQL.
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
-    // What cannot be scanned is for the parser to tell.
+    // A query that cannot be scanned counts, so that the parser reports the error.
     sql.contains("{{") || (mentions(sql) && super::scan(sql).map_or(true, |c| !c.is_empty()))
 }
 
@@ -29,8 +29,7 @@ fn mentions(sql: &str) -> bool {
 }
 
 impl Scanner<'_> {
-    /// The call that a word begins, when it does; `before` is what stands before
-    /// it.
+    /// Reads the call that begins at `word`, if there is one; `previous` is the preceding token.
     pub(super) fn function(
         &mut self,
         word: Token,
@@ -86,8 +85,8 @@ impl Scanner<'_> {
         }))
     }
 
-    /// Whether the parentheses just opened name the columns of a common table
-    /// expression: `AS (…)` follows them. Leaves its place.
+    /// Returns true if the parentheses just opened list the columns of a common table expression,
+    /// i.e. `AS (…)` follows them. Does not advance the scanner.
     fn names_columns(&mut self) -> Result<bool, SqlError> {
         let start = self.at;
         let mut depth = 1;
@@ -108,7 +107,7 @@ impl Scanner<'_> {
         Ok(then)
     }
 
-    /// Reads up to the closing parenthesis.
+    /// Reads the arguments up to the closing parenthesis.
     fn arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
         let (mut pieces, mut inner) = (vec![Vec::new()], Vec::new());
         let mut depth = 0_usize;
@@ -165,7 +164,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The question, which is one text.
+    /// Parses the question, which must be a single string.
     fn question(&self, tokens: &[Token]) -> Result<String, SqlError> {
         let text = match tokens {
             [text] if text.lexeme == Lexeme::Text => text.content(self.sql),

@@ -1,27 +1,26 @@
-//! The words of `SQLite`'s SQL, as far as one must know them to tell what is
-//! inside a text, a comment or a quoted name and what is not.
+//! Lexer for `SQLite`'s SQL, complete enough to distinguish string literals, comments and quoted
+//! identifiers from everything else.
 //!
-//! All bytes that mean something are ASCII, so every token begins and ends
-//! where a character does.
+//! All significant bytes are ASCII, so every token begins and ends at a char boundary.
 
 use std::ops::Range;
 
 use super::SqlError;
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lexeme {
-    /// A keyword or a bare name.
+    /// Keyword or unquoted identifier.
     Word,
-    /// `'…'`, or as `PostgreSQL` has it `$$…$$`, `$tag$…$tag$`
+    /// String literal: `'…'`, or `PostgreSQL`'s `$$…$$` and `$tag$…$tag$`.
     Text,
-    /// `"…"`: a name to `SQLite`, often a text to users of `BlendSQL`.
+    /// `"…"`: an identifier in `SQLite`, often a string for users of `BlendSQL`.
     Quoted,
-    /// `` `…` `` or `[…]`
+    /// Quoted identifier: `` `…` `` or `[…]`.
     Name,
-    /// A number, with whatever letters hang on it.
+    /// Number, including any letters that follow directly.
     Number,
-    /// `?`, `?1`, `:x`, `@x`, `$x`
+    /// Parameter: `?`, `?1`, `:x`, `@x`, `$x`.
     Parameter,
     /// `{{`
     Open,
@@ -29,47 +28,47 @@ pub enum Lexeme {
     Close,
     /// `::`
     Colons,
-    /// A whole call, read already.
+    /// A complete call that has already been parsed.
     Call,
-    /// `'t::c'` within a call, where the database has the table.
+    /// `'t::c'` within a call, if the database has the table.
     OldColumn,
     /// Any other byte.
     Symbol(u8),
 }
 
-/// A token and its place.
+/// A token with its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
-    /// What it is.
+    /// Kind of the token.
     pub lexeme: Lexeme,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub start: usize,
-    /// The byte after its last.
+    /// Offset after its last byte.
     pub end: usize,
 }
 
 impl Token {
-    /// Its bytes.
+    /// Returns the token's byte range.
     pub fn span(self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Whether this is the byte `symbol`, outside of texts and names.
+    /// Returns true if the token is the single byte `symbol`.
     pub fn is(self, symbol: u8) -> bool {
         self.lexeme == Lexeme::Symbol(symbol)
     }
 
-    /// The token as it is written.
+    /// Returns the token's source text.
     pub fn text(self, sql: &str) -> &str {
         sql.get(self.span()).unwrap_or_default()
     }
 
-    /// Whether this is the bare word `word`.
+    /// Returns true if the token is the unquoted word `word`, ignoring case.
     pub fn is_word(self, sql: &str, word: &str) -> bool {
         self.lexeme == Lexeme::Word && self.text(sql).eq_ignore_ascii_case(word)
     }
 
-    /// A text or a name without its quotes, a bare word as it stands.
+    /// Returns the text of a string or identifier without its quotes; other tokens unchanged.
     pub fn content(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
@@ -83,7 +82,7 @@ impl Token {
     }
 }
 
-/// What is between quotes of any kind, doubled quotes made single.
+/// Removes the surrounding quotes of any kind and replaces doubled quotes inside with single ones.
 pub fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
@@ -96,7 +95,7 @@ pub fn unquote(text: &str) -> String {
     }
 }
 
-/// How `[` is read: `SQLite` has it begin a quoted name, Python a list.
+/// Meaning of `[`: `SQLite` begins a quoted identifier, Python a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brackets {
     /// `[a name]`
@@ -105,11 +104,11 @@ pub enum Brackets {
     List,
 }
 
-/// The next token at or after `at`, `None` at the end of the text.
+/// Returns the next token at or after `at`, or `None` at the end of the text.
 ///
 /// # Errors
-/// A text or a quoted name that is never closed. An open `/*` ends with the
-/// text, as in `SQLite`.
+/// An unterminated string or quoted identifier. An unterminated `/*` comment extends to the end of
+/// the text, as in `SQLite`.
 pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
     let bytes = sql.as_bytes();
     let start = blank(bytes, at);
@@ -144,11 +143,10 @@ pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, S
     }
 }
 
-/// Whether the outermost SELECT of a query orders its rows: `ORDER BY` outside
-/// of all parentheses.
+/// Returns true if the outermost SELECT has an `ORDER BY`, i.e. one outside of all parentheses.
 ///
 /// # Errors
-/// A text or a quoted name that is never closed.
+/// An unterminated string or quoted identifier.
 pub fn orders_outermost(sql: &str) -> Result<bool, SqlError> {
     let (mut at, mut depth, mut after_order) = (0, 0_usize, false);
     while let Some(token) = next(sql, at, Brackets::Name)? {
@@ -164,7 +162,7 @@ pub fn orders_outermost(sql: &str) -> Result<bool, SqlError> {
     Ok(false)
 }
 
-/// Where the blanks and comments at `at` end.
+/// Returns the offset after the whitespace and comments at `at`.
 fn blank(bytes: &[u8], mut at: usize) -> usize {
     loop {
         match (bytes.get(at), bytes.get(at + 1)) {
@@ -180,7 +178,7 @@ fn blank(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Where the quoted thing that begins at `start` ends.
+/// Returns the end of the quoted token that begins at `start`.
 fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, SqlError> {
     let mut at = start + 1;
     loop {
@@ -193,8 +191,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, Sq
     }
 }
 
-/// Where the text that begins with `$$` or `$tag$` at `start` ends; `None` where it is a
-/// parameter, or is never closed.
+/// Returns the end of the string that begins with `$$` or `$tag$` at `start`. Returns `None` for a
+/// parameter or an unterminated string.
 fn dollar_quoted(sql: &str, start: usize) -> Option<usize> {
     let rest = sql.get(start..)?;
     let length = rest.get(1..)?.find('$')? + 2;
@@ -220,7 +218,7 @@ fn unclosed(bytes: &[u8], start: usize, what: &str, close: &str) -> SqlError {
     error.help(format!("write a `{close}` inside a quoted {what} twice"))
 }
 
-/// A number with its exponent's sign, and with letters that do not belong to it.
+/// Returns the end of a number, including a signed exponent and any letters that follow directly.
 fn number(bytes: &[u8], start: usize) -> usize {
     let hex = matches!(bytes.get(start + 1), Some(b'x' | b'X'));
     let mut at = start;
@@ -236,12 +234,12 @@ fn number(bytes: &[u8], start: usize) -> usize {
     }
 }
 
-/// Bytes of names: what is not ASCII is a letter, as in `SQLite`.
+/// Returns true for bytes of an identifier. Like `SQLite`, treats every non-ASCII byte as a letter.
 pub fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
-/// Where the bytes from `at` on that are `like` this end.
+/// Returns the end of the run of bytes at `at` that satisfy `is_part`.
 fn run(bytes: &[u8], at: usize, like: impl Fn(u8) -> bool) -> usize {
     bytes.iter().skip(at).position(|b| !like(*b)).map_or(bytes.len(), |length| at + length)
 }

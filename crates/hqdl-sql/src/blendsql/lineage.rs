@@ -1,17 +1,16 @@
-//! What a value is made of, down to the columns of a table of the database: an
-//! expression over columns, whatever names it went through.
+//! Lineage of a value: an expression over columns of database tables, independent of the names in
+//! the query.
 //!
-//! Columns of one *instance* come from one row of their table: the same table
-//! read twice is two instances, and a common table expression that is read twice
-//! has its instances twice. Only what `SQLite` computes from these columns and
-//! literals alone is known so far; of everything else there is no lineage.
+//! Columns of the same *instance* come from the same row of a table. A table that is read twice has
+//! two instances, and a common table expression that is read twice has its instances twice. Only
+//! values that `SQLite` computes from columns and literals have a lineage.
 
 use std::sync::Arc;
 
-/// The most parts of an expression that is followed.
+/// Maximum number of nodes in a lineage.
 const MOST: usize = 64;
 
-/// Functions that give the same for the same arguments, and are no aggregates.
+/// Deterministic functions that are not aggregates.
 const PURE: [&str; 19] = [
     "coalesce",
     "concat",
@@ -37,23 +36,23 @@ const PURE: [&str; 19] = [
 /// An expression over columns of the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lineage {
-    /// A column.
+    /// A column of a table.
     Column {
-        /// Which reading of its table.
+        /// Number of the table instance.
         instance: usize,
-        /// Its table.
+        /// Table name.
         table: String,
-        /// Its name.
+        /// Column name.
         column: String,
     },
-    /// A literal, as SQL.
+    /// A literal as SQL.
     Literal(String),
-    /// `||`, `+` …, a function's name, or `cast` and a type.
+    /// An operator such as `||` or `+`, a function name, or `cast` with a type; and the operands.
     Op(String, Vec<Arc<Lineage>>),
 }
 
 impl Lineage {
-    /// An operation; `None` when it is too much to follow.
+    /// Creates an operation; `None` if it has too many nodes.
     pub(super) fn op(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
         let mut flat: Vec<Arc<Self>> = Vec::new();
         for part in parts {
@@ -69,7 +68,7 @@ impl Lineage {
         (made.size() <= MOST).then(|| Arc::new(made))
     }
 
-    /// Whether a function's value is told by its arguments alone.
+    /// Returns true if a function's value depends only on its arguments.
     pub(super) fn is_pure(function: &str) -> bool {
         PURE.contains(&function)
     }
@@ -81,7 +80,7 @@ impl Lineage {
         }
     }
 
-    /// Shows every column in it: instance, table, column.
+    /// Visits the instance, table and column of each column.
     pub fn each_column<'l>(&'l self, see: &mut dyn FnMut(usize, &'l str, &'l str)) {
         match self {
             Self::Column { instance, table, column } => see(*instance, table, column),
@@ -90,7 +89,7 @@ impl Lineage {
         }
     }
 
-    /// The instances that its columns are of, each with its table.
+    /// Returns the instances of its columns with their tables.
     #[must_use]
     pub fn instances(&self) -> Vec<(usize, &str)> {
         let mut found: Vec<(usize, &str)> = Vec::new();
@@ -102,8 +101,7 @@ impl Lineage {
         found
     }
 
-    /// Whether it computes the same from the columns of some row, whichever
-    /// instance that is of.
+    /// Returns true if both compute the same formula, ignoring the instances.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -120,7 +118,7 @@ impl Lineage {
         }
     }
 
-    /// Whether it computes the same from the columns of the same rows.
+    /// Returns true if both compute the same formula from the same instances.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         let of = |lineage: &Self| {
@@ -131,8 +129,8 @@ impl Lineage {
         self.is_like(other) && of(self) == of(other)
     }
 
-    /// As SQL over columns that go by the names of `name`, which is told instance and
-    /// column; `None` when one of them has none.
+    /// Formats the lineage as SQL. `name` returns the name of an instance's column. Returns `None`
+    /// if a column has no name.
     pub fn written(&self, name: &dyn Fn(usize, &str) -> Option<String>) -> Option<String> {
         Some(match self {
             Self::Column { instance, column, .. } => name(*instance, column)?,
@@ -151,7 +149,7 @@ impl Lineage {
         })
     }
 
-    /// The same of other instances.
+    /// Returns the lineage with other instance numbers.
     #[must_use]
     pub fn renumbered(&self, number: &mut dyn FnMut(usize) -> usize) -> Self {
         match self {

@@ -1,22 +1,21 @@
 //! `BlendSQL`'s dialect: ordinary SQL with calls `{{LLMMap('…?', t.column)}}`.
 //!
-//! [`scan`] finds the calls outside of texts, comments and quoted names and
-//! reads each into a [`Call`]; everything it says about a place is a range of
-//! bytes in the query's text. `SUQL`'s functions `answer(text, 'question')` and
-//! `summary(text)` are calls, too, written without braces. [`mask`] overwrites the calls by identifiers of
-//! the same length, so that a parser of plain SQL can read the rest and every
-//! place stays true.
+//! [`scan`] finds the calls outside of string literals, comments and quoted identifiers and parses
+//! each into a [`Call`]. All positions in a call are byte ranges of the query's text. `SUQL`'s
+//! functions `answer(text, 'question')` and `summary(text)` are also calls, written without braces.
+//! [`mask`] overwrites the calls with identifiers of the same length. A parser of plain SQL can
+//! then read the query, and all byte positions remain valid.
 //!
-//! Where the dialect leaves a choice:
+//! Where the dialect is ambiguous:
 //!
-//! * A backslash is an ordinary character; a quote inside a text is doubled.
-//! * `"…"` is a text as a question, inside a list, and for `return_type` and
-//!   `regex`; everywhere else it is a quoted name, as in `SQLite`.
-//! * `[` begins a list directly after `options=` and a quoted name elsewhere.
-//! * `'t::c'` is the column `c` of `t`; a text with other than exactly one `::`
-//!   or with `?`, `!`, `;`, braces, quotes or line breaks is a text.
-//! * Two texts in a row are a question and its column only when the second is
-//!   `'t::c'`: Python would have joined them, so anything else is an error.
+//! * A backslash is an ordinary character; a quote inside a string is doubled.
+//! * `"…"` is a string as a question, inside a list, and for `return_type` and `regex`; everywhere
+//!   else it is a quoted identifier, as in `SQLite`.
+//! * `[` begins a list directly after `options=` and a quoted identifier elsewhere.
+//! * `'t::c'` is the column `c` of `t`. A string with more or fewer than one `::`, or with `?`,
+//!   `!`, `;`, braces, quotes or line breaks, is an ordinary string.
+//! * Two adjacent strings are a question and its column only if the second is `'t::c'`. Otherwise
+//!   they are an error, because Python would have concatenated them.
 
 mod aggregates;
 mod argument;
@@ -67,85 +66,83 @@ pub use server_words::blank_server_words;
 use hqdl_values::Type;
 use hqdl_values::value::Value;
 
-/// One call of an ingredient in a query.
+/// An ingredient call in a query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Which ingredient is called.
+    /// The called ingredient.
     pub ingredient: Which,
-    /// The bytes of `{{…}}`, braces included, or of a function's name and
-    /// arguments.
+    /// Byte range of `{{…}}` including the braces, or of a function's name and arguments.
     pub span: Range<usize>,
-    /// What is asked; of a join its criteria, empty when there are none.
+    /// The question; for a join its criteria, which may be empty.
     pub question: String,
-    /// Map: the value asked about, then columns for context. Answer: the text,
-    /// or the array of texts. Qa and Validate:
-    /// contexts in order, and the values that fill `{}`. Join: left and right.
+    /// Arguments without the question. Map: the value asked about, then context columns. Answer:
+    /// the text, or the array of texts. Qa and Validate: the contexts in order, and the values for
+    /// the `{}` placeholders. Join: left and right column.
     pub values: Vec<Argument>,
-    /// What the answer is chosen from.
+    /// Options that the answer is chosen from.
     pub options: Option<Choices>,
-    /// What the answer is read as.
+    /// Type of the answer.
     pub return_type: Option<ReturnType>,
-    /// Whether it is a part of the text that is asked about: `return_type='substring'`.
+    /// Whether the answer is a substring of the text: `return_type='substring'`.
     pub substring: bool,
-    /// How many answers there may be.
+    /// Allowed number of answers.
     pub quantifier: Option<Quantifier>,
-    /// What the answer must match.
+    /// Regular expression that the answer must match.
     pub regex: Option<String>,
-    /// Join: how many values of the right are put before the model for each of the
-    /// left, the most alike ones; all of them where it says nothing.
+    /// Join: number of right-hand candidates that the model sees per left-hand value, the most
+    /// similar first. `None` for all of them.
     pub narrow: Option<u32>,
-    /// The model it wants to be asked of, and where it says so.
+    /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
-    /// Map: whether the first value is an image, which the model is shown.
+    /// Map: whether the first value is an image, which is sent to the model.
     pub image: bool,
-    /// Arguments that tune `BlendSQL`'s own machinery and change nothing here.
+    /// Tuning arguments of `BlendSQL` that have no effect in hqdl.
     pub tuning: Vec<String>,
-    /// Calls within this call's arguments, in the order of the text.
+    /// Calls nested in this call's arguments, in text order.
     pub inner: Vec<Call>,
-    /// Whether the call stands where `VALUES` has a row: `VALUES {{…}}`.
+    /// Whether the call is in the position of a `VALUES` row: `VALUES {{…}}`.
     pub row: bool,
 }
 
 impl Call {
-    /// How many columns it makes where it is a row of VALUES.
+    /// Returns the number of columns that the call produces as a `VALUES` row.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1)))
     }
 
-    /// What [`mask`] writes over the `number`th call: `_hq0___…`, or in place of
-    /// a row `(_hq0___…)`; exactly as long as the call.
+    /// Returns the identifier that [`mask`] writes over call `number`: `_hq0___…`, or `(_hq0___…)`
+    /// for a row. It is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.row { 2 } else { 0 });
         let mut name = format!("_hq{number}");
-        // Not by a width of `format!`, which ends at 65,535.
+        // A width in `format!` is limited to 65,535.
         name.push_str(&"_".repeat(width.saturating_sub(name.len())));
         if self.row { format!("({name})") } else { name }
     }
 }
 
-/// A value that a call is about.
+/// A value argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Argument {
-    /// The old spelling of a column: `'t::c'`, `t::c`, `(t::c)`.
+    /// Legacy syntax of a column: `'t::c'`, `t::c`, `(t::c)`.
     Column {
-        /// The table, alias or CTE, as it is written.
+        /// Table, alias or CTE, as in the query.
         table: Option<String>,
-        /// The column.
+        /// Column name.
         column: String,
-        /// The whole argument.
+        /// Byte range of the whole argument.
         span: Range<usize>,
     },
-    /// Any SQL expression, without blanks and comments around it.
+    /// Byte range of any SQL expression, without surrounding whitespace and comments.
     Sql(Range<usize>),
-    /// A query: what is inside its parentheses, without blanks and comments
-    /// around it.
+    /// Byte range of a query inside its parentheses, without surrounding whitespace and comments.
     Query(Range<usize>),
 }
 
 impl Argument {
-    /// Where it stands.
+    /// Returns the argument's byte range.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         match self {
@@ -154,44 +151,45 @@ impl Argument {
     }
 }
 
-/// What an answer is chosen from.
+/// The options of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Choices {
-    /// The values themselves.
+    /// Literal values.
     List(Vec<Value>),
     /// The values of a column: `'t::c'`, `t.c` or `c`.
     Column {
-        /// The table, alias or CTE, if it is named.
+        /// Table, alias or CTE, if the query names it.
         table: Option<String>,
-        /// The column.
+        /// Column name.
         column: String,
-        /// The whole argument.
+        /// Byte range of the whole argument.
         span: Range<usize>,
     },
-    /// The rows of a query: what is inside its parentheses.
+    /// The rows of a query: the byte range inside its parentheses.
     Query(Range<usize>),
 }
 
-/// What an answer is read as.
+/// The type of a call's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReturnType {
-    /// The type of the value, or of each value of the list; never a URL.
+    /// Type of the value, or of each list element; never a URL.
     pub scalar: Type,
-    /// Whether it is a list.
+    /// Whether the answer is a list.
     pub list: bool,
 }
 
-/// How many answers there may be.
+/// Allowed number of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantifier {
-    /// At least so many.
+    /// Minimum.
     pub min: u32,
-    /// At most so many; `None` for any number.
+    /// Maximum; `None` if unlimited.
     pub max: Option<u32>,
 }
 
 impl Quantifier {
-    /// Whether a JSON array has so many elements; what is none has any number.
+    /// Returns true if the length of a JSON array is within the bounds, or if `json` is not a JSON
+    /// array.
     #[must_use]
     pub fn holds(self, list: &str) -> bool {
         let Ok(list) = serde_json::from_str::<Vec<serde_json::Value>>(list) else { return true };
@@ -200,16 +198,15 @@ impl Quantifier {
     }
 }
 
-/// The text with each of `calls` overwritten by [`Call::placeholder`], so that every
-/// other byte stays where it is. `calls` are in the order of the text, as
-/// [`scan`] returns them or as a call's `inner` holds them.
+/// Returns the text with each call replaced by [`Call::placeholder`]; all other bytes keep their
+/// position. `calls` are in text order, as returned by [`scan`] or stored in [`Call::inner`].
 #[must_use]
 pub fn mask(sql: &str, calls: &[Call]) -> String {
     let mut masked = String::with_capacity(sql.len());
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {
         let placeholder = call.placeholder(number);
-        // A call of another text is left alone.
+        // Skip a call that belongs to a different text.
         let Some(before) = sql.get(at..call.span.start) else { continue };
         if placeholder.len() != call.span.len() || !sql.is_char_boundary(call.span.end) {
             continue;

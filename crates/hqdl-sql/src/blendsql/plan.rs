@@ -1,45 +1,45 @@
-//! The plan of a query, as a value that prints: each SELECT with calls, the calls
-//! and conditions of it, and what each [rule](super::rules) came to there.
+//! Printable plan of a query: each SELECT with calls, its calls and conditions, and the outcome of
+//! each [rule](super::rules).
 
 use std::fmt;
 
-/// The precondition of a rule that does not hold.
+/// Precondition of a rule that is not met.
 pub type Refused = &'static str;
 
 use super::tree::{Body, Core, Expr, ExprKind, Query};
 
-/// What a query's SELECTs are made to be.
+/// Plan of a query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueryPlan {
-    /// Those with calls, in the order of the text.
+    /// SELECTs with calls, in text order.
     pub selects: Vec<Select>,
-    /// What rules about the whole query came to.
+    /// Outcomes of the rules that apply to the whole query.
     pub rules: Vec<RuleOutcome>,
 }
 
-/// One SELECT.
+/// Plan of one SELECT.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Select {
-    /// Where it begins in the text.
+    /// Start offset in the text.
     pub at: usize,
-    /// Its text, on one line.
+    /// Source text, on one line.
     pub text: String,
-    /// The calls that stand in it and in no SELECT of it, by number.
+    /// Numbers of the calls in this SELECT, without those in nested SELECTs.
     pub calls: Vec<usize>,
     /// Conditions with calls.
     pub conditions: Vec<String>,
-    /// What rules came to.
+    /// Outcomes of the rules.
     pub rules: Vec<RuleOutcome>,
 }
 
-/// What a rule came to.
+/// Outcome of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
-    /// The rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Whether it fired.
+    /// Whether the rule was applied.
     pub fired: bool,
-    /// What it does there; or what of its precondition does not hold.
+    /// Effect of the rule, or the precondition that is not met.
     pub why: String,
 }
 
@@ -53,7 +53,7 @@ impl RuleOutcome {
 }
 
 impl QueryPlan {
-    /// The SELECT that begins somewhere.
+    /// Returns the entry of the SELECT that starts at an offset, and creates it if needed.
     pub(super) fn select(&mut self, at: usize) -> &mut Select {
         let n = match self.selects.iter().position(|s| s.at == at) {
             Some(n) => n,
@@ -65,8 +65,8 @@ impl QueryPlan {
         &mut self.selects[n]
     }
 
-    /// Puts the plan in the order of the text. A SELECT that is written twice has
-    /// each rule once, and one that fired anywhere in it has fired.
+    /// Sorts the plan in text order. If a SELECT was written twice, keeps one outcome per rule and
+    /// prefers the one that was applied.
     pub(super) fn settle(&mut self, sql: &str, query: &Query) {
         let mut cores: Vec<&Core> = Vec::new();
         all_cores(query, &mut cores);
@@ -96,8 +96,8 @@ impl QueryPlan {
     }
 }
 
-/// Calls of an expression that stand in no SELECT of it; those in the arguments of
-/// others, too.
+/// Collects the calls of an expression outside of its subqueries, including those in arguments of
+/// other calls.
 fn own_calls(expr: &Expr, found: &mut Vec<usize>) {
     if let ExprKind::Call(n, _) = &expr.kind {
         found.push(*n);
@@ -155,48 +155,46 @@ impl fmt::Display for QueryPlan {
     }
 }
 
-/// A SELECT within a query, of which the rule of the first rows holds.
+/// A nested SELECT to which the LIMIT rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InnerRows {
-    /// Where it begins in the text.
+    /// Start offset in the text.
     pub at: usize,
-    /// The calls in it, by number.
+    /// Numbers of its calls.
     pub calls: Vec<usize>,
 }
 
-/// How many of the rows of a statement are the answer.
+/// Plan of a query that needs only some of its rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FirstRows {
-    /// Rows of the answer, and rows before them that OFFSET skips; all without a
-    /// LIMIT.
+    /// Rows of the answer plus the rows that OFFSET skips; `None` without a LIMIT.
     pub need: Option<u64>,
     /// Rows that OFFSET skips.
     pub skipped: u64,
-    /// The order says which rows come first.
+    /// Whether an ORDER BY determines which rows come first.
     pub ordered: bool,
-    /// Equal rows are one.
+    /// Whether equal rows are merged.
     pub distinct: bool,
-    /// The last column but one says in which order the rows are asked about.
+    /// Whether the second-to-last column is the order in which rows are asked about.
     pub ranked: bool,
-    /// Result columns that the candidates hold the values of, as they are counted
-    /// in the query, and how many columns it writes.
+    /// Indices of the query's result columns whose values the candidate rows store.
     pub held: Vec<usize>,
-    /// How many result columns the query writes.
+    /// Number of result columns in the query.
     pub written: usize,
-    /// Conditions with calls.
+    /// Number of conditions with calls.
     pub conditions: usize,
-    /// A value has calls in a subquery that `SQLite` may run once for many rows: what
-    /// they ask is noted with the first of these rows alone.
+    /// Whether a value has calls in a subquery that `SQLite` may run once for many rows. The
+    /// requests of these calls are recorded with the first of these rows only.
     pub unheard: bool,
     pub(in crate::blendsql) star: Option<usize>,
-    /// The rows are groups.
+    /// Whether the rows are groups.
     pub(in crate::blendsql) grouped: bool,
     pub(in crate::blendsql) truth: String,
     pub(in crate::blendsql) likened: Option<(Vec<usize>, String)>,
 }
 
 impl FirstRows {
-    /// Whether a star stands before a result column.
+    /// Returns true if a star precedes a result column.
     #[must_use]
     pub fn star_before(&self, column: usize) -> bool {
         self.star.is_some_and(|star| star < column)

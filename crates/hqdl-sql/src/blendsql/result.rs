@@ -1,4 +1,4 @@
-//! Reads what a call says of its answer: `return_type`, `quantifier`, `regex`,
+//! Parses the arguments that describe a call's answer: `return_type`, `quantifier`, `regex`,
 //! `example_outputs`.
 
 use super::argument::{is_none, span};
@@ -9,11 +9,11 @@ use hqdl_values::Type;
 const TYPES: &str = "the types are str, int, float, bool, date, and lists such as list[str]";
 
 impl ReturnType {
-    /// What every type may be written as.
+    /// Help text that lists the supported types.
     pub const FORMS: &str = TYPES;
 
-    /// The type that a text names: `bool`, `int`, `float`, `str`, `date`, or a list
-    /// of them, `list[str]`; `None` when it names none.
+    /// Parses a type name: `bool`, `int`, `float`, `str`, `date`, or a list of one of them,
+    /// `list[str]`. Returns `None` for any other text.
     #[must_use]
     pub fn parse(written: &str) -> Option<Self> {
         let compact: String =
@@ -31,7 +31,7 @@ impl ReturnType {
     }
 }
 
-/// Reads `return_type=`, quoted or bare.
+/// Parses `return_type=`, quoted or unquoted.
 pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnType>, SqlError> {
     if is_none(sql, tokens) {
         return Ok(None);
@@ -52,7 +52,7 @@ pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnTy
     }
 }
 
-/// Reads `quantifier=`.
+/// Parses `quantifier=`.
 pub(super) fn quantifier(sql: &str, tokens: &[Token]) -> Result<Option<Quantifier>, SqlError> {
     const FORMS: &str = "write '{2}', '{1,3}', '{1,}', '+', '*' or '?'";
     if is_none(sql, tokens) {
@@ -80,7 +80,7 @@ pub(super) fn quantifier(sql: &str, tokens: &[Token]) -> Result<Option<Quantifie
     Ok(Some(found))
 }
 
-/// `{2}`, `{1,3}`, `{1,}`, `{,3}`
+/// Parses `{2}`, `{1,3}`, `{1,}` or `{,3}`.
 fn counts(braced: &str) -> Option<Quantifier> {
     let inside = braced.strip_prefix('{')?.strip_suffix('}')?;
     let count = |digits: &str| match digits.trim() {
@@ -99,7 +99,7 @@ fn counts(braced: &str) -> Option<Quantifier> {
     }
 }
 
-/// Reads an argument that must be a text.
+/// Parses an argument that must be a string.
 pub(super) fn written_text(
     sql: &str,
     tokens: &[Token],
@@ -115,7 +115,7 @@ pub(super) fn written_text(
     }
 }
 
-/// Reads `example_outputs=`: what is said to the model.
+/// Parses `example_outputs=` into an instruction to the model.
 pub(super) fn examples(sql: &str, tokens: &[Token]) -> Result<Option<String>, SqlError> {
     let shown = match choices::read(sql, tokens) {
         Ok(None) => return Ok(None),
@@ -133,12 +133,12 @@ pub(super) fn examples(sql: &str, tokens: &[Token]) -> Result<Option<String>, Sq
     Ok(Some(format!("Answers look like these: {}.", shown.join("; "))))
 }
 
-/// Whether the value is `True`, `1` or a text that says so.
+/// Returns true if the value is `True`, `1` or the equivalent string.
 pub(super) fn is_true(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if ["true", "1"].contains(&only.content(sql).to_lowercase().as_str()))
 }
 
-/// Reads an argument that is TRUE or FALSE.
+/// Parses a boolean argument.
 pub(super) fn truth(sql: &str, tokens: &[Token], what: &str) -> Result<bool, SqlError> {
     let says_no = matches!(tokens, [only] if ["false", "0"].contains(&only.content(sql).to_lowercase().as_str()));
     if is_true(sql, tokens) || says_no || is_none(sql, tokens) {
@@ -147,19 +147,19 @@ pub(super) fn truth(sql: &str, tokens: &[Token], what: &str) -> Result<bool, Sql
     Err(SqlError::new(span(tokens), format!("`{what}` is not a boolean"), "expected true or false"))
 }
 
-/// Whether the value says that there is nothing: `None`, `0`, `[]`.
+/// Returns true if the value is empty: `None`, `0` or `[]`.
 pub(super) fn is_nothing(sql: &str, tokens: &[Token]) -> bool {
     is_none(sql, tokens)
         || matches!(tokens, [only] if only.text(sql) == "0")
         || matches!(tokens, [open, close] if open.is(b'[') && close.is(b']'))
 }
 
-/// Whether `return_type=` wants a part of the text that is asked about.
+/// Returns true if `return_type=` requests a substring of the text that is asked about.
 pub(super) fn is_substring(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if only.content(sql).eq_ignore_ascii_case("substring"))
 }
 
-/// Reads `narrow=`.
+/// Parses `narrow=`.
 pub(super) fn narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError> {
     if is_none(sql, tokens) {
         return Ok(None);
@@ -182,7 +182,7 @@ fn text(sql: &str, tokens: &[Token]) -> Option<String> {
     }
 }
 
-/// What shapes the request must be known before the query runs.
+/// Rejects a parameter: the value affects the request, so it must be known before the query runs.
 fn no_parameter(tokens: &[Token], what: &str, help: &str) -> Result<(), SqlError> {
     match tokens.first() {
         Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(

@@ -1,21 +1,20 @@
-//! From a query with calls to SQL that `SQLite` runs: each call becomes a scalar
-//! function, and around the calls stands what keeps demand small. Only the
-//! bytes of calls, and of the conditions they stand in, are replaced; the rest
-//! of the text passes through as it was written.
+//! Rewrites a query with calls into SQL that `SQLite` can run. Each call becomes a scalar function,
+//! and the surrounding SQL keeps the number of requests small. Only the bytes of calls and of the
+//! conditions that contain them are replaced; the rest of the text is unchanged.
 //!
-//! # What stands around calls
+//! # SQL around calls
 //!
-//! * Conditions with calls are evaluated last, for the rows of the innermost
-//!   loop: they go into a scalar subquery at the end of WHERE that names every
-//!   table of the FROM clause (`SQLite` runs plain terms first, and a term as
-//!   soon as all it names is there).
-//! * AND, OR, NOT become CASE in the order of [`Costs`]: plain parts first, then
-//!   calls, each only when those before leave the row open. `truth` gives 1, 0
-//!   or 2: a call in it is pending.
-//! * A condition notes what it waits for row by row (`hq_close`), EXISTS and IN
-//!   for all their rows together (`hq_run`).
-//! * Where the query needs only its first rows, another statement yields them
-//!   one by one ([`FirstRows`]).
+//! * Conditions with calls are evaluated last, for the rows of the innermost loop. They move into a
+//!   scalar subquery at the end of WHERE that references every table of the FROM clause. `SQLite`
+//!   evaluates terms without subqueries first, and each term as soon as all referenced tables are
+//!   available.
+//! * AND, OR, NOT become CASE expressions, ordered by [`Costs`]: first the parts without calls,
+//!   then the calls, each only if the parts before it do not decide the row. A truth is 1, 0, or 2
+//!   if a call in it is pending.
+//! * A condition records its pending calls per row (`hq_close`), EXISTS and IN record those of all
+//!   their rows together (`hq_run`).
+//! * If the query needs only its first rows, a different statement returns the rows one by one
+//!   ([`FirstRows`]).
 
 use std::collections::HashMap;
 
@@ -28,175 +27,178 @@ use super::runtime::Function;
 use super::scope::{CalledRows, Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 
-/// How a call is written in the SQL that is run.
+/// SQL for a call in the rewritten query.
 #[derive(Debug, Clone, Default)]
 pub struct CallSite {
-    /// What stands before its answer.
+    /// SQL before the answer.
     pub before: String,
-    /// Its arguments, when they are not those of the call.
+    /// Arguments as SQL; `None` for the arguments in the query.
     pub keys: Option<Vec<String>>,
-    /// What stands after it.
+    /// SQL after the answer.
     pub after: String,
-    /// What it is asked about.
+    /// Subject of the call.
     pub subject: Subject,
-    /// The list it gives is a row of so many values.
+    /// Number of columns if the answer is a list that becomes a row value.
     pub row: Option<u32>,
 }
 
 impl CallSite {
-    /// All values of a column, as one argument: the rows of a context.
+    /// Returns all values of a column as a single argument: the rows of a context.
     #[must_use]
     pub fn all_of(table: &str, column: &str) -> String {
         let (of, titles) = (hqdl_values::sql::name(table), hqdl_values::sql::text(column));
-        // With its table, or a name that is none would be a text.
+        // Qualify the column: `SQLite` reads an unknown quoted name as a string.
         let rows = format!("SELECT {of}.{} FROM {of}", hqdl_values::sql::name(column));
         emit::context(Function::Rows, &context_name(table), &[titles], &rows)
     }
 
-    /// What makes one value of a query that is its `n`th argument; `None` where that is
-    /// the value of its first row.
+    /// Returns the aggregate that converts the query in argument `n` to one value. Returns `None`
+    /// if the argument is a scalar subquery.
     pub(super) fn context(&self, n: usize) -> Option<Function> {
         match self.subject {
             Subject::Rows => Some(Function::Rows),
-            // What stands behind the value that is asked about is context.
+            // Arguments after the value asked about are context.
             Subject::Value if n > 0 => Some(Function::Values),
             _ => None,
         }
     }
 }
 
-/// What was learnt of conditions and calls.
+/// Statistics of conditions and calls, from earlier answers.
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
-    /// Of a condition, by where it stands: how often it held.
+    /// Outcomes of each condition, by its offset in the text.
     pub seen: HashMap<usize, Seen>,
-    /// Of a call, by its number: different values for each row.
+    /// Distinct values per row, by the call's number.
     pub spread: HashMap<usize, f64>,
 }
 
-/// What was seen of a condition.
+/// Outcomes of a condition.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
-    /// Rows where it held.
+    /// Rows for which it was true.
     pub held: u64,
-    /// Rows where it did not.
+    /// Rows for which it was not true.
     pub failed: u64,
 }
 
 impl Seen {
-    /// The share of rows where it holds, guessed at one half before anything is seen.
+    /// Returns the estimated share of rows for which the condition is true; 0.5 without
+    /// observations.
     #[must_use]
     pub fn share(self) -> f64 {
         (self.held as f64 + 0.5) / (self.held as f64 + self.failed as f64 + 1.0)
     }
 }
 
-/// A SELECT whose conditions have calls: its rows are noted together.
+/// A SELECT whose conditions contain calls. Its rows are recorded together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Where it stands: rewritings may write units in another order.
+    /// Offset in the text, which identifies the SELECT: a different rewriting can number the units
+    /// differently.
     pub at: usize,
-    /// Conditions with calls.
+    /// Number of conditions with calls.
     pub conditions: usize,
 }
 
 /// A condition with calls.
 #[derive(Debug, Clone, Default)]
 pub struct Leaf {
-    /// Calls in subqueries of it, which run once for many rows.
+    /// Calls in its subqueries that `SQLite` may run once for many rows.
     pub inner_calls: Vec<usize>,
 }
 
-/// A rewritten query.
+/// Result of a rewriting.
 #[derive(Debug, Clone, Default)]
 pub struct Rewritten {
-    /// What is run.
+    /// SQL to run.
     pub sql: String,
-    /// Its SELECTs with conditions that have calls.
+    /// SELECTs that have conditions with calls.
     pub units: Vec<Unit>,
-    /// Its conditions with calls, by where they stand.
+    /// Conditions with calls, by their offset in the text.
     pub leaves: HashMap<usize, Leaf>,
-    /// How many of its first rows are the answer, when not all need be known.
+    /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
     pub first: Option<FirstRows>,
-    /// SELECTs within, whose first rows can be found by themselves.
+    /// Nested SELECTs to which the LIMIT rule applies.
     pub inner: Vec<InnerRows>,
-    /// Calls whose documents say in which order rows come.
+    /// Calls whose documents determine the similarity order of the rows.
     pub likened: Vec<usize>,
-    /// What each SELECT with calls is made to be, and by which rules.
+    /// Plan: each SELECT with calls and the outcome of the rules.
     pub plan: QueryPlan,
-    /// Names of result columns: what `SQLite` calls them, and what the query does.
+    /// Names of result columns: `SQLite`'s name in the rewritten query, mapped to the name in the
+    /// original query.
     pub names: HashMap<String, String>,
 }
 
-/// The state of one rewriting.
+/// State of a rewriting.
 pub struct Rewriter<'q> {
-    /// The query's text.
+    /// Text of the query.
     pub sql: &'q str,
-    /// How each call is written.
+    /// SQL for each call.
     pub sites: &'q [CallSite],
-    /// The database.
+    /// Schema of the database.
     pub schema: &'q dyn Schema,
-    /// What is known of conditions.
+    /// Statistics of conditions.
     pub costs: &'q Costs,
-    /// Whether rows that any few do of come in an order of ours.
+    /// Whether an unordered LIMIT is evaluated in similarity order.
     pub retrieves: bool,
-    /// Whether the rule [`FirstRows`] is tried.
+    /// Whether to try the rule [`FirstRows`] for the outermost SELECT.
     pub firsts: bool,
-    /// SELECTs within whose first rows are known, by where they begin.
+    /// Offsets of the nested SELECTs whose first rows are already known.
     pub settled: &'q [usize],
-    /// The one of [`Rewritten::inner`] that is written, alone, and not the query.
+    /// Offset of the only SELECT of [`Rewritten::inner`] to rewrite, instead of the whole query.
     pub alone: Option<usize>,
-    /// Aliases of result columns with calls, in the SELECT at hand.
+    /// Aliases of the current SELECT's result columns that have calls.
     pub(super) aliases: Vec<String>,
-    /// Common table expressions at hand.
+    /// Common table expressions visible to the current query.
     pub(super) ctes: Vec<Declared>,
-    /// Calls that the rows of each common table expression come from.
+    /// Calls on which the rows of each common table expression depend.
     pub(super) called: Vec<(String, Vec<usize>)>,
-    /// Calls in subqueries of expressions beneath a FROM clause: their values may be
-    /// computed once, for the first row that needs them.
+    /// Calls in subqueries of expressions inside a FROM clause. `SQLite` may compute their values
+    /// once, for the first row that needs them.
     pub(super) once_below: Vec<usize>,
     pub(super) questions: Vec<String>,
-    /// Where the outermost SELECT stands.
+    /// Offset of the outermost SELECT.
     pub(super) root: usize,
-    /// The whole query.
+    /// Byte range of the whole query.
     pub(super) whole: Span,
-    /// Queries around, the one at hand among them, that declare common table expressions.
+    /// Offsets of the current and enclosing queries that declare common table expressions.
     pub(super) declaring: Vec<usize>,
-    /// Whether each call stands in a recursive common table expression.
+    /// Whether each call is in a recursive common table expression.
     pub(super) recursing: Vec<bool>,
-    /// Calls that are written wait for nothing: they are only looked up.
+    /// Whether calls are only looked up in the cache, without waiting for missing answers.
     pub(super) known_only: bool,
-    /// What was written alone.
+    /// Result of rewriting the standalone SELECT.
     written_alone: Option<(String, Rewritten)>,
-    /// Where the SELECT stands that is being written.
+    /// Offset of the SELECT that is being rewritten.
     pub(super) here: usize,
     pub(super) out: Rewritten,
 }
 
-/// A common table expression at hand.
+/// A visible common table expression.
 pub(super) struct Declared {
     pub(super) name: String,
-    /// `SQLite` may take it apart.
+    /// Whether it joins tables and `SQLite` may flatten it.
     pub(super) joins: bool,
-    /// It has a LIMIT, or reads what has one.
+    /// Whether it has a LIMIT, or reads a source that has one.
     pub(super) limits: bool,
-    /// It draws something by lot, or reads what does.
+    /// Whether its results are volatile, or it reads a volatile source.
     pub(super) draws: bool,
 }
 
-/// What a query stands in.
+/// Context of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// All rows are read.
     Rows,
-    /// Whether there is a row.
+    /// Only the existence of a row matters.
     Exists,
-    /// Which values there are.
+    /// Only the set of values matters.
     Set,
 }
 
 impl<'q> Rewriter<'q> {
-    /// Prepares a rewriting.
+    /// Creates a rewriter with default options.
     #[must_use]
     pub fn new(
         sql: &'q str,
@@ -263,10 +265,10 @@ impl<'q> Rewriter<'q> {
         self.out
     }
 
-    /// The number of a SELECT with conditions that have calls.
+    /// Returns the index of the SELECT's entry in [`Rewritten::units`] and adds it if needed.
     pub(super) fn unit(&mut self, at: usize, conditions: usize) -> usize {
         let units = &mut self.out.units;
-        // A SELECT that is written twice is one.
+        // A SELECT that is written twice has a single entry.
         units.iter().position(|u| u.at == at).unwrap_or_else(|| {
             units.push(Unit { at, conditions });
             units.len() - 1
@@ -277,9 +279,9 @@ impl<'q> Rewriter<'q> {
         self.out.leaves.insert(at, leaf);
     }
 
-    /// Whether an expression's value depends on a call: one in it, one that a
-    /// result column's alias stands for, one below that yields a column, or one that
-    /// the rows of a subquery come from.
+    /// Returns true if an expression's value depends on a call. The call can be in the expression
+    /// itself or in a result column referenced by alias. It can also be in a subquery that yields a
+    /// column, or in the source of a subquery's rows.
     pub(super) fn bears(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = self.is_written(expr);
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
@@ -298,7 +300,7 @@ impl<'q> Rewriter<'q> {
         found
     }
 
-    /// Whether a name in an expression stands for calls that are written elsewhere.
+    /// Returns true if a name in an expression refers to calls outside of the expression.
     pub(super) fn hides_calls(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| {
@@ -313,7 +315,7 @@ impl<'q> Rewriter<'q> {
         Resolver { schema: self.schema, called: &self.called }
     }
 
-    /// The text of a span, its parts replaced.
+    /// Returns the text of a span with its parts replaced.
     pub(super) fn compose(&self, span: &Span, parts: Vec<(Span, String)>) -> String {
         compose(self.sql, span, parts)
     }
@@ -329,7 +331,7 @@ impl<'q> Rewriter<'q> {
         let around = self.ctes.len();
         self.declaring.extend((!query.with.is_empty()).then_some(query.span.start));
         for cte in &query.with {
-            // One that reads itself stands where it is, as it is.
+            // Within its own query, a recursive CTE refers to itself.
             let name = cte.name.clone();
             self.ctes.push(Declared { name, joins: false, limits: false, draws: false });
             let text = self.query(&cte.query, &scope, Role::Rows);
@@ -357,8 +359,8 @@ impl<'q> Rewriter<'q> {
         }
         if !matches!(query.body, Body::Core(_)) {
             for expr in query.order.iter().map(|o| &o.expr) {
-                // Two calls of one text are two functions; the result column they
-                // are is one.
+                // Two calls with the same text would be two different functions, so refer to the
+                // result column by its number.
                 match self.column_of(expr, query).filter(|_| expr.has_call()) {
                     Some(n) => parts.push((expr.span.clone(), (n + 1).to_string())),
                     None => self.value_part(expr, &scope, &mut parts),
@@ -384,8 +386,8 @@ impl<'q> Rewriter<'q> {
         text
     }
 
-    /// Returns whether a query draws something by lot, anew each time that it runs: it has a
-    /// function that does, or reads a view or a common table expression that does.
+    /// Returns true if a query is volatile: it has a volatile function, or reads a volatile view or
+    /// common table expression.
     pub(super) fn draws(&self, query: &Query) -> bool {
         let mut found = draws(query, self.schema);
         query.each_table(&mut |name| {
@@ -395,13 +397,13 @@ impl<'q> Rewriter<'q> {
         found
     }
 
-    /// Calls in a query, and in the common table expressions that it reads by name.
+    /// Returns the calls in a query and in the common table expressions that it reads.
     pub(super) fn calls_read(&self, query: &Query) -> Vec<usize> {
         calls_read(query, &self.called)
     }
 
-    /// Whether an expression has a call, or a subquery that reads one by the name of a
-    /// common table expression: it is written anew.
+    /// Returns true if an expression must be rewritten: it has a call, or a subquery that reads a
+    /// common table expression with calls.
     pub(super) fn is_written(&self, expr: &Expr) -> bool {
         let mut found = expr.has_call();
         if !self.called.is_empty() {
@@ -412,7 +414,7 @@ impl<'q> Rewriter<'q> {
         found
     }
 
-    /// Calls in a common table expression of this name.
+    /// Returns the calls in the common table expression of this name.
     pub(super) fn calls_named(&self, table: &str) -> Vec<usize> {
         calls_named(table, &self.called).to_vec()
     }
@@ -474,7 +476,7 @@ impl<'q> Rewriter<'q> {
         }
     }
 
-    /// The rows of a query as one value.
+    /// Returns SQL that aggregates the rows of a query into one value.
     fn context(&mut self, form: Function, query: &Query, scope: &Scope<'_>) -> String {
         let outputs = self.resolver().outputs(query, scope);
         let text = self.query(query, scope, Role::Rows);
@@ -505,7 +507,7 @@ fn compose(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> String {
     text
 }
 
-/// What the rows of a context are called: a name that a text uses for none of its own.
+/// Returns a CTE name for the context rows that does not occur in the query.
 fn context_name(sql: &str) -> String {
     let (sql, mut own) = (sql.to_lowercase(), "hq_context".to_owned());
     while sql.contains(&own) {
@@ -514,7 +516,7 @@ fn context_name(sql: &str) -> String {
     own
 }
 
-/// Calls that the rows of each common table expression of a query come from.
+/// Returns for each common table expression the calls on which its rows depend.
 fn called_rows(query: &Query) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
     query.each_cte(&mut |cte| match all
@@ -526,7 +528,7 @@ fn called_rows(query: &Query) -> Vec<(String, Vec<usize>)> {
     });
     let mut called: Vec<(String, Vec<usize>)> =
         all.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
-    // One may read another that is declared behind it.
+    // A CTE can read another one that is declared later, so iterate until nothing changes.
     let mut more = true;
     while more {
         more = false;
@@ -563,7 +565,7 @@ fn calls_named<'c>(table: &str, called: &'c CalledRows) -> &'c [usize] {
     called.iter().find(named).map_or(&[], |(_, calls)| calls)
 }
 
-/// A name as SQL: as it was written, but for the old spelling `'t::c'`.
+/// Returns a column reference as SQL. Keeps the source text except for the legacy syntax `'t::c'`.
 #[must_use]
 pub fn name_text(expr: &Expr, sql: &str) -> String {
     let text = &sql[expr.span.clone()];
@@ -579,7 +581,7 @@ pub(super) fn has_field(table: &super::scope::Table, name: &str) -> bool {
     table.fields.as_ref().is_none_or(|f| f.iter().any(|f| f.name.eq_ignore_ascii_case(name)))
 }
 
-/// The parts of a condition that must all hold.
+/// Splits a condition into the operands of its top-level ANDs.
 pub(super) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
     match &expr.kind {
         ExprKind::And(all) => all.iter().flat_map(conjuncts).collect(),
@@ -588,7 +590,7 @@ pub(super) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// Calls in an expression that are not in a subquery of it.
+/// Visits the calls of an expression that are not in a subquery.
 pub(super) fn own_calls(expr: &Expr, see: &mut dyn FnMut(usize)) {
     if let ExprKind::Call(n, _) = &expr.kind {
         see(*n);

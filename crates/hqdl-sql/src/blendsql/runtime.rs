@@ -1,68 +1,69 @@
-//! The functions of the engine that a rewritten query calls: the one table of them.
-//! The module `emit` writes them, and whoever runs a rewritten query registers
-//! each of [`Function::ALL`].
+//! Runtime functions that a rewritten query calls. The module `emit` writes the calls; the engine
+//! registers all of [`Function::ALL`] before it runs a rewritten query.
 //!
-//! A *mark* is the number of calls that were pending before something was evaluated,
-//! and one more, so that 0 is none: where it differs afterwards, a call in it is
-//! pending. A *truth* is 1, 0, or 2 while a pending call decides it.
+//! A *mark* is the number of pending calls before an expression was evaluated, plus 1, so that 0
+//! means no mark. If the number has changed afterwards, a call in the expression is pending. A
+//! *truth* is 1, 0, or 2 while it depends on a pending call.
 
-/// A function of the engine. All are scalar but [`Function::Rows`] and
-/// [`Function::Values`], which are aggregates; none is deterministic, since `SQLite` must not evaluate one before it is reached.
+/// A runtime function. All are scalar functions except [`Function::Rows`] and [`Function::Values`],
+/// which are aggregates. None is declared deterministic, because `SQLite` must not evaluate one
+/// early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// `hq_call(call, mark, value, …)`: the answer of a call about these values; NULL
-    /// and pending while it is not known, or when a value of it is pending.
+    /// `hq_call(call, mark, value, …)`: returns the answer of a call about these values. Returns
+    /// NULL and becomes pending if the answer is unknown or if a value is pending.
     Call,
-    /// `hq_rank(call, document, …)`: the place of a row in the order of how much its
-    /// documents are like what calls ask of them.
+    /// `hq_rank(call, document, …)`: returns the rank of a row by the similarity of its documents
+    /// to the questions.
     Rank,
-    /// `hq_row(column, …)`: 1; names columns, so that what stands behind it is
-    /// evaluated for whole rows.
+    /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
+    /// of the condition for whole rows.
     Row,
-    /// `hq_open(unit)`: opens the note of a row of a SELECT.
+    /// `hq_open(unit)`: begins recording a row of a SELECT.
     Open,
-    /// `hq_close(opened, truth[, value])`: closes it; 1 where the truth is 1, else 0.
+    /// `hq_close(opened, truth[, value])`: ends that recording; returns 1 if the truth is 1, else
+    /// 0.
     Close,
-    /// `hq_start(unit)`: opens the note of all rows of an EXISTS or IN.
+    /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
     Start,
-    /// `hq_run(settles, once, started, value)`: closes it; the value.
+    /// `hq_run(settles, once, started, value)`: ends that recording; returns the value.
     Run,
-    /// `hq_hold(mark, n, n calls …, value, …)`: holds the values of a row that may be
-    /// one of the first; its truth.
+    /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
+    /// returns its truth.
     Hold,
-    /// `hq_row_note(opened, truth)`: closes the note of such a row; its number.
+    /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
     RowNote,
-    /// `hq_mark()`: a mark.
+    /// `hq_mark()`: returns a mark.
     Mark,
-    /// `hq_leaf(place, wanted, mark, holds)`: the truth of a condition, counted.
+    /// `hq_leaf(place, wanted, mark, holds)`: returns the truth of a condition and counts it.
     Leaf,
-    /// `hq_quiet(how)`: from here on calls are only looked up: 0, as a part of a row's
-    /// conditions; 1, as all of them, which are counted; 2, in rows that are settled, whose
-    /// calls are asked in no pass.
+    /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
+    /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
+    /// already decided, whose calls are never asked.
     Quiet,
-    /// `hq_settled(quiet, value)`: the end of that; the value.
+    /// `hq_settled(quiet, value)`: ends that section; returns the value.
     Settled,
-    /// `hq_limit(mark, value)`: a LIMIT, or 0 while a call in it is pending.
+    /// `hq_limit(mark, value)`: returns a LIMIT, or 0 while a call in it is pending.
     Limit,
-    /// `hq_after(mark, value)`: the value; notes whether a call in it is pending.
+    /// `hq_after(mark, value)`: returns the value and records whether a call in it is pending.
     After,
-    /// `hq_all(truth, …)`: the truth of an AND.
+    /// `hq_all(truth, …)`: returns the truth of an AND.
     All,
-    /// `hq_any(truth, …)`: the truth of an OR.
+    /// `hq_any(truth, …)`: returns the truth of an OR.
     Any,
-    /// `hq_note(truth)`: the truth, noted.
+    /// `hq_note(truth)`: returns the truth and records it.
     Note,
-    /// `hq_noted()`: what was noted last.
+    /// `hq_noted()`: returns the last recorded truth.
     Noted,
-    /// `hq_rows(titles, value, …)`: rows as one JSON text.
+    /// `hq_rows(titles, value, …)`: aggregates rows into one JSON text.
     Rows,
-    /// `hq_values(titles, value, …)`: the same, but for the one value of one row, which
-    /// is itself, and no rows, which are NULL.
+    /// `hq_values(titles, value, …)`: same as `hq_rows`, but returns the value itself for a single
+    /// row with one column, and NULL for no rows.
     Values,
 }
 
 impl Function {
-    /// All of them.
+    /// All runtime functions.
     pub const ALL: [Self; 21] = [
         Self::Call,
         Self::Rank,
@@ -87,7 +88,7 @@ impl Function {
         Self::Values,
     ];
 
-    /// Its name in SQL.
+    /// Returns the SQL name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,7 +116,7 @@ impl Function {
         }
     }
 
-    /// A call of it with these arguments, each of them SQL.
+    /// Formats a call of the function; each argument is SQL.
     #[must_use]
     pub fn of<A: AsRef<str>>(self, arguments: &[A]) -> String {
         let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();

@@ -1,95 +1,97 @@
-//! Which column a name means: scopes as `SQLite` resolves them, with the way of
-//! each column back to the table it comes from.
+//! Name resolution: scopes as in `SQLite`, with the origin of each column in a table of the
+//! database.
 
 use super::tree::{
     Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query, ViewDefinition,
 };
 
-/// What is known of a database's tables.
+/// Schema information about a database's tables.
 pub trait Schema {
-    /// The columns of a table, view or table-valued function, as `*` lists them.
+    /// Returns the columns of a table, view or table-valued function, in the order of `*`.
     fn columns(&self, table: &str) -> Option<Vec<String>>;
 
-    /// Whether it is a view that may join tables, as `SQLite` joins those of an EXISTS.
+    /// Returns true if `table` is a view that may join tables. A subquery in EXISTS counts, because
+    /// `SQLite` converts it to a join.
     fn joins(&self, _table: &str) -> bool {
         false
     }
 
-    /// Whether it is a view that may have a LIMIT.
+    /// Returns true if `table` is a view that may have a LIMIT.
     fn limits(&self, _table: &str) -> bool {
         false
     }
 
-    /// Returns the definition of a view that values are followed through.
+    /// Returns the definition of a view, to follow values through it.
     fn view(&self, _table: &str) -> Option<&ViewDefinition> {
         None
     }
 
-    /// Returns whether it is a view that draws something by lot, anew each time it is read.
+    /// Returns true if `table` is a view with volatile results, for example one that uses
+    /// `random()`.
     fn draws(&self, _table: &str) -> bool {
         false
     }
 
-    /// Returns whether a column has a collation by which different texts are equal.
+    /// Returns true if the column has a collation under which different texts are equal.
     fn collates(&self, _table: &str, _column: &str) -> bool {
         false
     }
 
-    /// Returns the sets of columns, in lower case, that are never NULL and together never the
-    /// same in two rows of a table, by their bytes.
+    /// Returns the unique keys of a table: sets of lower-case column names that are never NULL and
+    /// identify a row by byte comparison.
     fn unique_keys(&self, _table: &str) -> &[Vec<String>] {
         &[]
     }
 
-    /// How a column turns what is stored in it, when that is known.
+    /// Returns the column's type affinity, if it is known.
     fn affinity(&self, _table: &str, _column: &str) -> Option<Affinity> {
         None
     }
 }
 
-/// How a column turns what is stored in it.
+/// Type affinity of a column: the conversion that it applies to stored values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Affinity {
-    /// Into texts.
+    /// Converts to text.
     Text,
-    /// Into whole numbers.
+    /// Converts to integers.
     Integer,
-    /// Into numbers.
+    /// Converts to floating-point numbers.
     Real,
-    /// What reads as a number into one; dates are of this kind, too.
+    /// Converts text that is a valid number to a number; date columns have this affinity, too.
     Numeric,
-    /// Not at all.
+    /// No conversion.
     Blob,
 }
 
-/// A column of a table and where its values come from.
+/// A column of a table or query, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Column name.
     pub name: String,
-    /// The column of the database it repeats, when it repeats one.
+    /// Column of the database whose values it passes on unchanged.
     pub origin: Option<ColumnOrigin>,
     /// Whether its values come from a call.
     pub live: bool,
-    /// Whether its collation makes different texts equal.
+    /// Whether different texts can be equal under its collation.
     pub collates: bool,
 }
 
 /// A column of the database.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ColumnOrigin {
-    /// Its table or view.
+    /// Table or view name.
     pub table: String,
-    /// The column.
+    /// Column name.
     pub column: String,
 }
 
-/// A table that a scope reads.
+/// A table in a scope.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// The name it goes by.
+    /// Alias or table name.
     pub name: Option<String>,
-    /// Its columns; `None` when they cannot be told.
+    /// Columns; `None` if they are unknown.
     pub fields: Option<Vec<Field>>,
 }
 
@@ -98,12 +100,12 @@ impl Table {
         self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(column))
     }
 
-    /// Returns whether a column of it collates.
+    /// Returns true if a column has a custom collation, or if the columns are unknown.
     pub(super) fn collates(&self) -> bool {
         self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.collates))
     }
 
-    /// A column of it that hangs on no answer, written in full.
+    /// Returns the qualified name of a column that does not depend on a call.
     #[must_use]
     pub fn any_column(&self) -> Option<String> {
         let name = self.name.as_ref()?;
@@ -112,39 +114,39 @@ impl Table {
     }
 }
 
-/// The names that one SELECT sees.
+/// Names that are visible to one SELECT.
 #[derive(Debug)]
 pub struct Scope<'p> {
-    /// The SELECT around it.
+    /// Scope of the enclosing SELECT.
     pub parent: Option<&'p Scope<'p>>,
-    /// What it reads.
+    /// Tables of the FROM clause.
     pub tables: Vec<Table>,
-    /// Common table expressions declared here.
+    /// Common table expressions declared in this scope.
     pub ctes: Vec<(String, Option<Vec<Field>>)>,
-    /// How many scopes are around it.
+    /// Number of enclosing scopes.
     pub depth: usize,
 }
 
-/// Where a name was found.
+/// A resolved column name.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundColumn<'s> {
-    /// The depth of the scope that has it.
+    /// Depth of the scope that contains the column.
     pub depth: usize,
-    /// The table.
+    /// Table of the column.
     pub table: &'s Table,
     /// The column.
     pub field: &'s Field,
 }
 
 impl<'p> Scope<'p> {
-    /// A scope without tables.
+    /// Creates a scope without tables.
     #[must_use]
     pub fn within(parent: Option<&'p Scope<'p>>) -> Self {
         let depth = parent.map_or(0, |p| p.depth + 1);
         Self { parent, tables: Vec::new(), ctes: Vec::new(), depth }
     }
 
-    /// Finds the column that a name means.
+    /// Resolves a column name.
     #[must_use]
     pub fn find(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
         let mut scope = Some(self);
@@ -156,7 +158,7 @@ impl<'p> Scope<'p> {
             if let Some((table, field)) = hit {
                 return Some(FoundColumn { depth: here.depth, table, field });
             }
-            // A table whose columns cannot be told may have it.
+            // A table with unknown columns may contain it.
             if named.any(|t| t.fields.is_none()) {
                 return None;
             }
@@ -165,8 +167,8 @@ impl<'p> Scope<'p> {
         None
     }
 
-    /// Returns whether a column that a name may mean collates; USING and NATURAL give one name
-    /// to several columns.
+    /// Returns true if any column that the name may refer to has a custom collation. USING and
+    /// NATURAL merge several columns under one name.
     fn collates(&self, table: Option<&str>, column: &str) -> bool {
         std::iter::successors(Some(self), |scope| scope.parent).any(|here| {
             let mut named = here.tables.iter().filter(|t| {
@@ -181,8 +183,8 @@ impl<'p> Scope<'p> {
         })
     }
 
-    /// The depth of the scope whose rows a name must be of, though no table lists
-    /// it: it is said of a table, or is the rowid of the only one.
+    /// Returns the depth of the scope that a name must belong to although no table lists it. Either
+    /// its qualifier names a table, or it is the rowid of the only table.
     #[must_use]
     pub fn place(&self, table: Option<&str>, column: &str) -> Option<usize> {
         let mut scope = Some(self);
@@ -203,7 +205,7 @@ impl<'p> Scope<'p> {
         None
     }
 
-    /// Whether a name is one of a common table expression here.
+    /// Returns true if a common table expression of this name is visible.
     #[must_use]
     pub fn knows_cte(&self, name: &str) -> bool {
         self.cte(name).is_some()
@@ -226,18 +228,18 @@ impl<'p> Scope<'p> {
 /// Resolves names against a schema.
 #[derive(Clone, Copy)]
 pub struct Resolver<'s> {
-    /// The database.
+    /// Schema of the database.
     pub schema: &'s dyn Schema,
-    /// Calls that the rows of common table expressions come from.
+    /// Calls on which the rows of each common table expression depend.
     pub called: &'s CalledRows,
 }
 
-/// Calls that the rows of common table expressions come from, those of others that they
-/// read, too, by name: expressions of one name are one.
+/// Names of common table expressions, each with the calls on which its rows depend, directly or
+/// through other expressions. Expressions with equal names share an entry.
 pub type CalledRows = [(String, Vec<usize>)];
 
 impl Resolver<'_> {
-    /// The scope that declares the CTEs of a query.
+    /// Returns the scope that declares the CTEs of a query.
     #[must_use]
     pub fn ctes<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
         let mut scope = Scope::within(parent);
@@ -251,7 +253,7 @@ impl Resolver<'_> {
     fn cte(&self, cte: &Cte, scope: &Scope<'_>) -> Option<Vec<Field>> {
         let mut inner = Scope::within(Some(scope));
         if cte.recursive {
-            // It may read itself; the first arm says what its columns are.
+            // The CTE may read itself; its first arm determines its columns.
             let first = match &cte.query.body {
                 Body::Compound(_, left, _) => self.outputs(left, scope),
                 _ => None,
@@ -261,7 +263,7 @@ impl Resolver<'_> {
         self.outputs(&cte.query, &inner).map(|f| renamed(f, &cte.columns))
     }
 
-    /// The scope of a SELECT's own clauses.
+    /// Returns the scope of a SELECT's own clauses.
     #[must_use]
     pub fn core<'p>(&self, core: &Core, parent: &'p Scope<'p>) -> Scope<'p> {
         let mut scope = Scope::within(Some(parent));
@@ -317,7 +319,7 @@ impl Resolver<'_> {
         )
     }
 
-    /// The columns that a query yields; `None` when they cannot be told.
+    /// Returns the columns of a query; `None` if they are unknown.
     #[must_use]
     pub fn outputs(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
         let scope = self.ctes(query, Some(parent));
@@ -327,7 +329,7 @@ impl Resolver<'_> {
                 self.columns(core, &inner, &mut |expr| self.is_live(expr, &inner))
             }
             Body::Compound(_, left, right) => {
-                // A row may come from either side, so no column repeats one of the database.
+                // A row can come from either side, so no column passes on a single database column.
                 let fields = self.outputs(left, &scope)?;
                 let other = self.outputs(right, &scope).unwrap_or_default();
                 let live = |n: usize| other.get(n).is_some_and(|f| f.live);
@@ -349,9 +351,9 @@ impl Resolver<'_> {
         }
     }
 
-    /// Whether a value depends on a call: one in it, one whose answer is a column that it
-    /// names, or one that the rows of a subquery in it come from. A name within a subquery
-    /// counts as if it stood outside.
+    /// Returns true if a value depends on a call: one inside the expression, one whose answer is a
+    /// referenced column, or one on which the rows of a subquery depend. A name within a subquery
+    /// is resolved as if it were outside.
     fn is_live(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         expr.each(&mut |e| match &e.kind {
@@ -364,8 +366,8 @@ impl Resolver<'_> {
         found || !self.called.is_empty() && self.reads_called(expr)
     }
 
-    /// Returns whether two different texts that an expression gives may be equal: it has a
-    /// COLLATE other than BINARY, or a column that collates.
+    /// Returns true if two different texts from this expression may be equal: it has a COLLATE
+    /// other than BINARY, or a column with a custom collation.
     pub(super) fn collates(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.each_in(expr, scope, false, &mut |e, at, _| match &e.kind {
@@ -380,7 +382,7 @@ impl Resolver<'_> {
         found
     }
 
-    /// Whether a subquery of an expression reads rows that come from calls, by name.
+    /// Returns true if a subquery of the expression reads a CTE whose rows depend on calls.
     fn reads_called(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.inside();
         let mut found = exprs.into_iter().any(|e| self.reads_called(e));
@@ -393,8 +395,8 @@ impl Resolver<'_> {
         found
     }
 
-    /// The columns that a SELECT yields in its scope; `live` tells of an expression
-    /// whether its value comes from a call.
+    /// Returns the result columns of a SELECT in its scope; `depends_on_call` returns whether an
+    /// expression's value comes from a call.
     pub(super) fn columns(
         &self,
         core: &Core,
@@ -437,7 +439,7 @@ impl Resolver<'_> {
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
             let live = hit.is_some_and(|f| f.field.live) || live(expr);
-            // As SQLite calls it.
+            // The same name that SQLite uses.
             let written = || column.written.clone();
             let name = column.alias.clone().or(own).unwrap_or_else(written);
             let collates = self.collates(expr, scope);
@@ -446,8 +448,8 @@ impl Resolver<'_> {
         Some(fields)
     }
 
-    /// Shows every expression in a query to `see`, with the scope it stands in
-    /// and whether it is a condition: its truth counts, not its value.
+    /// Visits every expression in a query with its scope. The boolean is true for conditions, of
+    /// which only the truth matters, not the value.
     pub fn each(
         &self,
         query: &Query,
@@ -513,7 +515,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Shows an expression and all inside it to `see`.
+    /// Visits an expression and all expressions inside it.
     pub fn each_in(
         &self,
         expr: &Expr,
@@ -527,7 +529,7 @@ impl Resolver<'_> {
             let condition = match &expr.kind {
                 ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
                 ExprKind::Paren(_) => condition,
-                // WHEN, THEN, WHEN, THEN, …: see `Expr::inside`.
+                // The order is WHEN, THEN, WHEN, THEN, …: see `Expr::inside`.
                 ExprKind::Case { operand: None, whens, .. } => {
                     (n % 2 == 0 && n / 2 < whens.len()) || condition
                 }
@@ -546,7 +548,7 @@ impl Resolver<'_> {
     }
 }
 
-/// An expression without parentheses around it.
+/// Removes the parentheses around an expression.
 #[must_use]
 pub fn bare(expr: &Expr) -> &Expr {
     match &expr.kind {

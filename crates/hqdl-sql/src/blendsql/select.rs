@@ -1,4 +1,4 @@
-//! One SELECT rewritten: its conditions with calls last, noted row by row.
+//! Rewrites a single SELECT: evaluates its conditions with calls last and records them per row.
 
 use super::emit;
 use super::frame::is_random;
@@ -10,22 +10,22 @@ use super::tree::{Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, S
 use super::truth;
 use hqdl_values::sql;
 
-/// The conditions of a SELECT.
+/// The conditions of a SELECT, split by whether they have calls.
 struct Conditions<'c> {
-    /// No join is RIGHT or FULL: those of inner joins mean the same in WHERE.
+    /// Whether inner join conditions can move to WHERE, i.e. no join is RIGHT or FULL.
     movable: bool,
-    /// Of WHERE, without calls.
+    /// Conditions of WHERE without calls.
     plain: Vec<Expr>,
-    /// Of WHERE, with calls.
+    /// Conditions of WHERE with calls.
     calls: Vec<Expr>,
-    /// Of inner joins with calls: those without, and those with.
+    /// Inner joins that have calls: their conditions without calls, and those with calls.
     joined: Vec<(&'c FromItem, Vec<Expr>, Vec<Expr>)>,
-    /// Plain ones of inner joins that `SQLite` would evaluate later.
+    /// Inner join conditions without calls that `SQLite` might evaluate after the calls.
     on_plain: Vec<Expr>,
 }
 
 impl Rewriter<'_> {
-    /// One SELECT.
+    /// Rewrites a SELECT.
     pub(super) fn core(
         &mut self,
         query: &Query,
@@ -51,7 +51,8 @@ impl Rewriter<'_> {
         let calls: Vec<&Expr> = where_calls.iter().chain(joined_calls).collect();
         self.note_conditions(core, &calls, movable);
         let mut first = self.first_rows(query, core, &scope, &calls);
-        // Conditions that wait for whole rows of what is read; the first rows are whole.
+        // Conditions that must wait for whole source rows; with a LIMIT plan, the rows are already
+        // whole.
         let early = !calls.is_empty() && first.as_ref().is_none_or(|f| f.grouped)
             || core.from.iter().any(|i| self.joined_by_calls(i, &scope));
         let apart = early.then(|| self.of_one_table(core, &plain, &scope));
@@ -62,7 +63,7 @@ impl Rewriter<'_> {
         }
         let outer_aliases = std::mem::replace(&mut self.aliases, aliases);
         let fence = fence(&scope);
-        // Conditions on grouping columns wait for the plain part of HAVING.
+        // Conditions on grouping columns wait for the HAVING conditions without calls.
         let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
             Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {
                 calls.into_iter().partition(|c| self.is_of_group(c, core, &scope))
@@ -77,7 +78,7 @@ impl Rewriter<'_> {
         }
         let mut combined = None;
         let mut guards: Vec<Expr> = Vec::new();
-        // A plain condition that may fail stays behind the calls it stands behind.
+        // A condition that may fail must stay after the calls that precede it in the text.
         let held = held_back(&mut plain, &where_calls);
         let mut text =
             if calls.is_empty() { "1".to_owned() } else { truth::all(self, &calls, &scope) };
@@ -90,12 +91,13 @@ impl Rewriter<'_> {
             if self.settled.contains(&core.span.start) {
                 text = emit::known_to_hold(&text);
             }
-            // SQLite evaluates what names no table before it looks for a row.
+            // SQLite evaluates a condition that references no table before it reads a row.
             let of_rows = calls.iter().any(|c| self.is_of_rows(c, &scope));
             if fence.len() > 1 || (!fence.is_empty() && !of_rows) {
                 text = emit::for_whole_rows(&fence, &text);
             }
-            // What SQLite would evaluate later, or make a join of, goes before.
+            // Put conditions that SQLite would evaluate later, or convert to a join, before the
+            // calls.
             (guards, plain) = plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
             for guard in guards.iter().chain(if movable { &on_plain } else { &[][..] }).rev() {
                 let guard = &self.sql[guard.span.clone()];
@@ -103,7 +105,7 @@ impl Rewriter<'_> {
             }
             let conditions = calls.iter().map(|c| truth::leaves(self, c, &scope)).sum();
             let unit = self.unit(core.span.start, conditions);
-            // Rows of one value are witnesses of the same.
+            // Rows with the same value are equivalent candidates.
             let value = if role == Role::Set { self.witness(core, &scope) } else { None };
             let value = value.map(|e| &self.sql[e.span.clone()]);
             combined = Some(format!("(SELECT {})", emit::noted_row(unit, &text, value)));
@@ -134,7 +136,7 @@ impl Rewriter<'_> {
         self.here = outer_select;
     }
 
-    /// What a SELECT computes beside its conditions, where calls are in it.
+    /// Rewrites all expressions of a SELECT except its conditions.
     fn values(
         &mut self,
         query: &Query,
@@ -154,9 +156,9 @@ impl Rewriter<'_> {
         self.known_only = outer;
     }
 
-    /// The conditions of a SELECT, with what may be evaluated together in WHERE.
+    /// Splits the conditions of a SELECT, including join conditions that can move to WHERE.
     fn conditions<'c>(&self, core: &'c Core, scope: &Scope<'_>) -> Conditions<'c> {
-        // Those of inner joins mean the same in WHERE.
+        // Inner join conditions have the same meaning in WHERE.
         let movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
         let split = |expr: &Expr| -> (Vec<Expr>, Vec<Expr>) {
             conjuncts(expr).into_iter().cloned().partition(|e| !self.bears(e, scope))
@@ -169,8 +171,7 @@ impl Rewriter<'_> {
                 joined.push((item, plain, calls));
             }
         }
-        // Conditions of joins come after those of WHERE where nothing else tells
-        // their order.
+        // Evaluate join conditions after those of WHERE unless something else determines the order.
         let after_left = core.from.iter().any(|i| i.join == JoinKind::Left);
         let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == JoinKind::Inner))
             .filter_map(|i| i.on.as_ref())
@@ -180,7 +181,7 @@ impl Rewriter<'_> {
         Conditions { movable, plain, calls, joined, on_plain }
     }
 
-    /// Notes the conditions with calls in the plan, and whether they come last.
+    /// Records in the plan the conditions with calls and whether they are evaluated last.
     fn note_conditions(&mut self, core: &Core, calls: &[&Expr], movable: bool) {
         for call in calls {
             let text: Vec<&str> = self.sql[call.span.clone()].split_whitespace().collect();
@@ -201,8 +202,8 @@ impl Rewriter<'_> {
         );
     }
 
-    /// Writes the plain conditions of WHERE, where they are written anew, and those with
-    /// calls behind them: there, or else where a join has some.
+    /// Writes the conditions without calls, if WHERE must be rewritten, followed by the conditions
+    /// with calls. Without a WHERE, these follow the conditions of the first join that has calls.
     fn write_conditions(
         &self,
         core: &Core,
@@ -227,7 +228,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Plain conditions as they stand, and one that was written anew.
+    /// Joins unchanged conditions and an optional rewritten one with AND.
     fn conjunction(&self, plain: &[Expr], more: Option<String>) -> String {
         let mut all: Vec<String> =
             plain.iter().map(|e| format!("({})", &self.sql[e.span.clone()])).collect();
@@ -235,7 +236,7 @@ impl Rewriter<'_> {
         if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
     }
 
-    /// Conditions with calls of joins that do not mean the same in WHERE.
+    /// Rewrites the join conditions with calls that cannot move to WHERE.
     fn joins_that_stay(
         &mut self,
         core: &Core,
@@ -252,8 +253,9 @@ impl Rewriter<'_> {
                     conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, scope));
                 let calls: Vec<&Expr> = calls.iter().collect();
                 let mut text = truth::all(self, &calls, scope);
-                // A LEFT JOIN whose WHERE makes it an inner one is read in any order: it
-                // waits for a row of all that stands before it, and for what is plain of it.
+                // `SQLite` can convert a LEFT JOIN to an inner join because of WHERE and then
+                // reorder it. Therefore the condition waits for a row of all preceding tables and
+                // for its own parts without calls.
                 if movable {
                     let before = scope.tables.get(..tables).unwrap_or_default();
                     text = emit::for_whole_rows(&fence_of(before, scope), &text);
@@ -268,7 +270,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The names of result columns, which are other texts now.
+    /// Records the original names of the result columns whose text has changed.
     fn name_results(&mut self, core: &Core, parts: &[(Span, String)]) {
         for expr in
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
@@ -283,7 +285,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether an expression names a column of the tables that a SELECT reads itself.
+    /// Returns true if an expression references a column of the SELECT's own tables.
     pub(super) fn is_of_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| {
@@ -298,7 +300,7 @@ impl Rewriter<'_> {
         found
     }
 
-    /// Whether a condition of a join has a call.
+    /// Returns true if a join condition has a call.
     fn joined_by_calls(&self, item: &FromItem, scope: &Scope<'_>) -> bool {
         let inner = match &item.source {
             FromSource::Join(items) => items.as_slice(),
@@ -308,8 +310,9 @@ impl Rewriter<'_> {
             || inner.iter().any(|i| self.joined_by_calls(i, scope))
     }
 
-    /// Whether a table is kept apart, and by which plain conditions: where what it joins
-    /// beneath, or the rows that it is limited to, come before calls.
+    /// Returns the conditions to evaluate inside a materialization fence around a table; `None` if
+    /// it needs no fence. A fence makes `SQLite` evaluate inner joins and limits of the table
+    /// before the calls.
     fn kept_apart<'p>(
         &self,
         item: &FromItem,
@@ -363,14 +366,14 @@ impl Rewriter<'_> {
     }
 }
 
-/// Whether a SELECT has calls beside those of what it reads.
+/// Returns true if a SELECT has calls outside of its FROM clause.
 fn has_own_call(query: &Query, core: &Core) -> bool {
     let order = query.order.iter().map(|o| &o.expr);
     let own = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.filter);
     own.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call)
 }
 
-/// How many tables what a FROM clause reads there is.
+/// Returns the number of scope tables of a FROM entry.
 fn width(item: &FromItem) -> usize {
     match &item.source {
         FromSource::Join(items) if item.name.is_none() => items.iter().map(width).sum(),
@@ -378,7 +381,7 @@ fn width(item: &FromItem) -> usize {
     }
 }
 
-/// Whether an expression may be read twice: it is the same each time, and cheap.
+/// Returns true if an expression can be evaluated twice: it is deterministic and has no subquery.
 fn is_settled(expr: &Expr) -> bool {
     let mut settled = true;
     expr.each(&mut |e| {

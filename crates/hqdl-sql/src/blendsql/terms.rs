@@ -18,7 +18,7 @@ pub(super) enum Clause {
     Group,
 }
 
-/// What a term of ORDER BY or GROUP BY means.
+/// Resolved meaning of a term of ORDER BY or GROUP BY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResolvedTerm {
     /// The result column at this index, from 0.
@@ -29,7 +29,7 @@ pub(super) enum ResolvedTerm {
     Expression,
 }
 
-/// Returns what a term of a SELECT's clause means.
+/// Resolves a term of a SELECT's clause.
 pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) -> ResolvedTerm {
     let term = without_collation(term);
     if let ExprKind::Column { table: None, column } = &term.kind
@@ -42,7 +42,7 @@ pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) 
     let Some(position) = read_integer(term, sql) else { return ResolvedTerm::Expression };
     let at = usize::try_from(position).ok().and_then(|n| n.checked_sub(1));
     match at {
-        // A star stands for as many columns as its tables have.
+        // A star expands to all columns of its tables.
         Some(n) if core.columns.iter().take(n + 1).all(|c| c.expr.is_some()) => {
             if n < core.columns.len() { ResolvedTerm::Result(n) } else { ResolvedTerm::Unresolved }
         }
@@ -50,8 +50,8 @@ pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) 
     }
 }
 
-/// Returns the expression of a term: that of the result column it means, or its own;
-/// `None` where its position cannot be resolved.
+/// Returns the expression of a term: that of the referenced result column, or the term itself.
+/// Returns `None` if its position cannot be resolved.
 pub(super) fn term_expr<'c>(
     term: &'c Expr,
     clause: Clause,

@@ -1,31 +1,30 @@
-//! The structure of a query: what the rewriter must know of it, with the place
-//! of every part in the text. What needs no understanding is a node with
-//! children.
+//! Syntax tree of a query, limited to the constructs that the rewriter needs. Each part has its
+//! position in the text. Other constructs are generic nodes with children.
 
 use std::ops::Range;
 
-/// Bytes of the query's text.
+/// Byte range of the query's text.
 pub type Span = Range<usize>;
 
-/// The query of a view.
+/// Query of a view.
 #[derive(Debug, Clone)]
 pub struct ViewDefinition {
-    /// The text that the query's spans refer to.
+    /// Text that the query's spans refer to.
     pub sql: String,
-    /// The query.
+    /// Parsed query.
     pub query: Query,
 }
 
-/// A SELECT with its CTEs, a compound of them, or VALUES.
+/// A SELECT with its CTEs, a compound SELECT, or VALUES.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// From its WITH or SELECT to its end.
+    /// Byte range from WITH or SELECT to the end.
     pub span: Span,
-    /// Its common table expressions.
+    /// Common table expressions.
     pub with: Vec<Cte>,
-    /// What yields the rows.
+    /// SELECT, compound or VALUES.
     pub body: Body,
-    /// ORDER BY of a compound, or of the core.
+    /// ORDER BY of the compound or of the single SELECT.
     pub order: Vec<OrderTerm>,
     /// LIMIT
     pub limit: Option<Expr>,
@@ -36,28 +35,28 @@ pub struct Query {
 /// A common table expression.
 #[derive(Debug, Clone)]
 pub struct Cte {
-    /// Its name.
+    /// CTE name.
     pub name: String,
-    /// Names it gives to its columns.
+    /// Column names declared after the CTE name.
     pub columns: Vec<String>,
-    /// Its query.
+    /// Query of the CTE.
     pub query: Query,
-    /// Whether it may read itself.
+    /// Whether the WITH clause is RECURSIVE.
     pub recursive: bool,
 }
 
-/// What yields the rows of a query.
+/// Body of a query.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// SELECT … FROM … WHERE …
+    /// A single SELECT … FROM … WHERE ….
     Core(Box<Core>),
-    /// Two queries and the operator between them.
+    /// Two queries combined by an operator.
     Compound(CompoundOperator, Box<Query>, Box<Query>),
-    /// Rows of expressions, one after another, and how many make a row.
+    /// The expressions of all rows, one row after another, and the number of columns.
     Values(Vec<Expr>, usize),
 }
 
-/// The operator between two queries.
+/// Operator of a compound SELECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompoundOperator {
     /// UNION
@@ -82,23 +81,23 @@ impl CompoundOperator {
         }
     }
 
-    /// Returns whether the result has the rows of both sides.
+    /// Returns true if the result contains the rows of both sides.
     #[must_use]
     pub fn is_union(self) -> bool {
         matches!(self, Self::Union | Self::UnionAll)
     }
 }
 
-/// One SELECT.
+/// A single SELECT of a query.
 #[derive(Debug, Clone)]
 pub struct Core {
-    /// From SELECT to the last clause.
+    /// Byte range from SELECT to the last clause.
     pub span: Span,
-    /// Whether it is DISTINCT.
+    /// Whether it is SELECT DISTINCT.
     pub distinct: bool,
-    /// The result columns.
+    /// Result columns.
     pub columns: Vec<ResultColumn>,
-    /// The FROM clause, in the order of the text.
+    /// FROM clause, in text order.
     pub from: Vec<FromItem>,
     /// WHERE
     pub filter: Option<Expr>,
@@ -106,75 +105,75 @@ pub struct Core {
     pub group: Vec<Expr>,
     /// HAVING
     pub having: Option<Expr>,
-    /// What stands in a WINDOW clause.
+    /// Expressions in the WINDOW clause.
     pub windows: Vec<Expr>,
-    /// Where the FROM clause ends: a WHERE may stand here.
+    /// End of the FROM clause, where a WHERE can be inserted.
     pub from_end: usize,
-    /// Where the GROUP BY clause ends: a HAVING may stand here.
+    /// End of the GROUP BY clause, where a HAVING can be inserted.
     pub group_end: usize,
 }
 
-/// A result column.
+/// A result column of a SELECT.
 #[derive(Debug, Clone)]
 pub struct ResultColumn {
-    /// The expression; `None` for a star.
+    /// Expression; `None` for a star.
     pub expr: Option<Expr>,
-    /// The table of `t.*`.
+    /// Table of `t.*`.
     pub star_of: Option<String>,
-    /// Its alias.
+    /// Alias after AS.
     pub alias: Option<String>,
-    /// Its expression as it is written: its name where it has no other.
+    /// Source text of the expression, which is the column's name if it has no other.
     pub written: String,
-    /// Where it stands.
+    /// Byte range in the text.
     pub span: Span,
 }
 
-/// One table of a FROM clause.
+/// One entry of a FROM clause.
 #[derive(Debug, Clone)]
 pub struct FromItem {
-    /// What is read.
+    /// Table, function, subquery or join.
     pub source: FromSource,
-    /// The name it goes by in the query.
+    /// Name of the entry in the query: its alias or table name.
     pub name: Option<String>,
-    /// How it is joined to what stands before it.
+    /// Type of the join with the preceding entries.
     pub join: JoinKind,
-    /// The ON clause of that join.
+    /// ON clause of that join.
     pub on: Option<Expr>,
-    /// Names in its USING clause.
+    /// Column names in the USING clause.
     pub using: Vec<String>,
     /// Whether the join is NATURAL.
     pub natural: bool,
 }
 
-/// What a FROM clause reads.
+/// Source of a FROM entry.
 #[derive(Debug, Clone)]
 pub enum FromSource {
     /// A table, view or CTE.
     Table {
-        /// Its schema, when named.
+        /// Schema, if the query names it.
         schema: Option<String>,
-        /// Its name.
+        /// Table name.
         name: String,
-        /// Where it stands, its alias included.
+        /// Byte range, including the alias.
         span: Span,
     },
     /// A table-valued function.
     Function {
-        /// Its name.
+        /// Function name.
         name: String,
-        /// What it is called with.
+        /// Arguments.
         args: Vec<Expr>,
     },
     /// A subquery.
     Query(Box<Query>),
-    /// A join in parentheses; it has names of its own only without an alias.
+    /// A join in parentheses. It has a table name of its own only with an alias.
     Join(Vec<FromItem>),
 }
 
-/// How a table is joined.
+/// Join type, as far as the rewriter distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinKind {
-    /// Comma, INNER, CROSS, or the first of all.
+    /// Comma, INNER or CROSS join, or the first entry.
     Inner,
     /// LEFT
     Left,
@@ -185,24 +184,24 @@ pub enum JoinKind {
 /// A term of ORDER BY.
 #[derive(Debug, Clone)]
 pub struct OrderTerm {
-    /// What is ordered by.
+    /// Sort expression.
     pub expr: Expr,
-    /// Whether from the greatest.
+    /// Whether the order is DESC.
     pub descending: bool,
-    /// Where NULLs stand, when said.
+    /// NULLS FIRST or NULLS LAST; `None` if not specified.
     pub nulls_first: Option<bool>,
 }
 
-/// An expression.
+/// An expression with its position.
 #[derive(Debug, Clone)]
 pub struct Expr {
-    /// Where it stands.
+    /// Byte range in the text.
     pub span: Span,
-    /// What it is.
+    /// Kind of expression.
     pub kind: ExprKind,
 }
 
-/// What an expression is.
+/// Kind of an expression, with its operands.
 #[derive(Debug, Clone)]
 pub enum ExprKind {
     /// A AND B AND …
@@ -213,16 +212,16 @@ pub enum ExprKind {
     Not(Box<Expr>),
     /// (A)
     Paren(Box<Expr>),
-    /// A name.
+    /// A column name.
     Column {
-        /// The table it is said of.
+        /// Table qualifier.
         table: Option<String>,
-        /// The column.
+        /// Column name.
         column: String,
     },
-    /// A call, by its number, with its arguments.
+    /// A call: its number and its arguments.
     Call(usize, Vec<Expr>),
-    /// CASE
+    /// A CASE expression.
     Case {
         /// CASE operand WHEN …
         operand: Option<Box<Expr>>,
@@ -231,67 +230,68 @@ pub enum ExprKind {
         /// ELSE …
         otherwise: Option<Box<Expr>>,
     },
-    /// A function.
+    /// A function call.
     Function {
-        /// Its name, lower case.
+        /// Function name in lower case.
         name: String,
         /// Whether it has an OVER clause.
         window: bool,
         /// FILTER (WHERE …)
         filter: Option<Box<Expr>>,
-        /// Arguments and all else in it.
+        /// Arguments and all other expressions in the function call except FILTER.
         args: Vec<Expr>,
     },
     /// EXISTS (…)
     Exists(Box<Query>),
     /// A scalar subquery.
     Scalar(Box<Query>),
-    /// `x IN (…)`, maybe with NOT: the operand, a list or a query.
+    /// `x IN (…)` or `x NOT IN (…)`, with a list or a query.
     In {
         /// Whether it is NOT IN.
         negated: bool,
-        /// What is looked for.
+        /// Left operand.
         operand: Box<Expr>,
-        /// The list it is looked for in.
+        /// Expressions of the list.
         list: Vec<Expr>,
-        /// The query it is looked for in.
+        /// Query on the right-hand side.
         query: Option<Box<Query>>,
-        /// Whether the list is one call without parentheses: its answer is the list.
+        /// Whether the list is a single call without parentheses, whose answer is the list.
         is_answer: bool,
     },
-    /// A literal.
+    /// A literal value.
     Literal,
-    /// A comparison of two sides: `=`, `<>`, `<`, `<=`, `>`, `>=`, `IS` or `IS NOT`.
-    /// `IS DISTINCT FROM` is `IS NOT`.
+    /// A comparison: `=`, `<>`, `<`, `<=`, `>`, `>=`, `IS` or `IS NOT`. `IS DISTINCT FROM` becomes
+    /// `IS NOT`.
     Compare(&'static str, Box<Expr>, Box<Expr>),
-    /// CAST, and the type's name.
+    /// CAST with the type name.
     Cast(Box<Expr>, String),
-    /// An operation on its parts.
+    /// Any other operation with its operands.
     Operation(ExprOperator, Vec<Expr>),
 }
 
-/// What an [`ExprKind::Operation`] does with its parts.
+/// Operator of an [`ExprKind::Operation`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExprOperator {
-    /// A sign before its operand: `+`, `-` or `~`.
+    /// A prefix operator: `+`, `-` or `~`.
     Prefix(&'static str),
-    /// An operator between two operands: `+`, `||`, `->`, `<<`, ….
+    /// A binary operator: `+`, `||`, `->`, `<<`, ….
     Infix(&'static str),
     /// COLLATE with the collation's name.
     Collate(String),
-    /// `IS NULL` or `IS NOT NULL`, in any spelling.
+    /// `IS NULL` or `IS NOT NULL`, in any syntax.
     NullTest,
-    /// BETWEEN, maybe with NOT: the value and both ends.
+    /// BETWEEN or NOT BETWEEN: the value and both bounds.
     Between,
-    /// LIKE, GLOB, MATCH or REGEXP, maybe with NOT: the value, the pattern and its ESCAPE.
+    /// LIKE, GLOB, MATCH or REGEXP, optionally with NOT: the value, the pattern and the ESCAPE
+    /// character.
     Match(MatchOperator),
     /// A row value.
     Row,
-    /// A parameter, RAISE or a function that `SQLite` rarely has.
+    /// A parameter, RAISE, or a function with unusual syntax.
     Unknown,
 }
 
-/// How a value is compared with a pattern.
+/// Pattern operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchOperator {
     /// LIKE
@@ -305,7 +305,7 @@ pub enum MatchOperator {
 }
 
 impl Query {
-    /// A query that is one core.
+    /// Creates a query that consists of one SELECT.
     #[must_use]
     pub fn of(core: Core) -> Self {
         Self {
@@ -320,7 +320,7 @@ impl Query {
 }
 
 impl Core {
-    /// A SELECT of columns and nothing else.
+    /// Creates a SELECT that has only result columns.
     #[must_use]
     pub fn of(columns: Vec<ResultColumn>, span: Span) -> Self {
         Self {
@@ -339,7 +339,7 @@ impl Core {
 }
 
 impl Expr {
-    /// The expressions and the query right inside.
+    /// Returns the direct child expressions and the subquery.
     #[must_use]
     pub fn inside(&self) -> (Vec<&Expr>, Option<&Query>) {
         match &self.kind {
@@ -368,13 +368,13 @@ impl Expr {
         }
     }
 
-    /// Whether it names a column, subqueries aside.
+    /// Returns true if the expression references a column outside of subqueries.
     fn names_a_column(&self) -> bool {
         matches!(self.kind, ExprKind::Column { .. })
             || self.inside().0.into_iter().any(Self::names_a_column)
     }
 
-    /// Whether there is a call in it, however deep.
+    /// Returns true if the expression or a subquery of it contains a call.
     #[must_use]
     pub fn has_call(&self) -> bool {
         if matches!(self.kind, ExprKind::Call(..)) {
@@ -384,7 +384,7 @@ impl Expr {
         exprs.into_iter().any(Self::has_call) || query.is_some_and(Query::has_call)
     }
 
-    /// Shows this expression and all inside it, subqueries too, to `see`.
+    /// Visits this expression and all expressions inside it, including those of subqueries.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         see(self);
         let (exprs, query) = self.inside();
@@ -396,8 +396,9 @@ impl Expr {
 }
 
 impl Core {
-    /// Whether a result of what it reads names no column: where `SQLite` makes it part of the
-    /// SELECT around it, that result waits for no row.
+    /// Returns true if the SELECT has a FROM clause and a result that references no column. If
+    /// `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result before a
+    /// row is read.
     #[must_use]
     pub fn computes_of_no_row(&self) -> bool {
         !self.from.is_empty()
@@ -406,7 +407,7 @@ impl Core {
 }
 
 impl Query {
-    /// Whether there is a call in it, however deep.
+    /// Returns true if the query contains a call at any depth.
     #[must_use]
     pub fn has_call(&self) -> bool {
         let mut found = false;
@@ -414,7 +415,7 @@ impl Query {
         found
     }
 
-    /// Shows every common table expression in it to `see`.
+    /// Visits every common table expression in the query.
     pub fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
         for cte in &self.with {
             see(cte);
@@ -428,14 +429,13 @@ impl Query {
             }
             Body::Values(..) => {}
         }
-        // Those of queries in expressions.
+        // CTEs of subqueries in expressions.
         let mut within: Vec<&Query> = Vec::new();
         self.each(&mut |e| within.extend(e.inside().1.filter(|q| !q.with.is_empty())));
         within.iter().flat_map(|q| &q.with).for_each(see);
     }
 
-    /// Shows the expressions of its common table expressions and of what its FROM clause
-    /// reads to `see`.
+    /// Visits the expressions of the CTEs and of the FROM clause.
     pub fn each_below<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         self.with.iter().for_each(|c| c.query.each(see));
         match &self.body {
@@ -448,7 +448,7 @@ impl Query {
         }
     }
 
-    /// Shows itself and every query in it to `see`.
+    /// Visits this query and every query inside it.
     pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
         self.each_own_query(see);
         self.each(&mut |e| {
@@ -458,7 +458,7 @@ impl Query {
         });
     }
 
-    /// Shows itself and the queries that its WITH and FROM clauses read.
+    /// Visits this query and the queries of its WITH and FROM clauses.
     fn each_own_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
         see(self);
         self.with.iter().for_each(|cte| cte.query.each_own_query(see));
@@ -474,7 +474,7 @@ impl Query {
         }
     }
 
-    /// Shows the name of every table that it reads to `see`.
+    /// Visits the name of every table that the query reads.
     pub fn each_table<'e>(&'e self, see: &mut dyn FnMut(&'e str)) {
         self.each_item(&mut |item| {
             if let FromSource::Table { name, .. } = &item.source {
@@ -483,7 +483,7 @@ impl Query {
         });
     }
 
-    /// Shows everything that it reads to `see`.
+    /// Visits every FROM entry in the query.
     pub fn each_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
         self.each_own_item(see);
         self.each(&mut |e| {
@@ -493,7 +493,7 @@ impl Query {
         });
     }
 
-    /// What its own FROM clauses read, without those of its expressions.
+    /// Visits the FROM entries of this query without those of subqueries in expressions.
     fn each_own_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
         self.with.iter().for_each(|cte| cte.query.each_own_item(see));
         match &self.body {
@@ -506,7 +506,7 @@ impl Query {
         }
     }
 
-    /// Shows every expression in it to `see`.
+    /// Visits every expression in the query.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         self.with.iter().for_each(|c| c.query.each(see));
         match &self.body {
@@ -530,7 +530,7 @@ impl Query {
 }
 
 impl FromItem {
-    /// Shows every query that it reads to `see`.
+    /// Visits the direct subqueries of this entry.
     pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
         match &self.source {
             FromSource::Query(query) => see(query),
@@ -556,7 +556,7 @@ impl FromItem {
         }
     }
 
-    /// Shows every expression in it to `see`.
+    /// Visits every expression of this entry.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         match &self.source {
             FromSource::Table { .. } => {}

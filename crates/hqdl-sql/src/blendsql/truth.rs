@@ -1,20 +1,20 @@
-//! Conditions with calls as CASE: plain parts first, then calls, each only when
-//! those before leave the row open.
+//! Converts conditions with calls to CASE expressions: first the parts without calls, then the
+//! calls, each only if the parts before it do not decide the row.
 //!
-//! The text made here gives 1 when a condition holds, 0 when it does not (be it
-//! false or NULL) and 2 while a call that decides it is pending. NOT is carried
-//! down to the leaves, so two values and *pending* are enough; where NULL and
-//! false must be told apart, the condition is asked both ways.
+//! The generated SQL returns 1 if a condition is true, 0 if it is false or NULL, and 2 while it
+//! depends on a pending call. NOT is pushed down to the predicates, so two values and *pending* are
+//! enough. Where NULL and false must be distinguished, the condition is evaluated for both.
 
 use super::emit;
 use super::rewrite::{Leaf, Rewriter, own_calls};
 use super::scope::{Scope, bare};
 use super::tree::{Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, MatchOperator, Query};
 
-/// Bytes of a condition that is written twice: to be looked up, and to be asked.
+/// Maximum number of bytes of a condition that is written twice: once to be looked up, and once to
+/// be asked.
 const LONG: usize = 20_000;
 
-/// Whether all of some conditions hold.
+/// Returns the truth of the conjunction of some conditions.
 pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Scope<'_>) -> String {
     let node = Node::All(conditions.iter().map(|c| node(c, true)).collect());
     let mut leaves = Vec::new();
@@ -22,19 +22,19 @@ pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Sco
     if leaves.len() < 2 {
         return text;
     }
-    // What is known settles a row before anything is asked for it.
+    // Cached answers may decide a row before any request is made for it.
     let known = rewriter.known(&node, scope);
     emit::settled_first(&known, &text, true)
 }
 
-/// The value of AND, OR with calls: 1, 0 or NULL.
+/// Returns the value of an AND or OR with calls: 1, 0 or NULL.
 pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> String {
     let (of_true, of_false) = (node(expr, true), node(expr, false));
     let mut leaves = Vec::new();
     let holds = rewriter.truth(&of_true, scope, &mut leaves);
     let fails = rewriter.truth(&of_false, scope, &mut Vec::new());
     let text = emit::value_of(&holds, &fails);
-    // Each value within a value is written so often again.
+    // Nested values would multiply the text each time.
     if leaves.len() < 2 || text.len() > LONG {
         return text;
     }
@@ -42,7 +42,7 @@ pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>)
     emit::settled_value(&holds, &fails, &text)
 }
 
-/// Conditions with calls in a condition.
+/// Returns the number of predicates with calls in a condition.
 pub(super) fn leaves(rewriter: &Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> usize {
     match &bare(expr).kind {
         ExprKind::And(all) | ExprKind::Or(all) => {
@@ -53,11 +53,11 @@ pub(super) fn leaves(rewriter: &Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) ->
     }
 }
 
-/// A condition, NOT carried down.
+/// A condition with NOT pushed down to the predicates.
 pub(super) enum Node<'e> {
     All(Vec<Node<'e>>),
     Any(Vec<Node<'e>>),
-    /// Whether it is true, or whether it is false.
+    /// A predicate and the desired truth.
     Leaf(&'e Expr, bool),
 }
 
@@ -86,7 +86,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The texts of conditions, the one to evaluate first first.
+    /// Returns the SQL of conditions in the order of evaluation.
     fn ordered(
         &mut self,
         parts: &[Node<'_>],
@@ -99,7 +99,7 @@ impl Rewriter<'_> {
         for n in order {
             let before = leaves.len();
             let text = self.truth(&parts[n], scope, leaves);
-            // A part is settled by what is known of it, too, whatever its order is now.
+            // Cached answers may decide a part in any order of evaluation.
             let several = leaves.len() > before + 1;
             texts.push(if several && text.len() <= LONG {
                 emit::settled_first(&self.known(&parts[n], scope), &text, false)
@@ -110,11 +110,12 @@ impl Rewriter<'_> {
         texts
     }
 
-    /// What is known of a condition without asking: 1, 0 or, while it is open, 2.
+    /// Returns the truth of a condition from cached answers only: 1, 0, or 2 if it is undecided.
     fn known(&mut self, node: &Node<'_>, scope: &Scope<'_>) -> String {
         match node {
             Node::Leaf(expr, wanted) => {
-                // What runs once for many rows must not run first while nothing is asked.
+                // `SQLite` runs some subqueries only once for many rows. Such a subquery must not
+                // run first while nothing may be asked.
                 if self.hides(node, scope) {
                     "2".to_owned()
                 } else {
@@ -131,8 +132,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Calls inside subqueries of an expression that do not tell themselves, each
-    /// time, whether they wait: `SQLite` runs what does not hang on the row once.
+    /// Collects the calls in subqueries of an expression that do not report for each row whether
+    /// they are pending: `SQLite` runs an uncorrelated subquery only once.
     pub(super) fn unheard(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
         if !self.once_below.is_empty() && self.bears(expr, scope) && self.hides_calls(expr, scope) {
             found.extend(&self.once_below);
@@ -160,9 +161,9 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Calls that the rows of a query's FROM clause come from: what is read there may
-    /// be computed once, for the first row that needs it. Those in its conditions tell
-    /// themselves what they wait for.
+    /// Returns the calls on which the rows of a query's FROM clause depend. `SQLite` may compute
+    /// these rows once, for the first row that needs them. Calls in the query's conditions report
+    /// for themselves whether they are pending.
     fn calls_below(&self, query: &Query) -> Vec<usize> {
         match &query.body {
             Body::Core(core) => core.from.iter().flat_map(|i| self.calls_of_rows(i)).collect(),
@@ -207,7 +208,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Functions that take whatever they are given.
+/// Functions that never fail, whatever their arguments.
 const SAFE: [&str; 31] = [
     "char",
     "coalesce",
@@ -242,12 +243,12 @@ const SAFE: [&str; 31] = [
     "avg",
 ];
 
-/// Whether evaluating an expression may end in an error.
+/// Returns true if evaluating an expression may fail with an error.
 pub(super) fn may_fail(expr: &Expr) -> bool {
     let mut found = false;
     expr.each(&mut |e| match &e.kind {
-        // SUQL's fail at what is none of theirs; `PostgreSQL`, whose they are, promises no
-        // order of conditions either.
+        // SUQL's functions fail for arguments of a wrong type. They count as infallible, because
+        // `PostgreSQL` does not guarantee an evaluation order of conditions either.
         ExprKind::Function { name, .. } => {
             found |= !SAFE.contains(&name.as_str()) && !name.starts_with("suql_");
         }
@@ -257,7 +258,7 @@ pub(super) fn may_fail(expr: &Expr) -> bool {
                 ExprOperator::Match(of) => {
                     matches!(of, MatchOperator::Match | MatchOperator::Regexp)
                 }
-                // A parameter has no parts.
+                // A parameter has no operands.
                 ExprOperator::Unknown => !parts.is_empty(),
                 _ => false,
             };

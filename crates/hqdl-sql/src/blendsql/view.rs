@@ -1,15 +1,15 @@
-//! Reads the definition of a view.
+//! Parses view definitions.
 
 use super::lexer::{self, Brackets};
 use super::parse::parse;
 use super::tree::ViewDefinition;
 
 impl ViewDefinition {
-    /// Reads a CREATE VIEW statement; `None` if its query cannot be parsed.
+    /// Parses a CREATE VIEW statement. Returns `None` if its query cannot be parsed.
     #[must_use]
     pub fn parse(create: &str) -> Option<Self> {
         let (mut at, mut depth) = (0, 0_usize);
-        // The first AS outside of parentheses: an unquoted name cannot be AS.
+        // Find the first AS outside of parentheses: an unquoted name cannot be AS.
         while let Some(token) = lexer::next(create, at, Brackets::Name).ok()? {
             at = token.end;
             if token.is(b'(') {

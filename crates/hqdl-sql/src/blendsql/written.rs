@@ -1,5 +1,5 @@
-//! Expressions whose value counts, written with functions in the place of calls:
-//! what comes after a pending call is not looked at.
+//! Rewrites expressions whose value matters: calls become functions, and operands after a pending
+//! call are not evaluated.
 
 use super::emit;
 use super::rewrite::{Rewriter, Role};
@@ -8,7 +8,8 @@ use super::tree::{Body, Expr, ExprKind, Query, Span};
 use super::truth;
 
 impl Rewriter<'_> {
-    /// The result column of a compound that has the text of an expression.
+    /// Returns the index of the result column of a compound that has the same text as an
+    /// expression.
     pub(super) fn column_of(&self, expr: &Expr, query: &Query) -> Option<usize> {
         match &query.body {
             Body::Compound(_, left, right) => {
@@ -23,8 +24,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// LIMIT and OFFSET, which may not be NULL: no row is needed while a call in
-    /// them is pending.
+    /// Rewrites LIMIT and OFFSET, which cannot be NULL: no row is needed while a call in them is
+    /// pending.
     pub(super) fn limits(
         &mut self,
         query: &Query,
@@ -37,7 +38,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether a query hangs on the rows around it, as far as can be told.
+    /// Returns true if a query references rows of an enclosing query, as far as names can be
+    /// resolved.
     pub(super) fn is_correlated(&self, query: &Query, around: &Scope<'_>) -> bool {
         let mut outer = false;
         self.resolver().each(query, around, &mut |e, at, _| {
@@ -53,7 +55,7 @@ impl Rewriter<'_> {
         outer
     }
 
-    /// An expression whose value counts.
+    /// Rewrites an expression whose value matters.
     pub(super) fn value(&mut self, expr: &Expr, scope: &Scope<'_>) -> String {
         if !self.is_written(expr) {
             return self.sql[expr.span.clone()].to_owned();
@@ -124,7 +126,7 @@ impl Rewriter<'_> {
                     && args[0].has_call()
                     && args[1..].iter().any(Expr::has_call) =>
             {
-                // The next is looked at when those before are NULL, not pending.
+                // Evaluate an argument only if those before it are NULL and not pending.
                 let mut texts = Vec::new();
                 for arg in args {
                     let text = emit::remembered(&self.value(arg, scope));

@@ -1,29 +1,29 @@
-//! Questions that are answered by yes or no, and the words these are said in.
+//! Detection of yes-or-no questions, and parsing of their answers.
 
-/// How yes and no are spelled where a query does not say.
+/// Default texts for yes and no.
 pub const SPELLED: [&str; 2] = ["Yes", "No"];
 
-/// Words that a question for yes or no begins with.
+/// Words that a yes-or-no question can begin with.
 const OPENING: [&str; 29] = [
     "am", "are", "aren't", "can", "can't", "could", "did", "didn't", "do", "does", "doesn't",
     "don't", "had", "has", "hasn't", "have", "haven't", "is", "isn't", "may", "might", "must",
     "shall", "should", "was", "were", "will", "won't", "would",
 ];
 
-/// Whether a question asks for yes or no, by its first word.
+/// Returns true if the first word makes the question a yes-or-no question.
 #[must_use]
 pub fn asks(question: &str) -> bool {
     let first = question.split_whitespace().next().unwrap_or_default().to_lowercase();
     OPENING.contains(&first.replace('\u{2019}', "'").trim_end_matches([',', ':']))
 }
 
-/// Whether it may ask which of two things holds: "is it loud or quiet?"
+/// Returns true if the question may offer alternatives: "is it loud or quiet?"
 #[must_use]
 pub fn offers_a_choice(question: &str) -> bool {
     question.split_whitespace().any(|word| word.eq_ignore_ascii_case("or"))
 }
 
-/// What a word for yes or no means.
+/// Parses an answer to a yes-or-no question; `None` for any other text.
 #[must_use]
 pub fn meaning(text: &str) -> Option<bool> {
     match text.trim().trim_end_matches(['.', '!']).to_lowercase().as_str() {

@@ -1,4 +1,4 @@
-//! Arrays, which are JSON arrays in `SQLite`.
+//! Parser of arrays, which are JSON arrays in `SQLite`.
 
 use super::expr::SPECIAL;
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
@@ -6,10 +6,10 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 
 impl Parser<'_> {
-    /// `'{a,b}'` where an array stands.
+    /// Converts the array literal `'{a,b}'` where an array is expected.
     pub fn as_array(piece: Piece) -> Piece {
         let ExprShape::Literal(text) = &piece.shape else { return piece };
-        // `{"a": 1}` is a document; `{}` is an array without elements.
+        // `{"a": 1}` is a JSON document; `{}` is an empty array.
         let document = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
         if document.is_ok_and(|members| !members.is_empty()) {
             return piece;
@@ -19,7 +19,7 @@ impl Parser<'_> {
         Piece { shape: ExprShape::Array, ..Piece::new(vec![part], piece.span) }
     }
 
-    /// `ARRAY[…]` and `ARRAY(SELECT …)`.
+    /// Parses `ARRAY[…]` and `ARRAY(SELECT …)`.
     pub fn array(&mut self) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 1;
@@ -43,7 +43,7 @@ impl Parser<'_> {
         Ok(Piece { shape: ExprShape::Array, ..Piece::filled(&words, pieces, start..end) })
     }
 
-    /// What an operator with ANY or ALL behind it says; `None` without one.
+    /// Parses ANY, SOME or ALL after an operator; `None` if there is none.
     pub fn quantified(
         &mut self,
         left: &Piece,
@@ -69,7 +69,7 @@ impl Parser<'_> {
             Self::no_truth(left)?;
         }
         let operand = left.clone().tight();
-        // = ANY is IN, and <> ALL is NOT IN.
+        // = ANY is equivalent to IN, and <> ALL to NOT IN.
         let within = match (sign, any) {
             ("=", true) => Some("IN"),
             ("<>", false) => Some("NOT IN"),
@@ -101,7 +101,7 @@ impl Parser<'_> {
     }
 }
 
-/// What stands in `ARRAY[…]`, when it is one and not empty.
+/// Returns the elements of a non-empty `ARRAY[…]`; `None` for any other expression.
 fn elements(array: &Piece) -> Option<Vec<Part>> {
     let [Part::New(first, _), inside @ .., Part::New(last, _)] = array.text.as_slice() else {
         return None;

@@ -1,19 +1,19 @@
-//! What `PostgreSQL` casts to, and the SQL of `SQLite` that does the same.
+//! Targets of `PostgreSQL` casts, and the equivalent SQL in `SQLite`.
 
 use super::parser::ExprShape;
 
-/// A type that something is cast to.
+/// Target type of a cast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CastTarget {
     /// A text.
     Text,
-    /// A whole number of so many bits.
+    /// An integer.
     Integer(IntegerWidth),
     /// A floating-point number.
     Real,
     /// A decimal number.
     Numeric,
-    /// True or false.
+    /// A boolean.
     Boolean,
     /// A date.
     Date,
@@ -21,11 +21,11 @@ pub(super) enum CastTarget {
     Timestamp,
     /// A time of day.
     Time,
-    /// A type that keeps the value as it is.
+    /// A type that does not change the value.
     AsItIs,
 }
 
-/// The bits of a whole number.
+/// Width of an integer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IntegerWidth {
     Small,
@@ -44,7 +44,7 @@ impl IntegerWidth {
 }
 
 impl CastTarget {
-    /// Returns the SQL of the cast; `{}` is what is cast.
+    /// Returns the SQL of the cast; `{}` is the operand.
     pub fn template(self) -> &'static str {
         match self {
             Self::Text => "CAST({} AS TEXT)",
@@ -61,7 +61,7 @@ impl CastTarget {
         }
     }
 
-    /// Returns the SQL of the cast of a call: the engine reads the type from it.
+    /// Returns the SQL of a call's cast, from which the engine reads the answer type.
     pub fn call_template(self) -> &'static str {
         match self {
             Self::Integer(_) => "CAST({} AS INTEGER)",
@@ -74,7 +74,7 @@ impl CastTarget {
         }
     }
 
-    /// Returns what the cast gives.
+    /// Returns the type of the result.
     pub fn shape(self) -> ExprShape {
         match self {
             Self::Text => ExprShape::Text,

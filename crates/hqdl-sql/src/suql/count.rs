@@ -1,6 +1,5 @@
-//! `count(t.*)` and `count(DISTINCT t.*)`: rows of a table, each one, or each different
-//! one. `SQLite` counts no rows of a table, so what is counted is their numbers, and what
-//! stands for all their columns.
+//! Translates `count(t.*)` and `count(DISTINCT t.*)`. `SQLite` cannot count the rows of a table
+//! that way. The translation counts rowids instead, or with DISTINCT an encoding of all columns.
 
 use super::parser::{Parser, SuqlSelect, TableOf, unsaid};
 use super::text::{Part, Text};
@@ -8,10 +7,11 @@ use crate::blendsql::SqlError;
 use hqdl_values::sql::name;
 
 impl Parser<'_> {
-    /// Writes what is counted of the tables of a SELECT. Those of one around it are left.
+    /// Translates the row counts for tables of a SELECT. Counts for tables of an outer SELECT are
+    /// left unchanged.
     ///
     /// # Errors
-    /// [`SqlError`] where the rows of a table cannot be told apart.
+    /// [`SqlError`] if the rows of a table cannot be distinguished.
     pub fn counted(&self, text: &mut Text, select: &SuqlSelect) -> Result<(), SqlError> {
         for part in text {
             let Part::Rows(span, table, distinct) = part else { continue };
@@ -23,7 +23,7 @@ impl Parser<'_> {
                 }
                 _ => None,
             };
-            // A table that is not known is told when the query runs.
+            // For an unknown table, SQLite reports the error when the query runs.
             let has_rowid = match &found.of {
                 TableOf::Named(name) => {
                     !self.is_common(name) && known.is_none_or(|known| known.has_rowid)
@@ -46,7 +46,7 @@ impl Parser<'_> {
                         "count the rows of a query: SELECT count(*) FROM (SELECT DISTINCT …)";
                     return Err(unsaid(span.clone(), "different rows of this", help));
                 };
-                // A row that an outer join did not find has no number.
+                // The rowid is NULL for a row that an outer join adds.
                 match (has_rowid, of_array) {
                     (true, _) => {
                         Some(format!("CASE WHEN {called}.rowid IS NOT NULL THEN {row} END"))
@@ -70,7 +70,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Whether a common table expression around has the name.
+    /// Returns true if a visible common table expression has this name.
     fn is_common(&self, name: &str) -> bool {
         self.common.iter().any(|(common, _)| common.eq_ignore_ascii_case(name))
     }

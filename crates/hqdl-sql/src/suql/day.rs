@@ -1,4 +1,4 @@
-//! Days and times as `PostgreSQL` reads and cuts them, and the spans between them.
+//! Parsing and truncation of dates and times as in `PostgreSQL`, and intervals between them.
 
 use jiff::civil::{Date, DateTime, Time};
 
@@ -19,9 +19,9 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] =
     ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
-/// The day that a text says and the time of it, midnight where it says none:
-/// `2024-01-31 15:00`, `Jan 5, 2024`, `5 January 2024`, `1/31/2024` (the month first),
-/// `20240131`. A time zone is not minded, as in a `timestamp`.
+/// Parses a date with an optional time, which defaults to midnight. Supports `2024-01-31 15:00`,
+/// `Jan 5, 2024`, `5 January 2024`, `1/31/2024` (month first) and `20240131`. Ignores a time zone,
+/// as `PostgreSQL` does for `timestamp`.
 pub(super) fn moment(text: &str) -> Option<DateTime> {
     let text = text.trim();
     let plain = text.trim_end_matches('Z');
@@ -32,7 +32,7 @@ pub(super) fn moment(text: &str) -> Option<DateTime> {
         (Vec::new(), None, None, None);
     let mut joined = false;
     for word in plain.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
-        // 2024-1-5T10:00
+        // A date and a time joined by T: 2024-1-5T10:00
         let (word, behind) = match word.split_once('T') {
             Some((day, at)) if day.ends_with(|c: char| c.is_ascii_digit()) => (day, Some(at)),
             _ => (word, None),
@@ -73,7 +73,7 @@ pub(super) fn moment(text: &str) -> Option<DateTime> {
     Some(Date::new(year, month, day).ok()?.to_datetime(time))
 }
 
-/// The moment that a text says by a format of `to_date`; `None` where it says none.
+/// Parses a date with a `to_date` format; `None` if the text does not match.
 pub(super) fn by_format(text: &str, format: &str) -> Option<DateTime> {
     const PARTS: [(&str, usize); 13] = [
         ("YYYY", 4),
@@ -95,7 +95,7 @@ pub(super) fn by_format(text: &str, format: &str) -> Option<DateTime> {
     let (mut on, mut hour, mut minute, mut second, mut late) = ((1_i16, 1, 1), 0, 0, 0, None);
     while let Some(c) = format.chars().next() {
         let Some((part, width)) = PARTS.iter().find(|(part, _)| format.starts_with(part)) else {
-            // A letter may be of a part that is not known; what parts are apart by, is not minded.
+            // A letter may belong to an unsupported part. Separators are ignored.
             if c.is_alphanumeric() {
                 return None;
             }
@@ -127,14 +127,14 @@ pub(super) fn by_format(text: &str, format: &str) -> Option<DateTime> {
     Some(Date::new(on.0, on.1, on.2).ok()?.to_datetime(time))
 }
 
-/// The place of a name, of which three letters are enough, counted from 1.
+/// Returns the 1-based position of a name, which may be abbreviated to three letters.
 fn named(word: &str, names: &[&str]) -> Option<i8> {
     let word = word.to_ascii_lowercase();
     let at = names.iter().position(|name| word.len() >= 3 && name.starts_with(&word))?;
     i8::try_from(at + 1).ok()
 }
 
-/// A year; of two digits that of 1970 to 2069.
+/// Parses a year; two digits mean 1970 to 2069.
 fn year(text: &str) -> Option<i16> {
     let year: i16 = text.parse().ok()?;
     Some(match (text.len(), year) {
@@ -145,7 +145,7 @@ fn year(text: &str) -> Option<i16> {
 }
 
 fn time_of_day(text: &str) -> Option<Time> {
-    // +02, -05:30: of the zone.
+    // Drop the time zone offset: +02, -05:30.
     let text = text.split(['+', '-']).next()?;
     let lower = text.to_ascii_lowercase();
     let (text, late) = match (lower.strip_suffix("pm"), lower.strip_suffix("am")) {
@@ -153,7 +153,7 @@ fn time_of_day(text: &str) -> Option<Time> {
         (_, Some(rest)) => (rest, Some(false)),
         _ => (lower.as_str(), None),
     };
-    // PostgreSQL takes an hour of one digit.
+    // PostgreSQL allows an hour with one digit.
     let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
     let time: Time = padded.parse().ok()?;
     match late {
@@ -162,13 +162,13 @@ fn time_of_day(text: &str) -> Option<Time> {
     }
 }
 
-/// The spelling that is stored and shown: `2024-01-31 15:00:00`, with the part of a second
-/// where there is one.
+/// Formats a timestamp as it is stored and displayed: `2024-01-31 15:00:00`, with fractional
+/// seconds if there are any.
 pub(super) fn said(at: DateTime) -> String {
     at.to_string().replace('T', " ")
 }
 
-/// A day and time cut to a part of it; `None` for what is no part.
+/// Truncates a timestamp to a unit; `None` for an unknown unit.
 pub(super) fn cut(part: &str, at: DateTime) -> Option<DateTime> {
     let date = at.date();
     let start = |date: Option<Date>| date.map(|date| date.to_datetime(Time::midnight()));
@@ -193,8 +193,8 @@ pub(super) fn cut(part: &str, at: DateTime) -> Option<DateTime> {
     }
 }
 
-/// The time from one moment to another, in months, days and microseconds: by the calendar,
-/// as `age` says it, or in days alone, as a difference does.
+/// The interval between two timestamps in months, days and microseconds. `age` counts calendar
+/// months; a difference counts only days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct TimeSpan {
     months: i64,
@@ -205,15 +205,15 @@ pub(super) struct TimeSpan {
 const DAY: i64 = 86_400_000_000;
 
 impl TimeSpan {
-    /// The days and the time between two moments.
+    /// Returns the interval between two timestamps in days and time.
     pub fn between(from: DateTime, to: DateTime) -> Self {
         let days = i64::from((to.date() - from.date()).get_days());
         let micros = days * DAY + micros(to.time()) - micros(from.time());
         Self { months: 0, days: micros / DAY, micros: micros % DAY }
     }
 
-    /// The same in years, months and days, as `PostgreSQL` counts an age: days that lack
-    /// are those of the earlier month.
+    /// Returns the interval between two timestamps in years, months and days, as `PostgreSQL`'s
+    /// `age`: days are borrowed from the earlier month.
     pub fn age(from: DateTime, to: DateTime) -> Self {
         if to < from {
             let Self { months, days, micros } = Self::age(to, from);
@@ -234,7 +234,7 @@ impl TimeSpan {
         Self { months, days, micros }
     }
 
-    /// One that was said: `1 year 2 mons 3 days 04:05:06`.
+    /// Parses the text form of an interval: `1 year 2 mons 3 days 04:05:06`.
     pub fn read(text: &str) -> Option<Self> {
         let mut span = Self::default();
         let mut words = text.split_whitespace();
@@ -260,7 +260,7 @@ impl TimeSpan {
         Some(span)
     }
 
-    /// A part of it; `None` for what is no part.
+    /// Returns a field of the interval; `None` for an unknown field.
     pub fn part(self, part: &str) -> Option<f64> {
         let (months, days, micros) = (self.months, self.days, self.micros);
         Some(match part {
@@ -271,7 +271,7 @@ impl TimeSpan {
             "hour" => (micros / 3_600_000_000) as f64,
             "minute" => (micros / 60_000_000 % 60) as f64,
             "second" => (micros % 60_000_000) as f64 / 1e6,
-            // As spans are compared.
+            // The length by which intervals are compared.
             "length" => (months * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6,
             "epoch" => {
                 let years = (months / 12) as f64 * 365.25 * 86_400.0;

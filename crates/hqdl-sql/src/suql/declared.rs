@@ -1,6 +1,6 @@
-//! What columns are declared as, and what that makes of what stands beside them: in
-//! `PostgreSQL` a text beside a date is a date, and beside what is true or false it says
-//! one of these. `SQLite` compares what is stored, so each is read as what the other is.
+//! Type unification of operands by their declared types. In `PostgreSQL`, a text literal compared
+//! with a date is converted to a date, and one compared with a boolean to a boolean. `SQLite`
+//! compares the stored values, so the translation converts each operand to the other's type.
 
 use super::cast::CastTarget;
 use super::functions::{number_of, truth_of};
@@ -9,11 +9,10 @@ use super::parser::{ExprShape, PRIMARY, Parser, Piece, SuqlSelect, TypedColumns,
 use super::text::Part;
 use crate::blendsql::SqlError;
 
-/// What is said of a text that what stands beside it gives a type: in a comparison, in CASE,
-/// in VALUES.
+/// Label of the error for a text literal that cannot be converted to the other operand's type.
 const BESIDE: &str = "read as what is beside it";
 
-/// What a column of this declared type is; [`ExprShape::Plain`] where that is not known.
+/// Parses a column's declared type; returns [`ExprShape::Plain`] for an unknown one.
 pub(super) fn declared(written: &str) -> ExprShape {
     let upper = written.trim().to_ascii_uppercase();
     let name = upper.split(['(', ' ', '[']).next().unwrap_or_default();
@@ -32,7 +31,7 @@ pub(super) fn declared(written: &str) -> ExprShape {
 }
 
 impl ExprShape {
-    /// What it is as a column, whatever it was written as.
+    /// Returns the type of a column with this expression.
     pub fn of_column(&self) -> Self {
         match self {
             Self::Literal(_) => Self::Text,
@@ -41,7 +40,8 @@ impl ExprShape {
         }
     }
 
-    /// What is one of both: a number of either kind, a moment, or what both are.
+    /// Returns the common type of both: a numeric type for two numbers, a timestamp for a date and
+    /// a timestamp, or the type of both if they are equal.
     pub fn or(&self, other: &Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a.clone(),
@@ -57,13 +57,13 @@ impl ExprShape {
         }
     }
 
-    /// Whether it is a number, of whichever type.
+    /// Returns true for any numeric type.
     pub fn is_number(&self) -> bool {
         matches!(self, Self::Number | Self::Numeric | Self::Float)
     }
 }
 
-/// What one of these is: texts that are written out and NULL are what the others are.
+/// Returns the common type of expressions. Text literals and NULL adopt the type of the others.
 pub(super) fn one_of<'p>(sql: &str, pieces: impl IntoIterator<Item = &'p Piece>) -> ExprShape {
     let is_null =
         |p: &Piece| sql.get(p.span.clone()).is_some_and(|text| text.eq_ignore_ascii_case("NULL"));
@@ -76,10 +76,10 @@ pub(super) fn one_of<'p>(sql: &str, pieces: impl IntoIterator<Item = &'p Piece>)
 }
 
 impl Parser<'_> {
-    /// Values of which one is given: each is read as what they are together, which is told.
+    /// Converts alternative values to their common type, and returns that type.
     ///
     /// # Errors
-    /// For a text that cannot be read so.
+    /// [`SqlError`] for a text literal that cannot be converted.
     pub fn as_one(&self, values: Vec<&mut Piece>) -> Result<ExprShape, SqlError> {
         let shape = one_of(self.sql, values.iter().map(|piece| &**piece));
         for piece in values {
@@ -98,16 +98,16 @@ impl Parser<'_> {
         Ok(shape)
     }
 
-    /// What a column of the tables around is; [`ExprShape::Plain`] where nothing says it.
+    /// Returns the type of a column of the visible tables; [`ExprShape::Plain`] if it is unknown.
     pub fn type_of(&self, table: Option<&str>, column: &str) -> ExprShape {
         let of = self.selects.iter().rev().find_map(|select| select.type_of(table, column));
         of.unwrap_or(ExprShape::Plain)
     }
 
-    /// Two operands, each read as what the other is.
+    /// Converts two operands to each other's type.
     ///
     /// # Errors
-    /// For a text that cannot be read so.
+    /// [`SqlError`] for a text literal that cannot be converted.
     pub fn beside(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
         if let (ExprShape::Row(a), ExprShape::Row(b)) = (&left.shape, &right.shape)
             && a.len() == b.len()
@@ -123,8 +123,7 @@ impl Parser<'_> {
         Ok((Self::read_beside(left, &of_right)?, Self::read_beside(right, &of_left)?))
     }
 
-    /// What is known to be of two types that nothing makes one is never equal, and
-    /// `PostgreSQL` says so.
+    /// Fails if both types are known and cannot be compared; `PostgreSQL` reports an error, too.
     fn comparable(left: &Piece, right: &Piece) -> Result<(), SqlError> {
         use ExprShape::{Boolean, Date, Text, Time, Timestamp};
         let apart = |a: &ExprShape, b: &ExprShape| match a {
@@ -149,14 +148,14 @@ impl Parser<'_> {
         Err(error.help("cast one of them"))
     }
 
-    /// An operand, read as what `other` beside it is.
+    /// Converts an operand to the type of the other one, if necessary.
     fn read_beside(piece: Piece, other: &Piece) -> Result<Piece, SqlError> {
         if let ExprShape::Literal(text) = &piece.shape {
             let text = text.clone();
             return Self::read_as(piece, &text, &other.shape);
         }
         let target = match (&piece.shape, &other.shape) {
-            // Two columns are compared as they are stored, by an index where there is one.
+            // Compare two columns as they are stored, so that an index can be used.
             (ExprShape::Boolean, ExprShape::Boolean | ExprShape::Literal(_))
                 if piece.is_column() && !other.is_column() =>
             {
@@ -184,10 +183,10 @@ impl Parser<'_> {
         Ok(Piece { shape: piece.shape, ..Piece::filled(target.template(), vec![piece.text], span) })
     }
 
-    /// A text that is written out, read as what stands beside it is.
+    /// Converts a text literal to the type of the other operand.
     ///
     /// # Errors
-    /// For a text that cannot be read so.
+    /// [`SqlError`] for a text that cannot be converted.
     pub fn read_as(piece: Piece, text: &str, as_what: &ExprShape) -> Result<Piece, SqlError> {
         let span = piece.span.clone();
         let target = match as_what {
@@ -209,7 +208,7 @@ impl Parser<'_> {
         Ok(literal(target, text, &span)?.unwrap_or(piece))
     }
 
-    /// What a condition is: a column that is declared as true or false is read as that.
+    /// Converts a condition that is a declared boolean column to a boolean.
     pub fn condition(piece: Piece) -> Piece {
         if piece.shape != ExprShape::Boolean || !piece.is_column() {
             return piece;
@@ -218,7 +217,7 @@ impl Parser<'_> {
         Piece::filled(CastTarget::Boolean.template(), vec![piece.text], span).boolean()
     }
 
-    /// A text that says true or false, as that.
+    /// Converts a text literal to a boolean.
     pub fn truth(text: &str, span: std::ops::Range<usize>, label: &str) -> Result<Piece, SqlError> {
         let Some(truth) = truth_of(text) else {
             let message = format!("'{text}' is neither true nor false");
@@ -231,21 +230,21 @@ impl Parser<'_> {
 }
 
 impl Piece {
-    /// A row with other values in their places.
+    /// Returns the row with other values.
     fn of_values(self, values: Vec<Self>) -> Self {
         let text = joined(self.span.start, values, self.span.end);
         Self { text, ..self }
     }
 
-    /// Whether it is a column and nothing else: what is stored may be spelled otherwise
-    /// than what is computed.
+    /// Returns true for a plain column, whose stored values may have a different format than
+    /// computed ones.
     fn is_column(&self) -> bool {
         self.level == PRIMARY && matches!(self.text.as_slice(), [Part::Column(..)])
     }
 }
 
 impl SuqlSelect {
-    /// What a column of its tables is; `None` where none of them has it.
+    /// Returns the type of a column of this SELECT's tables; `None` if no table has it.
     fn type_of(&self, table: Option<&str>, column: &str) -> Option<ExprShape> {
         let is_meant = |name: Option<&String>| match (table, name) {
             (Some(table), Some(name)) => name.eq_ignore_ascii_case(table),
@@ -262,12 +261,12 @@ impl SuqlSelect {
         found
     }
 
-    /// The columns that a `*` stands for, or that of one table.
+    /// Returns the columns of `*`, or those of one table.
     pub fn all_columns(&self, of: Option<&str>) -> TypedColumns {
         let is_meant = |name: Option<&String>| {
             of.is_none_or(|of| name.is_some_and(|name| name.eq_ignore_ascii_case(of)))
         };
-        // What USING and NATURAL join is one column.
+        // USING and NATURAL merge columns.
         if of.is_none() && self.merged {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Expressions, by `PostgreSQL`'s precedence.
+//! Parser of expressions, with `PostgreSQL`'s precedence.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) const MULTIPLY: u8 = 9;
 pub(super) const POWER: u8 = 10;
 pub(super) const UNARY: u8 = 11;
 
-/// Words that no expression begins with and no alias is.
+/// Keywords that neither begin an expression nor can be an alias.
 pub(super) const RESERVED: [&str; 42] = [
     "ALL",
     "AND",
@@ -71,7 +71,7 @@ impl Parser<'_> {
         self.deeper(|p| p.binary(OR))
     }
 
-    /// Expressions with commas between.
+    /// Parses a comma-separated list of expressions.
     pub fn list(&mut self) -> Result<Vec<Piece>, SqlError> {
         let mut all = vec![self.expr()?];
         while self.symbol(b',') {
@@ -80,7 +80,7 @@ impl Parser<'_> {
         Ok(all)
     }
 
-    /// An expression whose operators hold at least so tightly.
+    /// Parses an expression of operators with at least this precedence.
     pub fn binary(&mut self, least: u8) -> Result<Piece, SqlError> {
         let mut left = self.prefix(least)?;
         loop {
@@ -103,7 +103,7 @@ impl Parser<'_> {
         if self.is(b'-') || self.is(b'+') {
             self.at += 1;
             let mut operand = self.deeper(|p| p.binary(UNARY))?;
-            // || holds more tightly than a sign in SQLite.
+            // In SQLite, || has a higher precedence than a sign.
             if operand.level < UNARY {
                 let span = operand.span.clone();
                 operand = Piece::new(operand.tight(), span);
@@ -127,7 +127,7 @@ impl Parser<'_> {
             } else if self.is_word("COLLATE") {
                 self.at += 1;
                 let name = self.take()?;
-                // Byte by byte, as SQLite compares.
+                // These collations compare byte by byte, as SQLite does.
                 if !["C", "POSIX", "ucs_basic"].contains(&name.content(self.sql).as_ref()) {
                     return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
                 }
@@ -160,7 +160,7 @@ impl Parser<'_> {
                 }
                 Ok(piece)
             }
-            // E'…' with its escapes, and $$…$$.
+            // E'…' with escapes, and $$…$$.
             Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
                 self.at += 1;
                 let text = if token.text(self.sql).starts_with('$') {
@@ -197,13 +197,13 @@ impl Parser<'_> {
         }
     }
 
-    /// `left(x, 1)`, `right(…)`: words that are functions, too.
+    /// Returns true for `left(x, 1)` and `right(…)`: LEFT and RIGHT are also function names.
     fn is_call(&self, token: Token) -> bool {
         ["LEFT", "RIGHT"].iter().any(|w| token.is_word(self.sql, w))
             && self.peek_at(1).is_some_and(|t| t.is(b'('))
     }
 
-    /// Whether a query begins at a token.
+    /// Returns true if a query begins at a token.
     pub fn query_at(&self, n: usize) -> bool {
         ["SELECT", "WITH", "VALUES", "TABLE"].iter().any(|w| self.is_word_at(n, w))
             || self.peek_at(n).is_some_and(|t| t.is(b'(')) && self.query_at_deeper(n + 1)
@@ -217,7 +217,7 @@ impl Parser<'_> {
         ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w)) && self.closes_query(n)
     }
 
-    /// Whether the parentheses around a query at a token hold nothing else.
+    /// Returns true if the parentheses around the query at a token contain nothing else.
     fn closes_query(&self, n: usize) -> bool {
         let mut depth = 0_i32;
         let mut at = n;
@@ -242,7 +242,8 @@ impl Parser<'_> {
         self.in_parentheses(false)
     }
 
-    /// What stands in parentheses; whether the rows of a query there may have no columns.
+    /// Parses the contents of parentheses. If `allows_no_columns` is true, a query in them may have
+    /// no result columns.
     fn in_parentheses(&mut self, bare: bool) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 1;
@@ -277,7 +278,7 @@ impl Parser<'_> {
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
-    /// What is no value by itself: a span of time, a text cast to what may be an ENUM.
+    /// Fails for expressions that are not values: an interval, or a text cast to a possible ENUM.
     pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
         match &piece.shape {
             ExprShape::Enum(name) => Err(super::literal::no_type(name, piece.span.clone())),
@@ -285,7 +286,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A span of time is no value by itself.
+    /// Fails for an interval, which is not a value in `SQLite`.
     pub fn no_span(piece: &Piece) -> Result<(), SqlError> {
         match piece.shape {
             ExprShape::Interval(_) => Err(unsaid(
@@ -297,7 +298,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A column, or a function.
+    /// Parses a column or a function call.
     fn named(&mut self) -> Result<Piece, SqlError> {
         let first = self.take()?;
         let mut names = vec![first];
@@ -339,7 +340,7 @@ impl Parser<'_> {
         Ok(Piece { shape, ..Piece::new(vec![part], span) })
     }
 
-    /// Expressions that begin with a word of their own.
+    /// Parses expressions that begin with a keyword.
     fn special(&mut self, token: Token) -> Result<Option<Piece>, SqlError> {
         let next = self.peek_at(1);
         let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);
@@ -429,7 +430,7 @@ impl Parser<'_> {
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
-    /// `x[1]`
+    /// Parses the subscript in `x[1]`.
     fn subscript(&mut self, of: Piece) -> Result<Piece, SqlError> {
         self.at += 1;
         let index = self.expr()?;
@@ -442,7 +443,7 @@ impl Parser<'_> {
     }
 }
 
-/// A text of E'…' as it is meant.
+/// Decodes the escapes of an E'…' string.
 fn unescaped(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.chars();
@@ -450,7 +451,7 @@ fn unescaped(text: &str) -> String {
         if c != '\\' {
             out.push(c);
             if c == '\'' {
-                // A quote that is written twice.
+                // Skip the second quote of a doubled one.
                 chars.next();
             }
             continue;
@@ -466,7 +467,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-/// The bytes from one piece to another.
+/// Returns the byte range from one expression to another.
 pub(super) fn across(left: &Piece, right: &Piece) -> Range<usize> {
     left.span.start..right.span.end
 }

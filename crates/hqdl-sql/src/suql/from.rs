@@ -1,4 +1,4 @@
-//! FROM clauses.
+//! Parser of FROM clauses.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
 use hqdl_values::format::count_noun;
 
-/// Names that a query gives to columns, and where they stand.
+/// Column aliases with their positions.
 type GivenNames = Vec<(String, Range<usize>)>;
 
 impl Parser<'_> {
-    /// What a FROM clause reads, up to the next clause.
+    /// Parses a FROM clause up to the next clause.
     pub fn from(&mut self) -> Result<Vec<Piece>, SqlError> {
         let mut pieces = Vec::new();
         self.item(&mut pieces)?;
@@ -53,7 +53,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The table behind TABLE, and its columns.
+    /// Parses the table after TABLE and returns its columns.
     pub fn table(&mut self) -> Result<(Vec<Piece>, TypedColumns), SqlError> {
         let mut pieces = Vec::new();
         if let Some(select) = self.selects.last_mut() {
@@ -94,7 +94,7 @@ impl Parser<'_> {
             }
             return Ok(());
         }
-        // PostgreSQL's schema of tables that are in none.
+        // PostgreSQL's default schema.
         let public = |t: Token| t.content(self.sql).eq_ignore_ascii_case("public");
         if self.peek().is_some_and(|t| self.is_name(t) && public(t))
             && self.peek_at(1).is_some_and(|t| t.is(b'.'))
@@ -152,8 +152,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A query in FROM with its alias; names for its columns become those of a
-    /// common table expression.
+    /// Parses the alias of a subquery. Column aliases require a common table expression in
+    /// `SQLite`.
     fn aliased(
         &mut self,
         query: Piece,
@@ -180,11 +180,11 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A table whose columns the query calls otherwise: `SQLite` has that for those of a
-    /// query alone.
+    /// Translates a table with column aliases to a subquery, because `SQLite` supports no column
+    /// aliases for tables.
     ///
     /// # Errors
-    /// For a table that is not known, and for more names than it has columns.
+    /// [`SqlError`] for an unknown table, or for more aliases than columns.
     fn renamed_table(
         &mut self,
         start: usize,
@@ -212,7 +212,7 @@ impl Parser<'_> {
         Ok(Piece::new(vec![Part::New(words, span.clone())], span))
     }
 
-    /// `[AS] name [(columns)]`
+    /// Parses `[AS] name [(columns)]`.
     fn alias(&mut self) -> Result<(Option<String>, GivenNames), SqlError> {
         let marked = self.word("AS");
         let Some(token) = self.peek().filter(|t| self.is_name(*t)) else {
@@ -223,7 +223,7 @@ impl Parser<'_> {
         Ok((Some(token.content(self.sql)), columns))
     }
 
-    /// `(a, b)`: names of columns, with their places; none where nothing opens.
+    /// Parses a column list `(a, b)`; returns no names if there is no parenthesis.
     pub fn column_names(&mut self) -> Result<GivenNames, SqlError> {
         let mut names = Vec::new();
         if self.symbol(b'(') {
@@ -237,14 +237,14 @@ impl Parser<'_> {
         Ok(names)
     }
 
-    /// Notes that the SELECT at hand reads a table.
+    /// Adds a table to the current SELECT.
     fn reads(&mut self, name: Option<String>, of: TableOf, columns: TypedColumns) {
         if let Some(select) = self.selects.last_mut() {
             select.tables.push(SuqlTable { name, of, columns });
         }
     }
 
-    /// The columns of a table of the database, or of a common table expression.
+    /// Returns the columns of a table or common table expression.
     fn columns_of(&self, table: &str) -> TypedColumns {
         let common = self.common.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(table));
         if let Some((_, columns)) = common {
@@ -256,10 +256,10 @@ impl Parser<'_> {
         Some(known.names.iter().cloned().zip(types).collect())
     }
 
-    /// The columns of the query read last, by other names for the first of them.
+    /// Returns the columns of the last parsed query, with the first ones renamed.
     ///
     /// # Errors
-    /// For more names than there are columns.
+    /// [`SqlError`] for more names than columns.
     pub fn renamed_columns(
         &mut self,
         names: &[(String, Range<usize>)],
@@ -280,7 +280,7 @@ impl Parser<'_> {
         Ok(Some(columns))
     }
 
-    /// What is added to a FROM clause for arrays that its results unnest.
+    /// Returns the FROM items for arrays that the result columns unnest.
     pub fn unnested_text(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<Part> {
         let mut text = Vec::new();
         for unnested in &select.unnested {

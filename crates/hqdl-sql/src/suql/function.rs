@@ -1,4 +1,4 @@
-//! Functions.
+//! Parser of function calls.
 
 use super::declared::one_of;
 use super::operator::is_pattern;
@@ -7,8 +7,7 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 
-/// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
-/// same in `SQLite`.
+/// `PostgreSQL`'s functions: name, number of arguments, and template of the equivalent in `SQLite`.
 const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("bit_length", 1, "(octet_length({}) * 8)"),
     ("btrim", 2, "trim({})"),
@@ -60,7 +59,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("array_to_string", 3, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
-    // Whether a document says so; its score is that truth as a number.
+    // Asks whether a document supports a claim; the score is the same truth as a number.
     ("boolean_answer", 2, "(answer({}, {1}) = 'Yes')"),
     ("boolean_answer_score", 2, "((answer({}, {1}) = 'Yes') * 1.0)"),
     ("btrim", 1, "trim({})"),
@@ -91,7 +90,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
-    // Two places by their names: nothing but a model knows.
+    // The distance between two named places, which only a model knows.
     ("st_distance_sphere", 2, DISTANCE),
     ("st_distancesphere", 2, DISTANCE),
     ("st_distance", 2, DISTANCE),
@@ -104,7 +103,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("upper", 1, "suql_upper({})"),
 ];
 
-/// Functions that give texts.
+/// Functions that return texts.
 const TEXTS: [&str; 29] = [
     "format",
     "string_agg",
@@ -137,7 +136,7 @@ const TEXTS: [&str; 29] = [
     "upper",
 ];
 
-/// Functions that give arrays.
+/// Functions that return arrays.
 const ARRAYS: [&str; 8] = [
     "array_append",
     "array_cat",
@@ -149,20 +148,20 @@ const ARRAYS: [&str; 8] = [
     "regexp_match",
 ];
 
-/// Functions that give what their first value is, and those that give one of their values.
+/// Functions whose result has the type of their first argument.
 const FIRST: [&str; 10] =
     ["abs", "first_value", "lag", "last_value", "lead", "max", "min", "nth_value", "nullif", "sum"];
-/// See [`FIRST`].
+/// Functions that return one of their arguments.
 const ANY: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
 
-/// Those that are true or false.
+/// Functions that return booleans.
 const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
-/// Aggregates that say where numbers lie, and how far apart.
+/// Statistical aggregates: mean, standard deviation and variance.
 const SPREADS: [&str; 7] =
     ["avg", "stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"];
-/// Functions of both that give whole numbers.
+/// Scalar, aggregate and window functions that return integers.
 const NUMBERS: [&str; 20] = [
     "bit_length",
     "gcd",
@@ -186,13 +185,13 @@ const NUMBERS: [&str; 20] = [
     "strpos",
 ];
 
-/// As many arguments as are written.
+/// Any number of arguments.
 const ANY_NUMBER: usize = usize::MAX;
 
 const DISTANCE: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
-/// Functions that make rows of an array, and the array.
+/// Set-returning functions, and the template of the array with their rows.
 const ROWS: [(&str, &str); 9] = [
     ("unnest", "{}"),
     ("generate_series", "suql_series({})"),
@@ -205,19 +204,19 @@ const ROWS: [(&str, &str); 9] = [
     ("string_to_table", "suql_split({})"),
 ];
 
-/// What stands in the parentheses of a call.
+/// Contents of a call's parentheses.
 struct WrittenArguments {
-    /// Its values, and what they are ordered by.
+    /// Arguments, followed by the terms of their ORDER BY.
     pieces: Vec<Piece>,
-    /// How many values there are.
+    /// Number of arguments.
     count: usize,
-    /// Without DISTINCT, ALL and ORDER BY.
+    /// Whether there is neither DISTINCT nor ALL nor ORDER BY.
     plain: bool,
     distinct: bool,
 }
 
 impl Parser<'_> {
-    /// A function whose parentheses are the next.
+    /// Parses a function call from its opening parenthesis on.
     pub fn function(&mut self, first: Token, names: &[Token]) -> Result<Piece, SqlError> {
         let start = first.start;
         let name = match names {
@@ -304,7 +303,7 @@ impl Parser<'_> {
             pieces.iter_mut().for_each(as_joined);
         }
         if asks {
-            // Without the quotes that its name may have.
+            // Write the name without its quotes, if it has any.
             let piece = self.renamed(&format!("{name}({{}})"), pieces, open, start, end);
             return self.tail(Piece { shape: ExprShape::Call, ..piece });
         }
@@ -313,7 +312,7 @@ impl Parser<'_> {
         self.tail(piece)
     }
 
-    /// What stands in the parentheses of a call.
+    /// Parses the contents of a call's parentheses.
     fn arguments(&mut self) -> Result<WrittenArguments, SqlError> {
         let open = self.at;
         let distinct = self.word("DISTINCT");
@@ -321,7 +320,8 @@ impl Parser<'_> {
         let plain = self.at == open;
         let mut found = WrittenArguments { pieces: Vec::new(), count: 0, plain, distinct };
         while !self.is(b')') {
-            // Rows are made of results, not of arguments that are filtered.
+            // Set-returning functions are allowed in results, but not in arguments of an aggregate
+            // with FILTER.
             let piece = self.expr()?;
             Self::no_interval(&piece)?;
             found.pieces.push(piece);
@@ -337,8 +337,8 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    /// Whether what is said behind a regular expression can be: what cannot is told before
-    /// anything is asked.
+    /// Checks the literal flags and start position of a regular expression function, so that an
+    /// invalid one is reported before any request is made.
     fn are_flags(&self, name: &str, pieces: &[Piece]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
         for (n, piece) in pieces.iter().enumerate().skip(first) {
@@ -356,7 +356,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What a function of so many values gives, where it is known.
+    /// Returns the result type of a function with `arg_count` arguments, if it is known.
     fn given(&self, name: &str, pieces: &[Piece], args: usize) -> ExprShape {
         let values = pieces.get(..args).unwrap_or_default();
         let first = || one_of(self.sql, values.first());
@@ -389,8 +389,8 @@ impl Parser<'_> {
         }
     }
 
-    /// What is said of a function of `PostgreSQL`'s that has another number of values;
-    /// `None` where `SQLite` has one of that name, too.
+    /// Returns an error if a `PostgreSQL` function does not accept this number of arguments.
+    /// Returns `None` for a function that `SQLite` has under the same name.
     fn miscounted(
         &self,
         name: &str,
@@ -417,7 +417,7 @@ impl Parser<'_> {
         Some(SqlError::new(span, message, "this call"))
     }
 
-    /// A function by the name that `SQLite` has for it.
+    /// Translates a function call with a template.
     fn renamed(
         &self,
         words: &str,
@@ -426,7 +426,7 @@ impl Parser<'_> {
         start: usize,
         end: usize,
     ) -> Piece {
-        // An aggregate keeps what stands around its argument.
+        // An aggregate keeps DISTINCT and ORDER BY around its argument.
         if let Some(name) = words.strip_suffix("({})") {
             let from = self.tokens.get(open).map_or(start, |t| t.start);
             let mut text = vec![Part::New(name.to_owned(), start..from)];
@@ -466,7 +466,7 @@ impl Parser<'_> {
         }
     }
 
-    /// FILTER and OVER.
+    /// Parses FILTER and OVER.
     fn tail(&mut self, piece: Piece) -> Result<Piece, SqlError> {
         let start = piece.span.start;
         let mut pieces = vec![piece];
@@ -496,7 +496,7 @@ impl Parser<'_> {
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
-    /// A window's parentheses, their first just taken.
+    /// Parses a window definition after its opening parenthesis.
     pub fn window(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
         loop {
             if self.words(&["PARTITION", "BY"]) {
@@ -511,7 +511,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A function whose rows are an array's elements, in the result columns.
+    /// Parses a set-returning function in the result columns.
     fn rows(&mut self, first: Token, name: &str) -> Result<Piece, SqlError> {
         self.at += 1;
         let args = if self.is(b')') { Vec::new() } else { self.list()? };
@@ -551,10 +551,10 @@ impl Parser<'_> {
         Ok(Piece::new(vec![Part::New(format!("{alias}.value"), span.clone())], span))
     }
 
-    /// The array whose elements are the rows of a function; `None` where it makes none.
+    /// Returns the array with the rows of a set-returning function; `None` for any other function.
     ///
     /// # Errors
-    /// For several arrays side by side.
+    /// [`SqlError`] for several arrays at once.
     pub fn array_of_rows(
         name: &str,
         args: Vec<Piece>,
@@ -569,7 +569,7 @@ impl Parser<'_> {
             };
         }
         let holes = vec!["{}"; args.len()].join(", ");
-        // A step of a series is a span of time, in words.
+        // The step of a date series is an interval, passed as text.
         let as_text = |piece: Piece| match &piece.shape {
             ExprShape::Interval(parts) => {
                 let parts: Vec<String> =
@@ -582,7 +582,7 @@ impl Parser<'_> {
         Ok(Some(Piece::filled(&words.replace("{}", &holes), pieces, span.clone())))
     }
 
-    /// Whether a token is a name.
+    /// Returns true if a token is a name.
     pub fn is_name(&self, token: Token) -> bool {
         match token.lexeme {
             Lexeme::Quoted | Lexeme::Name => true,
@@ -593,7 +593,7 @@ impl Parser<'_> {
 }
 
 impl Piece {
-    /// Rounded, where it is a binary number: to the even one of two neighbours.
+    /// Rounds a binary floating-point number half to even.
     pub fn as_even(&mut self) {
         if self.shape == ExprShape::Float {
             let text = vec![self.text.clone()];
@@ -602,7 +602,8 @@ impl Piece {
     }
 }
 
-/// A boolean as its type writes itself where texts are joined, which is not as it is cast.
+/// Abbreviates a boolean to `t` or `f`: string concatenation functions use `PostgreSQL`'s output
+/// format, not its cast to text.
 fn as_joined(piece: &mut Piece) {
     if piece.shape == ExprShape::Boolean {
         let words = "substr(suql_said({}), 1, 1)";
@@ -610,7 +611,8 @@ fn as_joined(piece: &mut Piece) {
     }
 }
 
-/// `string_agg(DISTINCT x, ',')`: in order, as the server's sort has them.
+/// Translates `string_agg(DISTINCT x, ',')`; the values are sorted, as `PostgreSQL`'s
+/// implementation does.
 fn different_joined(of: &Piece, between: &Piece, span: std::ops::Range<usize>) -> Piece {
     let words = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
                  FILTER (WHERE {} IS NOT NULL), '[]'), {})";

@@ -1,6 +1,6 @@
-//! `PostgreSQL`'s operators that `SQLite` has no words for, as functions: `suql_…`
-//! of arrays, which are JSON arrays, and of patterns. A value that is no array is
-//! the array of itself.
+//! SQL functions named `suql_…` that implement `PostgreSQL`'s operators and functions which
+//! `SQLite` lacks. Arrays are JSON arrays. A value that is not an array is treated as an array with
+//! one element.
 
 mod lists;
 pub(super) mod numbers;
@@ -20,26 +20,26 @@ use super::day::{self, TimeSpan};
 use super::to_char;
 use hqdl_values::value::Value;
 
-/// What a function gives.
+/// Result of an SQL function.
 type GivenType = rusqlite::Result<Sql>;
-/// A function of values of which none is NULL.
+/// An SQL function that is only called with non-NULL arguments.
 type Strict = fn(&[ValueRef<'_>]) -> GivenType;
-/// A pattern as a regular expression; `None` when it is none.
+/// Converts a pattern to a regular expression; returns `None` for an invalid pattern.
 type Reading = fn(&str) -> Option<String>;
 
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
     .union(FunctionFlags::SQLITE_INNOCUOUS);
 
-/// Registers the functions on a connection.
+/// Registers all functions on a connection.
 ///
 /// # Errors
-/// When `SQLite` does not take them.
+/// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
     let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
     arrays_and_documents(connection)?;
-    // What no other row gives; NULL is a value of a row.
+    // Encodes a row so that different rows have different texts; NULL is a distinct value.
     connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
         let value = |n: usize| match ctx.get_raw(n) {
             ValueRef::Blob(bytes) => serde_json::json!({ "blob": bytes }),
@@ -60,12 +60,12 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         let regex = compiled(&text(v[1]), reading("match"), false)?;
         let of = text(v[0]);
         let Some(found) = regex.captures(&of) else { return Ok(Sql::Null) };
-        // The groups, or the whole of what has none.
+        // The capture groups, or the whole match if there are none.
         let first = usize::from(found.len() > 1);
         let groups = (first..found.len()).map(|n| found.get(n).map(|m| m.as_str().to_owned()));
         Ok(Sql::Text(groups.collect::<Json>().to_string()))
     })?;
-    // Of those that are not NULL.
+    // Ignores NULLs.
     let extreme = |name: &str, wanted: Ordering| {
         connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
             let mut best: Option<Value> = None;
@@ -99,7 +99,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
             if of == ValueRef::Null || pattern == ValueRef::Null {
                 return Ok(ToSqlOutput::Owned(Sql::Null));
             }
-            // Read once, where the pattern stands in the query.
+            // Cache the compiled regular expression if the pattern is constant.
             let regex = ctx.get_or_create_aux(1, |p| -> rusqlite::Result<Regex> {
                 compiled(&text(p), read, fold)
             })?;
@@ -109,7 +109,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What reads, compares and joins arrays and documents.
+/// Registers functions that parse, compare and concatenate arrays and JSON documents.
 fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
     make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
@@ -163,11 +163,11 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array(v[0]), array(v[1]));
-        // Of two arrays, NULL is what NULL is.
+        // When comparing whole arrays, NULL equals NULL.
         let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || same(a, b);
         Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
-    // One that is NULL has no elements, unless both are.
+    // A NULL operand counts as an empty array, unless both are NULL.
     connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
         let values = [ctx.get_raw(0), ctx.get_raw(1)];
         if values == [ValueRef::Null; 2] {
@@ -184,7 +184,7 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A function that gives NULL for NULL, as operators do.
+/// Registers a function that returns NULL if an argument is NULL, as operators do.
 fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusqlite::Result<()> {
     connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {
         let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
@@ -194,11 +194,11 @@ fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusql
     })
 }
 
-/// Registers the functions of texts that `PostgreSQL` means otherwise.
+/// Registers text functions whose behavior in `PostgreSQL` differs from `SQLite`.
 fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
     strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
     strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
-    // From the other end where the number is negative: all but so many.
+    // A negative number means all but the last `n` characters.
     strict(connection, "suql_left", 2, |v| {
         let (of, n) = (text(v[0]), whole(v[1])?);
         let length = count(&of);
@@ -211,7 +211,7 @@ fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
         let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
         Ok(Sql::Text(of.chars().skip((length - taken) as usize).collect()))
     })?;
-    // Places before the first are places, too.
+    // Positions before the first character are allowed and count towards the length.
     strict(connection, "suql_substr", -1, |v| {
         let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
         let (of, from) = (text(*of), whole(*from)?);
@@ -231,7 +231,7 @@ fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Registers the functions that read values as numbers, dates and truths.
+/// Registers conversions to numbers, dates and booleans.
 fn read_as(connection: &Connection) -> rusqlite::Result<()> {
     strict(connection, "suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(truth(i != 0)),
@@ -309,14 +309,14 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The time from one moment to another.
+/// Computes the interval between two timestamp arguments.
 fn time_from(v: &[ValueRef<'_>], of: fn(DateTime, DateTime) -> TimeSpan) -> GivenType {
     let both = moment(v[0])?.zip(moment(v[1])?);
     Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(of(from, to).to_string())))
 }
 
-/// Whether a text says true or false, as `PostgreSQL` reads it: by the beginning of a
-/// word that no other word has.
+/// Parses a boolean like `PostgreSQL`: any unambiguous prefix of true, false, yes, no, on or off,
+/// or 1 or 0.
 pub(super) fn truth_of(text: &str) -> Option<bool> {
     let text = text.trim().to_lowercase();
     let begins = |word: &str| !text.is_empty() && word.starts_with(&text);
@@ -330,7 +330,7 @@ pub(super) fn truth_of(text: &str) -> Option<bool> {
     }
 }
 
-/// The number that a text is.
+/// Parses a number.
 pub(super) fn number_of(text: &str) -> Option<Sql> {
     let text = text.trim();
     if let Ok(whole) = text.parse::<i64>() {
@@ -340,11 +340,11 @@ pub(super) fn number_of(text: &str) -> Option<Sql> {
     text.parse::<f64>().ok().filter(|real| is_number && real.is_finite()).map(Sql::Real)
 }
 
-/// A number as an integer of so many bits, rounded; `None` where these do not hold it.
+/// Rounds a number to an integer of `bits` bits; `None` if it is out of range.
 pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
     let whole = match number {
         Sql::Integer(whole) => *whole,
-        // From 2^63 on there is no `i64`; below, the cast is exact.
+        // 2^63 and above do not fit into `i64`; below, the cast is exact.
         Sql::Real(real) if real.round().abs() < 9_223_372_036_854_775_808.0 => real.round() as i64,
         _ => return None,
     };
@@ -352,7 +352,7 @@ pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
     (-most - 1..=most).contains(&whole).then_some(whole)
 }
 
-/// The time of day that a text says, alone or behind a day.
+/// Parses a time of day, with or without a date before it.
 pub(super) fn time_of(text: &str) -> Option<String> {
     let text = text.trim();
     let (day, time) = text.rsplit_once([' ', 'T']).unzip();
@@ -360,18 +360,18 @@ pub(super) fn time_of(text: &str) -> Option<String> {
         return None;
     }
     let time = time.unwrap_or(text).trim_end_matches('Z');
-    // PostgreSQL takes an hour of one digit.
+    // PostgreSQL allows an hour with one digit.
     let padded = if time.find(':') == Some(1) { format!("0{time}") } else { time.to_owned() };
     let time: jiff::civil::Time = padded.parse().ok().filter(|_| time.contains(':'))?;
     Some(time.strftime("%H:%M:%S").to_string())
 }
 
-/// The characters of a text.
+/// Returns the number of characters.
 fn count(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
-/// A whole number, as an argument.
+/// Converts an argument to an integer.
 fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     match value {
         ValueRef::Integer(n) => Ok(n),
@@ -380,8 +380,7 @@ fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     }
 }
 
-/// The moment that a text says; `None` for one that says none. A number says none for
-/// certain.
+/// Parses a timestamp argument. Returns `None` for an invalid text, but fails for a number.
 fn moment(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
     match value {
         ValueRef::Text(_) => Ok(day::moment(&text(value))),
@@ -396,7 +395,7 @@ fn date(value: ValueRef<'_>) -> Option<Date> {
     }
 }
 
-/// A date some days later, or earlier.
+/// Adds days to a date, or subtracts them.
 fn moved(of: ValueRef<'_>, days: ValueRef<'_>, back: bool) -> GivenType {
     let not =
         |value: ValueRef<'_>, what: &str| wrong(format!("\"{}\" is not a {what}", text(value)));
@@ -414,8 +413,8 @@ fn moved(of: ValueRef<'_>, days: ValueRef<'_>, back: bool) -> GivenType {
     moved.map(|date| Sql::Text(date.to_string())).map_err(|_| not(of, "date that far away"))
 }
 
-/// `split_part(text, delimiter, n)`: the `n`th field, from the end where that is negative;
-/// empty where there are fewer.
+/// Implements `split_part(text, delimiter, n)`: the `n`th field, counted from the end if `n` is
+/// negative, or an empty text if there are fewer fields.
 fn part(of: &str, delimiter: &str, n: ValueRef<'_>) -> GivenType {
     let ValueRef::Integer(n) = n else {
         return Err(wrong("split_part counts fields by whole numbers".to_owned()));
@@ -431,7 +430,7 @@ fn part(of: &str, delimiter: &str, n: ValueRef<'_>) -> GivenType {
     Ok(Sql::Text(field.to_owned()))
 }
 
-/// Each word with a capital, the rest of it small.
+/// Capitalizes each word and lower-cases the rest.
 fn capitals(text: &str) -> String {
     let mut made = String::with_capacity(text.len());
     let mut within = false;
@@ -446,10 +445,10 @@ fn capitals(text: &str) -> String {
     made
 }
 
-/// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with `g` all
-/// of them; `regexp_replace(text, pattern, replacement, start[, n[, flags]])`: from the
-/// character `start` on the `n`th match, all of them where that is 0. `\\1` is what the
-/// first group matched, `\\&` the whole match.
+/// Implements `regexp_replace`. `regexp_replace(text, pattern, replacement[, flags])` replaces the
+/// first match, or all matches with the flag `g`. `regexp_replace(text, pattern, replacement,
+/// start[, n[, flags]])` replaces the `n`th match from the character `start` on, or all if `n` is
+/// 0. In the replacement, `\\1` is the first capture group and `\\&` the whole match.
 fn replaced(values: &[ValueRef<'_>]) -> GivenType {
     let [of, pattern, with, rest @ ..] = values else {
         return Err(wrong("regexp_replace takes three to six values".to_owned()));
@@ -505,7 +504,7 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
         let Some(whole) = captures.get(0) else { break };
         let more = of[whole.end()..].chars().next().map(|c| whole.end() + c.len_utf8());
         next = if whole.is_empty() { more } else { Some(whole.end()) };
-        // Nothing, right behind a match, is none.
+        // An empty match directly after another match does not count.
         if whole.is_empty() && last == Some(whole.end()) {
             continue;
         }
@@ -524,7 +523,7 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
     Ok(Sql::Text(made))
 }
 
-/// How the pattern of an operator is read: by its name in a function's.
+/// Returns the pattern syntax of an operator, by its name in the function's name.
 pub(super) fn reading(how: &str) -> Reading {
     match how {
         "like" | "ilike" => like,
@@ -533,8 +532,8 @@ pub(super) fn reading(how: &str) -> Reading {
     }
 }
 
-/// A regular expression of `PostgreSQL`'s: its classes are those of all letters, and it
-/// has escapes of its own for where words begin and end.
+/// Converts a `PostgreSQL` regular expression: its character classes include all Unicode letters,
+/// and it has its own escapes for word boundaries.
 fn in_unicode(pattern: &str) -> String {
     const CLASSES: [(&str, &str); 4] = [
         ("[:alnum:]", r"\p{Alphabetic}\p{N}"),
@@ -552,7 +551,7 @@ fn in_unicode(pattern: &str) -> String {
     let (mut made, mut rest) = (String::with_capacity(pattern.len()), pattern);
     while let Some(c) = rest.chars().next() {
         let known = CLASSES.iter().chain(&ESCAPES).find(|(written, _)| rest.starts_with(written));
-        // What is escaped is no class.
+        // An escaped character does not begin a class.
         let escaped = rest[c.len_utf8()..].chars().next().filter(|_| c == '\\');
         let (taken, meant) = match known {
             Some((written, meant)) => (written.len(), *meant),
@@ -574,19 +573,19 @@ pub(super) fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Re
     built.map_err(|_| wrong(format!("hqdl cannot parse the regular expression `{pattern}`")))
 }
 
-/// A pattern of LIKE: `%`, `_`, and `\` before a character that stands for itself.
+/// Converts a LIKE pattern: `%`, `_`, and `\` as the escape character.
 fn like(pattern: &str) -> Option<String> {
     wildcards(pattern, |c| regex::escape(&c.to_string()))
 }
 
-/// A pattern of SIMILAR TO: that of LIKE, with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
+/// Converts a SIMILAR TO pattern: LIKE's syntax with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
 fn similar(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
     wildcards(pattern, other).map(|pattern| in_unicode(&pattern))
 }
 
-/// A pattern with `%`, `_` and `\` as a regular expression; `other` says what
-/// every other character is in it.
+/// Converts a pattern with `%`, `_` and `\` to a regular expression; `other` converts all other
+/// characters.
 fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();
@@ -602,7 +601,7 @@ fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
     Some(out)
 }
 
-/// `x op ANY (array)` and `x op ALL (array)`, by the logic of three values.
+/// Implements `x op ANY (array)` and `x op ALL (array)` with three-valued logic.
 fn quantified(values: &[ValueRef<'_>], any: bool) -> GivenType {
     if values[2] == ValueRef::Null {
         return Ok(Sql::Null);
@@ -649,7 +648,7 @@ fn compared(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result
     })
 }
 
-/// The order of `SQLite` between two values: numbers before texts.
+/// Compares two values in `SQLite`'s order: numbers before texts.
 fn order(a: &Value, b: &Value) -> Ordering {
     let number = |v: &Value| match v {
         Value::Integer(i) => Some(*i as f64),
@@ -672,8 +671,8 @@ fn same(a: &Json, b: &Json) -> bool {
     a != Value::Null && b != Value::Null && alike_order(&a, &b) == Ordering::Equal
 }
 
-/// The order of two elements; a text beside a number is the number that it says, since
-/// `'{1, 2}'` beside numbers is an array of them.
+/// Compares two elements. A text compared with a number is parsed as a number if possible, because
+/// an array literal such as `'{1, 2}'` has text elements.
 fn alike_order(a: &Value, b: &Value) -> Ordering {
     let number = |text: &str| match number_of(text) {
         Some(Sql::Integer(i)) => Some(Value::Integer(i)),
@@ -691,7 +690,7 @@ fn alike_order(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-/// The elements of an array.
+/// Returns the elements of an array.
 fn array(value: ValueRef<'_>) -> Vec<Json> {
     let text = match value {
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes),
@@ -705,14 +704,14 @@ fn array(value: ValueRef<'_>) -> Vec<Json> {
     vec![text.into_owned().into()]
 }
 
-/// A text that is a JSON object.
+/// Parses a text as a JSON object.
 fn object(value: ValueRef<'_>) -> Option<Json> {
     let text = text(value);
     serde_json::from_str(&text).ok().filter(Json::is_object)
 }
 
-/// Whether a document has all that another has, as `PostgreSQL`'s jsonb: members of
-/// objects by name, elements of arrays wherever they stand.
+/// Returns true if one document contains another, with the semantics of `PostgreSQL`'s jsonb:
+/// object members are matched by name, array elements in any position.
 fn document_contains(all: &Json, some: &Json) -> bool {
     match (all, some) {
         (Json::Object(all), Json::Object(some)) => some

@@ -1,4 +1,4 @@
-//! Types: casts, and spans of time.
+//! Parser of casts and intervals.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 
-/// Types of `PostgreSQL`'s that `SQLite` has nothing for; any other name is taken for
-/// that of an ENUM.
+/// `PostgreSQL` types that have no equivalent in `SQLite`; any other unknown name is treated as an
+/// ENUM.
 const OTHERS: [&str; 18] = [
     "BIT",
     "BOX",
@@ -34,8 +34,7 @@ const OTHERS: [&str; 18] = [
     "XML",
 ];
 
-/// Units of a span of time, as `PostgreSQL` and as `SQLite` calls them, and how
-/// many of the latter one is.
+/// Interval units: `PostgreSQL`'s name, `SQLite`'s unit, and the number of `SQLite` units.
 const UNITS: [(&str, &str, f64); 10] = [
     ("YEAR", "years", 1.0),
     ("DECADE", "years", 10.0),
@@ -49,28 +48,27 @@ const UNITS: [(&str, &str, f64); 10] = [
     ("SECOND", "seconds", 1.0),
 ];
 
-/// A type as it was written.
+/// A parsed type name.
 struct WrittenType {
     target: CastTarget,
-    /// Its name, where it is none of `PostgreSQL`'s own that are known here: an
-    /// ENUM, perhaps.
+    /// The name, if it is not a known type; possibly an ENUM.
     named: Option<Token>,
     array: bool,
     interval: bool,
-    /// Digits after the point, where they are said.
+    /// Digits after the decimal point, if specified.
     scale: Option<u32>,
-    /// Characters of a text, where they are said.
+    /// Maximum length of a text, if specified.
     length: Option<u32>,
 }
 
 impl Parser<'_> {
-    /// `x::type`, from the type on.
+    /// Parses the type of `x::type` and casts `operand` to it.
     pub fn cast(&mut self, of: Piece, start: usize) -> Result<Piece, SqlError> {
         let kind = self.kind()?;
         self.cast_to(of, &kind, start)
     }
 
-    /// `CAST(x AS type)`
+    /// Parses `CAST(x AS type)`.
     pub fn cast_function(&mut self) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 2;
@@ -138,7 +136,7 @@ impl Parser<'_> {
         }
         let words = match (kind.target, &of.shape) {
             (target, ExprShape::Call) => target.call_template(),
-            // PostgreSQL writes the words.
+            // PostgreSQL casts a boolean to the text true or false.
             (CastTarget::Text, ExprShape::Boolean) => "suql_said({})",
             (target, _) => target.template(),
         };
@@ -203,12 +201,12 @@ impl Parser<'_> {
         Ok(WrittenType { target, named, array, interval, scale, length })
     }
 
-    /// `INTERVAL '…'`, its text just taken.
+    /// Parses `INTERVAL '…'` after its text.
     pub fn interval(&mut self, span: Range<usize>) -> Result<Piece, SqlError> {
         let token = self.tokens.get(self.at - 1).copied().filter(|t| t.lexeme == Lexeme::Text);
         let mut text = token.map(|t| t.content(self.sql)).unwrap_or_default();
         let mut span = span;
-        // INTERVAL '1' DAY
+        // The unit can follow the text: INTERVAL '1' DAY
         if let Some(unit) = self.peek().filter(|t| t.lexeme == Lexeme::Word)
             && unit_of(unit.text(self.sql)).is_some()
         {
@@ -248,7 +246,8 @@ fn unit_of(word: &str) -> Option<(&'static str, f64)> {
     UNITS.iter().find(|(name, ..)| *name == one || *name == word).map(|(_, unit, n)| (*unit, *n))
 }
 
-/// The elements of `{a,"b c"}` as a JSON array; `None` when it is none.
+/// Converts an array literal `{a,"b c"}` to a JSON array; `None` if the text is not an array
+/// literal.
 pub(super) fn elements(text: &str) -> Option<String> {
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let (mut all, mut one, mut quoted, mut was_quoted) = (Vec::new(), String::new(), false, false);

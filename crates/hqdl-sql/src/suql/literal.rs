@@ -1,5 +1,4 @@
-//! The types there are, and texts that are cast to one: what can be told before the query
-//! runs.
+//! Known types, and casts of text literals, which are checked before the query runs.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 use rusqlite::types::Value as Sql;
 
-/// Names of types in `PostgreSQL`, and what they are.
+/// `PostgreSQL`'s type names with their cast target.
 pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
     (
         &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
@@ -31,11 +30,11 @@ pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
     (&["FREE_TEXT"], CastTarget::Text),
 ];
 
-/// The types that are told where one is not known.
+/// List of types for error messages.
 pub(super) const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, boolean, date, timestamp, time, \
                            interval, json, and arrays of them";
 
-/// What is said of a type that is none, or none where it stands.
+/// Creates an error for an unknown type, or an ENUM in an unsupported position.
 pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
     let error = SqlError::new(span, format!("unknown type `{name}`"), "here");
     match slip(name) {
@@ -46,7 +45,8 @@ pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
     }
 }
 
-/// The type that a name is a slip of. A short one may be any ENUM's.
+/// Returns the type that a name is probably a misspelling of. Short names are not checked, because
+/// they may be an ENUM's.
 pub(super) fn slip(name: &str) -> Option<&'static str> {
     let upper = name.to_ascii_uppercase();
     let all = TYPES.iter().flat_map(|(names, ..)| names.iter().copied());
@@ -56,7 +56,7 @@ pub(super) fn slip(name: &str) -> Option<&'static str> {
     all.filter(|known| *known != upper).find(close)
 }
 
-/// A number that is cast to a type of integers, which must hold it.
+/// Fails if a number is out of the range of an integer type.
 pub(super) fn in_range(
     target: CastTarget,
     number: &Sql,
@@ -72,8 +72,7 @@ pub(super) fn in_range(
     Err(error.help("smallint holds 16 bits, integer 32, bigint 64"))
 }
 
-/// A text that is cast, where it can be read as what it is cast to; `None` where the
-/// cast is `SQLite`'s own.
+/// Converts a text literal to the target type. Returns `None` if `SQLite`'s own cast is used.
 pub(super) fn literal(
     target: CastTarget,
     text: &str,

@@ -1,26 +1,25 @@
-//! `SUQL`'s dialect: `PostgreSQL`'s spellings, brought into `SQLite`'s words.
+//! `SUQL`'s dialect: translates `PostgreSQL`'s syntax into `SQLite`'s.
 //!
-//! [`translate`] parses a query by `PostgreSQL`'s precedence and writes what
-//! `SQLite` says otherwise; all other bytes pass through as they are, so that
-//! every place leads back to the query as it was written. Arrays are JSON
-//! arrays. What it writes is parsed and prepared by `SQLite` like any query.
+//! [`translate`] parses a query with `PostgreSQL`'s precedence and replaces the constructs that
+//! `SQLite` does not have. All other bytes are copied, so that every position can be mapped back to
+//! the original query. Arrays become JSON arrays. The result is then parsed and prepared like any
+//! `SQLite` query.
 //!
-//! | written | runs as |
+//! | syntax | translation |
 //! |---|---|
 //! | `'x' = ANY (c)`, `x <> ALL (c)` | membership of the array's elements |
-//! | `ARRAY['a', 'b']`, `@>`, `<@`, `&&`, `= ARRAY[…]` | JSON arrays, compared as sets or whole |
+//! | `ARRAY['a', 'b']`, `@>`, `<@`, `&&`, `= ARRAY[…]` | JSON arrays, compared as sets or as a whole |
 //! | `unnest(c)`, in FROM or in SELECT | `json_each` |
-//! | `ILIKE`, `LIKE`, `~`, `~*`, `SIMILAR TO` | LIKE by `PostgreSQL`'s rules (case counts, `\` escapes), regular expressions |
-//! | `x::type`, `CAST` | `SQLite`'s types; whole numbers are rounded |
-//! | `a || b * c`, `a = b IN (…)` | with parentheses, where precedence differs |
+//! | `ILIKE`, `LIKE`, `~`, `~*`, `SIMILAR TO` | LIKE with `PostgreSQL`'s rules (case-sensitive, `\` escapes), regular expressions |
+//! | `x::type`, `CAST` | `SQLite`'s types; integers are rounded |
+//! | `a || b * c`, `a = b IN (…)` | with parentheses where the precedence differs |
 //! | `INTERVAL`, `DATE '…'`, `now()`, `EXTRACT` | `SQLite`'s date functions |
-//! | `SELECT DISTINCT ON (a) … ORDER BY a, b` | the first of each, by `row_number()` |
-//! | `to_char(d, 'Month YYYY')` | its words, by a function |
+//! | `SELECT DISTINCT ON (a) … ORDER BY a, b` | the first row of each group, by `row_number()` |
+//! | `to_char(d, 'Month YYYY')` | a function that formats dates and numbers |
 //! | `LIMIT ALL`, `OFFSET` alone, `FETCH FIRST` | LIMIT and OFFSET |
-//! | `ST_Distance_Sphere(a, b)` | a question: texts have no coordinates |
+//! | `ST_Distance_Sphere(a, b)` | a question, because texts have no coordinates |
 //!
-//! NULLs are ordered as in `SQLite` (least) where the query does not say
-//! `NULLS FIRST` or `NULLS LAST`.
+//! Without `NULLS FIRST` or `NULLS LAST`, NULLs sort first, as in `SQLite`.
 
 mod array;
 mod cast;
@@ -52,10 +51,10 @@ use std::collections::hash_map::Entry;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
-/// Bytes of stack for a query; what is not used costs nothing.
+/// Stack size of the parser thread; unused stack is not allocated.
 const STACK: usize = 64 << 20;
 
-/// What is known of the tables that a query may name.
+/// Returns the columns of all tables whose name occurs in the query.
 fn known_tables(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns> {
     let mut tables = HashMap::new();
     let mut at = 0;
@@ -73,8 +72,7 @@ fn known_tables(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns
     tables
 }
 
-/// The query with blanks in the place of `public.` before a table and a name of it: the
-/// schema of what is in no other.
+/// Overwrites the default schema `public.` with spaces where a table and a column follow.
 fn without_schema(sql: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(sql);
     let (mut at, mut last) = (0, [None; 4]);
@@ -98,22 +96,22 @@ fn without_schema(sql: &str) -> Cow<'_, str> {
     text
 }
 
-/// Brings a query into `SQLite`'s words; of a database that nothing is known of.
+/// Translates a query into `SQLite`'s dialect without a database schema.
 ///
 /// # Errors
-/// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
+/// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate(sql: &str) -> Result<Translated, SqlError> {
     translate_over(sql, &|_| None)
 }
 
-/// The same over a database, of which `columns` says what columns a table has.
+/// Translates a query into `SQLite`'s dialect; `columns` returns the columns of a table.
 ///
 /// # Errors
-/// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
+/// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
 pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, SqlError> {
     let sql = without_schema(sql);
     let sql = sql.as_ref();
-    // Asked before another thread is there.
+    // Call `columns` before the thread starts, because it need not be `Sync`.
     let rewritten = distinct_on::written(sql, columns)?;
     let tables = known_tables(sql, columns);
     let read = || {
@@ -131,8 +129,7 @@ pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, Sql
             },
         }
     };
-    // Where there is room for expressions as deep as they may be, whatever thread
-    // the caller has.
+    // The parser is recursive, so give it enough stack whatever thread the caller has.
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
         match thread.spawn_scoped(scope, read).map(std::thread::ScopedJoinHandle::join) {

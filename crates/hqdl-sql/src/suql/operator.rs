@@ -1,4 +1,4 @@
-//! Operators between expressions.
+//! Parser of operators.
 
 use std::ops::Range;
 
@@ -9,23 +9,23 @@ use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
 
-/// An operator that is the next.
+/// The operator at the current position.
 pub(super) struct Operator {
     pub level: u8,
-    /// Its sign or word, upper case.
+    /// Its symbol or keyword, in upper case.
     sign: String,
-    /// Its tokens.
+    /// Number of its tokens.
     width: usize,
 }
 
-/// Signs of several characters, the longest first.
+/// Operators of several characters; an operator precedes its prefixes.
 const SIGNS: [&str; 24] = [
     "!~~*", "!~*", "!~~", "#>>", "->>", "~~*", "!=", "!~", "#>", "&&", "->", "<=", "<>", "<@",
     ">=", "@>", "||", "~*", "~~", "=", "<", ">", "~", "^",
 ];
 
 impl Parser<'_> {
-    /// The operator that is the next, if one is.
+    /// Returns the operator at the current position, if there is one.
     pub fn operator(&self) -> Option<Operator> {
         let token = self.peek()?;
         let of = |level, sign: &str, width| Some(Operator { level, sign: sign.to_owned(), width });
@@ -60,7 +60,7 @@ impl Parser<'_> {
         of(level, &sign, sign.len())
     }
 
-    /// An operation whose operator is the next.
+    /// Parses the rest of an operation from its operator on.
     pub fn operation(&mut self, left: Piece, operator: &Operator) -> Result<Piece, SqlError> {
         let sign = self.here();
         self.at += operator.width;
@@ -81,7 +81,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An operand, in parentheses where `SQLite` would read on.
+    /// Adds parentheses to an operand if `SQLite`'s precedence requires them.
     fn operand(piece: Piece) -> Piece {
         if (NOT..ADD).contains(&piece.level) {
             let (span, shape) = (piece.span.clone(), piece.shape.clone());
@@ -90,7 +90,7 @@ impl Parser<'_> {
         piece
     }
 
-    /// IS NULL, IS TRUE and their like.
+    /// Parses IS NULL, IS TRUE and similar tests.
     fn test(&mut self, left: Piece, name: &str, sign: usize) -> Result<Piece, SqlError> {
         let mut left = Self::operand(left);
         let start = left.span.start;
@@ -123,7 +123,7 @@ impl Parser<'_> {
         Ok(Piece { span: start..end, text, shape: ExprShape::Boolean, level: IS })
     }
 
-    /// IN, LIKE, BETWEEN and their like.
+    /// Parses IN, LIKE, BETWEEN and similar operators.
     fn special_operation(&mut self, left: Piece, name: &str) -> Result<Piece, SqlError> {
         let (negated, name) = match name.strip_prefix("NOT ") {
             Some(name) => (true, name),
@@ -132,7 +132,7 @@ impl Parser<'_> {
         match name {
             "IN" => {
                 if !self.is(b'(') {
-                    // PostgreSQL has no table here: what is no list is an array.
+                    // PostgreSQL does not allow a table here, so anything but a list is an array.
                     let array = self.binary(OTHER)?;
                     Self::no_truth(&left)?;
                     let words =
@@ -278,13 +278,13 @@ impl Parser<'_> {
                 alike(left, right, how, sign.starts_with('!'), end)?
             }
             "#>" | "#>>" => along(left, &right, sign, span)?,
-            // A text, whatever it is in the document.
+            // The result is always a text.
             "->>" => {
                 let words = "CAST(suql_json_text({} -> {}) AS TEXT)";
                 let pieces = vec![left.tight(), right.tight()];
                 Piece { shape: ExprShape::Text, ..Piece::filled(words, pieces, span) }
             }
-            // SQLite's || and -> hold more tightly than arithmetic and signs.
+            // In SQLite, || and -> have a higher precedence than arithmetic and signs.
             _ if operator.level == OTHER => {
                 let tight = |p: Piece| {
                     let span = p.span.clone();
@@ -323,7 +323,7 @@ impl Parser<'_> {
                     return Ok(Piece { shape, ..both("mod({}, {})", left, right) });
                 }
                 if fraction && sign == "/" {
-                    // A whole one is an integer in SQLite, and its division cuts.
+                    // SQLite stores a whole NUMERIC as an integer, whose division truncates.
                     let words = "CAST({} AS REAL) / {}";
                     let pieces = vec![left.text, Self::operand(right).tight()];
                     let level = operator.level;
@@ -337,11 +337,11 @@ impl Parser<'_> {
         })
     }
 
-    /// A date with days added to it or taken away, the days between two dates, or the time
-    /// between two moments; `None` where neither operand is known as one.
+    /// Translates date arithmetic: a date plus or minus days, the days between two dates, or the
+    /// interval between two timestamps. Returns `None` if no operand is a date or time.
     ///
     /// # Errors
-    /// For what is nothing by itself: a day more than a moment.
+    /// [`SqlError`] for an invalid combination, such as a timestamp plus a number.
     fn days(&self, left: &Piece, right: &Piece, sign: &str) -> Result<Option<Piece>, SqlError> {
         use ExprShape::{Date, Number, Plain, Span, Timestamp};
         let is = |piece: &Piece, shape: &ExprShape| piece.shape == *shape;
@@ -389,7 +389,7 @@ impl Parser<'_> {
         Ok(Some(Piece { shape, ..Piece::filled(words, pieces, span) }))
     }
 
-    /// `(x, y, …)`, behind IN and an array: arrays are the same by their elements.
+    /// Parses `(x, y, …)` after an array and IN; arrays are compared by their elements.
     fn in_arrays(&mut self, left: &Piece, negated: bool) -> Result<Piece, SqlError> {
         self.expect(b'(')?;
         let all: Vec<Piece> = self.list()?.into_iter().map(Self::as_array).collect();
@@ -400,7 +400,7 @@ impl Parser<'_> {
         Ok(Piece::filled(&words, pieces, left.span.start..end).boolean())
     }
 
-    /// `(x, 'y', …)`, behind IN, each read as what stands before IN is.
+    /// Parses `(x, 'y', …)` after IN and converts each element to the type of the left operand.
     fn in_list(&mut self, left: Piece) -> Result<(Piece, Piece), SqlError> {
         let start = self.here();
         self.expect(b'(')?;
@@ -414,8 +414,8 @@ impl Parser<'_> {
         Ok((left, Piece::new(joined(start, all, end), start..end)))
     }
 
-    /// A span of time that is computed, compared with another, or with one that is written
-    /// out: by their lengths, of which a month has thirty days.
+    /// Compares a computed interval with another interval or with a literal one by their lengths. A
+    /// month counts as 30 days.
     fn spans(left: &Piece, right: &Piece, sign: &str) -> Result<Option<Piece>, SqlError> {
         if ![left, right].iter().any(|piece| piece.shape == ExprShape::Span) {
             return Ok(None);
@@ -446,7 +446,7 @@ impl Parser<'_> {
         Ok(Some(Piece { level: COMPARE, ..piece.boolean() }))
     }
 
-    /// What is true or false is no text and no part of an array.
+    /// Fails for a boolean, which is neither a text nor an array element.
     pub fn no_truth(piece: &Piece) -> Result<(), SqlError> {
         if piece.shape != ExprShape::Boolean {
             return Ok(());
@@ -455,7 +455,7 @@ impl Parser<'_> {
         Err(error.help("compare it with TRUE or FALSE"))
     }
 
-    /// A span of time, so many times.
+    /// Multiplies an interval by a literal number.
     fn times(&self, of: &Piece, by: &Piece, span: Range<usize>) -> Result<Piece, SqlError> {
         let ExprShape::Interval(parts) = &of.shape else {
             return Err(self.expected("an interval"));
@@ -469,7 +469,7 @@ impl Parser<'_> {
         Ok(Piece { shape: ExprShape::Interval(parts), level: OTHER, ..Piece::old(span) })
     }
 
-    /// A date and a span of time: a moment.
+    /// Adds an interval to a date or time.
     fn moved(left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
         let span = across(&left, right);
         let span = span.start.min(right.span.start)..span.end.max(left.span.end);
@@ -481,13 +481,13 @@ impl Parser<'_> {
             .iter()
             .flat_map(|(n, unit)| {
                 let n = if sign == "-" { -n } else { *n };
-                // A month that has no such day ends with its last, as in PostgreSQL.
+                // A day after the end of a month becomes the month's last day, as in PostgreSQL.
                 let ends = ["months", "years"].contains(unit);
                 let floor = ends.then(|| hqdl_values::sql::text("floor"));
                 std::iter::once(hqdl_values::sql::text(&format!("{n:+} {unit}"))).chain(floor)
             })
             .collect();
-        // A time of a day goes round.
+        // A time of day wraps around at midnight.
         let (function, shape) = match left.shape {
             ExprShape::Time => ("time", ExprShape::Time),
             _ => ("datetime", ExprShape::Timestamp),
@@ -497,10 +497,10 @@ impl Parser<'_> {
     }
 }
 
-/// A comparison with a pattern.
+/// Translates a comparison with a pattern.
 ///
 /// # Errors
-/// For a pattern that cannot be read.
+/// [`SqlError`] for an invalid pattern.
 pub(super) fn alike(
     left: Piece,
     right: Piece,
@@ -510,7 +510,7 @@ pub(super) fn alike(
 ) -> Result<Piece, SqlError> {
     is_pattern(&right, how)?;
     let span = left.span.start..end;
-    // SQLite's LIKE folds the case of ASCII, and has no escape unless told.
+    // SQLite's LIKE ignores the case of ASCII letters and has no default escape character.
     let plain = match &right.shape {
         ExprShape::Literal(pattern) => {
             pattern.is_ascii()
@@ -531,11 +531,10 @@ pub(super) fn alike(
     Ok(Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span).boolean() })
 }
 
-/// Whether a pattern that is written out can be read: what cannot is told before anything
-/// is asked.
+/// Checks a literal pattern, so that an invalid one is reported before any request is made.
 ///
 /// # Errors
-/// For one that cannot.
+/// [`SqlError`] if the pattern is invalid.
 pub(super) fn is_pattern(pattern: &Piece, how: &str) -> Result<(), SqlError> {
     let ExprShape::Literal(text) = &pattern.shape else { return Ok(()) };
     compiled(text, reading(how), false)
@@ -543,7 +542,7 @@ pub(super) fn is_pattern(pattern: &Piece, how: &str) -> Result<(), SqlError> {
         .map_err(|error| SqlError::new(pattern.span.clone(), error.to_string(), "this pattern"))
 }
 
-/// Two operands with what stands between them as it is.
+/// Joins two operands with the unchanged source text between them.
 fn between(left: Piece, right: Piece, level: u8) -> Piece {
     let span = across(&left, &right);
     let mut text = left.text;
@@ -553,7 +552,7 @@ fn between(left: Piece, right: Piece, level: u8) -> Piece {
     Piece { span, text, shape, level }
 }
 
-/// What stands in a document at the end of a path.
+/// Translates the JSON operators `#>` and `#>>`.
 fn along(left: Piece, path: &Piece, sign: &str, span: Range<usize>) -> Result<Piece, SqlError> {
     let Some(steps) = steps(path) else {
         let help = "use json_extract(x, '$.path')";
@@ -568,7 +567,7 @@ fn along(left: Piece, path: &Piece, sign: &str, span: Range<usize>) -> Result<Pi
     })
 }
 
-/// The path `'{a,0}'` into a document, as operators; `None` when it is computed.
+/// Converts a JSON path literal `'{a,0}'` to `->` operators. Returns `None` for a computed path.
 fn steps(path: &Piece) -> Option<String> {
     let ExprShape::Literal(text) = &path.shape else { return None };
     let path: Vec<serde_json::Value> = serde_json::from_str(&super::kinds::elements(text)?).ok()?;

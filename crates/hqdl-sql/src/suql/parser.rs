@@ -1,4 +1,4 @@
-//! The tokens of a query, and where the parser stands among them.
+//! Parser state: the tokens of a query and the current position.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,104 +9,104 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::scan;
 
-/// How deep expressions may stand in each other; each is a level of recursion.
+/// Maximum nesting depth of expressions; each level is a recursion level of the parser.
 const DEEPEST: usize = 200;
 
-/// What was read of an expression.
+/// A translated expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Piece {
-    /// The bytes it was read from.
+    /// Byte range in the source.
     pub span: Range<usize>,
-    /// What stands for it.
+    /// Translated text.
     pub text: Text,
-    /// What it is, as far as that matters to what stands around it.
+    /// Type of the expression, as far as enclosing expressions depend on it.
     pub shape: ExprShape,
-    /// How tightly it holds together.
+    /// Precedence of its outermost operator.
     pub level: u8,
 }
 
-/// What an expression is.
+/// Type of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExprShape {
-    /// Anything.
+    /// Unknown type.
     Plain,
     /// A text literal.
     Literal(String),
-    /// A call: its type is what it is cast to.
+    /// A call; its type is determined by a cast.
     Call,
-    /// An array, as it is written.
+    /// An array.
     Array,
-    /// A span of time that is written out: how many of which of `SQLite`'s units.
+    /// An interval literal: amounts of `SQLite`'s units.
     Interval(Vec<(f64, &'static str)>),
-    /// A span of time that is computed, as a text: `1 year 2 mons`.
+    /// A computed interval, as text: `1 year 2 mons`.
     Span,
-    /// A date without a time: a text that it is compared with is read as one.
+    /// A date without a time. A text literal compared with it is converted to a date.
     Date,
     /// A date with a time.
     Timestamp,
-    /// A time of a day.
+    /// A time of day.
     Time,
-    /// True or false: a text that it is compared with is read as one.
+    /// A boolean. A text literal compared with it is converted to a boolean.
     Boolean,
-    /// A text that is not written out.
+    /// A text that is not a literal.
     Text,
-    /// A number: a text that it is compared with is read as one.
+    /// An integer. A text literal compared with it is converted to a number.
     Number,
-    /// A number of the type NUMERIC, whose division has a fraction.
+    /// A NUMERIC, whose division keeps the fraction.
     Numeric,
-    /// A number of a binary type: its division has a fraction, too, and it is rounded to
-    /// the even one of two neighbours.
+    /// A binary floating-point number. Its division keeps the fraction, and it is rounded half to
+    /// even.
     Float,
-    /// A row of values: `(a, 'x')`.
+    /// A row value: `(a, 'x')`.
     Row(Vec<Piece>),
-    /// A text cast to an ENUM of this name, which only a comparison can hold.
+    /// A text cast to an ENUM of this name, which is only allowed in comparisons.
     Enum(String),
 }
 
-/// What a SELECT reads.
+/// Tables and result columns of a SELECT.
 #[derive(Default)]
 pub(super) struct SuqlSelect {
-    /// Arrays that its rows are made of.
+    /// Arrays that its rows are unnested from.
     pub unnested: Vec<Unnested>,
-    /// Its tables, in their order.
+    /// Tables in order.
     pub tables: Vec<SuqlTable>,
-    /// Its own columns, where all of them are known.
+    /// Result columns, if all of them are known.
     pub results: TypedColumns,
-    /// Whether rows of a table may lack: it stands in an outer join.
+    /// Whether it has an outer join, so that rows of a table may be missing.
     pub outer: bool,
-    /// Whether USING or NATURAL makes one column of two.
+    /// Whether USING or NATURAL merges columns.
     pub merged: bool,
 }
 
-/// Columns in their order and what each of them is, where they are known.
+/// Columns with their types, in order; `None` if they are unknown.
 pub(super) type TypedColumns = Option<Vec<(String, ExprShape)>>;
 
-/// What a SELECT reads, by the name that it has there.
+/// A table of a SELECT.
 pub(super) struct SuqlTable {
-    /// The name; `None` for one that has none.
+    /// Name or alias; `None` if it has neither.
     pub name: Option<String>,
     pub of: TableOf,
     pub columns: TypedColumns,
 }
 
-/// Where the rows of a table come from.
+/// Source of a table's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TableOf {
     /// A table of the database, or a common table expression.
     Named(String),
-    /// An array.
+    /// An unnested array.
     Array,
-    /// A query, or a function.
+    /// A subquery or a function.
     Query,
 }
 
-/// An array that a SELECT's rows are made of.
+/// An array that is unnested into rows.
 pub(super) struct Unnested {
-    /// The name its elements go by.
+    /// Table name of its elements.
     pub alias: String,
-    /// The names that the query gives them.
+    /// Names of its elements in the query.
     pub names: Vec<String>,
-    /// The array, when it stands in the result columns.
+    /// The array, if it occurs in the result columns.
     pub array: Option<Piece>,
 }
 
@@ -115,15 +115,15 @@ pub(super) struct Parser<'s> {
     pub tokens: Vec<Token>,
     pub at: usize,
     pub depth: usize,
-    /// What each SELECT around reads, the innermost last.
+    /// The current and enclosing SELECTs, the innermost last.
     pub selects: Vec<SuqlSelect>,
-    /// Common table expressions around, and their columns.
+    /// Visible common table expressions with their columns.
     pub common: Vec<(String, TypedColumns)>,
-    /// What is known of the database's tables, by their names in lower case.
+    /// Columns of the database's tables, by lower-case name.
     pub tables: HashMap<String, TableColumns>,
-    /// The columns of the query read last.
+    /// Columns of the last parsed query.
     pub columns: TypedColumns,
-    /// Whether rows may be made here: in result columns, GROUP BY, ORDER BY.
+    /// Whether set-returning functions are allowed: in result columns, GROUP BY and ORDER BY.
     pub may_unnest: bool,
     pub fresh: usize,
 }
@@ -139,7 +139,7 @@ impl<'s> Parser<'s> {
             {
                 token = Token { lexeme: Lexeme::Call, end: call.span.end, ..token };
             }
-            // E'…' ends where no backslash stands before the quote.
+            // E'…' ends at the first quote without a backslash before it.
             if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {
                 token = Token { lexeme: Lexeme::Text, end: escaped(sql, token.end)?, ..token };
             }
@@ -180,14 +180,14 @@ impl<'s> Parser<'s> {
         self.peek().is_some_and(|t| t.is(symbol))
     }
 
-    /// Takes a word, when it is the next.
+    /// Consumes a keyword, if it is next.
     pub fn word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.at += usize::from(found);
         found
     }
 
-    /// Takes words, when they are the next.
+    /// Consumes a sequence of keywords, if it is next.
     pub fn words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
@@ -196,14 +196,14 @@ impl<'s> Parser<'s> {
         found
     }
 
-    /// Takes a symbol, when it is the next.
+    /// Consumes a symbol, if it is next.
     pub fn symbol(&mut self, symbol: u8) -> bool {
         let found = self.is(symbol);
         self.at += usize::from(found);
         found
     }
 
-    /// Takes a symbol, which must be the next; tells where it ends.
+    /// Consumes the required symbol and returns its end offset.
     pub fn expect(&mut self, symbol: u8) -> Result<usize, SqlError> {
         match self.peek() {
             Some(token) if token.is(symbol) => {
@@ -218,24 +218,24 @@ impl<'s> Parser<'s> {
         if self.word(word) { Ok(()) } else { Err(self.expected(word)) }
     }
 
-    /// The next token, whatever it is.
+    /// Consumes the next token.
     pub fn take(&mut self) -> Result<Token, SqlError> {
         let token = self.peek().ok_or_else(|| self.expected("more"))?;
         self.at += 1;
         Ok(token)
     }
 
-    /// Where the next token begins.
+    /// Returns the start of the next token.
     pub fn here(&self) -> usize {
         self.peek().map_or(self.sql.len(), |t| t.start)
     }
 
-    /// Where the last token ended.
+    /// Returns the end of the last token.
     pub fn before(&self) -> usize {
         self.at.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
     }
 
-    /// What is said where something else was expected.
+    /// Creates an error for an unexpected token.
     pub fn expected(&self, what: &str) -> SqlError {
         let (span, found) = match self.peek() {
             Some(token) => (token.span(), format!("`{}`", token.text(self.sql))),
@@ -244,7 +244,7 @@ impl<'s> Parser<'s> {
         SqlError::new(span, format!("unexpected {found}"), format!("expected {what}"))
     }
 
-    /// A level deeper, while there is room.
+    /// Runs `parse` one level deeper. Fails if the nesting is too deep.
     pub fn deeper<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, SqlError>,
@@ -263,14 +263,14 @@ impl<'s> Parser<'s> {
         read
     }
 
-    /// A name that the query does not have.
+    /// Returns a new table alias that the query does not use.
     pub fn name(&mut self) -> String {
         self.fresh += 1;
         format!("hq_each{}", self.fresh)
     }
 }
 
-/// Where a text with escapes ends whose quote is at `at`.
+/// Returns the end of the E'…' string whose opening quote is at `at`.
 fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
     let bytes = sql.as_bytes();
     let mut end = at + 1;
@@ -293,7 +293,7 @@ impl Piece {
         Self { span, text, shape: ExprShape::Plain, level: PRIMARY }
     }
 
-    /// Words of our own, with pieces in the place of `{}`.
+    /// Creates an expression from a template, in which each `{}` is replaced by an operand.
     pub fn filled(words: &str, pieces: Vec<Text>, span: Range<usize>) -> Self {
         let mut text = Vec::new();
         let mut pieces = pieces.into_iter();
@@ -308,12 +308,12 @@ impl Piece {
         Self::new(text, span)
     }
 
-    /// True or false, by what it says.
+    /// Sets the type to boolean.
     pub fn boolean(self) -> Self {
         Self { shape: ExprShape::Boolean, ..self }
     }
 
-    /// The text, in parentheses where it might fall apart.
+    /// Returns the text, in parentheses if it has an operator.
     pub fn tight(self) -> Text {
         if self.level == PRIMARY {
             return self.text;
@@ -322,16 +322,16 @@ impl Piece {
     }
 }
 
-/// The level of what cannot fall apart.
+/// Precedence of expressions without an operator.
 pub(super) const PRIMARY: u8 = 100;
 
-/// What is said of what `SQLite` has no words for.
+/// Creates an error for a construct that `SQLite` does not support.
 pub(super) fn unsaid(span: Range<usize>, what: &str, help: &str) -> SqlError {
     let error = SqlError::new(span, format!("SQLite has no equivalent of {what}"), "here");
     if help.is_empty() { error } else { error.help(help) }
 }
 
-/// What stands from `start` on, with an operand at its end.
+/// Prepends the source text from `start` on to an operand.
 pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
     let span = start..operand.span.end;
     let mut text = vec![Part::Old(start..operand.span.start)];
@@ -339,7 +339,7 @@ pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
     Piece { span, text, shape: ExprShape::Plain, level }
 }
 
-/// Pieces of the query, with what stands between them as it is.
+/// Joins expressions with the unchanged source text between them.
 pub(super) fn joined(start: usize, pieces: Vec<Piece>, end: usize) -> Text {
     let (mut text, mut at) = (Vec::new(), start);
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! Queries and their clauses.
+//! Parser of queries and their clauses.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use crate::blendsql::lexer::Lexeme;
 use hqdl_values::format::count_noun;
 
 impl Parser<'_> {
-    /// The whole text: one query.
+    /// Parses the whole text as a single query.
     pub fn statement(&mut self) -> Result<Text, SqlError> {
-        // What is no query is refused where every query is.
+        // Other statements are passed on and rejected later, like in any query.
         if !self.query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
             return Ok(vec![Part::Old(0..self.sql.len())]);
         }
@@ -34,12 +34,12 @@ impl Parser<'_> {
         Ok(joined(0, vec![query], self.sql.len()))
     }
 
-    /// A query with its WITH, ORDER BY and LIMIT.
+    /// Parses a query with its WITH, ORDER BY and LIMIT.
     pub fn query(&mut self) -> Result<Text, SqlError> {
         self.query_of(false)
     }
 
-    /// A query; whether its rows may have no columns, as behind EXISTS.
+    /// Parses a query. If `allows_no_columns` is true, it may have no result columns, as in EXISTS.
     pub fn query_of(&mut self, bare: bool) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
@@ -110,7 +110,7 @@ impl Parser<'_> {
             self.counted(&mut text, select)?;
             rename(&mut text, select);
         }
-        // What is left may mean something of a query around.
+        // The remaining names may refer to an outer query.
         for part in &mut text {
             if let Part::Column(span, table, column) = part {
                 *part = Part::Inner(span.clone(), table.take(), std::mem::take(column));
@@ -119,7 +119,7 @@ impl Parser<'_> {
         Ok(text)
     }
 
-    /// One SELECT, VALUES, or a query in parentheses.
+    /// Parses a SELECT, VALUES, or a query in parentheses.
     fn body(&mut self, pieces: &mut Vec<Piece>, bare: bool) -> Result<(), SqlError> {
         if self.is(b'(') {
             let start = self.here();
@@ -161,7 +161,7 @@ impl Parser<'_> {
         let (from, items, behind) = self.read_from()?;
         self.may_unnest = true;
         if self.is_word("FROM") {
-            // PostgreSQL's rows may have no columns: EXISTS (SELECT FROM t).
+            // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
             let at = self.here();
             if !bare {
                 let help = "name a column, or write SELECT 1 FROM";
@@ -221,8 +221,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The rows of VALUES, of which each has as many values as the first; those of a column
-    /// are of one type.
+    /// Parses the rows of VALUES. All rows must have the same number of values, and the values of a
+    /// column are converted to a common type.
     fn values(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
         let mut rows: Vec<(Vec<Piece>, Range<usize>)> = Vec::new();
         let mut calls = false;
@@ -241,7 +241,7 @@ impl Parser<'_> {
                 }
                 rows.push((row, span));
             } else {
-                // A call that gives the whole row.
+                // A call that produces a whole row.
                 let row = self.expr()?;
                 let span = row.span.clone();
                 rows.push((vec![row], span));
@@ -265,8 +265,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// FROM of the SELECT whose result columns come next: what these are is known once it
-    /// is read. Gives where it stands, what it is, and where it ends.
+    /// Parses the FROM clause before the result columns, because their types depend on it. Returns
+    /// the token index of FROM, the translated clause and its end.
     fn read_from(&mut self) -> Result<(usize, Vec<Piece>, usize), SqlError> {
         let results = self.at;
         let ends = ["FROM", "UNION", "INTERSECT", "EXCEPT"];
@@ -279,7 +279,7 @@ impl Parser<'_> {
         Ok((from, items, behind))
     }
 
-    /// The result columns of a SELECT.
+    /// Parses the result columns of a SELECT.
     fn results(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
         let mut columns = Some(Vec::new());
         loop {
@@ -314,14 +314,15 @@ impl Parser<'_> {
         }
     }
 
-    /// Notes what columns the SELECT at hand gives.
+    /// Sets the result columns of the current SELECT.
     fn gives(&mut self, columns: TypedColumns) {
         if let Some(select) = self.selects.last_mut() {
             select.results = columns;
         }
     }
 
-    /// The alias of a result column; an element has its array's name without one.
+    /// Parses the alias of a result column. Without an alias, an array element is named after its
+    /// array.
     fn result_alias(&mut self, pieces: &mut [Piece]) -> Result<(), SqlError> {
         if self.word("AS") {
             self.take()?;
@@ -339,14 +340,14 @@ impl Parser<'_> {
             _ => None,
         };
         if let Some(name) = name {
-            // Told apart when it is known whether the column is an element.
+            // Resolved by `rename_elements`, once it is known whether the column is an element.
             let mark = Part::New(format!("\u{0}{name}"), end..end);
             last.text.push(mark);
         }
         Ok(())
     }
 
-    /// The terms of ORDER BY.
+    /// Parses the terms of ORDER BY.
     pub fn order(&mut self) -> Result<Vec<Piece>, SqlError> {
         let mut terms = Vec::new();
         loop {
@@ -370,7 +371,7 @@ impl Parser<'_> {
         }
     }
 
-    /// LIMIT, OFFSET and FETCH, in any order.
+    /// Parses LIMIT, OFFSET and FETCH, in any order.
     fn limits(&mut self) -> Result<Text, SqlError> {
         let start = self.before();
         let (mut limit, mut offset): (Option<Text>, Option<Text>) = (None, None);
@@ -425,14 +426,14 @@ impl Parser<'_> {
 }
 
 impl SuqlSelect {
-    /// The table that the query calls so.
+    /// Returns the table with this name or alias.
     pub fn named(&self, table: &str) -> Option<&SuqlTable> {
         let is = |name: &String| name.eq_ignore_ascii_case(table);
         self.tables.iter().find(|table| table.name.as_ref().is_some_and(is))
     }
 }
 
-/// The columns of two queries of which each gives rows.
+/// Returns the columns of a compound of two queries.
 fn either(first: TypedColumns, second: TypedColumns) -> TypedColumns {
     let (first, second) = first.zip(second).filter(|(a, b)| a.len() == b.len())?;
     let both = first.into_iter().zip(second);
@@ -443,11 +444,11 @@ fn plain(text: Option<&Text>) -> bool {
     text.is_none_or(|t| t.iter().all(|p| !matches!(p, Part::New(..))))
 }
 
-/// Columns that `json_each` has.
+/// Columns of `json_each`.
 const EACH: [&str; 8] = ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
 
-/// Gives the elements of arrays the names that they have in the query, and keeps
-/// what else their tables have in `SQLite` out of it.
+/// Replaces the names of array elements with columns of `json_each`, and hides the other columns of
+/// `json_each` from the query.
 fn rename(text: &mut Text, select: &SuqlSelect) {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let tables: Vec<&String> = select

@@ -1,39 +1,39 @@
-//! The columns that `*` and `t.*` stand for in a SELECT that is written anew: those of
-//! the tables behind FROM, where that names tables and nothing else.
+//! Expands `*` and `t.*` of a SELECT that is rewritten. Only a FROM clause that consists of tables
+//! of the database is supported.
 
 use std::ops::Range;
 
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::name;
 
-/// What is known of a table of the database.
+/// Columns of a table of the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableColumns {
-    /// Its columns, as `*` has them.
+    /// Column names, in the order of `*`.
     pub names: Vec<String>,
-    /// What these are declared as, in the same order; empty where that is not known.
+    /// Declared types, in the same order; empty if they are unknown.
     pub types: Vec<String>,
-    /// Whether each of its rows has a number by the name of `rowid`: views have none.
+    /// Whether the table has a `rowid`; views have none.
     pub has_rowid: bool,
 }
 
-/// The columns of a table of the database, by its name; `None` where there is none.
+/// Returns the columns of a table by its name; `None` if the table does not exist.
 pub type Columns<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
 
-/// Words that stand before or within a join.
+/// Keywords of a join.
 const JOINS: [&str; 7] = ["JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER"];
-/// What ends FROM.
+/// Keywords of the clauses after FROM.
 const AFTER: [&str; 4] = ["WHERE", "GROUP", "HAVING", "WINDOW"];
 
-/// A table behind FROM.
+/// A table in FROM.
 pub(super) struct StarTable {
-    /// What the query calls it, as SQL.
+    /// Its name or alias in the query, as SQL.
     called: String,
     columns: Vec<String>,
 }
 
-/// The tables of `rows`, which begin with FROM; `None` where one is no table of the
-/// database for certain, or columns of two are one.
+/// Returns the tables of the FROM clause at the tokens `rows`. Returns `None` if one of them might
+/// not be a table of the database, or if a join merges columns.
 pub(super) fn tables(
     sql: &str,
     tokens: &[Token],
@@ -65,7 +65,7 @@ pub(super) fn tables(
             return None;
         }
         tables.push(StarTable { called: name(&called), columns: columns(&table)?.names });
-        // What joins it.
+        // Skip the join condition.
         if next(at).is_some_and(|t| t.is_word(sql, "ON")) {
             let mut depth = 0_usize;
             while let Some(token) = next(at) {
@@ -100,7 +100,7 @@ pub(super) fn tables(
     }
 }
 
-/// The columns that `*` is, or `t.*`, as SQL and by name.
+/// Returns the columns of `*` or `t.*`, each as SQL and as a name.
 pub(super) fn columns(tables: &[StarTable], of: Option<&str>) -> Option<Vec<(String, String)>> {
     let is = |table: &&StarTable| {
         of.is_none_or(|of| table.called.trim_matches('"').eq_ignore_ascii_case(of))
@@ -118,12 +118,13 @@ fn is_name(token: &Token) -> bool {
     matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
 }
 
-/// Whether a word is none of a table's, but what comes behind it.
+/// Returns true if a word is not an alias but follows the table.
 fn ends(sql: &str, token: &Token) -> bool {
     ["ON", "USING", "NATURAL"].iter().chain(&JOINS).chain(&AFTER).any(|w| token.is_word(sql, w))
 }
 
-/// Whether the query may call rows of its own so: `t AS (…`, `t (a) AS (…`.
+/// Returns true if the query may define a common table expression of this name: `t AS (…`, `t (a)
+/// AS (…`.
 fn is_common(sql: &str, tokens: &[Token], table: &str) -> bool {
     let names = |t: &Token| is_name(t) && t.content(sql).eq_ignore_ascii_case(table);
     let has_with = tokens.iter().any(|t| t.is_word(sql, "WITH"));

@@ -1,34 +1,33 @@
-//! A text put together from pieces of another, each of which knows where it
-//! comes from.
+//! Translated text as a sequence of fragments that record their source positions.
 
 use std::ops::Range;
 
-/// Pieces in their order.
+/// Fragments in order.
 pub(super) type Text = Vec<Part>;
 
-/// A piece of the new text.
+/// A fragment of the translated text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Bytes of the old text.
+    /// Unchanged bytes of the source.
     Old(Range<usize>),
-    /// Words that stand for some bytes of the old text.
+    /// Generated text, and the source bytes that it replaces.
     New(String, Range<usize>),
-    /// A column's name: where it stands, its table and itself.
+    /// A column: position, table and column name.
     Column(Range<usize>, Option<String>, String),
-    /// A column's name in a query within the one at hand.
+    /// A column in a nested query.
     Inner(Range<usize>, Option<String>, String),
-    /// `*`: all columns of all tables; `t.*`: of one.
+    /// `*` for all tables, or `t.*` for a single one.
     Star(Range<usize>, Option<String>),
-    /// `t.*` that is counted, and whether each different row is once.
+    /// `count(t.*)`; the flag is true for DISTINCT.
     Rows(Range<usize>, String, bool),
 }
 
-/// A query in `SQLite`'s words, and where each of them comes from.
+/// A query translated to `SQLite`'s dialect, with a mapping to source positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Translated {
-    /// The query.
+    /// SQL of the translated query.
     pub sql: String,
-    /// Where each part begins, in order, and the bytes it stands for.
+    /// Start of each fragment, its source range, and whether it is unchanged; in order.
     parts: Vec<(usize, Range<usize>, bool)>,
 }
 
@@ -54,7 +53,7 @@ impl Translated {
         Self { sql, parts }
     }
 
-    /// A query with some places written anew; these in order, none within another.
+    /// Creates a translation from edits, which must be sorted and not overlap.
     #[must_use]
     pub fn with(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
         let (mut text, mut at) = (Vec::new(), 0);
@@ -67,7 +66,7 @@ impl Translated {
         Self::of(old, &text)
     }
 
-    /// The same, where what it was made from was made from another text.
+    /// Composes this translation with the one that produced its source.
     pub(super) fn after(self, first: &Self) -> Self {
         let parts = self.parts.into_iter().map(|(at, old, same)| {
             let place = first.place(&old);
@@ -77,7 +76,7 @@ impl Translated {
         Self { parts: parts.collect(), sql: self.sql }
     }
 
-    /// The place in the query as it was written.
+    /// Maps a byte range to the original query.
     #[must_use]
     pub fn place(&self, span: &Range<usize>) -> Range<usize> {
         let start = self.part(span.start).map_or(0, |(at, old, same)| {

@@ -1,4 +1,4 @@
-//! `PostgreSQL`'s `to_char`: dates and numbers in words.
+//! `PostgreSQL`'s `to_char`: formatting of dates and numbers.
 
 use jiff::civil::{DateTime, Weekday};
 
@@ -18,13 +18,13 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// What is known of a format and not said here, so that it is told and not copied.
+/// Unsupported parts of a format. They are errors, so that they are not copied to the output.
 const UNKNOWN: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD", "J", "SSSS"];
 
-/// A date, or a date with a time, by a format; `None` where the text is none.
+/// Formats a date or timestamp; `None` if the text is not a date.
 ///
 /// # Errors
-/// A sentence, for a part of a format that is not known here.
+/// The message for an unsupported part of the format.
 pub(super) fn date(text: &str, format: &str) -> Result<Option<String>, String> {
     let Some(at) = super::day::moment(text) else { return Ok(None) };
     let (mut said, mut rest, mut full) = (String::new(), format, true);
@@ -34,7 +34,7 @@ pub(super) fn date(text: &str, format: &str) -> Result<Option<String>, String> {
             said.push_str(&quoted[..end]);
             rest = quoted.get(end + 1..).unwrap_or_default();
         } else if let Some(after) = strip(rest, "FM") {
-            // What comes next is neither padded nor filled with zeros.
+            // FM: the next part is neither padded with spaces nor with zeros.
             full = false;
             rest = after;
         } else if let Some((part, after)) = part(at, rest, full) {
@@ -61,7 +61,8 @@ fn strip<'t>(text: &'t str, part: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(part).then(|| &text[part.len()..])
 }
 
-/// The first part of a format, and what is behind it. The longer ones come first.
+/// Formats the first part of a format; returns the output and the rest of the format. Longer parts
+/// precede their prefixes.
 fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
     let hour = |h: i8| i64::from(if h % 12 == 0 { 12 } else { h % 12 });
     let week = at.date().iso_week_date();
@@ -109,7 +110,7 @@ fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
     };
     let half = if at.hour() < 12 { "am" } else { "pm" };
     let dotted = if at.hour() < 12 { "a.m." } else { "p.m." };
-    // Names are padded to the longest.
+    // Names are padded to the length of the longest one.
     let names: [(&str, &str, usize); 8] = [
         ("MONTH", month, 9),
         ("MON", &month[..3], 3),
@@ -126,7 +127,7 @@ fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
         let padded = if full { format!("{cased:width$}") } else { cased };
         return Some((padded, &format[name.len()..]));
     }
-    // `D` is the day of the week, from Sunday.
+    // `D` is the day of the week; Sunday is 1.
     let weekday = i64::from(at.date().weekday().to_sunday_one_offset());
     let all = numbers.into_iter().chain([("D", weekday, 1)]);
     let (name, number, width) = all.into_iter().find(|(name, ..)| strip(format, name).is_some())?;
@@ -134,7 +135,7 @@ fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
     Some((said, &format[name.len()..]))
 }
 
-/// A name in the case that its part of the format is written in.
+/// Converts a name to the letter case of its part of the format.
 fn cased(word: &str, written: &str) -> String {
     let mut letters = written.chars().filter(|c| c.is_alphabetic());
     let first = letters.next().is_some_and(char::is_uppercase);
@@ -163,10 +164,10 @@ fn ordinal(number: &str, lower: bool) -> &'static str {
     if lower { small } else { large }
 }
 
-/// A number by a format of `9`, `0`, `.`, `,` and `FM`.
+/// Formats a number with a format of `9`, `0`, `.`, `,` and `FM`.
 ///
 /// # Errors
-/// A sentence, for a part of a format that is not known here.
+/// The message for an unsupported part of the format.
 pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
     let (full, digits) = match strip(format, "FM") {
         Some(rest) => (false, rest),
@@ -198,7 +199,7 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
     let sign = if of < 0.0 && !zero { "-" } else { " " };
     let mut body = String::new();
     let mut left = wanted;
-    // From the first zero of the format on, all digits are shown.
+    // All digits are shown from the first zero of the format on.
     let mut begun = false;
     for c in whole.chars() {
         if c == ',' {
@@ -227,7 +228,7 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
             body.push_str(&decimals[..shown]);
         }
     }
-    // The sign stands before the first digit.
+    // The sign directly precedes the first digit.
     let at = body.find(|c| c != ' ').unwrap_or(body.len());
     body.insert_str(at, sign);
     Ok(Some(if full { body } else { body.trim_start().replace(' ', "") }))

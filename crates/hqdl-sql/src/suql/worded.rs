@@ -1,4 +1,4 @@
-//! Functions with words between their arguments, and the parts of dates that they take.
+//! Parser of functions with keywords between their arguments, and of date fields.
 
 use std::ops::Range;
 
@@ -8,10 +8,11 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
 
-/// What a regular expression matches of a text: its first group, or all of it.
+/// The part of a text that a regular expression matches: the first capture group, or the whole
+/// match.
 const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 
-/// Parts of a date, and how `SQLite` tells them.
+/// Date fields and the equivalent SQL in `SQLite`.
 const PARTS: [(&str, &str); 15] = [
     ("year", "CAST(strftime('%Y', {}) AS INTEGER)"),
     ("month", "CAST(strftime('%m', {}) AS INTEGER)"),
@@ -29,7 +30,7 @@ const PARTS: [(&str, &str); 15] = [
     ("decade", "(CAST(strftime('%Y', {}) AS INTEGER) / 10)"),
     ("century", "((CAST(strftime('%Y', {}) AS INTEGER) + 99) / 100)"),
 ];
-/// What a date is cut to.
+/// Units for truncating a date.
 const TRUNCS: [&str; 11] = [
     "millennium",
     "century",
@@ -43,12 +44,12 @@ const TRUNCS: [&str; 11] = [
     "minute",
     "second",
 ];
-/// Parts of a span of time.
+/// Fields of an interval.
 const SPAN_PARTS: [&str; 8] =
     ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
 impl Parser<'_> {
-    /// Functions with words between their arguments.
+    /// Parses a function with keywords between its arguments.
     pub fn worded(&mut self, token: Token, name: &str) -> Result<Option<Piece>, SqlError> {
         let (start, back) = (token.start, self.at);
         self.at += 2;
@@ -130,7 +131,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `substring(x, 1, 2)`
+    /// Parses `substring(x, 1, 2)`.
     fn substring(&mut self, token: Token) -> Result<Piece, SqlError> {
         self.at += 2;
         let pieces = self.list()?;
@@ -148,7 +149,7 @@ impl Parser<'_> {
         Ok(Piece::new([vec![name], text].concat(), span))
     }
 
-    /// A part of a date, or a date cut to it.
+    /// Extracts a field of a date or interval, or truncates a date.
     pub fn part_of(
         name: &str,
         part: &str,

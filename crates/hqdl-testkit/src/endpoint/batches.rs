@@ -1,5 +1,5 @@
-//! The endpoint's `/v1/files` and `/v1/batches`: files are kept, batches are
-//! answered when they are looked at often enough, and either may go wrong.
+//! The endpoint's `/v1/files` and `/v1/batches`. It stores files, and answers a batch after a
+//! number of polls. Both can fail.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,35 +10,35 @@ use serde_json::{Value as Json, json};
 
 use super::{Endpoint, Shared, answer_line, lock};
 
-/// What becomes of a batch.
+/// Outcome of a batch.
 #[derive(Debug, Clone)]
 pub enum Fate {
-    /// It completes, after so many looks.
+    /// It completes after this number of polls.
     Completes(usize),
-    /// It expires with so many requests answered.
+    /// It expires after this number of answered requests.
     Expires(usize),
-    /// It is cancelled with so many requests answered.
+    /// It is cancelled after this number of answered requests.
     Cancelled(usize),
-    /// It fails as a whole, with a code and words.
+    /// It fails as a whole, with an error code and a message.
     Fails(&'static str, &'static str),
-    /// It goes on until told otherwise.
+    /// It stays in progress until the outcome is changed.
     Stays,
 }
 
-/// Where the endpoint falls silent, once.
+/// Point at which the endpoint stops responding, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// A file comes and is not kept.
+    /// On an upload, before the file is stored.
     BeforeUpload,
-    /// A file is kept and nobody told.
+    /// On an upload, after the file is stored.
     AfterUpload,
-    /// A batch is asked for and not made.
+    /// On a creation, before the batch is created.
     BeforeCreate,
-    /// A batch is made and nobody told.
+    /// On a creation, after the batch is created.
     AfterCreate,
-    /// A batch is looked at.
+    /// On a poll of a batch.
     Poll,
-    /// A file is asked for.
+    /// On a download of a file.
     Download,
 }
 
@@ -59,26 +59,26 @@ struct Batch {
     counts: (usize, usize, usize),
 }
 
-/// What goes wrong with a request, by chance.
+/// A random fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
-    /// It is answered with this status, and nothing is done.
+    /// Answers with this status and does nothing.
     Status(u16),
-    /// The same, though it is done.
+    /// Performs the request, then answers with this status.
     StatusAfter(u16),
-    /// The connection breaks before anything is done.
+    /// Closes the connection and does nothing.
     Broken,
-    /// It breaks when all is done.
+    /// Performs the request, then closes the connection.
     BrokenAfter,
-    /// The answer ends in its midst, and says that it is whole.
+    /// Sends a part of the response as if it were complete.
     RowBatch,
-    /// It breaks off in its midst.
+    /// Closes the connection in the middle of the response.
     BrokenOff,
-    /// It is something else.
+    /// Sends an unrelated response.
     Nonsense,
 }
 
-/// Trouble by chance: a part of all requests for files and batches.
+/// Random faults for a share of the requests for files and batches.
 struct Chance {
     chance: fastrand::Rng,
     part: f64,
@@ -103,7 +103,7 @@ impl Chance {
     }
 }
 
-/// Files and batches.
+/// Files and batches of the endpoint.
 #[derive(Default)]
 pub struct Batches {
     files: Vec<File>,
@@ -112,43 +112,42 @@ pub struct Batches {
     silence: Option<Silence>,
     silent: bool,
     refusal: Option<(&'static str, u16)>,
-    /// Every request: method and path.
+    /// Method and path of every request.
     log: Vec<String>,
     uploads: usize,
-    /// Only so many batches a page of the list.
+    /// Number of batches per page of the list.
     page: Option<usize>,
-    /// Creation is answered with this status, though the batch is made.
+    /// Status for the next creation, although the batch is created.
     lie: Option<u16>,
     chance: Option<Chance>,
 }
 
 impl Endpoint {
-    /// So large a part of all requests for files and batches goes wrong from here
-    /// on, by a chance that the seed decides.
+    /// Makes this share of all requests for files and batches fail at random from now on.
     pub fn trouble(&self, seed: u64, part: f64) {
         let chance = fastrand::Rng::with_seed(seed);
         lock(&self.shared.batches).chance = Some(Chance { chance, part });
     }
 
-    /// What becomes of the next batch that has no fate yet.
+    /// Sets the outcome of the next batch without one.
     pub fn fate(&self, fate: Fate) -> &Self {
         lock(&self.shared.batches).fates.push_back(fate);
         self
     }
 
-    /// Falls silent, once.
+    /// Stops responding once, at the given point.
     pub fn silence(&self, at: Silence) {
         let mut batches = lock(&self.shared.batches);
         batches.silence = Some(at);
         batches.silent = false;
     }
 
-    /// Waits until it has fallen silent.
+    /// Waits until the endpoint has stopped responding.
     pub fn wait_for_silence(&self) {
         self.wait_until(|b| b.silent);
     }
 
-    /// Waits until batches were looked at so often.
+    /// Waits until batches were polled this often.
     pub fn wait_for_polls(&self, polls: usize) {
         self.wait_until(|b| {
             b.log.iter().filter(|l| l.starts_with("GET batches/")).count() >= polls
@@ -163,12 +162,12 @@ impl Endpoint {
         }
     }
 
-    /// Requests whose method and path begin like this are refused.
+    /// Rejects requests whose method and path start with `beginning`.
     pub fn refuse(&self, beginning: &'static str, status: u16) {
         lock(&self.shared.batches).refusal = Some((beginning, status));
     }
 
-    /// Nothing is refused from here on, and batches that stay complete.
+    /// Stops rejecting requests, and completes batches that stay in progress.
     pub fn relent(&self) {
         let mut batches = lock(&self.shared.batches);
         batches.refusal = None;
@@ -179,17 +178,17 @@ impl Endpoint {
         }
     }
 
-    /// The next creation is answered with this status, though the batch is made.
+    /// Answers the next creation with this status, although the batch is created.
     pub fn lie_about_creation(&self, status: u16) {
         lock(&self.shared.batches).lie = Some(status);
     }
 
-    /// The list of batches comes in pages of so many.
+    /// Sets the page size of the list of batches.
     pub fn page(&self, page: usize) {
         lock(&self.shared.batches).page = Some(page);
     }
 
-    /// Somebody else's batch.
+    /// Adds a batch of another program.
     pub fn foreign_batch(&self) {
         let mut batches = lock(&self.shared.batches);
         let id = format!("batch_{}", batches.made.len() + 1);
@@ -205,28 +204,29 @@ impl Endpoint {
         });
     }
 
-    /// Forgets every batch.
+    /// Deletes all batches.
     pub fn forget_batches(&self) {
         lock(&self.shared.batches).made.clear();
     }
 
-    /// Files that were uploaded.
+    /// Returns the number of uploaded files.
     pub fn uploads(&self) -> usize {
         lock(&self.shared.batches).uploads
     }
 
-    /// Requests so far whose method and path begin like this.
+    /// Returns the number of requests whose method and path start with `beginning`.
     pub fn calls(&self, beginning: &str) -> usize {
         lock(&self.shared.batches).log.iter().filter(|l| l.starts_with(beginning)).count()
     }
 
-    /// The lines of every batch that was made.
+    /// Returns the lines of every created batch.
     pub fn created(&self) -> Vec<Vec<Json>> {
         let batches = lock(&self.shared.batches);
         batches.made.iter().map(|b| batches.lines(&b.input)).collect()
     }
 
-    /// Runs a batch file as if somebody had sent it: output lines, error lines.
+    /// Runs a batch file as if a user had submitted it. Returns the output lines and the error
+    /// lines.
     pub fn run_file(&self, text: &str) -> (String, String) {
         let (mut output, mut errors) = (String::new(), String::new());
         for line in text.lines() {
@@ -252,7 +252,7 @@ impl Batches {
         id
     }
 
-    /// Falls silent here, when it is time.
+    /// Returns true if the endpoint stops responding at this point.
     fn falls_silent(&mut self, at: Silence) -> bool {
         let now = self.silence == Some(at);
         if now {
@@ -286,7 +286,7 @@ fn batch_json(batch: &Batch) -> Json {
     })
 }
 
-/// Moves a batch on by one look.
+/// Advances a batch by one poll.
 fn advance(shared: &Shared, at: usize) {
     let (fate, status, input) = {
         let batches = lock(&shared.batches);
@@ -311,7 +311,7 @@ fn advance(shared: &Shared, at: usize) {
     let (mut output, mut errors) = (String::new(), String::new());
     let mut counts = (lines.len(), 0, 0);
     if let Some(most) = most {
-        // In another order, as a real one answers.
+        // Answer in another order, as real endpoints do.
         for (n, line) in lines.iter().enumerate().rev() {
             if n >= most {
                 let line = json!({
@@ -343,7 +343,7 @@ fn advance(shared: &Shared, at: usize) {
     batch.counts = counts;
 }
 
-/// The file in a form, and its name.
+/// Returns the name and content of the file in a form.
 fn form(bytes: &[u8]) -> (String, Vec<u8>) {
     let find = |needle: &[u8], from: usize| {
         bytes[from..].windows(needle.len()).position(|w| w == needle).map(|at| from + at).unwrap()
@@ -362,7 +362,7 @@ async fn forever() -> Response {
     StatusCode::OK.into_response()
 }
 
-/// Answers a request for files or batches, unless there is trouble.
+/// Answers a request for files or batches, possibly with a random fault.
 pub async fn answer(
     shared: &Shared,
     method: &Method,
@@ -494,7 +494,7 @@ async fn calm(
         ("GET", ["batches"]) => {
             let batches = lock(&shared.batches);
             let after = query.and_then(|q| q.split("after=").nth(1));
-            // The newest first.
+            // Newest first.
             let mut all: Vec<Json> = batches.made.iter().rev().map(batch_json).collect();
             if let Some(at) = after.and_then(|a| all.iter().position(|b| b["id"] == a)) {
                 all.drain(..=at);

@@ -1,5 +1,5 @@
-//! Completions in which wrong answers stand beside the right ones: in reasoning, in a first draft,
-//! beside the rows, within a broken text; and completions that are cut.
+//! Completions that contain wrong answers besides the right ones: in reasoning, in a first draft,
+//! next to the rows, or inside a broken text. Some completions are also truncated.
 
 use hqdl_spec::Format;
 use serde_json::{Value as Json, json};
@@ -12,8 +12,8 @@ const TAGS: [(&str, &str); 4] = [
     ("[THINK]", "[/THINK]"),
 ];
 
-/// Returns a completion and its finish reason: some mixture of `answer` and `lies`, both of which
-/// are whole answers. No reader can take a lie for an answer with good reason.
+/// Returns a completion and its finish reason. The completion mixes `answer` and `lies`, which are
+/// both complete answers. A careful parser never reads a lie as an answer.
 pub fn mislead(seed: u64, answer: &str, lies: &str, format: Format) -> (String, Json) {
     let mut chance = fastrand::Rng::with_seed(seed);
     let (open, close) = TAGS[chance.usize(..TAGS.len())];
@@ -38,7 +38,7 @@ pub fn mislead(seed: u64, answer: &str, lies: &str, format: Format) -> (String, 
             (text, [json!("length"), Json::Null][chance.usize(..2)].clone())
         }
         10 if format == Format::Json => {
-            // Two characters tell that it is a document.
+            // At least two characters are needed to recognize the document.
             let begun = cut(answer, &mut chance);
             let second = if begun.len() < 2 { answer } else { &begun };
             (format!("{lies}\nCorrected: {second}"), json!("length"))
@@ -47,19 +47,19 @@ pub fn mislead(seed: u64, answer: &str, lies: &str, format: Format) -> (String, 
     }
 }
 
-/// The beginning of a text.
+/// Returns a random prefix of a text.
 fn cut(text: &str, chance: &mut fastrand::Rng) -> String {
     let count = text.chars().count();
     text.chars().take(chance.usize(..count.max(1))).collect()
 }
 
-/// The rows of a JSON answer, if it has any.
+/// Returns the rows of a JSON answer, if it has any.
 fn rows(answer: &str) -> Option<Vec<Json>> {
     let json: Json = serde_json::from_str(answer).ok()?;
     json["rows"].as_array().cloned()
 }
 
-/// Some of the right rows, and the lies in another member of the same object.
+/// Returns some of the right rows, with the lies in another member of the same object.
 fn beside(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
     let (Some(mut right), Some(lies)) = (rows(answer), rows(lies)) else {
         return answer.to_owned();
@@ -73,7 +73,7 @@ fn beside(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
     }
 }
 
-/// The right rows, one of which has a text with rows in it that nobody escaped.
+/// Returns the right rows, one of which contains a text with unescaped rows.
 fn within(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
     let (Some(right), Some(lies)) = (rows(answer), rows(lies)) else {
         return answer.to_owned();
@@ -85,7 +85,7 @@ fn within(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
     format!("{{\"rows\":[{}]}}", parts.join(","))
 }
 
-/// Rows as the elements of an array.
+/// Formats rows as the elements of an array.
 fn text(rows: &[Json]) -> String {
     rows.iter().map(Json::to_string).collect::<Vec<_>>().join(",")
 }

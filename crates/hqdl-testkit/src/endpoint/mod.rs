@@ -1,7 +1,7 @@
-//! A local OpenAI-compatible endpoint with a truth to tell and faults to have.
+//! A local OpenAI-compatible endpoint with known answers and configurable faults.
 //!
-//! It reads prompts as a model would ([`Question::read`]), answers them from a
-//! function of column and key, and remembers everything it was asked.
+//! It parses prompts ([`Question::read`]), answers them with a function of column and key, and
+//! records all requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,147 +25,147 @@ mod stream;
 
 use batches::Batches;
 
-/// What a cell holds: column and row to value; null for unknown.
+/// Returns the value of a cell from its column and row; null means unknown.
 type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
-/// Which requests a fault concerns.
+/// Returns true for the requests that a fault affects.
 type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
 
-/// Returns the `usage` of a reply, from the body of its request and the true tokens of input and
-/// output.
+/// Returns the `usage` of a response, computed from the request's body and the true numbers of
+/// input and output tokens.
 type Meter = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
 
-/// What can go wrong.
+/// A fault of the endpoint.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// The answer takes so long.
+    /// Answer after this delay.
     Latency(Duration),
     /// A status with headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
-    /// 429 with `Retry-After` as a date so far from when it is sent, in whole
-    /// seconds.
+    /// 429 with `Retry-After` as a date this far in the future, in whole seconds.
     TooManyUntil(Duration),
-    /// 413 when more than so many rows are asked about.
+    /// 413 if the request has more rows than this.
     TooLarge(usize),
-    /// 400 `context_length_exceeded` when more than so many rows are asked about.
+    /// 400 `context_length_exceeded` if the request has more rows than this.
     ContextLength(usize),
-    /// The connection ends before the response.
+    /// The connection closes before the response.
     Dropped,
-    /// The connection ends in the middle of the body.
+    /// The connection closes in the middle of the body.
     DroppedMidBody,
-    /// The body comes in drops.
+    /// The body is sent in small chunks.
     SlowDrip,
-    /// 200 with this body instead of a completion.
+    /// 200 with this content type and body instead of a completion.
     Body(&'static str, &'static str),
-    /// A completion with nothing in it.
+    /// A completion with empty content.
     Empty,
     /// Prose around the answer.
     Prose,
     /// The answer in a code fence.
     Fence,
-    /// The answer cut in the middle, `finish_reason` length.
+    /// The answer truncated in the middle, with `finish_reason` `length`.
     Truncated,
-    /// Wrong answers beside the right ones, or a cut, as a seed and the request have it.
+    /// Wrong answers besides the right ones, or a truncated answer; the seed and the request select
+    /// which.
     Drafts(u64),
     /// `finish_reason` `content_filter`.
     ContentFilter,
-    /// A refusal in its own field.
+    /// A refusal in the `refusal` field.
     Refusal,
-    /// A refusal in words.
+    /// A refusal in the content.
     RefusalInWords,
     /// The rows in another order.
     Permuted,
-    /// Every second row left out.
+    /// Every second row is missing.
     MissingRows,
     /// Every row twice.
     DuplicatedRows,
     /// Every row twice, with different values.
     ContradictingRows,
-    /// The rows numbered from 2.
+    /// Row numbers start at 2.
     Renumbered,
-    /// Every row has the key of its neighbour.
+    /// Every row has the key of the next one.
     SwappedKeys,
-    /// Rows that nobody asked about.
+    /// Rows that were not requested.
     ForeignRows,
-    /// A column that nobody asked for, after the others.
+    /// A column that was not requested, after the others.
     ForeignColumn,
-    /// A column that nobody asked for, before the others.
+    /// A column that was not requested, before the others.
     ForeignColumnFirst,
-    /// The last column left out.
+    /// The last column is missing.
     MissingColumn,
-    /// The last column but one left out.
+    /// The second-to-last column is missing.
     MissingColumnBefore,
-    /// Values that are on no list.
+    /// Values that are not in the value list.
     OutsideList,
-    /// No `usage` in the reply.
+    /// No `usage` in the response.
     NoUsage,
-    /// This for `usage`, where "in", "out" and "total" stand for the truth.
+    /// This value for `usage`; "in", "out" and "total" are replaced with the true numbers.
     Usage(Json),
-    /// A body of so many bytes of no meaning, with a status.
+    /// A status with a meaningless body of this many bytes.
     Huge(u16, usize),
-    /// The model does not end: it writes until its cap, or until nobody listens.
+    /// Runaway output: the model writes until it reaches its cap or the client disconnects.
     Ramble(Ramble),
-    /// The same, of an endpoint that never streams.
+    /// Runaway output from an endpoint that never streams.
     RambleWhole(Ramble),
-    /// What is wrong with the stream.
+    /// A fault of the stream.
     Stream(Wrong),
-    /// 400 to whoever asks for a stream, with these words.
+    /// 400 with this message if the request asks for a stream.
     NoStream(&'static str),
-    /// 400 to whoever sends one of these parameters.
+    /// 400 if the request has one of these parameters.
     Refuses(&'static [&'static str]),
-    /// 400 to whoever does not send this parameter.
+    /// 400 if the request lacks this parameter.
     Demands(&'static str),
-    /// So many tokens of hidden reasoning before the answer, within its cap.
+    /// This many tokens of hidden reasoning before the answer, counted toward the cap.
     Reasons(u64),
 }
 
-/// How a model rambles.
+/// Kind of runaway output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ramble {
-    /// The right answer, and then its last words again and again.
+    /// The right answer, then a repetition of its end.
     Circle,
-    /// Half of the right answer, and then rows that nobody asked about.
+    /// Half of the right answer, then rows that were not requested.
     Strangers,
-    /// Words without end, never the same.
+    /// Endless words without repetition.
     Prose,
-    /// Words without end, beyond any cap.
+    /// Endless words that exceed every cap.
     BeyondTheCap,
 }
 
-/// What is wrong with a stream.
+/// A fault of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
-    /// It is none: a whole completion comes.
+    /// The response is a complete completion instead of a stream.
     Whole,
-    /// It ends in the middle of an event.
+    /// The stream ends in the middle of an event.
     CutMidEvent,
-    /// It ends without `[DONE]`.
+    /// The stream ends without `[DONE]`.
     NoDone,
-    /// It ends without the chunk that holds the usage.
+    /// The stream ends without the usage chunk.
     NoUsageChunk,
-    /// An error in the middle.
+    /// An error event in the middle.
     Error,
-    /// A refusal in the middle, by Azure's filter.
+    /// A refusal by Azure's filter in the middle.
     Filter,
-    /// An event in the middle that is no JSON.
+    /// An event in the middle that is not JSON.
     Garbage,
-    /// All words in one event, as a message.
+    /// The whole answer in one event, as a message.
     OneMessage,
-    /// Comments, other fields and empty lines between the events; no type.
+    /// Comments, other fields and empty lines between the events.
     Noise,
-    /// Usage in every event, of what has come so far.
+    /// Usage in every event, for the content so far.
     UsageEverywhere,
-    /// It stays open when all is said.
+    /// The stream stays open after the answer.
     StaysOpen,
 }
 
 impl Fault {
-    /// A status with `OpenAI`'s error body.
+    /// Creates a status fault with `OpenAI`'s error body.
     pub fn status(status: u16, message: &str, code: &str) -> Self {
         let body = json!({ "error": { "message": message, "type": "test", "code": code } });
         Self::Status(status, vec![("content-type", "application/json".into())], body.to_string())
     }
 
-    /// Azure's refusal of what a prompt holds.
+    /// Creates Azure's rejection of a prompt by its content filter.
     pub fn filter() -> Self {
         let body = json!({ "error": {
             "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
@@ -176,7 +176,7 @@ impl Fault {
         Self::Status(400, vec![("content-type", "application/json".into())], body.to_string())
     }
 
-    /// 429 with a header.
+    /// Creates a 429 fault with a header.
     pub fn too_many(header: &'static str, value: impl Into<String>) -> Self {
         let Self::Status(status, mut headers, body) =
             Self::status(429, "Rate limit reached", "rate_limit_exceeded")
@@ -187,7 +187,7 @@ impl Fault {
         Self::Status(status, headers, body)
     }
 
-    /// 429 with `Retry-After` as a date so far from now.
+    /// Creates a 429 fault with `Retry-After` as a date this far in the future.
     fn too_many_until(wait: Duration) -> Self {
         let at = jiff::Timestamp::try_from(SystemTime::now() + wait).unwrap();
         let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at);
@@ -195,7 +195,7 @@ impl Fault {
     }
 }
 
-/// How often a fault strikes.
+/// Frequency of a fault.
 #[derive(Debug, Clone, Copy)]
 pub enum Times {
     /// At the first request.
@@ -231,25 +231,23 @@ impl Policy {
     }
 }
 
-/// A request that came in.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// When.
+    /// Time of receipt.
     pub at: Instant,
-    /// Its path and query.
+    /// Path and query.
     pub uri: String,
-    /// Its headers.
     pub headers: Vec<(String, String)>,
-    /// Its body.
     pub body: Json,
-    /// What it asks.
+    /// The parsed question.
     pub question: Question,
-    /// Whether it was answered: completely, without a fault that hides it.
+    /// Whether it was answered completely, without a fault that hides the answer.
     pub answered: bool,
 }
 
 impl Request {
-    /// The cells it asks for: key and column.
+    /// Returns the key and column of each requested cell.
     pub fn cells(&self) -> Vec<(Vec<Json>, String)> {
         let columns = &self.question.columns;
         self.question
@@ -267,15 +265,15 @@ pub struct Shared {
     faults: Mutex<Vec<Policy>>,
     pub usage: Mutex<(u64, u64)>,
     meter: Mutex<Option<Arc<Meter>>>,
-    /// The tokens of every answer, with its time.
+    /// Time and tokens of every answer.
     metered: Mutex<Vec<(Instant, u64)>>,
-    /// Headers that every response carries.
+    /// Headers of every response.
     announced: Mutex<Vec<(&'static str, String)>>,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
 }
 
-/// The endpoint; it ends when this is dropped.
+/// The endpoint; it stops on drop.
 pub struct Endpoint {
     address: SocketAddr,
     pub shared: Arc<Shared>,
@@ -287,13 +285,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Endpoint {
-    /// Starts one that answers with what `truth` says of column and key.
+    /// Starts an endpoint that answers with `answer_fn`, a function of column name and key.
     pub fn start(truth: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
         Self::answering(move |column, row| truth(&column.name, &row.key))
     }
 
-    /// Starts one that answers with what `truth` says of all that was asked:
-    /// the column with its question, the row with its context.
+    /// Starts an endpoint that answers with `answer_fn`, a function of the column with its question
+    /// and the row with its context.
     pub fn answering(
         truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
     ) -> Self {
@@ -316,33 +314,33 @@ impl Endpoint {
         Self { address, shared, stop: Some(stop) }
     }
 
-    /// The base URL.
+    /// Returns the base URL.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Every request so far.
+    /// Returns all requests so far.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.shared.requests).clone()
     }
 
-    /// The requests that were made to the model of this name.
+    /// Returns the requests to the model with this name.
     pub fn requests_to(&self, model: &str) -> Vec<Request> {
         let requests = lock(&self.shared.requests);
         requests.iter().filter(|r| r.body["model"] == model).cloned().collect()
     }
 
-    /// How many requests so far.
+    /// Returns the number of requests so far.
     pub fn count(&self) -> usize {
         lock(&self.shared.requests).len()
     }
 
-    /// The cells asked for since the `from`-th request.
+    /// Returns the cells requested since the `from`-th request.
     pub fn cells_since(&self, from: usize) -> Vec<(Vec<Json>, String)> {
         self.requests()[from..].iter().flat_map(Request::cells).collect()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have arrived.
     pub fn wait_for(&self, requests: usize) {
         let began = Instant::now();
         while self.count() < requests {
@@ -351,13 +349,13 @@ impl Endpoint {
         }
     }
 
-    /// Adds a fault. Of several that strike at once the first is taken;
-    /// latency adds to any.
+    /// Adds a fault. If several faults apply to a request, the first one is used; latencies are
+    /// added.
     pub fn fault(&self, fault: Fault, times: Times) -> &Self {
         self.fault_where(fault, times, |_| true)
     }
 
-    /// Adds a fault of the requests for which `concerns` holds.
+    /// Adds a fault for the requests that satisfy `filter`.
     pub fn fault_where(
         &self,
         fault: Fault,
@@ -369,36 +367,36 @@ impl Endpoint {
         self
     }
 
-    /// Every reply has the `usage` that this returns from here on, or none if that is null. It is
-    /// called with the request's body and the true tokens of input and output, also for replies
-    /// that break.
+    /// Sets the function that computes the `usage` of each response; null means no usage. The
+    /// function receives the request's body and the true numbers of input and output tokens. It is
+    /// also called for responses that fail.
     pub fn meter(&self, meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) {
         *lock(&self.shared.meter) = Some(Arc::new(meter));
     }
 
-    /// No faults from here on.
+    /// Removes all faults.
     pub fn mend(&self) {
         lock(&self.shared.faults).clear();
     }
 
-    /// Every response carries this header from here on.
+    /// Adds this header to every response from now on.
     pub fn announce(&self, header: &'static str, value: impl Into<String>) {
         let mut announced = lock(&self.shared.announced);
         announced.retain(|(name, _)| *name != header);
         announced.push((header, value.into()));
     }
 
-    /// Most requests that were in flight at once.
+    /// Returns the maximum number of concurrent requests so far.
     pub fn most_in_flight(&self) -> usize {
         self.shared.most_in_flight.load(Ordering::SeqCst)
     }
 
-    /// The tokens of every answer so far, with its time.
+    /// Returns the time and tokens of every answer so far.
     pub fn metered(&self) -> Vec<(Instant, u64)> {
         lock(&self.shared.metered).clone()
     }
 
-    /// Tokens billed so far: input, output.
+    /// Returns the tokens billed so far: input and output.
     pub fn billed(&self) -> (u64, u64) {
         *lock(&self.shared.usage)
     }
@@ -410,7 +408,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Counts a request as long as it lives.
+/// Counts a request while this value exists.
 struct InFlight(Arc<Shared>);
 
 impl InFlight {
@@ -498,7 +496,7 @@ async fn answer(
             } });
             return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
         }
-        // The task of the connection ends, and the connection with it.
+        // The panic ends the connection's task and closes the connection.
         Some(Fault::Dropped) => std::panic::resume_unwind(Box::new("dropped")),
         Some(Fault::Body(kind, body)) => {
             return ([("content-type", *kind)], *body).into_response();
@@ -557,14 +555,13 @@ async fn answer(
     ([("content-type", "application/json")], body).into_response()
 }
 
-/// The text of a message, with images behind it or not.
+/// Returns the text of a message, with or without images.
 fn text(body: &Json, message: usize) -> &str {
     let content = &body["messages"][message]["content"];
     content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default()
 }
 
-/// What it sees of the images of a request: their kind and the digest of their bytes, or
-/// the URL that it would fetch.
+/// Returns a description of each image of a request: media type and digest, or the URL to fetch.
 pub fn images(body: &Json) -> Vec<String> {
     let parts = body["messages"][1]["content"].as_array().into_iter().flatten();
     let urls = parts.filter(|p| p["type"] == "image_url");
@@ -579,7 +576,7 @@ pub fn images(body: &Json) -> Vec<String> {
     .collect()
 }
 
-/// A row with what is seen in the places of its images.
+/// Returns the row with each image replaced by its description.
 fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
     let mut row = row.clone();
     for cell in row.key.iter_mut().chain(&mut row.context) {
@@ -591,7 +588,7 @@ fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
     row
 }
 
-/// Answers a line of a batch: a status and a body.
+/// Answers a line of a batch; returns a status and a body.
 pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
     let question = Question::read(text(body, 0), text(body, 1)).expect("a prompt of ours");
     let (_, fault) = strike(shared, &question);
@@ -638,7 +635,7 @@ fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
     (latency, fault)
 }
 
-/// The chat completion, with what is wrong with it.
+/// Returns the chat completion, with the fault applied.
 fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> Json {
     let mut content = json!(content(shared, question, fault, body));
     let mut finish = json!("stop");
@@ -693,7 +690,7 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
             "message": { "role": "assistant", "content": content, "refusal": refusal },
         }],
     });
-    // Billed whatever it says of it.
+    // Count the true tokens, whatever usage is reported.
     {
         let mut billed = lock(&shared.usage);
         billed.0 += input;
@@ -717,7 +714,7 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     reply
 }
 
-/// A shape of `usage` with the truth put in.
+/// Returns the `usage` with placeholders replaced by the true numbers.
 fn stated(shape: &Json, input: u64, output: u64) -> Json {
     match shape {
         Json::String(text) => match text.as_str() {
@@ -736,7 +733,7 @@ fn stated(shape: &Json, input: u64, output: u64) -> Json {
     }
 }
 
-/// A value that fits a column and is true of no row.
+/// Returns a value that is valid for the column but wrong for every row.
 fn lie(_: &AskedRow, column: &AskedColumn) -> Json {
     match (&column.values, column.kind.as_str()) {
         (Some(values), _) if column.many => json!([values[values.len() - 1]]),
@@ -748,7 +745,7 @@ fn lie(_: &AskedRow, column: &AskedColumn) -> Json {
     }
 }
 
-/// What the model writes.
+/// Returns the content that the model writes.
 fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> String {
     let seen: Vec<Json> = images(body).into_iter().map(Json::from).collect();
     let truth =
@@ -795,7 +792,7 @@ fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &J
                 row.key.clone_from(&keys[(n + 1) % count]);
             }
             asked.answer(|row, column| {
-                // The value is that of the number, the key a neighbour's.
+                // The value belongs to the row number, the key to the next row.
                 truth(&question.rows[row.number - 1], column)
             })
         }
@@ -845,7 +842,7 @@ fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &J
     }
 }
 
-/// The rows of two answers in one.
+/// Joins the rows of several answers into one.
 fn join(answers: &[String], format: Format) -> String {
     match format {
         Format::Csv => answers.join("\n"),

@@ -1,4 +1,4 @@
-//! How the endpoint streams, well and badly; and models that do not end.
+//! Streamed responses of the endpoint, correct and faulty, and runaway output.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use serde_json::{Value as Json, json};
 
 use super::{Fault, Ramble, Shared, Wrong, lock};
 
-/// Characters of a piece of the answer.
+/// Number of characters per chunk of the answer.
 const PIECE: usize = 24;
 
-/// The cap that a request sets, in tokens.
+/// Returns the request's output cap in tokens.
 pub fn cap(body: &Json) -> u64 {
     let of = |name: &str| body[name].as_u64();
     of("max_tokens").or_else(|| of("max_completion_tokens")).unwrap_or(u64::MAX)
 }
 
-/// A text cut at the request's cap; `None` when it fits.
+/// Returns the text truncated at the request's cap; `None` if it fits.
 pub fn capped(text: &str, body: &Json) -> Option<String> {
     let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
     let cap = cap(body);
@@ -45,7 +45,7 @@ fn chunk(delta: &Json, finish: &Json) -> Json {
     })
 }
 
-/// A completion as a stream of events.
+/// Returns a completion as a stream of events.
 pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -> Response {
     let choice = &completion["choices"][0];
     let mut events =
@@ -115,7 +115,7 @@ pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -
         events.push(b"data: [DONE]\n\n".to_vec());
     }
     let kind = match wrong {
-        // Noise stands before the first event, where only the type tells what it is.
+        // Comments come before the first event, so only the content type identifies the stream.
         Some(Wrong::Noise) => "text/event-stream; charset=utf-8",
         Some(Wrong::NoDone) => "application/json",
         _ => "text/event-stream",
@@ -145,7 +145,7 @@ pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -
     ([("content-type", kind)], body).into_response()
 }
 
-/// A body of so many bytes: it begins like what it should be.
+/// Returns a body of this many bytes that starts like a completion.
 pub fn huge(status: u16, bytes: usize) -> Response {
     const PART: usize = 1 << 20;
     let head: &[u8] = b"{\"choices\":[{\"message\":{\"content\":\"";
@@ -157,10 +157,11 @@ pub fn huge(status: u16, bytes: usize) -> Response {
         .into_response()
 }
 
-/// What a model that rambles writes next, after so many pieces.
+/// Returns the `n`-th chunk of runaway output.
 fn next(how: Ramble, right: &str, n: usize) -> String {
     let half = right.char_indices().nth(right.chars().count() / 2).map_or(0, |(at, _)| at);
-    // Half a line with another below it would be a wrong answer, not a cut one.
+    // End at a line break: half a line followed by another line would be a wrong answer instead of
+    // a truncated one.
     let half = if right.starts_with('{') { half } else { right[..half].rfind('\n').unwrap_or(0) };
     match (how, n) {
         (Ramble::Circle, 0) => right.to_owned(),
@@ -178,7 +179,7 @@ fn next(how: Ramble, right: &str, n: usize) -> String {
     }
 }
 
-/// An answer that does not end; billed as far as it is written.
+/// Returns runaway output. Only the tokens that are written are billed.
 pub fn ramble(
     shared: &Arc<Shared>,
     how: Ramble,
@@ -196,7 +197,7 @@ pub fn ramble(
         let mut content = String::new();
         for n in 0.. {
             content.push_str(&next(how, right, n));
-            // Counted now and then: a tokenizer takes its time.
+            // Count only every 64 chunks, because tokenizing is slow.
             if n % 64 == 0 && tokenizer.count(&content) > cap {
                 break;
             }

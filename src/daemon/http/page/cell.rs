@@ -1,4 +1,4 @@
-//! One cell: where it came from, and a form for a person's word about it.
+//! The page of a cell: its provenance, and a form to override it.
 
 use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
@@ -13,12 +13,12 @@ use super::{ErrorPage, HttpState, ShownPage, back, encoded, form, page, spec_pat
 use crate::database::provenance::Origin;
 use crate::spec::{Column, Expansion};
 
-/// Values of a list that are shown beside the form; all are offered in it.
+/// Number of values of a list to show beside the form; the form offers all of them.
 const LISTED: usize = 12;
 
 type QueryPairs = Vec<(String, String)>;
 
-/// The page of a cell.
+/// Returns the path of a cell's page.
 pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
     let mut path =
         format!("{}/cell?table={}&column={}", spec_path(spec), encoded(table), encoded(column));
@@ -111,19 +111,19 @@ pub(super) async fn set(
         force: one("force").is_some(),
     };
     shop.override_cell(word, set).await?;
-    // The tables follow within a moment.
+    // Give the daemon time to update the tables before the page is reloaded.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     Ok(back(&whole))
 }
 
-/// Table, column and key of a query or a form.
+/// Returns table, column and key of a query or a form.
 fn place(pairs: &QueryPairs) -> (String, String, Vec<String>) {
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let key = pairs.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
     (one("table").unwrap_or_default(), one("column").unwrap_or_default(), key)
 }
 
-/// A value as an overrides file writes it.
+/// Formats a value as in an overrides file.
 fn written(value: &Json) -> String {
     match value {
         Json::Null => String::new(),

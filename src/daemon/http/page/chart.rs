@@ -1,5 +1,5 @@
-//! What was spent: over the hours of today, against its budget, over the last days,
-//! by model and by column. Drawings, and the same in words.
+//! Charts of the spending: over the hours of today against the budget, over the last days, and by
+//! model and column. Each has a text version.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use crate::facts::Hour;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 160.0;
-/// Where a drawing begins, beside its prices, and where it ends, above its dates.
+/// Left and bottom margins of the plot, for the prices and the dates.
 const LEFT: f64 = 96.0;
 const BOTTOM: f64 = 128.0;
-/// Columns that are shown.
+/// Maximum number of columns to show.
 const COLUMNS: usize = 20;
 
-/// A drawing with its axes: USD over a time that goes from 0 to 1.
+/// A plot with its axes: USD over a time from 0 to 1.
 struct Plot {
     top: f64,
 }
 
-/// Where a moment is, of a time from 0 to 1.
+/// Returns the x coordinate of a time from 0 to 1.
 fn x(at: f64) -> f64 {
     LEFT + at * (WIDTH - LEFT)
 }
 
 impl Plot {
-    /// One that holds so many USD.
+    /// Returns a plot with room for this amount in USD.
     fn up_to(usd: f64) -> Self {
         Self { top: usd.max(1e-9) * 1.1 }
     }
@@ -37,7 +37,7 @@ impl Plot {
         BOTTOM - usd / self.top * BOTTOM
     }
 
-    /// The drawing, between its prices and its moments.
+    /// Draws the plot with its price lines and time labels.
     fn drawn(&self, title: &str, moments: &[(f64, String)], content: &Markup) -> Markup {
         let prices = [0.5, 1.0].map(|part| self.top / 1.1 * part);
         html! {
@@ -57,7 +57,7 @@ impl Plot {
     }
 }
 
-/// What was spent up to each hour of the day.
+/// Shows the cumulative spending by hour of the day.
 pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
     let total = usd_of(hours);
     let (requests, tokens) = hours.iter().fold((0, 0), |(r, t), h| (r + h.requests, t + h.tokens));
@@ -92,8 +92,7 @@ pub(super) fn usd_of(hours: &[&Hour]) -> f64 {
     hours.iter().fold(0.0, |sum, hour| sum + hour.usd)
 }
 
-/// What each of these days cost, by their dates, and each model today, the last of
-/// them, and in all.
+/// Shows the spending of each day, and of each model, today and in total. The last day is today.
 pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
     let of =
         |day: &str| -> Vec<&Hour> { hours.iter().filter(|h| h.hour.starts_with(day)).collect() };
@@ -137,7 +136,7 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
     }
 }
 
-/// What each column cost of all that these days cost, `total`.
+/// Shows the spending of each column. `total` is the spending of all days.
 pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
     let shown = &costs[..costs.len().min(COLUMNS)];
     let rest = total - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
@@ -153,7 +152,7 @@ pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
     }
 }
 
-/// A part of what was spent.
+/// A part of the spending.
 struct SpendingShare {
     name: String,
     beside: String,
@@ -169,7 +168,7 @@ impl SpendingShare {
     }
 }
 
-/// Parts of what was spent, each with a bar.
+/// Shows parts of the spending, each with a bar.
 fn shares(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
     let most = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
     html! {

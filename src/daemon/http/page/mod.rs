@@ -1,6 +1,5 @@
-//! The page: everything the daemon says, to look at. Written whole on the
-//! server and readable without JavaScript; the one script keeps figures moving.
-//! All text goes through `maud`, which escapes it: values come from a model.
+//! The web page of the daemon. It is rendered on the server and readable without JavaScript; one
+//! script keeps the figures up to date. `maud` escapes all text, because values come from a model.
 
 mod cell;
 mod chart;
@@ -25,12 +24,12 @@ use super::reply::HttpRefusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
-/// Characters that a line of a message has in the narrowest window.
+/// Number of characters per line in the narrowest window.
 const NARROW: usize = 36;
-/// How long a form may take to come.
+/// Time limit for reading a form.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// Adds the page to the API.
+/// Adds the pages to the API's routes.
 pub(super) fn routes(api: Router<HttpState>) -> Router<HttpState> {
     let asset = |kind: &'static str, text: &'static str| {
         get(move || async move {
@@ -48,7 +47,7 @@ pub(super) fn routes(api: Router<HttpState>) -> Router<HttpState> {
         .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
 }
 
-/// A page.
+/// An HTML page.
 pub(super) struct Page(Markup);
 
 impl IntoResponse for Page {
@@ -57,7 +56,7 @@ impl IntoResponse for Page {
     }
 }
 
-/// A page that says why it is not the one that was asked for.
+/// A page with an error message.
 pub(super) struct ErrorPage(HttpRefusal);
 
 impl From<HttpRefusal> for ErrorPage {
@@ -79,7 +78,7 @@ impl IntoResponse for ErrorPage {
     }
 }
 
-/// There is no such path: a page for who looks at pages, else what the API says.
+/// Handles unknown paths: returns a page to browsers, otherwise the API's error.
 pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let refusal = super::reply::no_route(&uri);
@@ -91,7 +90,7 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
 
 type ShownPage = Result<Page, ErrorPage>;
 
-/// A whole page.
+/// Returns a complete page.
 fn page(title: &str, content: &Markup) -> Page {
     Page(html! {
         (DOCTYPE)
@@ -112,7 +111,7 @@ fn page(title: &str, content: &Markup) -> Page {
     })
 }
 
-/// What went wrong, as on the command line.
+/// Shows a failure, formatted as on the command line.
 fn wrong(failure: &Failure) -> Markup {
     let text = failure.text();
     let lines: Vec<&str> = text.lines().collect();
@@ -125,19 +124,19 @@ fn wrong(failure: &Failure) -> Markup {
     }
 }
 
-/// Whether a line of a message quotes something, or marks a place in it.
+/// Returns true if a line of a message quotes source text or marks a place in it.
 fn is_quoted(line: &str) -> bool {
     line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')
 }
 
-/// Whether a quoted line would wrap in a narrow window, away from its marks. What is
-/// said behind a mark may.
+/// Returns true if a quoted line would wrap in a narrow window, away from its marks. The text after
+/// a mark may wrap.
 fn is_wide(line: &str) -> bool {
     let marked = line.rfind('^').map_or(line.len(), |last| last + 1);
     is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW
 }
 
-/// Where a browser goes after a form.
+/// Redirects the browser after a form.
 fn back(place: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, place.to_owned())]).into_response()
 }
@@ -151,7 +150,7 @@ async fn form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
     }
 }
 
-/// A text as a part of a path or a query.
+/// Percent-encodes a text for a path or a query.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -165,17 +164,17 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// The page of a spec.
+/// Returns the path of a spec's page.
 fn spec_path(name: &str) -> String {
     format!("/specs/{}", encoded(name))
 }
 
-/// How a spec stands, as a badge: a word, never colour alone.
+/// Shows the state of a spec as a word, so that it does not depend on colour.
 fn badge(spec: &SpecStatus) -> Markup {
     html! { span class={ "badge " (spec.word()) } { (spec.word()) } }
 }
 
-/// Runs, the newest first.
+/// Shows runs, newest first.
 fn runs(all: &[&RunStatus]) -> Markup {
     html! {
         @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide { table.runs {
@@ -228,18 +227,18 @@ fn runs(all: &[&RunStatus]) -> Markup {
     }
 }
 
-/// Whether two runs of a spec failed in the same way: that is said once.
+/// Returns true if two runs of a spec failed in the same way; the page shows the failure once.
 fn is_same(one: &RunStatus, other: &RunStatus) -> bool {
     let said = |run: &RunStatus| run.failure.as_ref().map(|failure| failure.text());
     one.spec == other.spec && said(one) == said(other)
 }
 
-/// Dollars.
+/// Formats an amount in USD.
 fn usd(usd: f64) -> String {
     format!("${usd:.4}")
 }
 
-/// A value of a key or a cell as text.
+/// Formats a value of a key or a cell.
 pub(super) fn text(value: &Json) -> String {
     match value {
         Json::Null => "NULL".to_owned(),

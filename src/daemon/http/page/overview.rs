@@ -1,4 +1,4 @@
-//! The first page: all specs, what was spent, the last runs.
+//! The start page: all specs, the spending, and the recent runs.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
     }
 }
 
-/// What was spent, against the budget of a day.
+/// Shows the spending, against the daily budget.
 pub(super) async fn spending(
     shop: &HttpState,
     status: &DaemonStatus,
@@ -97,7 +97,7 @@ pub(super) async fn spending(
     })
 }
 
-/// The dates of the last thirty days, today's the last, in UTC.
+/// Returns the dates of the last thirty days in UTC; the last one is today.
 fn days() -> Vec<String> {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let ago = |days: i64| today.saturating_sub(jiff::Span::new().days(days)).to_string();

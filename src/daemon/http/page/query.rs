@@ -1,4 +1,4 @@
-//! The query box: run it, or see first what it would ask and cost.
+//! The query form: runs a query, or first shows what it would ask and cost.
 
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -15,13 +15,13 @@ use crate::query::{Meta, Sink, json};
 use crate::spec::{Binding, Expansion, SourceRows};
 use crate::sql;
 
-/// Rows that the page shows.
+/// Maximum number of rows to show.
 const ROWS: usize = 500;
 
-/// Bytes that the page shows.
+/// Maximum number of bytes to show.
 const BYTES: u64 = 2 << 20;
 
-/// What the box holds.
+/// Fields of the form.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Box {
@@ -31,7 +31,7 @@ pub(super) struct Box {
     action: String,
 }
 
-/// What came of it.
+/// Result of submitting the form.
 enum Result {
     Nothing,
     Rows(Meta, Head),
@@ -69,7 +69,7 @@ impl Sink for Head {
     }
 }
 
-/// `GET /query`: asks nothing, whatever stands in its box.
+/// `GET /query`: shows the form; never runs the query in it.
 pub(super) async fn show(State(shop): State<HttpState>, Query(asked): Query<Box>) -> Response {
     whole(&shop, &asked, &Result::Nothing)
 }
@@ -88,7 +88,7 @@ pub(super) async fn run(
     let result = match asked.action.as_str() {
         "explain" => explained(&shop, request).await.map(Result::Explained),
         "spend" => run(request).await,
-        // What costs something says so first.
+        // If the query costs something, show the price first.
         _ => match explained(&shop, request.clone()).await {
             Ok(meta) if meta.values_asked > 0 || !meta.unbounded.is_empty() => {
                 Ok(Result::Explained(meta))
@@ -134,8 +134,7 @@ fn whole(shop: &HttpState, asked: &Box, result: &Result) -> Response {
     }
 }
 
-/// What there is to ask about: the tables of a spec with their columns, and a query
-/// to begin with.
+/// Shows the tables of a spec with their columns, and example queries.
 fn schema(spec: &SpecStatus) -> Markup {
     let Some(loaded) = &spec.loaded else { return html! {} };
     let example = |e: &Expansion| {
@@ -165,7 +164,7 @@ fn schema(spec: &SpecStatus) -> Markup {
     }
 }
 
-/// A query that asks a question of the spec about the rows of a table.
+/// Returns an example query that asks one of the spec's questions about the rows of a table.
 fn asking(of: &Expansion) -> Option<String> {
     let table = of.sources.iter().find_map(|source| match &source.rows {
         SourceRows::Table(table) => Some(sql::name(table)),
@@ -207,7 +206,7 @@ fn told(meta: &Meta) -> Markup {
     }
 }
 
-/// Returns the notes of a query's price in brackets; nothing if it costs nothing.
+/// Returns the notes of a query's price in parentheses; nothing if it costs nothing.
 fn price_notes(meta: &Meta) -> String {
     let notes = if meta.cost_usd > 0.0 { meta.price_notes.join("; ") } else { String::new() };
     if notes.is_empty() { notes } else { format!(" ({notes})") }

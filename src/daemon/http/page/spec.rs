@@ -1,4 +1,4 @@
-//! One spec: its columns, what it waits for, its tables and runs.
+//! The page of a spec: its columns, pending approval, tables and runs.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>
     ))
 }
 
-/// A spec, or a page that says there is none.
+/// Returns a spec, or the error page for an unknown one.
 pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
     let status = shop.house.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
@@ -58,7 +58,7 @@ pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, Erro
     })
 }
 
-/// What it waits for, and the go.
+/// Shows the reason for a hold, and the form that approves a run.
 fn go_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {

@@ -1,4 +1,4 @@
-//! The table browser: rows of an expansion, every cell with its state.
+//! The table browser: rows of an expansion, with the state of every cell.
 
 use axum::extract::{Path, Query, State};
 use maud::{Markup, html};
@@ -17,20 +17,20 @@ use crate::failure::Failure;
 use crate::query::guard::Guard;
 use crate::spec::{Column, Expansion, Spec};
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: usize = 50;
-/// Characters of a value that are shown in the table.
+/// Number of characters of a value to show.
 const SHOWN: usize = 120;
 
 #[derive(Deserialize)]
 pub(super) struct AskedPage {
-    /// Which page, from 0.
+    /// Page number, from 0.
     #[serde(default)]
     page: usize,
-    /// What the keys must hold.
+    /// Text that the keys must contain.
     #[serde(default)]
     key: String,
-    /// A state that one of the row's cells must have.
+    /// State that one of the row's cells must have.
     #[serde(default)]
     state: String,
 }
@@ -44,7 +44,7 @@ struct Sheet {
     unpublished: Vec<String>,
     /// Whether the table is published.
     published: bool,
-    /// The key as JSON, and its cells by column.
+    /// Key as JSON, and the row's cells by column.
     rows: Vec<(Vec<Json>, Json)>,
     more: bool,
 }
@@ -163,7 +163,7 @@ fn read(
     let mut rows = rows().map_err(|e| database.error(&e))?;
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
-    // As the spec has them; what it has no more stands behind.
+    // Order of the spec; columns that the spec no longer has come last.
     let own = is_own(expansion);
     let in_table = |t: &String| own || t.eq_ignore_ascii_case(table);
     let shown = expansion.columns.iter().filter(|(_, t)| in_table(t));
@@ -209,7 +209,7 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
 
 fn short(value: &Json) -> String {
     let whole = match text(value) {
-        // Something to click on.
+        // An empty text would give nothing to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => whole,
     };

@@ -1,5 +1,5 @@
-//! How much texts are like a question: by embeddings where the spec names a
-//! model for them and its endpoint answers, else by their words.
+//! Similarity of texts to a question: by embeddings if the spec names a model for them and its
+//! endpoint works, otherwise by words.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -23,26 +23,26 @@ use hqdl_spec::PriceTable;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Spent;
 
-/// Texts that share a request.
+/// Maximum number of texts per request.
 const TEXTS: usize = 96;
-/// Tokens that do.
+/// Maximum number of tokens per request.
 const TOKENS: u64 = 40_000;
-/// How often a request is sent.
+/// Maximum number of attempts per request.
 const TRIES: u32 = 2;
 
-/// What tells which texts are alike, in one run.
+/// Source of similarities during one run.
 #[derive(Default)]
 pub(in crate::query) struct Likeness {
     open: Option<(Arc<EmbeddingsEndpoint>, Vectors)>,
-    /// Nothing is asked of it any more: why.
+    /// Reason why embeddings are no longer used.
     broken: Option<String>,
 }
 
-/// Why there are no embeddings.
+/// Reason why there are no embeddings.
 enum NoEmbeddings {
-    /// Words do instead.
+    /// Compare by words instead.
     Instead(String),
-    /// The query ends.
+    /// The query fails.
     Ends(QueryError),
 }
 
@@ -52,18 +52,19 @@ impl From<rusqlite::Error> for NoEmbeddings {
     }
 }
 
-/// How much each passage is like a question, by its words alone.
+/// Returns the similarity of each passage to a question, by words alone.
 pub(in crate::query) fn by_words(question: &str, passages: &[&str]) -> Vec<f64> {
-    // Without an order, one is as good as another.
+    // If the comparison fails, all passages count as equally similar.
     let words = Words::of(passages.iter().copied()).and_then(|w| w.likeness(question));
     words.unwrap_or_else(|_| vec![0.0; passages.len()])
 }
 
 impl Asker<'_> {
-    /// How much each passage is like a question.
+    /// Returns the similarity of each passage to a question.
     ///
     /// # Errors
-    /// [`QueryError`] at what stops the run; an endpoint that fails does not.
+    /// [`QueryError`] for errors that stop the run. If the endpoint fails, the passages are
+    /// compared by words.
     pub(in crate::query) fn likeness(
         &self,
         question: &str,
@@ -83,7 +84,7 @@ impl Asker<'_> {
         }
     }
 
-    /// Why texts were compared by their words although the spec names a model.
+    /// Returns a note if texts were compared by words although the spec names a model.
     pub(in crate::query) fn without_embeddings(&self) -> Option<String> {
         let likeness = self.likeness.lock().unwrap_or_else(PoisonError::into_inner);
         likeness.broken.as_ref().map(|why| {
@@ -134,7 +135,7 @@ impl Asker<'_> {
             .collect()
     }
 
-    /// Asks for the embeddings that are lacking, and keeps them.
+    /// Requests the missing embeddings and stores them.
     fn embed(
         &self,
         model: &Arc<EmbeddingsEndpoint>,
@@ -147,7 +148,7 @@ impl Asker<'_> {
         let tokenizer = Tokenizer::of(model.name());
         let mut batches = cut(lacking, tokenizer).into_iter();
         let most = (self.request.spec.limits.concurrency as usize).max(1);
-        // Closed by a report that cannot be true.
+        // An implausible usage report closes the slots.
         let slots = Arc::new(Slots::new(most, false));
         let failed = |e: hqdl_facts::FactsError| NoEmbeddings::Ends(e.into());
         let number = self.request.facts.history().model(model.name()).map_err(failed)?;
@@ -174,7 +175,7 @@ impl Asker<'_> {
                 let (reply, note) = match sent.reply {
                     Ok(answered) => answered,
                     Err(RequestError::Facts(error)) => return Err(failed(error)),
-                    // The reply that closed the slots says why.
+                    // The reply that closed the slots reports the reason.
                     Err(RequestError::Unsent) => continue,
                     Err(error @ RequestError::Model(_)) => {
                         return Err(NoEmbeddings::Instead(error.to_string()));
@@ -200,7 +201,7 @@ impl Asker<'_> {
                 })?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
                 if let Some(other) = found.iter().find(|v| v.len() != width) {
-                    // Another model by the same name: what it said before means nothing now.
+                    // The name now refers to another model, so the stored vectors are useless.
                     vectors.forget(model.name())?;
                     return Err(NoEmbeddings::Instead(format!(
                         "`{}` returned vectors of {width} numbers before, and of {} now",
@@ -218,7 +219,7 @@ impl Asker<'_> {
         })
     }
 
-    /// Commits the record of a request for embeddings with what it cost.
+    /// Commits the record of an embeddings request with its cost.
     async fn keep_cost(
         &self,
         completion: Completion,
@@ -239,10 +240,10 @@ impl Asker<'_> {
     }
 }
 
-/// Texts, and tokens of each batch.
+/// Texts of a batch with their digests.
 pub(in crate::query) type Texts = Vec<(Digest, String)>;
 
-/// Texts in batches, each with its tokens.
+/// Splits texts into batches. Returns the texts and the token count of each batch.
 pub(in crate::query) fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
     let mut batches: Vec<(Texts, u64)> = Vec::new();
     for (digest, text) in lacking {
@@ -258,7 +259,7 @@ pub(in crate::query) fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) ->
     batches
 }
 
-/// One batch on its way.
+/// A request for one batch of embeddings.
 struct Sending {
     model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
@@ -266,7 +267,7 @@ struct Sending {
     slots: Arc<Slots>,
 }
 
-/// What came of it.
+/// Result of the request.
 struct Sent {
     batch: Texts,
     worst: Spent,
@@ -306,7 +307,7 @@ impl Sending {
         let mut reply = errand.once().await;
         for _ in 1..TRIES {
             let Err(RequestError::Model(ModelError::Passing { wait, .. })) = &reply else { break };
-            // Who asks for a long pause is as good as gone: words do, too.
+            // If the endpoint demands a long pause, compare by words instead.
             let Some(pause) = wait.filter(|w| w.as_secs() < 10) else { break };
             tokio::time::sleep(pause).await;
             reply = errand.once().await;

@@ -1,5 +1,4 @@
-//! Asking for what a pass demanded: the same generation as of a materialized
-//! spec, over just these cells.
+//! Sends the demands of a pass to the model, with the same code that materializes a spec.
 
 pub(in crate::query) mod likeness;
 
@@ -20,27 +19,26 @@ use hqdl_model::generate::{self, Context, Events, ModelRun};
 use hqdl_model::plan::RowBatch;
 use hqdl_values::usage::Usage;
 
-/// Answers that are read at once.
+/// Number of answers that are read at once.
 const TOGETHER: usize = 1000;
 
-/// Who asks for a query, and for the queries within it: one run with one budget,
-/// begun when something must be asked.
+/// The run of a query and its nested queries, with one budget. It starts with the first request.
 pub struct Asking<'a> {
     request: Request<'a>,
     begun: OnceCell<Asker<'a>>,
 }
 
 impl<'a> Asking<'a> {
-    /// Nobody yet.
+    /// Returns a run that has not started.
     #[must_use]
     pub fn of(request: &Request<'a>) -> Self {
         Self { request: request.clone(), begun: OnceCell::new() }
     }
 
-    /// Who asks, from now on.
+    /// Returns the run and starts it if necessary.
     ///
     /// # Errors
-    /// [`QueryError`] without a model, or when the journal fails.
+    /// [`QueryError`] without a model, or if the journal fails.
     pub fn asker(&self) -> Result<&Asker<'a>, QueryError> {
         if let Some(asker) = self.begun.get() {
             return Ok(asker);
@@ -49,22 +47,22 @@ impl<'a> Asking<'a> {
         Ok(self.begun.get_or_init(|| asker))
     }
 
-    /// What a user should know of how it was asked.
+    /// Returns a note for the user on how texts were compared.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         self.begun.get().and_then(Asker::without_embeddings)
     }
 
-    /// Ends the run, when it was begun.
+    /// Ends the run if it was started.
     ///
     /// # Errors
-    /// [`QueryError`] when the journal cannot say so.
+    /// [`QueryError`] if the journal fails.
     pub fn end(self, complete: bool) -> Result<Usage, QueryError> {
         self.begun.into_inner().map_or(Ok(Usage::default()), |asker| asker.end(complete))
     }
 }
 
-/// One run of asking, over all passes of a query.
+/// A started run, used by all passes of a query.
 pub struct Asker<'a> {
     pub(in crate::query) request: Request<'a>,
     pub(in crate::query) runtime: tokio::runtime::Runtime,
@@ -73,10 +71,10 @@ pub struct Asker<'a> {
 }
 
 impl<'a> Asker<'a> {
-    /// Begins a run.
+    /// Starts a run.
     ///
     /// # Errors
-    /// [`QueryError`] without a model, or when the journal fails.
+    /// [`QueryError`] without a model, or if the journal fails.
     fn begin(request: Request<'a>) -> Result<Self, QueryError> {
         let model = request.model.clone().ok_or(QueryError::NoModel)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -85,7 +83,7 @@ impl<'a> Asker<'a> {
             .build()
             .map_err(QueryError::Runtime)?;
         let history = request.facts.history();
-        // The same query, killed and run again, goes on with its budget.
+        // The name depends only on the query, so that a killed query resumes with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
         let (id, _) = history.begin_or_go_on(request.command, &name)?;
         let (events, interrupt) = (Events::of(&request.listener), request.interrupt.clone());
@@ -93,16 +91,16 @@ impl<'a> Asker<'a> {
         Ok(Self { request, runtime, run: Arc::new(run), likeness: Mutex::default() })
     }
 
-    /// What was used so far.
+    /// Returns the usage so far.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.run.events.usage()
     }
 
-    /// Asks for some cells, and reads what was answered.
+    /// Asks for the demanded cells and reads their answers.
     ///
     /// # Errors
-    /// [`QueryError`] at what stops the run; what was answered is kept.
+    /// [`QueryError`] for errors that stop the run; answers received before are kept.
     pub fn ask(
         &self,
         targets: &mut [Target],
@@ -141,7 +139,7 @@ impl<'a> Asker<'a> {
         Ok(())
     }
 
-    /// Asks about batches of one expansion.
+    /// Sends the row batches of one expansion.
     ///
     /// # Errors
     /// [`QueryError::Stopped`].
@@ -171,7 +169,7 @@ impl<'a> Asker<'a> {
     /// Ends the run.
     ///
     /// # Errors
-    /// [`QueryError`] when the journal cannot say so.
+    /// [`QueryError`] if the journal fails.
     fn end(self, complete: bool) -> Result<Usage, QueryError> {
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
         self.request.facts.history().end(self.run.id, outcome)?;

@@ -1,5 +1,5 @@
-//! Calls whose question a column of the spec answers: which column, and by which
-//! columns of the query its key is found.
+//! Binds calls to columns of the spec that answer their questions, and finds the columns of the
+//! query that make up the key.
 
 use crate::query::asks::{Asks, ValueForm};
 use crate::query::binder::{Binder, Word};
@@ -18,7 +18,7 @@ use hqdl_sql::blendsql::usage::CallUsage;
 use hqdl_values::value::Value;
 
 impl Calls {
-    /// A question that a column of the spec answers.
+    /// Sets the target of a call to the column of the spec that answers it.
     pub(in crate::query) fn bind(
         &mut self,
         n: usize,
@@ -73,7 +73,7 @@ impl Calls {
                     " AS hq_list))".clone_into(&mut site.after);
                 }
                 None => {
-                    // Other columns that the binding names are asked for, too.
+                    // Demand the other columns that the binding reads, too.
                     let mut others = String::new();
                     for (at, other) in expansion.columns.iter().enumerate() {
                         if at == bound.column || !mentions(binding, &other.name) {
@@ -130,29 +130,29 @@ impl Calls {
     }
 }
 
-/// A question that a column answers, and how.
+/// Column that answers a question, with its binding and key.
 pub(in crate::query) struct Bound {
     pub(in crate::query) expansion: usize,
     column: usize,
     binding: Binding,
     slot: Slot,
     keys: BoundKey,
-    /// What its value is brought into.
+    /// Conversion of the value.
     form: fits::Given,
     why: String,
-    /// Not the spec says so.
+    /// The model found the binding, not the spec.
     by_model: bool,
 }
 
-/// Reads what a call chooses from, when that must be known.
+/// Reads the options of a call when they are needed.
 pub(in crate::query) type OptionsReader<'o> =
     &'o dyn Fn(&mut dyn Choosing) -> Result<Option<Vec<Value>>, QueryError>;
 
-/// The column of the spec that a call's question is bound to; the inner `Err`
-/// says why the nearest is not taken.
+/// Returns the column of the spec that a call's question is bound to. The inner `Err` is the reason
+/// why the nearest column does not answer it.
 ///
 /// # Errors
-/// [`QueryError`] when what is stored cannot be read.
+/// [`QueryError`] if stored values cannot be read.
 pub(in crate::query) fn bound(
     spec: &Spec,
     call: &Call,
@@ -219,11 +219,11 @@ pub(in crate::query) fn bound(
     Ok(near.map_or(Ok(None), Err))
 }
 
-/// The column that the model says answers a call's question; else why none
-/// does, when it was put before the model.
+/// Asks the model which column answers a call's question. The inner `Err` is the reason why none
+/// does, if the model was asked.
 ///
 /// # Errors
-/// [`QueryError`] when the model cannot be asked.
+/// [`QueryError`] if the model cannot be asked.
 pub(in crate::query) fn learned(
     spec: &Spec,
     call: &Call,
@@ -234,7 +234,7 @@ pub(in crate::query) fn learned(
 ) -> Result<Result<Bound, Option<String>>, QueryError> {
     let mut reason = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
-        // What is no key of it is no concern of the model.
+        // Skip expansions whose key the call cannot provide.
         let Ok(keys) = keys(expansion, usage, choosing) else { continue };
         match binder.bind(expansion, &call.question)? {
             Word::Bound { column, binding, truth, date } => {
@@ -268,7 +268,7 @@ pub(in crate::query) fn learned(
     Ok(Err(reason))
 }
 
-/// What stands before the list that a column of lists has: a binding over its values.
+/// Returns the SQL before the list of a list column: a binding over the list's values.
 fn of_list(binding: &str, filled: String, column: &str) -> String {
     let rest = binding.trim();
     let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))

@@ -1,6 +1,5 @@
-//! From calls to what they ask for: the column of the spec that answers, or an
-//! ad-hoc expansion, with the type, the options and the key that the query
-//! gives it.
+//! Maps each call to its target: the column of the spec that answers it, or a column of an ad-hoc
+//! expansion with the type, options and key that the query specifies.
 
 pub(in crate::query) mod binding;
 pub(in crate::query) mod views;
@@ -35,58 +34,56 @@ use hqdl_values::cell::State;
 use hqdl_values::key::{Fingerprint, ListHash};
 use hqdl_values::value::Value;
 
-/// What a query's calls ask for.
+/// Targets of a query's calls.
 #[derive(Default)]
 pub struct Calls {
-    /// How each is written, by number.
+    /// Call sites, by call number.
     pub sites: Vec<CallSite>,
-    /// What each asks for; more follow for the columns of bound questions.
+    /// Targets, by call number. Targets of further columns that bindings read follow at the end.
     pub asks: Vec<Asks>,
-    /// Bound calls that a published table may answer, by number.
+    /// Bound calls that a published table may answer, by call number.
     pub(in crate::query) stored: HashMap<usize, Stored>,
-    /// The expansions.
+    /// Expansions that the query uses.
     pub expansions: Vec<AdHoc>,
-    /// The joins, by number: what makes two values partners.
+    /// Joins of the query.
     pub joins: Vec<Join>,
-    /// The questions that are asked live of values: expansion, column, and where
-    /// the values come from.
+    /// Origins of the values that ad-hoc questions are asked about.
     pub births: Vec<Birth>,
-    /// Which way each call took.
+    /// Routes, by call number.
     pub routes: Vec<Route>,
-    /// Which of the spec's models each call names; `None` is that of `[model]`.
+    /// Name of the model of each call in the spec; `None` for that of `[model]`.
     pub(in crate::query) models: Vec<Option<String>>,
-    /// The columns of expansions that the query gave birth to.
+    /// Positions of the columns of ad-hoc expansions.
     columns_at: HashMap<(usize, CallColumn), usize>,
-    /// The expansions of questions about rows, by their models and the names of
-    /// their contexts.
+    /// Expansions of questions about rows, by model, context names and column.
     questions_at: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
     /// What the values of columns are.
     pub(in crate::query) kinds: Kinds,
 }
 
-/// What a column asks: its meaning, and its list of values.
+/// Identity of a column: its fingerprint and the hash of its value list.
 type CallColumn = (Fingerprint, Option<ListHash>);
 
 fn asked(column: &Column) -> CallColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
-/// A question that is asked live of values.
+/// Origin of the values that an ad-hoc question is asked about.
 #[derive(Debug, Clone)]
 pub struct Birth {
-    /// Its expansion.
+    /// Position of the expansion.
     pub target: usize,
-    /// Its column.
+    /// Position of the column.
     pub column: usize,
-    /// Where the values come from.
+    /// Table and column that the values come from.
     pub origin: QuestionOrigin,
 }
 
-/// An expansion in the making.
+/// An expansion that the query uses.
 pub struct AdHoc {
     /// The kinds of the values that it asks about.
     pub kinds: Vec<String>,
-    /// Its number in the spec; `None` when the query gave birth to it.
+    /// Position in the spec; `None` if the query created it.
     pub in_spec: Option<usize>,
     /// The expansion.
     pub expansion: Expansion,
@@ -95,34 +92,34 @@ pub struct AdHoc {
 /// A join of two sides by the model.
 #[derive(Debug, Clone)]
 pub struct Join {
-    /// What makes two values partners.
+    /// The condition that two values must meet to be partners.
     pub criterion: String,
-    /// The key column's name.
+    /// Name of the left key column.
     pub left: String,
-    /// Its call.
+    /// Number of the call.
     pub call: usize,
-    /// How many values are put before the model, those most alike, where the query
-    /// says so.
+    /// Maximum number of right values shown to the model, those most similar to the left value
+    /// (`narrow=N`).
     pub narrow: Option<usize>,
-    /// Which of the spec's models is asked; `None` is that of `[model]`.
+    /// Name of the model in the spec; `None` for that of `[model]`.
     pub model: Option<String>,
 }
 
-/// What is known of each call from where it is in the query.
+/// Usages of the calls, derived from their places in the query.
 pub(in crate::query) struct Usages<'u> {
-    /// As the query reads its tables and views.
+    /// Usages over the tables and views that the query reads.
     pub plain: &'u HashMap<usize, CallUsage>,
-    /// The same through views, if the query reads one.
+    /// Usages over the tables behind the views, if the query reads a view.
     pub through: Option<&'u HashMap<usize, CallUsage>>,
     /// What the values of columns are.
     pub kinds: Kinds,
 }
 
 impl Calls {
-    /// Decides what each call asks for.
+    /// Determines the target of each call.
     ///
     /// # Errors
-    /// [`QueryError`] when options cannot be read, or a call makes no sense.
+    /// [`QueryError`] if options cannot be read, or a call is invalid.
     pub fn decide(
         sql: &str,
         parsed: &Parsed,
@@ -159,7 +156,8 @@ impl Calls {
                         options(sql, parsed, call, usage, choosing, false)
                     };
                     let mut found = bound(spec, call, usage, choosing, &chosen)?;
-                    // A view's own columns come first: it may be the source of an expansion.
+                    // Columns of the view itself come first, since a view may be the source of an
+                    // expansion.
                     let through = through.as_ref().and_then(|through| through.get(&n));
                     if let (Some(through), false) = (through, matches!(found, Ok(Some(_))))
                         && let Ok(Some(bound)) = bound(spec, call, through, choosing, &chosen)?
@@ -231,7 +229,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Why a column cannot answer a call that names a model.
+    /// Returns the reason if a column cannot answer a call because they name different models.
     fn another_model(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
         let said = call.model.as_ref().map(|(name, _)| name)?;
         (self.models[n] != expansion.model)
@@ -265,7 +263,7 @@ impl Calls {
         self.routes.push(Route { call: text, route: RouteKind::AdHoc, expansion, column, why });
     }
 
-    /// A question about each value, asked live.
+    /// Sets the target of a question about each value to an ad-hoc column.
     fn map(
         &mut self,
         n: usize,
@@ -279,7 +277,8 @@ impl Calls {
         let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
         consistent(call, kind, values.as_deref(), parsed)?;
-        // A question about a value is the same question wherever the value stands.
+        // The names do not depend on the query, so that the same question about a value has one
+        // identity.
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| match n {
                 1 if call.image => IMAGE.to_owned(),
@@ -289,7 +288,7 @@ impl Calls {
             .collect();
         let question = filled(&call.question, &names) + &said_quantity(call);
         let mut column = column(&question, kind, values, is_list(call), &names);
-        // What the answer is compared with shows what it should look like.
+        // A text that the answer is compared with serves as an example of its format.
         column.example = usage.compared.iter().find_map(|c| match c {
             ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
@@ -312,12 +311,12 @@ impl Calls {
         let form =
             ValueForm { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Cell { target, column: at, form };
-        // Only values identify; a query as an argument is one value of it.
+        // A query in an argument counts as one value of the key.
         self.place(n, call, usage);
         Ok(())
     }
 
-    /// A question about the rows of queries.
+    /// Sets the target of a question about the rows of queries.
     fn qa(
         &mut self,
         n: usize,
@@ -338,7 +337,7 @@ impl Calls {
         let mut column = column(&question, kind, values, is_list(call), &key);
         column.pattern.clone_from(&call.regex);
         let untold = is_untold(call, usage, &column) || is_ordered_number(call, usage, &column);
-        // A question about rows is alone in its expansion: rows differ.
+        // Each question about rows has an expansion of its own, because the rows differ.
         let asks = (self.models[n].clone(), contexts.clone(), asked(&column));
         let target = match self.questions_at.get(&asks) {
             Some(target) => *target,
@@ -353,7 +352,7 @@ impl Calls {
         let form =
             ValueForm { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Rows { target, form };
-        // `t.c` of a table that the query does not read stands for its values.
+        // `t.c` of a table that the query does not read means all values of that column.
         let named: Option<Vec<String>> = usage
             .keys
             .iter()
@@ -367,7 +366,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Where lists go: into a set after IN, or a row of VALUES.
+    /// Wraps the call so that a list becomes a set after IN or a row of VALUES.
     pub(in crate::query) fn place(&mut self, n: usize, call: &Call, usage: &CallUsage) {
         let site = &mut self.sites[n];
         if call.row {
@@ -412,8 +411,8 @@ impl Calls {
         self.expansions.len() - 1
     }
 
-    /// The expansion with this key that is asked of a model, made when
-    /// there is none.
+    /// Returns the position of the ad-hoc expansion with this model, name, key and context, and
+    /// creates it if necessary.
     pub(in crate::query) fn target(
         &mut self,
         model: Option<String>,
@@ -443,12 +442,12 @@ impl Calls {
         self.expansions.len() - 1
     }
 
-    /// The column of an ad-hoc expansion that asks this, made when there is none.
+    /// Returns the position of the ad-hoc column with this question, and creates it if necessary.
     pub(in crate::query) fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.columns_at.entry((target, asked(&column))) {
             Entry::Occupied(known) => {
-                // Calls that want other patterns share the answer, which is read for each.
+                // Calls with different patterns share the answer; each call checks its own pattern.
                 let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
                 same.into_iter().for_each(|column| column.pattern = None);
                 let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);
@@ -465,10 +464,10 @@ impl Calls {
         }
     }
 
-    /// The expansions as the facts know them.
+    /// Returns the expansions with their identities in the fact store.
     ///
     /// # Errors
-    /// [`QueryError`] when the journal fails.
+    /// [`QueryError`] if the journal fails.
     pub fn targets(&mut self, request: &Request<'_>) -> Result<Vec<Target>, QueryError> {
         let spec = request.spec;
         let of_spec = spec.expansions.iter().map(|e| e.rows_per_request).max();
@@ -501,22 +500,22 @@ impl Calls {
     }
 }
 
-/// What a key column that is an image is called.
+/// Name of a key column that is an image.
 const IMAGE: &str = "image";
 
-/// Why a column cannot answer a call that shows an image.
+/// Returns the reason if a column cannot answer a call because it does not see the call's image.
 fn unseen(call: &Call, expansion: &Expansion) -> Option<String> {
     let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
     (call.image && !seen).then(|| "its column is about the value, not the image".to_owned())
 }
 
-/// The model of the spec that a call names; `None` is that of `[model]`.
+/// Returns the name in the spec of the model that a call names; `None` for that of `[model]`.
 fn of_spec(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.model_named(name).flatten().map(str::to_owned)
 }
 
-/// Makes sure that some answer can be what a call says: one of its options, of its type.
+/// Checks that at least one option of a call can be read as its return type.
 fn consistent(
     call: &Call,
     kind: Type,
@@ -524,7 +523,7 @@ fn consistent(
     parsed: &Parsed,
 ) -> Result<(), QueryError> {
     let Some(values) = values.filter(|_| call.options.is_some()) else { return Ok(()) };
-    // Where another call may give them, that it has no answer is no error of the query.
+    // If another call may return the options, an empty list is not an error of the query.
     let written = matches!(call.options, Some(Choices::List(_))) || parsed.calls.len() == 1;
     if values.is_empty() && written {
         return Err(QueryError::sql(
@@ -536,7 +535,7 @@ fn consistent(
     }
     let checker = Checker::new(&column("", kind, None, false, &[]));
     let reads = |value: &Value| value.text().is_some_and(|t| checker.text(&t).state == State::Ok);
-    // One among them may be a sign for no value (`-`), or a slip of the data.
+    // A single option that does not parse may be a placeholder (`-`) or a mistake in the data.
     let vain = kind != Type::Text && !values.iter().any(reads);
     match values.iter().find(|value| **value != Value::Null) {
         Some(value) if vain && call.return_type.is_some() => Err(QueryError::sql(
@@ -549,7 +548,7 @@ fn consistent(
     }
 }
 
-/// Refuses a question about rows that would see one arbitrary row of each group.
+/// Rejects a question about rows that would see one arbitrary row of each group.
 fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
     let Some(column) = usage.varies.as_ref().filter(|_| call.ingredient.needs_all_rows()) else {
         return Ok(());
@@ -566,7 +565,7 @@ fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
     ))
 }
 
-/// A table that a context names without reading it.
+/// Returns the table and column of a context that the query does not read.
 fn foreign(key: &hqdl_sql::blendsql::usage::Key, usage: &CallUsage) -> Option<(String, String)> {
     if key.origin.is_some() {
         return None;

@@ -1,7 +1,6 @@
-//! Which calls the published tables answer: those bound to a column whose table
-//! stands here, was made from this spec, these facts and these overrides, and
-//! shows no value that has changed since. Whatever cannot be told to be so is
-//! left to the function, which reads the facts themselves.
+//! Calls that published tables can answer. Each call must be bound to a column whose table exists,
+//! was built from this spec, these facts and these overrides, and contains no value that has
+//! changed since. In any other case the SQL function answers, which reads the facts themselves.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,27 +14,28 @@ use hqdl_spec::Catalog;
 use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::rules::stored_columns::View;
 
-/// A bound call, as far as a published table could answer it.
+/// A bound call that a published table could answer.
 #[derive(Debug, Clone)]
 pub(in crate::query) struct Stored {
-    /// The expansion, by its number in the spec.
+    /// Position of the expansion in the spec.
     pub expansion: usize,
-    /// The value, as SQL over columns of the expansion.
+    /// SQL expression of the value over columns of the expansion.
     pub value: String,
-    /// These columns, by their numbers.
+    /// Positions of the columns that `value` reads.
     pub reads: Vec<usize>,
-    /// The source that the key comes from.
+    /// Source table of the key.
     pub source: String,
-    /// The key, where the call stands, with the tables of its columns.
+    /// Key columns at the call, qualified with their tables.
     pub keys: Vec<String>,
-    /// The table of the query that has all of the key.
+    /// Table of the query that has the whole key.
     pub of: Option<String>,
 }
 
-/// How each call is read from a published table; `None` when any cannot be.
+/// Returns how to read each call from a published table; `None` if any call cannot be read from
+/// one.
 ///
 /// # Errors
-/// [`QueryError`] when the journal fails.
+/// [`QueryError`] if the journal fails.
 pub(in crate::query) fn views(
     calls: &Calls,
     targets: &[Target],
@@ -52,7 +52,7 @@ pub(in crate::query) fn views(
         let expansion = &request.spec.expansions[stored.expansion];
         let standing = known.entry(stored.expansion).or_insert_with(|| {
             let standing = guard.database().standing(request.spec, &expansion.name)?;
-            // How far the facts have come is asked of each column below.
+            // Position 0, because changes are checked for each column below.
             let place = (request.facts.history().id().ok()?, 0);
             let model = request.choice(expansion).name;
             let now =
@@ -80,7 +80,7 @@ pub(in crate::query) fn views(
             keys: if server { typed(stored, request, guard) } else { stored.keys.clone() },
             of: stored.of.clone(),
             value: match stored.value.strip_suffix(" AS REAL)").filter(|_| server) {
-                // Half as wide on a server.
+                // On a server, REAL has half the width.
                 Some(value) => format!("{value} AS DOUBLE PRECISION)"),
                 None => stored.value.clone(),
             },
@@ -91,7 +91,8 @@ pub(in crate::query) fn views(
     Ok(Some(views))
 }
 
-/// The key in the types of the published table, which a server compares with no others.
+/// Returns the key cast to the column types of the published table, since a server does not compare
+/// different types.
 fn typed(stored: &Stored, request: &Request<'_>, guard: &Guard) -> Vec<String> {
     let expansion = &request.spec.expansions[stored.expansion];
     let columns = guard.database().columns(&expansion.name).unwrap_or_default();
@@ -104,8 +105,8 @@ fn typed(stored: &Stored, request: &Request<'_>, guard: &Guard) -> Vec<String> {
     .collect()
 }
 
-/// Whether the key's columns compare with those of the table as they are, so
-/// that at most one row has the key.
+/// Returns whether the key's columns have the affinities of the published table, so that at most
+/// one row has the key.
 fn joins(stored: &Stored, request: &Request<'_>, guard: &Guard) -> bool {
     let expansion = &request.spec.expansions[stored.expansion];
     let types = |table: &str| guard.database().columns(table).unwrap_or_default();

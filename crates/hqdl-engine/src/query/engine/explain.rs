@@ -1,5 +1,5 @@
-//! How a query would be run: its routes, its SQL, and the most that it asks over
-//! all its passes, with the price of that. Asks nothing.
+//! Explains a query: its routes, its SQL, and an upper bound of its requests and their price over
+//! all passes. Sends no request.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -20,10 +20,10 @@ use hqdl_sql::blendsql::rewrite::Rewritten;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 
-/// Tells how a query would be run, and the most that it asks; asks nothing.
+/// Returns how a query would run, with an upper bound of its requests. Sends none.
 ///
 /// # Errors
-/// [`QueryError`] when it could not be run.
+/// [`QueryError`] if the query could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare(request, None)?;
@@ -38,7 +38,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.sql.clone_from(&rewritten.sql);
     engine.is_valid(&rewritten)?;
     let pass = Instant::now();
-    // What is looked at last is what the estimate knows the documents of.
+    // Compare the documents first: the estimate uses the documents of the most recent run.
     let compared = engine.compared(&rewritten)?;
     let asked = engine.most(&rewritten)?;
     let (values, usage) = engine.estimate(&asked.demands, asked.together, compared)?;
@@ -57,7 +57,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     Ok(meta)
 }
 
-/// The most that a query asks.
+/// Upper bound of the demands of a query.
 struct MostAsked {
     demands: Vec<Demand>,
     unbounded: Vec<Unbounded>,
@@ -65,7 +65,7 @@ struct MostAsked {
 }
 
 impl Engine<'_, '_> {
-    /// The most that the passes of a query ask.
+    /// Returns an upper bound of the demands over all passes.
     fn most(&mut self, rewritten: &Rewritten) -> Result<MostAsked, QueryError> {
         let (text, sites) = (&self.spelled.text, &self.calls.sites);
         let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
@@ -79,7 +79,7 @@ impl Engine<'_, '_> {
             .collect();
         for probe in &most.probes {
             match self.probe(&probe.sql) {
-                // A context that is too long is the query's error, and has a place.
+                // A context that is too long is an error of the query and has a span.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
                     let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
@@ -94,8 +94,9 @@ impl Engine<'_, '_> {
         Ok(MostAsked { demands, unbounded, together })
     }
 
-    /// What is asked of the first rows, where no call decides which these are, they are
-    /// not drawn by lot, and each has noted all that it asks.
+    /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Otherwise returns
+    /// `None`: a call decides which rows are first, the query is random, or not all demands were
+    /// recorded.
     fn of_first_rows(
         &mut self,
         rewritten: &Rewritten,
@@ -124,7 +125,7 @@ impl Engine<'_, '_> {
         }))
     }
 
-    /// Documents that are compared with what is asked of them before any is asked.
+    /// Returns the documents that are compared with their questions before the first request.
     fn compared(&mut self, rewritten: &Rewritten) -> Result<Compared, QueryError> {
         let mut compared = Compared::default();
         let (Some(rule), Some(_)) = (&rewritten.first, &self.request.spec.embeddings) else {
@@ -136,7 +137,7 @@ impl Engine<'_, '_> {
         self.survey(rewritten);
         let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
-            // More than are put in an order.
+            // There are too many candidates to order.
             Err(QueryError::Sql(_)) if lock(&self.live).pass.full => {}
             ended => ended?,
         }
@@ -146,7 +147,7 @@ impl Engine<'_, '_> {
         Ok(compared)
     }
 
-    /// All that is reached is noted from now on.
+    /// Starts a pass that records every demand it reaches.
     fn survey(&self, rewritten: &Rewritten) {
         let mut live = lock(&self.live);
         live.takes(rewritten);

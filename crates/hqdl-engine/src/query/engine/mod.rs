@@ -1,6 +1,6 @@
-//! The passes of a query with calls: run, see what is demanded, ask, run again,
-//! until a pass has nothing pending. Its rows are the answer: the last pass is
-//! `SQLite`'s own, over values that are all there.
+//! Runs a query with calls in passes: run the SQL, collect the demands, send them to the model, and
+//! run again until nothing is pending. The rows of the last pass are the result, since all its
+//! values are known.
 
 pub(in crate::query) mod nested;
 pub(in crate::query) mod explain;
@@ -53,7 +53,7 @@ impl From<SqlError> for QueryError {
 /// Runs a query with calls.
 ///
 /// # Errors
-/// [`QueryError`]; what was answered until then is kept.
+/// [`QueryError`]; answers received before the error are kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let asking = Asking::of(request);
@@ -64,7 +64,8 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
     Ok(meta)
 }
 
-/// Runs a query in the run of another; what the run used is not told.
+/// Runs a nested query within the run of the outer query. The usage of the run is not added to its
+/// meta, since the outer query reports it.
 pub(in crate::query) fn within(
     request: &Request<'_>,
     asking: Option<&Asking<'_>>,
@@ -76,10 +77,10 @@ pub(in crate::query) fn within(
     Ok(engine.meta(Usage::default(), began))
 }
 
-/// A query on its way.
+/// State of a query that is being run or explained.
 pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) request: &'r Request<'r>,
-    /// Who asks; nobody, where nothing may be asked.
+    /// The run that sends requests; `None` if the query is only explained.
     pub(in crate::query) asking: Option<&'r Asking<'a>>,
     pub(in crate::query) spelled: Spelled,
     pub(in crate::query) parsed: Parsed,
@@ -88,24 +89,24 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) calls: Calls,
     pub(in crate::query) live: Shared,
     pub(in crate::query) costs: Costs,
-    /// SELECTs within whose first rows are known.
+    /// Subqueries whose LIMIT is already evaluated: their first rows are known.
     pub(in crate::query) settled: Vec<usize>,
-    /// Whether rows that any few do of come in an order of ours.
+    /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) retrieves: bool,
-    /// The query over published tables, while these may answer all of it.
+    /// The query over published tables, as long as these may answer all of it.
     direct: Option<Rewritten>,
-    /// Why they do not.
+    /// Reason why published tables do not answer the query.
     pub(in crate::query) not_stored: Refused,
     pub(in crate::query) passes: Vec<Pass>,
     pub(in crate::query) sql: String,
-    /// What came of the queries within this one, which gave it options.
+    /// Meta of the nested queries that returned options.
     inner: Vec<Meta>,
-    /// What is worth a look in its text.
+    /// Notes on the text of the query.
     notes: Vec<String>,
 }
 
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Reads a query and decides its routes; without an asker, nothing is asked.
+    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
     pub(in crate::query) fn prepare(
         request: &'r Request<'r>,
         asking: Option<&'r Asking<'a>>,
@@ -113,7 +114,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let spelled = Spelled::of(request.sql)?;
         let prepared = Self::prepared(request, &spelled, asking);
         prepared.map_err(|error| match error {
-            // Places are told in the text as the user wrote it.
+            // Map the span back to the text that the user wrote.
             QueryError::Sql(mut problem) => {
                 problem.span = problem.span.map(|s| spelled.place(&s));
                 QueryError::Sql(problem)
@@ -205,13 +206,12 @@ impl<'r, 'a> Engine<'r, 'a> {
         })
     }
 
-    /// The query as it is run; with `firsts`, by the rule of the first rows where
-    /// it holds.
+    /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
     pub(in crate::query) fn rewrite(&self, firsts: bool) -> Rewritten {
         self.rewriter(firsts).run(&self.parsed)
     }
 
-    /// A SELECT within, alone: a statement that yields its first rows.
+    /// Returns a subquery as a standalone statement that yields its first rows.
     pub(in crate::query) fn rewrite_alone(&self, at: usize) -> Rewritten {
         let mut rewriter = self.rewriter(true);
         rewriter.alone = Some(at);
@@ -227,8 +227,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         rewriter
     }
 
-    /// Runs the query over published tables; `None` when these lack a value that
-    /// it needs, or cannot be read this way.
+    /// Runs the query over published tables. Returns `None` if these lack a needed value or cannot
+    /// be used.
     pub(in crate::query) fn over_tables(
         &mut self,
     ) -> Result<Option<(Rewritten, Kept)>, QueryError> {
@@ -247,7 +247,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
                 Ok(Some((direct, kept)))
             }
-            // What is wrong with the query itself is told when it runs again.
+            // If the query itself is wrong, running it the other way reports the error.
             Err(QueryError::Sql(_)) => {
                 lock(&self.live).statement.stored = false;
                 Ok(None)
@@ -256,8 +256,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         }
     }
 
-    /// The query in the words of its server, over published tables, with the columns of
-    /// expansions that it reads.
+    /// Returns the query over published tables in the server's SQL dialect, and the columns that it
+    /// reads of each expansion.
     pub(in crate::query) fn on_server(
         &mut self,
     ) -> Result<(Rewritten, BTreeMap<usize, Vec<String>>), QueryError> {
@@ -271,7 +271,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         Ok((direct, reads))
     }
 
-    /// Why a query cannot be run on a server, with what to do.
+    /// Returns the error for a query that cannot run on a server, with a hint.
     fn refusal(&self) -> QueryError {
         let spec = self.request.spec.path.display();
         let live = self.calls.routes.iter().position(|r| r.route == RouteKind::AdHoc);
@@ -301,7 +301,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         )
     }
 
-    /// Runs the query once.
+    /// Runs the query once, as one pass.
     pub(in crate::query) fn run_once(
         &self,
         rewritten: &Rewritten,
@@ -312,16 +312,16 @@ impl<'r, 'a> Engine<'r, 'a> {
         self.stream(&mut statement, &rewritten.sql, &mut names)
     }
 
-    /// Runs a statement that evaluates calls; its rows tell nothing.
+    /// Runs a statement only to evaluate its calls, and discards its rows.
     pub(in crate::query) fn probe(&self, sql: &str) -> Result<(), QueryError> {
-        // Places in it are not the user's.
+        // Spans in this SQL do not point into the user's text.
         let mut statement =
             self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, ""))?;
         params::bind(&mut statement, &self.request.params)?;
         self.stream(&mut statement, sql, &mut Kept::default())
     }
 
-    /// Holds the query to `SQLite` and to its parameters.
+    /// Checks the query against `SQLite` and its parameters.
     pub(in crate::query) fn is_valid(&self, rewritten: &Rewritten) -> Result<(), QueryError> {
         self.prepared_statement(rewritten).map(drop)
     }
@@ -330,7 +330,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         &self,
         rewritten: &Rewritten,
     ) -> Result<rusqlite::Statement<'_>, QueryError> {
-        // Places in the SQL that is run are not the user's.
+        // Spans in this SQL do not point into the user's text.
         let failed = |e: &rusqlite::Error| match self.guard.error(e, &rewritten.sql) {
             QueryError::Sql(mut problem) => {
                 problem.span = self.named(&problem.message);
@@ -361,10 +361,10 @@ impl<'r, 'a> Engine<'r, 'a> {
         }
     }
 
-    /// Where the user wrote the name that a message is about.
+    /// Returns the span of the name that an error message is about.
     fn named(&self, message: &str) -> Option<Range<usize>> {
         if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
-            // Conditions around a call are written out around it, one within the other.
+            // Conditions around a call are nested around it in the rewritten SQL.
             let deepest = self.parsed.calls.last()?;
             return Some(self.spelled.place(&deepest.span));
         }
@@ -374,7 +374,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             let sql = self.request.sql;
             let mut found = sql.match_indices(written).map(|(at, _)| at..at + written.len());
             let part = |c: char| c.is_alphanumeric() || c == '_';
-            // No part of another name, and none of a function.
+            // Skip occurrences inside longer names and names of functions.
             let is_whole = |at: &Range<usize>| {
                 !sql[..at.start].ends_with(part)
                     && !sql[at.end..].starts_with(|c| part(c) || c == '(')
@@ -383,7 +383,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 return Some(at);
             }
         }
-        // A column in the old spelling, 't::c'.
+        // The name may come from a column in the old syntax, 't::c'.
         self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {
             Argument::Column { table: Some(table), column, span } => {
                 (format!("{table}.{column}") == name).then(|| self.spelled.place(span))
@@ -392,7 +392,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         })
     }
 
-    /// Notes the questions that are asked now, and where their values come from.
+    /// Records the questions that are about to be asked, with the origin of their values.
     pub(in crate::query) fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
         let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
         let live = lock(&self.live);
@@ -414,13 +414,13 @@ impl<'r, 'a> Engine<'r, 'a> {
         Ok(())
     }
 
-    /// What stopped the query, when that was a context.
+    /// Returns the error if a context that is too long stopped the query.
     fn too_long(&self) -> Option<QueryError> {
         let too_long = lock(&self.live).known.failure.take()?;
         Some(too_long.error(&self.parsed.calls, &self.spelled.text, &self.spelled))
     }
 
-    /// Gives the rows of the last pass to the sink.
+    /// Sends the rows of the last pass to the sink.
     pub(in crate::query) fn give(
         &mut self,
         rewritten: &Rewritten,
@@ -444,7 +444,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let mut routes = self.calls.routes.clone();
         let (mut notes, mut unbounded) = (self.notes.clone(), Vec::new());
         for (call, cut) in live.known.contexts.cuts() {
-            // A route a call, in their order.
+            // Routes are in the order of the calls.
             if let Some(route) = routes.get_mut(call) {
                 route.why = format!("{}; {cut}", route.why);
                 notes.push(format!("{}: {cut}", route.call));
@@ -513,7 +513,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     }
 }
 
-/// Makes sure that the models which calls name are the spec's.
+/// Checks that the spec has every model that a call names.
 fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     let wanted = parsed.calls.iter().filter_map(|c| c.model.as_ref());
     let unknown = |(name, _): &&(String, Range<usize>)| spec.model_named(name).is_none();
@@ -535,7 +535,7 @@ fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     Err(QueryError::sql(message, Some(span.clone()), label, help))
 }
 
-/// Gives result columns the names that the query gave them.
+/// Sink that renames result columns to the names of the original query.
 struct ResultNames<'s> {
     sink: &'s mut dyn Sink,
     rewritten: &'s Rewritten,

@@ -1,5 +1,5 @@
-//! Queries within a query: what gives a call its options may have calls itself,
-//! and is run first, in the same run.
+//! Nested queries. A query that returns the options of a call may contain calls itself. It is run
+//! first, within the same run.
 
 use std::time::Instant;
 
@@ -19,14 +19,14 @@ use hqdl_sql::blendsql;
 use hqdl_sql::blendsql::usage::{self, Outputs};
 use hqdl_values::value::Value;
 
-/// Values of a query beside the one that runs, which may have calls itself.
+/// Runs the queries and lookups that a query needs before it runs.
 pub(in crate::query) struct Nested<'n, 'a> {
     pub(in crate::query) request: &'n Request<'n>,
     pub(in crate::query) guard: &'n Guard,
     pub(in crate::query) schema: &'n KnownSchema,
     pub(in crate::query) asking: Option<&'n Asking<'a>>,
     pub(in crate::query) inner: Vec<Meta>,
-    /// How many temporary tables were made.
+    /// Number of temporary tables created.
     pub(in crate::query) tables: usize,
 }
 
@@ -34,7 +34,7 @@ impl Choosing for Nested<'_, '_> {
     fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError> {
         let mut kept = Kept::default();
         if self.guard.database().url().is_some() {
-            // A server's texts are told apart by their bytes anyhow.
+            // On a server, texts always compare by their bytes.
             let there = sql.replace(" COLLATE BINARY", "");
             let rows = self.guard.database().select(&there, most);
             let rows = rows.map_err(|e| QueryError::sql(e, None, "", ""))?;
@@ -97,7 +97,7 @@ impl Choosing for Nested<'_, '_> {
         let name = format!("hq_keys_{}", self.tables);
         self.tables += 1;
         let (by, others) = (by.join(", "), others.join(", "));
-        // Columns without types hold values as they are.
+        // Columns without a type store values unchanged.
         let make = format!(
             "CREATE TEMP TABLE {name} ({by}, {others}); INSERT INTO temp.{name} {select}; \
              CREATE INDEX temp.{name}_by ON {name} ({by});"

@@ -1,6 +1,6 @@
-//! In which order rows are asked about, where a query needs any few of those
-//! that qualify: those whose documents are most like the questions first. The
-//! order saves requests; it decides nothing.
+//! Order in which candidate rows are asked about, if a query needs any few of the rows that
+//! qualify: the rows whose documents are most similar to the questions come first. The order saves
+//! requests; it does not change which rows qualify.
 
 use std::borrow::Cow;
 
@@ -14,19 +14,19 @@ use crate::query::targets::spell;
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Candidates that are put in an order; of more, rows come as they are.
+/// Maximum number of candidates to order; beyond it, rows keep their original order.
 const MOST: usize = 20_000;
-/// Bytes of all of them together.
+/// Maximum size of all candidates together, in bytes.
 const BYTES: usize = 128 << 20;
-/// Bytes of a document that are compared.
+/// Maximum number of bytes of a document that are compared.
 const COMPARED: usize = 32 << 10;
 
-/// A row, as the digest of its documents.
+/// Digest of the documents of a row.
 type DocumentsDigest = [u8; 32];
-/// A row's documents, by the call that asks of them.
+/// Documents of a row, each with the number of its call.
 type RowDocuments = Vec<(usize, Document)>;
 
-/// Rows that may be asked about, and their order once it is known.
+/// Candidate rows, with their order once it is known.
 #[derive(Default)]
 pub struct Candidates {
     ranks: HashMap<DocumentsDigest, i64>,
@@ -36,25 +36,25 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Whether candidates wait for their order.
+    /// Returns whether candidates have no order yet.
     #[must_use]
     pub fn wait(&self) -> bool {
         !self.ranked && !self.waiting.is_empty()
     }
 
-    /// Whether there are more than are put in an order.
+    /// Returns whether there are too many candidates to order.
     #[must_use]
     pub fn are_too_many(&self) -> bool {
         !self.ranked && (self.waiting.len() > MOST || self.bytes > BYTES)
     }
 
-    /// How many wait.
+    /// Returns the number of candidates without an order.
     #[must_use]
     pub fn count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The place of a row by the digest of its documents.
+    /// Returns the rank of a row by the digest of its documents.
     fn rank(&mut self, digest: DocumentsDigest, documents: impl FnOnce() -> RowDocuments) -> i64 {
         let next = i64::try_from(self.ranks.len()).unwrap_or(i64::MAX);
         let rank = *self.ranks.entry(digest).or_insert(next);
@@ -66,11 +66,11 @@ impl Candidates {
         rank
     }
 
-    /// Puts the candidates in order: the sum of how much each document is like
-    /// its question, of a document that of the passage most like it.
+    /// Orders the candidates by the sum of the similarities of their documents to the questions.
+    /// The similarity of a document is that of its most similar passage.
     ///
     /// # Errors
-    /// What comparing ended in.
+    /// Those of `compare`.
     pub fn order(
         &mut self,
         question: impl Fn(usize) -> String,
@@ -99,7 +99,7 @@ impl Candidates {
             best.into_iter().for_each(|(n, likeness)| scores[n] += likeness);
         }
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
-        // Equals keep the order in which they came.
+        // The sort is stable: rows with equal scores keep their order.
         order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
         for (rank, n) in order.into_iter().enumerate() {
             self.ranks.insert(self.waiting[n].0, i64::try_from(rank).unwrap_or(i64::MAX));
@@ -108,7 +108,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// The order is the one in which they came.
+    /// Fixes the current order.
     pub fn settled(&mut self) {
         self.waiting = Vec::new();
         self.ranked = true;
@@ -116,7 +116,7 @@ impl Candidates {
 }
 
 impl Live {
-    /// [`Function::Rank`]
+    /// Implements [`Function::Rank`].
     pub(in crate::query) fn rank(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         if self.candidates.are_too_many() {
             return Err(self.filled());
@@ -150,8 +150,8 @@ impl Live {
     }
 }
 
-/// The beginning of a text, as far as it is compared; of an array the beginnings
-/// of its elements, so that it stays one.
+/// Returns the prefix of a text that is compared. For an array, each element is shortened, so that
+/// it remains an array.
 fn beginning(value: ValueRef<'_>) -> Cow<'_, str> {
     let ValueRef::Text(bytes) = value else { return Cow::Borrowed("") };
     let Ok(text) = std::str::from_utf8(bytes) else { return Cow::Borrowed("") };

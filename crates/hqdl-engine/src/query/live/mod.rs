@@ -1,6 +1,6 @@
-//! The functions that calls become, and what they note while `SQLite` runs the
-//! query: a call whose value is not known yet yields NULL, is *pending*, and is
-//! demanded; a condition that waits for it is told apart from one that fails.
+//! Runtime of the SQL functions that replace calls, with the state that they update while `SQLite`
+//! runs the query. A call without a known value returns NULL, counts as *pending* and records a
+//! demand. A condition that depends on it is distinguished from one that fails.
 
 pub(in crate::query) mod notes;
 pub(in crate::query) mod candidates;
@@ -25,121 +25,121 @@ use hqdl_sql::blendsql::rewrite::{Rewritten, Seen};
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
-/// A left value of a join, its spelling, and what it may be a partner of.
+/// Left value of a join with its canonical bytes, and the candidates for its partners.
 pub type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
 
-/// Both sides of a join, as far as they were seen.
+/// Values of both sides of a join seen so far.
 #[derive(Debug, Default)]
 pub struct Pairs {
-    /// Answered: left value, and its partners among those asked about.
+    /// Answered pairs: left value → right value → whether they are partners.
     pub known: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
-    /// Demanded in this pass: left values and what they may be partners of.
+    /// Pairs demanded in this pass.
     pub wanted: Vec<Wish>,
     wanted_at: HashMap<Vec<u8>, usize>,
     wanted_both: HashSet<(usize, Vec<u8>)>,
-    /// The longest list that was narrowed, as the query wants it; 0 where none was.
+    /// Length of the longest list that `narrow` shortened; 0 if none was.
     pub narrowed: usize,
 }
 
-/// The state that the functions share.
+/// State shared by the SQL functions of a query.
 pub struct Live {
-    /// What is known, and of what.
+    /// Known values; unchanged during a pass.
     pub known: Known,
-    /// What is being run.
+    /// Settings of the statement being run.
     pub statement: Statement,
-    /// What the pass came to so far.
+    /// Results of the current pass.
     pub pass: PassState,
-    /// Rows that are asked about in an order of ours.
+    /// Rows that are ordered by similarity.
     pub candidates: Candidates,
     pub(super) spelling: Vec<u8>,
 }
 
-/// What calls ask for, and what is known of it. It does not change in a pass.
+/// Targets of calls and their known values. Unchanged during a pass.
 pub struct Known {
     /// Facts of all expansions.
     pub facts: Facts,
-    /// What people said.
+    /// The user's overrides.
     pub overrides: Option<Overrides>,
-    /// What calls ask for, by their number.
+    /// Targets of the calls, by call number.
     pub asks: Vec<Asks>,
-    /// The expansions.
+    /// Expansions that the query uses.
     pub targets: Vec<Target>,
-    /// The joins.
+    /// Joins of the query.
     pub joins: Vec<Pairs>,
-    /// The contexts of questions about rows.
+    /// Contexts of questions about rows.
     pub contexts: Contexts,
-    /// The contexts that stop the query.
+    /// Context whose length stops the query.
     pub failure: Option<TooLong>,
-    /// What was found and asked.
+    /// Numbers of cells reused and asked for.
     pub counts: Counts,
-    /// Answers that are no values for a call: its regular expression says so.
+    /// Answers that do not match the regular expression of their call.
     pub mismatched: HashSet<Demand>,
-    /// Values that no model can be shown, by their digests: one is met in each pass.
+    /// Digests of values that cannot be shown to a model. A set, because each pass meets them
+    /// again.
     pub unreadable: HashSet<[u8; 32]>,
 }
 
-/// What is being run, and how it is looked at.
+/// Settings of the statement being run.
 #[derive(Default)]
 pub struct Statement {
-    /// Whether there is something to learn about conditions.
+    /// Whether the selectivity of conditions is measured.
     learns: bool,
-    /// Calls in subqueries of each condition, by where it stands.
+    /// By position of a condition: the calls in its subqueries.
     leaves: HashMap<usize, Vec<usize>>,
-    /// What is only looked up is noted, too: all conditions of a row.
+    /// Demands are recorded even in lookup-only mode: those of all conditions of a row.
     pub survey: bool,
-    /// All that is reached is asked: nothing is only looked up, and no row settles others.
+    /// Disables lookup-only mode and short-circuiting, so that every demand reached is recorded.
     pub thorough: bool,
-    /// A value that is not known ends the pass: tables were to answer.
+    /// The statement reads published tables: an unknown value ends the pass.
     pub stored: bool,
-    /// Whether each call stands in a recursive common table expression, whose
-    /// rows may never end while it is pending.
+    /// By call number: whether the call is in a recursive common table expression. Its rows may
+    /// never end while the call is pending.
     pub recursing: Vec<bool>,
-    /// How often such calls may be pending in a pass.
+    /// Maximum number of pending recursive calls in a pass.
     recursions: u64,
 }
 
-/// What a pass came to so far.
+/// Results of a pass so far.
 #[derive(Default)]
 pub struct PassState {
-    /// What is waited for.
+    /// Recorded demands.
     pub notes: Notes,
-    /// What conditions came to, by where they stand: where they were only looked up,
-    /// which is done for all rows, and where they were asked, for rows left open.
+    /// Outcomes of conditions, by position and whether calls were only looked up. Lookups cover all
+    /// rows; the others cover only rows left undecided.
     pub seen: HashMap<(usize, bool), Seen>,
-    /// Rows that a call was reached for, and its different values.
+    /// By call number: rows that reached it, and its distinct values.
     pub touched: Vec<Touched>,
-    /// Pending calls so far, less those that no row waits for.
+    /// Number of pending calls so far, without those that no row depends on.
     pub pended: i64,
-    /// The same of each call.
+    /// Number of pending calls, by call number.
     pub pending_of: Vec<u64>,
-    /// It was broken off: what it reached is asked first.
+    /// The pass was aborted; its demands are sent before the next one.
     pub full: bool,
-    /// How often calls of recursive common table expressions were pending.
+    /// Number of pending calls in recursive common table expressions.
     recursed: u64,
-    /// The truth that was noted last.
+    /// Truth value of the latest `Note` or `After` function.
     pub noted: i64,
-    /// While not empty, calls are only looked up and nothing is demanded: calls that
-    /// were pending before, and what is looked at; one within another.
+    /// Stack of nested lookup-only scopes, each with the pending count at its start. While it is
+    /// not empty, calls are only looked up and record no demand.
     pub quiet: Vec<(i64, LookedAt)>,
 }
 
-/// What is looked at while calls are only looked up.
+/// Extent of a lookup-only scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookedAt {
-    /// A part of a row's conditions.
+    /// Some of a row's conditions.
     Part,
-    /// All conditions of a row: what they come to is counted.
+    /// All conditions of a row; their outcomes are counted.
     Row,
-    /// A row of a SELECT whose rows are settled: what it lacks is asked in no pass.
+    /// A row of a SELECT whose rows are final. No pass asks for its missing values.
     Settled,
 }
 
-/// How often calls of recursive common table expressions may be pending in the
-/// first pass that they fill.
+/// Maximum number of pending recursive calls in the first pass; each aborted pass doubles it.
 const FIRST_RECURSIONS: u64 = 64;
 
 impl Live {
-    /// The state before the first pass.
+    /// Returns the state before the first pass.
     #[must_use]
     pub fn new(
         facts: Facts,
@@ -169,14 +169,14 @@ impl Live {
         }
     }
 
-    /// Takes the conditions of a rewriting.
+    /// Loads the conditions of a rewritten query.
     pub fn takes(&mut self, rewritten: &Rewritten) {
         self.statement.learns = rewritten.leaves.len() > 1;
         self.statement.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
 
-    /// Begins a pass.
+    /// Starts a pass and resets its state.
     pub fn begin(&mut self) {
         if self.pass.full {
             self.statement.recursions = self.statement.recursions.saturating_mul(2);
@@ -192,7 +192,7 @@ impl Live {
         }
     }
 
-    /// [`Function::Call`]
+    /// Implements [`Function::Call`].
     pub(in crate::query) fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let (number, mark) = (int(values, 0), int(values, 1));
         let call = usize::try_from(number).unwrap_or(usize::MAX);
@@ -200,7 +200,7 @@ impl Live {
             return Err(broken("no such call"));
         }
         if mark != 0 && mark != self.pass.pended + 1 {
-            // A value of it is pending itself.
+            // One of the arguments is itself a pending call.
             self.pend(call);
             return Ok(Sql::Null);
         }
@@ -219,7 +219,8 @@ impl Live {
             Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
-        // All conditions of a row are looked at once; one may be evaluated again.
+        // Count a row only when its conditions are first looked up, since a condition may be
+        // evaluated again.
         if self.statement.learns && self.looks_at_rows() {
             self.pass.touched[call].note(entity);
         }
@@ -250,7 +251,7 @@ impl Live {
                 if self.is_settled() || self.is_quiet() && !self.statement.survey {
                     return Ok(Sql::Null);
                 }
-                // What is only looked at is asked nobody: it fills no pass.
+                // A lookup without a demand does not count against the limit of the pass.
                 let recursing = self.statement.recursing.get(call).is_some_and(|r| *r);
                 self.pass.recursed += u64::from(recursing);
                 if self.pass.recursed > self.statement.recursions {
@@ -267,7 +268,7 @@ impl Live {
         }
     }
 
-    /// Counts a value that no model can be shown, once for each that asks about it.
+    /// Records a value that cannot be shown to a model, once per target and column or join.
     pub(in crate::query) fn is_unreadable(&mut self, asks: (usize, usize), spelling: &[u8]) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(asks.0 as u64).to_le_bytes()).update(&(asks.1 as u64).to_le_bytes());
@@ -309,12 +310,12 @@ impl Live {
         Ok(Sql::Null)
     }
 
-    /// [`Function::Mark`]
+    /// Implements [`Function::Mark`].
     pub(in crate::query) fn mark(&self) -> i64 {
         self.pass.pended + 1
     }
 
-    /// [`Function::Quiet`]
+    /// Implements [`Function::Quiet`].
     pub(in crate::query) fn quiet(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let looked_at = match int(values, 0) {
             0 => LookedAt::Part,
@@ -325,23 +326,23 @@ impl Live {
         Sql::Null
     }
 
-    /// Whether calls are only looked up.
+    /// Returns whether calls are only looked up.
     fn is_quiet(&self) -> bool {
         !self.pass.quiet.is_empty() && !self.statement.thorough || self.is_settled()
     }
 
-    /// Whether calls are those of settled rows.
+    /// Returns whether the current row belongs to a SELECT whose rows are final.
     fn is_settled(&self) -> bool {
         self.pass.quiet.iter().any(|(_, at)| *at == LookedAt::Settled)
     }
 
-    /// Whether the conditions of a row are looked at for the first time.
+    /// Returns whether all conditions of a row are being looked up for the first time.
     fn looks_at_rows(&self) -> bool {
         matches!(self.pass.quiet.as_slice(), [(_, LookedAt::Row)])
     }
 
-    /// [`Function::Settled`]: what was only looked up does not wait; where it is
-    /// needed it is asked.
+    /// Implements [`Function::Settled`]: ends a lookup-only scope and discards its pending calls.
+    /// If their values are needed, a later evaluation demands them.
     pub(in crate::query) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let settled = self.is_settled();
         if let Some((pended, _)) = self.pass.quiet.pop()
@@ -352,7 +353,7 @@ impl Live {
         values.get(1).map_or(Sql::Null, |v| owned(*v))
     }
 
-    /// [`Function::Limit`]
+    /// Implements [`Function::Limit`].
     pub(in crate::query) fn limit(&mut self, values: &[ValueRef<'_>]) -> Sql {
         if int(values, 0) == self.mark() {
             values.get(1).map_or(Sql::Null, |v| owned(*v))
@@ -361,24 +362,24 @@ impl Live {
         }
     }
 
-    /// [`Function::After`]
+    /// Implements [`Function::After`].
     pub(in crate::query) fn after(&mut self, values: &[ValueRef<'_>]) -> Sql {
         self.pass.noted = if int(values, 0) == self.mark() { 0 } else { 2 };
         values.get(1).map_or(Sql::Null, |v| owned(*v))
     }
 
-    /// [`Function::Note`]
+    /// Implements [`Function::Note`].
     pub(in crate::query) fn note(&mut self, truth: i64) -> Sql {
         self.pass.noted = truth;
         Sql::Integer(truth)
     }
 
-    /// [`Function::Noted`]
+    /// Implements [`Function::Noted`].
     pub(in crate::query) fn noted(&self) -> Sql {
         Sql::Integer(self.pass.noted)
     }
 
-    /// [`Function::Leaf`]
+    /// Implements [`Function::Leaf`].
     pub(in crate::query) fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(int(values, 0)).unwrap_or_default();
         let inner = self.statement.leaves.get(&at).is_some_and(|calls| {
@@ -386,8 +387,8 @@ impl Live {
         });
         let waits = int(values, 2) != self.pass.pended + 1;
         if inner && !waits {
-            // What waits was settled, and let go, for a row that read it before: a pass in
-            // which a condition is open is not the last one.
+            // The pending call was discarded for an earlier row that read it. Count it again: a
+            // pass with an undecided condition must not be the last one.
             self.pass.pended += 1;
         }
         if inner || waits {
@@ -419,7 +420,7 @@ impl PassState {
 }
 
 impl Pairs {
-    /// Takes what is demanded, leaving nothing.
+    /// Returns the demanded pairs and clears them.
     pub fn take(&mut self) -> Vec<Wish> {
         self.wanted_at.clear();
         self.wanted_both.clear();
@@ -438,10 +439,10 @@ pub(in crate::query) fn broken(message: &str) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(message.to_owned().into())
 }
 
-/// The state, shared with the functions.
+/// Runtime state, shared with the SQL functions.
 pub type Shared = Arc<Mutex<Live>>;
 
-/// The state, for a moment.
+/// Locks the runtime state.
 pub fn lock(live: &Shared) -> MutexGuard<'_, Live> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,10 @@
-//! What a statement waits for, noted row by row while `SQLite` evaluates its
-//! conditions.
+//! Records the demands of a statement row by row while `SQLite` evaluates its conditions.
 //!
-//! A note is opened, the condition evaluated, the note closed: all in the
-//! evaluation of one expression, so what is noted depends on the row and on what
-//! is known, never on how often or in which order rows come. Notes decide what is
-//! asked next. What a condition comes to does not depend on them, but for EXISTS
-//! and IN: one row that is certain settles these, whatever the rows are that wait.
+//! A frame is opened, the condition is evaluated, and the frame is closed, all within the
+//! evaluation of one expression. What is recorded therefore depends only on the row and the known
+//! values, not on the number or order of rows. The recorded demands determine which requests are
+//! sent next. They affect the result of a condition only for EXISTS and IN: one certain row decides
+//! these, whatever rows are pending.
 
 use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
@@ -17,23 +16,23 @@ use crate::query::targets::{Demand, spell};
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
 
-/// Rows of an EXISTS or of a value of an IN that are asked about at once, at most.
+/// Maximum number of rows of an EXISTS, or of one value of an IN, that are asked about at once.
 pub const WITNESSES: usize = 20;
-/// Rows of conditions that wait for different things and are noted in one pass, at most.
+/// Maximum number of rows with different demands that one pass records.
 const MOST_ROWS: usize = 1_000_000;
 
-/// Each thing once, in the order in which they came.
+/// Distinct items in insertion order.
 pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
 
-/// The rows of an EXISTS or IN that have one value.
+/// The rows of an EXISTS or IN that have the same value.
 #[derive(Debug, Default)]
 struct Witnesses {
-    /// A row with it is certain: others change nothing.
+    /// One row is certain, so other rows with this value change nothing.
     certain: bool,
-    /// A row with it waits.
+    /// At least one row is pending.
     open: bool,
     failed: usize,
-    /// What some of these rows wait for.
+    /// Demands of a sample of these rows.
     waits: Distinct<Vec<Demand>>,
 }
 
@@ -54,71 +53,71 @@ impl Witnesses {
         }
     }
 
-    /// What is asked of them: of one row, and of more the more have failed, while none
-    /// is certain.
+    /// Returns the demands to send: those of one row, or of more rows if more have failed. None if
+    /// a row is certain.
     fn asked(self) -> impl Iterator<Item = Demand> {
         let most = if self.certain { 0 } else { self.failed.saturating_add(1).min(WITNESSES) };
         self.waits.into_iter().take(most).flatten()
     }
 }
 
-/// What a row comes to that may be one of the first.
+/// A candidate for the first rows of a SELECT.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// What is known of it.
+    /// State of the row.
     pub state: RowState,
-    /// What it waits for.
+    /// Demands of the row.
     pub demands: Vec<Demand>,
-    /// The values of its columns with calls.
+    /// Values of its columns with calls.
     pub held: Vec<Sql>,
 }
 
-/// What is known of a row.
+/// State of a candidate row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowState {
-    /// It is none.
+    /// A condition fails.
     Fails,
-    /// It is one, and its values are known.
+    /// All conditions hold, and its values are known.
     Certain,
-    /// It may be one.
+    /// A condition is undecided.
     Possible,
-    /// It is one, and a value of it is not known.
+    /// All conditions hold, but a value is missing.
     Unvalued,
 }
 
-/// A note that is open.
+/// An open frame of recorded demands.
 struct OpenNote {
     unit: usize,
-    /// It is of all rows of an EXISTS or IN, not of one row.
+    /// The frame covers all rows of an EXISTS or IN instead of one row.
     run: bool,
     pended: i64,
     demands: Vec<Demand>,
     held: Vec<Sql>,
-    /// Its rows, by their value.
+    /// Its rows, grouped by value.
     rows: IndexMap<Vec<u8>, Witnesses, foldhash::fast::RandomState>,
-    /// Pending calls of its rows.
+    /// Number of pending calls in its rows.
     waits: i64,
 }
 
-/// The notes of a statement.
+/// Recorded demands of a statement.
 #[derive(Default)]
 pub struct Notes {
     stack: Vec<OpenNote>,
-    /// What rows of conditions wait for, by their SELECT: rows that wait for the same
-    /// are one.
+    /// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
+    /// stored once.
     pub rows: Distinct<(usize, Vec<Demand>)>,
-    /// What is waited for beside these.
+    /// Demands that belong to no row.
     pub loose: Distinct<Demand>,
-    /// Rows that may be among the first, by their numbers, until they are read.
+    /// Candidates for the first rows, by number, until they are read.
     pub candidates: HashMap<i64, Candidate>,
     numbered: i64,
-    /// SELECTs that are run once and lack rows: `SQLite` keeps what they gave. With what
-    /// these wait for, where nobody has demanded it yet.
+    /// Subqueries that run only once and have pending rows, since `SQLite` caches their result. The
+    /// values are demands that were not recorded yet.
     waiting: HashMap<usize, Vec<Demand>>,
 }
 
 impl Notes {
-    /// All that is waited for, each cell once.
+    /// Returns all demands, each one once.
     #[must_use]
     pub fn all(&self) -> Vec<Demand> {
         let rows = self.rows.iter().flat_map(|(_, demands)| demands);
@@ -128,7 +127,7 @@ impl Notes {
         all.into_iter().collect()
     }
 
-    /// A cell is waited for.
+    /// Records a demand in the innermost frame.
     pub fn demand(&mut self, demand: Demand) {
         match self.stack.last_mut() {
             Some(frame) => frame.demands.push(demand),
@@ -143,7 +142,7 @@ impl Notes {
 }
 
 impl Live {
-    /// [`Function::Open`], and [`Function::Start`] of all rows of an EXISTS or IN.
+    /// Implements [`Function::Open`], and [`Function::Start`] for all rows of an EXISTS or IN.
     pub(in crate::query) fn open(&mut self, values: &[ValueRef<'_>], run: bool) -> Sql {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
         let pended = self.pass.pended;
@@ -152,7 +151,7 @@ impl Live {
         Sql::Integer(0)
     }
 
-    /// [`Function::Close`]
+    /// Implements [`Function::Close`].
     pub(in crate::query) fn close(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(false)?;
         let (state, waits) = (int(values, 1), self.pass.pended - frame.pended);
@@ -177,18 +176,19 @@ impl Live {
         Ok(Sql::Integer(i64::from(state == 1)))
     }
 
-    /// [`Function::Run`]
+    /// Implements [`Function::Run`].
     pub(in crate::query) fn run(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(true)?;
         let (settles, once) = (int(values, 0), int(values, 1) == 1);
         let value = values.get(3).map_or(Sql::Null, |v| owned(*v));
         let waits = self.pass.pended - frame.pended;
-        // Once one row with a value is certain, others with it change nothing.
+        // Once a row with a value is certain, other rows with this value change nothing.
         let settled = value == Sql::Integer(settles)
             || frame.rows.values().all(|value| value.certain || !value.open);
         if settled && waits == frame.waits && waits > 0 && !self.statement.thorough {
             self.pass.pended = frame.pended;
-            // It is settled for this row alone: others are held to the same rows.
+            // The value is decided only for this row; other rows are compared with the same cached
+            // rows.
             if once && frame.rows.values().any(|value| value.open && !value.certain) {
                 let lacking = frame.rows.into_values().flat_map(Witnesses::asked).collect();
                 self.pass.notes.waiting.insert(frame.unit, lacking);
@@ -213,7 +213,7 @@ impl Live {
         Ok(value)
     }
 
-    /// [`Function::Hold`]
+    /// Implements [`Function::Hold`].
     pub(in crate::query) fn hold(&mut self, values: &[ValueRef<'_>]) -> Sql {
         let known = int(values, 0) == self.pass.pended + 1;
         let unheard = usize::try_from(int(values, 1)).unwrap_or_default();
@@ -227,7 +227,7 @@ impl Live {
         Sql::Integer(if known && !waits { 1 } else { 3 })
     }
 
-    /// [`Function::RowNote`]
+    /// Implements [`Function::RowNote`].
     pub(in crate::query) fn candidate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(false)?;
         let waits = self.pass.pended > frame.pended;
@@ -246,7 +246,7 @@ impl Live {
         Ok(Sql::Integer(notes.numbered))
     }
 
-    /// The pass is broken off: what it noted is asked first.
+    /// Marks the pass as aborted and returns the error that ends the statement.
     pub(in crate::query) fn filled(&mut self) -> rusqlite::Error {
         self.pass.full = true;
         broken("the pass is full")

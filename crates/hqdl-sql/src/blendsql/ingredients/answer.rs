@@ -1,9 +1,9 @@
-//! `SUQL`'s `answer(text, 'question')` and `summary(text)`: a question about each
+//! `SUQL`'s `answer(text, 'question')` and `summary(text)`, which ask a question about each
 //! document. They are functions, written without braces.
 
 use super::{Ingredient, Subject};
 
-/// `summary(text)`
+/// The function `summary(text)`.
 pub struct SummaryFunction;
 
 impl Ingredient for SummaryFunction {
@@ -20,7 +20,7 @@ impl Ingredient for SummaryFunction {
     }
 }
 
-/// `answer(text, 'question')`
+/// The function `answer(text, 'question')`.
 pub struct AnswerFunction;
 
 impl Ingredient for AnswerFunction {

@@ -1,9 +1,9 @@
-//! `LLMJoin`: which values of two columns are partners.
+//! `LLMJoin`: finds the matching values of two columns.
 
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
 
-/// `{{LLMJoin(left, right, join_criteria='…', narrow=N)}}`
+/// The ingredient `{{LLMJoin(left, right, join_criteria='…', narrow=N)}}`.
 pub struct LlmJoin;
 
 impl Ingredient for LlmJoin {

@@ -1,45 +1,45 @@
-//! The arguments that are given by a keyword, as `BlendSQL` names them and as it once did.
+//! Keyword arguments, with `BlendSQL`'s current and former names.
 
 use super::Ingredient;
 
-/// What a keyword argument says.
+/// Meaning of a keyword argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {
-    /// The question; of a join its criteria.
+    /// The question; for a join its criteria.
     Question,
     /// The value asked about.
     Value,
-    /// Columns or rows for context.
+    /// Context columns or rows.
     Context,
-    /// The left column of a join.
+    /// Left column of a join.
     Left,
-    /// The right column of a join.
+    /// Right column of a join.
     Right,
-    /// What the answer is chosen from.
+    /// Options that the answer is chosen from.
     Options,
-    /// What the answer is read as.
+    /// Type of the answer.
     ReturnType,
-    /// How many answers there may be.
+    /// Allowed number of answers.
     Quantifier,
-    /// What the answer must match.
+    /// Regular expression that the answer must match.
     Regex,
-    /// How many values of the list are put before the model.
+    /// Number of candidate values that the model sees.
     Narrow,
-    /// Which model is asked.
+    /// Model to use.
     Model,
     /// Whether the value is an image.
     Image,
-    /// Answers to show the model as examples of their form.
+    /// Example answers for the prompt.
     Examples,
-    /// Whether the answer is to be a long one.
+    /// Whether to ask for a long answer.
     Long,
-    /// Rows to show the model as examples: a spec has them.
+    /// Example rows for the prompt; only a spec can have them.
     Shots,
-    /// Tunes `BlendSQL`'s own machinery; changes no result here, and is told.
+    /// Tuning argument of `BlendSQL` that has no effect here; hqdl prints a note.
     Tuning,
 }
 
-/// The keywords as they are and as they once were, and what each says.
+/// Current and former keywords with their meaning.
 pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
@@ -79,8 +79,8 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("sep", Keyword::Tuning),
 ];
 
-/// Whether `[` after `keyword=` begins a list; where SQL is expected it begins
-/// a quoted name.
+/// Returns true if `[` after `keyword=` begins a list. For SQL arguments it begins a quoted
+/// identifier.
 pub(in crate::blendsql) fn takes_a_list(keyword: &str) -> bool {
     !matches!(
         find(keyword),
@@ -92,12 +92,12 @@ pub(in crate::blendsql) fn find(keyword: &str) -> Option<Keyword> {
     KEYWORDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(keyword)).map(|(_, what)| *what)
 }
 
-/// The arguments of an ingredient that change its answer, each by its first name.
+/// Returns the names of an ingredient's effective arguments, each by its first keyword.
 pub(in crate::blendsql) fn listed(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {
-        // Examples are refused, whoever takes the argument.
+        // `shots` is always rejected, even if the ingredient accepts the keyword.
         let told = !matches!(keyword, Keyword::Tuning | Keyword::Shots);
         if told && ingredient.takes(keyword) && !seen.contains(&keyword) {
             seen.push(keyword);

@@ -1,9 +1,9 @@
-//! `LLMMap`: a question about each value.
+//! `LLMMap`: asks a question about each value.
 
 use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
 
-/// `{{LLMMap('question', value, context…)}}`
+/// The ingredient `{{LLMMap('question', value, context…)}}`.
 pub struct LlmMap;
 
 impl Ingredient for LlmMap {
@@ -32,7 +32,7 @@ impl Ingredient for LlmMap {
     }
 }
 
-/// The beginning of a question, for a line of help.
+/// Shortens a question for a help message.
 fn short(question: &str) -> String {
     let line = question.lines().next().unwrap_or_default();
     if line == question && line.chars().count() <= 40 {

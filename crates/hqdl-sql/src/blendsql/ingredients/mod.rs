@@ -1,5 +1,5 @@
-//! The ingredients, a file each: which arguments one takes, what it asks about, and
-//! what its answers are read as. A new one is its file and a line in [`all`].
+//! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
+//! file and add it to [`all`].
 
 mod answer;
 mod join;
@@ -20,83 +20,83 @@ pub use validate::LlmValidate;
 use super::{Argument, SqlError};
 use hqdl_values::Type;
 
-/// What a call is asked about; this decides how its answers are looked up.
+/// Subject of a call, which determines the cache key of its answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// Each value, or row of values: one answer for each different one.
+    /// Each distinct value or row of values has one answer.
     #[default]
     Value,
-    /// Each document: the same, by the digest of the text.
+    /// Each distinct document has one answer, keyed by the digest of the text.
     Document,
-    /// The rows of queries together: one answer for their digest.
+    /// All rows of the queries together have one answer, keyed by their digest.
     Rows,
-    /// Pairs of values of two columns: whether they are partners.
+    /// Pairs of values of two columns: whether they match.
     Pair,
 }
 
-/// An ingredient: what a call of it may say, and what it asks.
+/// An ingredient: its accepted arguments and its subject.
 pub trait Ingredient: Sync {
-    /// The name as `BlendSQL` spells it.
+    /// Returns the name, in `BlendSQL`'s spelling.
     fn name(&self) -> &'static str;
 
-    /// What it asks about.
+    /// Returns the subject of its questions.
     fn subject(&self) -> Subject;
 
-    /// Whether it takes this argument.
+    /// Returns true if it accepts this keyword argument.
     fn takes(&self, keyword: Keyword) -> bool {
         !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow | Keyword::Image)
     }
 
-    /// The place of the question among the arguments without a keyword, from 1.
+    /// Returns the position of the question among the positional arguments, starting at 1.
     fn question_at(&self) -> usize {
         1
     }
 
-    /// Whether a call of it may have no question.
+    /// Returns true if the question is optional.
     fn question_may_lack(&self) -> bool {
         false
     }
 
-    /// Checks the values of a call.
+    /// Validates the arguments of a call.
     ///
     /// # Errors
-    /// [`SqlError`] when there are too few or too many, with their place.
+    /// [`SqlError`] with the location if there are too few or too many values.
     fn check(&self, _written: &Arguments<'_>) -> Result<(), SqlError> {
         Ok(())
     }
 
-    /// Returns whether an answer about a part of the rows of a group would be wrong.
+    /// Returns true if an answer about only some rows of a group would be wrong.
     fn needs_all_rows(&self) -> bool {
         self.subject() == Subject::Rows
     }
 
-    /// The type of its answers, when it has but one.
+    /// Returns the type of its answers if it is fixed.
     fn returns(&self) -> Option<Type> {
         None
     }
 
-    /// What it asks where a call has no question.
+    /// Returns the question of a call without one.
     fn default_question(&self) -> &'static str {
         ""
     }
 }
 
-/// The arguments of a call, for [`Ingredient::check`].
+/// Arguments of a call, for [`Ingredient::check`].
 pub struct Arguments<'a> {
-    /// The question.
+    /// Question text.
     pub question: &'a str,
-    /// The values, in order.
+    /// Values, in order.
     pub values: &'a [Argument],
-    /// Behind the name, up to the end of the call.
+    /// Byte range from the end of the name to the end of the call.
     pub empty: Range<usize>,
-    /// What closes the call.
+    /// Byte range of the closing parenthesis.
     pub close: Range<usize>,
 }
 
-/// Which ingredient a call is of.
+/// Reference to a static ingredient.
 pub type Which = &'static dyn Ingredient;
 
-/// All that are written in braces.
+/// Returns all ingredients that are written in braces.
 #[must_use]
 pub fn all() -> [Which; 4] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin]
@@ -108,7 +108,7 @@ impl std::fmt::Debug for dyn Ingredient {
     }
 }
 
-/// Names are unique.
+/// Compares by name, because names are unique.
 impl PartialEq for dyn Ingredient {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()

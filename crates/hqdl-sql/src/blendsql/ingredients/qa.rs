@@ -1,8 +1,8 @@
-//! `LLMQA`: a question about the rows of queries.
+//! `LLMQA`: asks a question about the rows of queries.
 
 use super::{Ingredient, Subject};
 
-/// `{{LLMQA('question', (SELECT …), …)}}`
+/// The ingredient `{{LLMQA('question', (SELECT …), …)}}`.
 pub struct LlmQa;
 
 impl Ingredient for LlmQa {

@@ -1,9 +1,9 @@
-//! `LLMValidate`: a claim about the rows of queries, true or false.
+//! `LLMValidate`: checks whether a claim about the rows of queries is true.
 
 use super::{Ingredient, Subject};
 use hqdl_values::Type;
 
-/// `{{LLMValidate('claim', (SELECT …), …)}}`
+/// The ingredient `{{LLMValidate('claim', (SELECT …), …)}}`.
 pub struct LlmValidate;
 
 impl Ingredient for LlmValidate {

@@ -1,9 +1,9 @@
-//! From a query's text to its [`tree`](crate::blendsql::tree). The grammar is `SQLite`'s own
+//! Parses a query's text into a [`tree`](crate::blendsql::tree), with `SQLite`'s own grammar
 //! (`syntaqlite`).
 //!
-//! Calls are overwritten by names of the same length before the text is parsed,
-//! so all offsets stay true, and are found again by these names. The arguments
-//! of a call are parsed by themselves, into the same tree.
+//! Before parsing, calls are overwritten with identifiers of the same length, so all offsets remain
+//! valid. In the parse tree these identifiers are replaced by the calls. The arguments of a call
+//! are parsed separately into the same tree.
 
 pub(in crate::blendsql) mod walk;
 pub(in crate::blendsql) mod walk_expr;
@@ -21,18 +21,19 @@ use crate::blendsql::parse::walk::Walk;
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::{Argument, Call, Choices, SqlError, mask};
 
-/// What a text was parsed from.
+/// Result of parsing a query.
 pub struct Parsed {
-    /// The query.
+    /// Parsed query.
     pub query: Query,
-    /// All calls, those inside others after them; [`ExprKind::Call`] counts here.
+    /// All calls; nested calls come after the outer ones. [`ExprKind::Call`] contains an index into
+    /// this list.
     pub calls: Vec<Call>,
-    /// Whether the whole statement is one call, without a SELECT.
+    /// Whether the whole statement is a single call without a SELECT.
     pub lone: bool,
 }
 
 impl Parsed {
-    /// Whether each call stands in a common table expression that reads itself.
+    /// Returns for each call whether it is inside a CTE that reads itself.
     #[must_use]
     pub fn recursing(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();
@@ -49,13 +50,13 @@ impl Parsed {
 /// Parses a query whose calls were found by [`crate::blendsql::scan`].
 ///
 /// # Errors
-/// [`SqlError`] with the place.
+/// [`SqlError`] with the location of the syntax error.
 pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     let mut all = Vec::new();
     let numbers: Vec<usize> = calls.into_iter().map(|c| number(c, &mut all)).collect();
     let outer: Vec<Call> = numbers.iter().map(|n| all[*n].clone()).collect();
     let masked = mask(sql, &outer);
-    // A statement that is one call alone is its value.
+    // A statement that is a single call evaluates to the call's value.
     let trimmed = masked.trim().trim_end_matches(';').trim();
     let lone = numbers.len() == 1 && trimmed.len() == outer[0].span.len();
     let query = if let (true, [only]) = (lone, numbers.as_slice()) {
@@ -72,7 +73,7 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     } else {
         Builder { sql, all: &all }.statement(&masked, 0, &numbers)?
     };
-    // A name can stand where a value cannot: as an alias, say.
+    // A placeholder name also parses where a value is not allowed, for example as an alias.
     let mut seen = vec![false; all.len()];
     query.each(&mut |e| {
         if let ExprKind::Call(n, _) = &e.kind
@@ -81,7 +82,7 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
             *seen = true;
         }
     });
-    // What options are chosen from runs by itself, and is held to this there.
+    // Queries in `options=` run separately and check their own calls.
     let by_itself = |call: &Call| {
         let options = all.iter().filter_map(|c| match &c.options {
             Some(Choices::Query(span)) => Some(span),
@@ -106,7 +107,7 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     Ok(Parsed { query, calls: all, lone })
 }
 
-/// Puts a call and those inside it into one list.
+/// Appends a call and its nested calls to one flat list. Returns the call's index.
 fn number(mut call: Call, all: &mut Vec<Call>) -> usize {
     let at = all.len();
     let inner = std::mem::take(&mut call.inner);
@@ -117,15 +118,15 @@ fn number(mut call: Call, all: &mut Vec<Call>) -> usize {
     at
 }
 
-/// Parses pieces of one text.
+/// Parses fragments of one text into tree nodes.
 pub(in crate::blendsql) struct Builder<'s> {
     pub(in crate::blendsql) sql: &'s str,
     pub(in crate::blendsql) all: &'s [Call],
 }
 
 impl Builder<'_> {
-    /// A statement that begins at `base` of the whole text; `holes` are the
-    /// calls masked in it.
+    /// Parses a statement that begins at offset `base` of the whole text. `masked_calls` are the
+    /// calls that are masked in it.
     fn statement(&self, masked: &str, base: usize, holes: &[usize]) -> Result<Query, SqlError> {
         let config = ParserConfig::default().with_collect_node_extents(true);
         let parser = Parser::with_config(&config);
@@ -178,10 +179,10 @@ impl Builder<'_> {
         Ok(query)
     }
 
-    /// A piece of the text inside a call: `before` makes a statement of it.
+    /// Parses a fragment of the text inside a call; the prefix `prefix` makes it a statement.
     fn piece(&self, span: &Span, before: &str, call: &Call) -> Result<Query, SqlError> {
         let inside = |c: &Call| span.start <= c.span.start && c.span.end <= span.end;
-        // Of thousands of calls most have none within.
+        // In a query with thousands of calls, most have no nested calls.
         let all = if call.inner.is_empty() { &[] } else { self.all };
         let holes: Vec<usize> = all
             .iter()
@@ -194,7 +195,7 @@ impl Builder<'_> {
             c.span = c.span.start - span.start..c.span.end - span.start;
         }
         let masked = format!("{before}{}", mask(&self.sql[span.clone()], &shifted));
-        // Offsets before the piece are never asked for.
+        // `base` may wrap around: no offset before the fragment is ever used.
         self.statement(&masked, span.start.wrapping_sub(before.len()), &holes)
     }
 
@@ -215,7 +216,7 @@ impl Builder<'_> {
             });
         }
         if let Some(Choices::Query(span)) = &call.options {
-            // It runs by itself, before; here it is only held to the grammar.
+            // The options query runs separately; here only its syntax is checked.
             self.piece(span, "", call)?;
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
@@ -233,7 +234,7 @@ impl Builder<'_> {
     }
 }
 
-/// What is said where a value should be.
+/// Error for a span where a value is expected.
 fn no_value(span: &Span) -> SqlError {
     SqlError {
         message: "this is not a value".to_owned(),
@@ -244,7 +245,7 @@ fn no_value(span: &Span) -> SqlError {
     }
 }
 
-/// A message without the names that calls were overwritten by.
+/// Replaces the placeholder names of calls in an error message with `{{…}}`.
 fn unmasked(message: &str) -> String {
     let mut told = String::with_capacity(message.len());
     let mut rest = message;

@@ -1,5 +1,4 @@
-//! The parser's tree on its way into [ours](crate::blendsql::tree): queries and what they
-//! read from.
+//! Converts the parser's tree into [ours](crate::blendsql::tree): queries and FROM clauses.
 
 use std::cell::Cell;
 
@@ -14,7 +13,7 @@ use crate::blendsql::tree::{
     Query, ResultColumn, Span,
 };
 
-/// One parse tree on its way into ours.
+/// Converts one parse tree.
 pub(in crate::blendsql) struct Walk<'t, 'b> {
     pub(in crate::blendsql) tree: &'t AnyParsedStatement<'t>,
     pub(in crate::blendsql) base: usize,
@@ -24,16 +23,17 @@ pub(in crate::blendsql) struct Walk<'t, 'b> {
     pub(in crate::blendsql) depth: Cell<usize>,
 }
 
-/// As deep as `SQLite` takes an expression.
+/// `SQLite`'s maximum expression depth.
 const DEEPEST: usize = 1000;
 
-/// Words that a node's extent may begin with although they stand before it.
+/// Words that the parser includes at the beginning of a node's extent although they precede the
+/// node.
 const BEFORE: [&str; 21] = [
     "and", "or", "where", "on", "select", "all", "distinct", "having", "by", "then", "when",
     "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between",
 ];
 
-/// What follows some words, when a text begins with them.
+/// Returns the text after a sequence of words, or `None` if it does not begin with them.
 fn after_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
     words.iter().try_fold(text, |rest, word| {
         let rest = rest.trim_start();
@@ -47,7 +47,7 @@ fn after_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
 }
 
 impl<'t> Walk<'t, '_> {
-    /// Where a node stands, without what the parser puts before it.
+    /// Returns a node's byte range without the preceding words that the parser includes.
     pub(in crate::blendsql) fn span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
@@ -74,7 +74,7 @@ impl<'t> Walk<'t, '_> {
         self.base.wrapping_add(start)..self.base.wrapping_add(end)
     }
 
-    /// Where a query stands: from its first word on.
+    /// Returns a query's byte range, beginning with its first keyword.
     pub(in crate::blendsql) fn query_span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
@@ -93,7 +93,7 @@ impl<'t> Walk<'t, '_> {
         self.deeper(|| self.query_span(select.node_id()), || self.read_query(select))
     }
 
-    /// Goes one step down, as far as `SQLite` would.
+    /// Runs `convert` one level deeper. Fails if that exceeds the maximum depth of `SQLite`.
     pub(in crate::blendsql) fn deeper<T>(
         &self,
         span: impl Fn() -> Span,
@@ -147,7 +147,7 @@ impl<'t> Walk<'t, '_> {
                 let (limit, offset) = self.limit(compound.limit_clause())?;
                 let order = self.order(compound.orderby())?;
                 let (left, mut right) = (self.query(&left)?, self.query(&right)?);
-                // The parser has the second side end where the whole does.
+                // The parser extends the second side to the end of the whole compound.
                 let tail = order.iter().map(|o| &o.expr).chain(&limit).chain(&offset);
                 if let Some(at) = tail.map(|e| e.span.start).min() {
                     right.span.end = self.before_clause(right.span.start, at);
@@ -165,7 +165,7 @@ impl<'t> Walk<'t, '_> {
                 let width = values.rows().iter().flat_map(sq::ValuesRowList::iter).next();
                 let width = width.map_or(0, |row| row.iter().count());
                 let rows = self.inside(values.node_id().into())?;
-                // A call that is a row has as many columns as its list has values.
+                // A call as a row has as many columns as its list has values.
                 let width = match rows.first().map(|expr| &expr.kind) {
                     Some(ExprKind::Call(n, _)) => {
                         let call = self.builder.all.get(*n).filter(|c| c.row);
@@ -181,7 +181,7 @@ impl<'t> Walk<'t, '_> {
         }
     }
 
-    /// Where the text before `ORDER BY`, `LIMIT` ends, of which something stands
+    /// Returns the end of the text before the `ORDER BY` or `LIMIT` clause that has an expression
     /// at `at`.
     fn before_clause(&self, start: usize, at: usize) -> usize {
         let mut text = self.local(&(start..at)).trim_end();
@@ -246,7 +246,7 @@ impl<'t> Walk<'t, '_> {
         Ok(Query { span, with: Vec::new(), body, order, limit, offset })
     }
 
-    /// The `t` of `t.*`, from the text.
+    /// Returns the `t` of `t.*` from the text.
     pub(in crate::blendsql) fn star_of(&self, column: &sq::ResultColumn<'t>) -> Option<String> {
         if !column.flags().star() {
             return None;
@@ -306,8 +306,8 @@ impl<'t> Walk<'t, '_> {
         self.source(source, self.span(source.node_id()).start, into)
     }
 
-    /// Where a table stands with its alias, for a node's extent is that of the join; empty
-    /// when it is not found.
+    /// Returns the byte range of a table with its alias, or an empty range if it is not found. The
+    /// parser's extent cannot be used, because it covers the whole join.
     fn table_span(&self, table: &sq::TableRef<'t>, after: usize) -> Span {
         let mut at = after.wrapping_sub(self.base);
         let mut next = || {
@@ -345,7 +345,7 @@ impl<'t> Walk<'t, '_> {
         if span.is_empty() { span } else { place(span.start)..place(span.end) }
     }
 
-    /// What a FROM clause reads there; `after` is where what stands before it ends.
+    /// Converts a FROM source; `after` is the end of the preceding source.
     fn source(
         &self,
         source: &sq::TableSource<'t>,
@@ -407,7 +407,7 @@ impl<'t> Walk<'t, '_> {
                     self.source(&right, end, into)?;
                 }
                 let Some(right) = into.get_mut(at) else { return Ok(()) };
-                // A join says how with its own type, or with the prefix on its left.
+                // The parser stores the join type in the join itself or in the prefix on its left.
                 let prefix = join.left().and_then(|l| match l {
                     sq::TableSource::JoinPrefix(p) => Some(p.join_type()),
                     _ => None,
@@ -439,7 +439,7 @@ impl<'t> Walk<'t, '_> {
 /// Words before a table in a FROM clause.
 const JOINS: [&str; 8] = ["natural", "left", "right", "full", "inner", "outer", "cross", "join"];
 
-/// How a kind of join joins, and whether by equal names.
+/// Converts a join type. The boolean is true for NATURAL joins.
 fn how(kind: sq::JoinType) -> (JoinKind, bool) {
     match kind {
         sq::JoinType::Comma | sq::JoinType::Inner | sq::JoinType::Cross => (JoinKind::Inner, false),
@@ -451,13 +451,14 @@ fn how(kind: sq::JoinType) -> (JoinKind, bool) {
     }
 }
 
-/// A name as the tree gives it: without its quotes, doubled ones made single.
+/// Replaces doubled quotes in a name of the parse tree with single ones; the enclosing quotes are
+/// already removed.
 pub(in crate::blendsql) fn unquoted(name: &str) -> String {
     let name = name.trim();
     if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }
 }
 
-/// A name as the query gives it.
+/// Converts a name node.
 fn name_of(name: sq::Name<'_>) -> String {
     match name {
         sq::Name::IdentName(ident) => unquoted(ident.source()),
@@ -465,7 +466,7 @@ fn name_of(name: sq::Name<'_>) -> String {
     }
 }
 
-/// What is said where the parser's tree lacks a part.
+/// Error for an incomplete parse tree.
 pub(in crate::blendsql) fn broken(span: &Span) -> SqlError {
     SqlError {
         message: "hqdl cannot parse this".to_owned(),

@@ -1,4 +1,4 @@
-//! The parser's tree on its way into [ours](crate::blendsql::tree): expressions.
+//! Converts the parser's tree into [ours](crate::blendsql::tree): expressions.
 
 use syntaqlite_syntax::any::AnyNodeId;
 use syntaqlite_syntax::nodes as sq;
@@ -8,7 +8,6 @@ use crate::blendsql::SqlError;
 use crate::blendsql::parse::walk::{Walk, broken, unquoted};
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, Span};
 
-/// Expressions.
 impl<'t> Walk<'t, '_> {
     pub(in crate::blendsql) fn expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
         self.deeper(|| self.span(expr.node_id()), || self.read(expr))
@@ -98,7 +97,7 @@ impl<'t> Walk<'t, '_> {
         Ok(Expr { span, kind })
     }
 
-    /// `x IN (…)`, maybe with NOT.
+    /// Converts `x IN (…)` or `x NOT IN (…)`.
     fn within(&self, within: &sq::InExpr<'t>, operand: Box<Expr>) -> Result<ExprKind, SqlError> {
         let (mut list, mut query, mut is_answer) = (Vec::new(), None, false);
         match within.source() {
@@ -113,7 +112,7 @@ impl<'t> Walk<'t, '_> {
                 } else if let sq::InExprSource::TableRef(table) = &source
                     && let Some(n) = self.placeholder(table.table_name())
                 {
-                    // `x IN {{…}}` reads as `x IN table`.
+                    // The parser reads `x IN {{…}}` as `x IN table`.
                     list = vec![self.builder.call(n)?];
                     is_answer = true;
                 } else {
@@ -126,7 +125,7 @@ impl<'t> Walk<'t, '_> {
         Ok(ExprKind::In { negated, operand, list, query, is_answer })
     }
 
-    /// The condition of FILTER, whose node is the whole clause.
+    /// Converts the condition of a FILTER clause; the parser's node covers the whole clause.
     fn filter(&self, clause: Option<sq::Expr<'t>>) -> Result<Option<Box<Expr>>, SqlError> {
         let Some(clause) = clause else { return Ok(None) };
         let mut condition = self.expr(&clause)?;
@@ -134,7 +133,7 @@ impl<'t> Walk<'t, '_> {
         Ok(Some(Box::new(condition)))
     }
 
-    /// A name: a call's, or a column's.
+    /// Converts a name into a call or a column.
     fn column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
         let name = unquoted(column.column());
         if let Some(n) = self.placeholder(column.column()) {
@@ -144,7 +143,7 @@ impl<'t> Walk<'t, '_> {
         Ok(Expr { span, kind: ExprKind::Column { table, column: name } })
     }
 
-    /// All expressions in a function, but for its FILTER.
+    /// Converts all expressions in a function call except FILTER.
     fn args(&self, id: AnyNodeId, filter: Option<sq::Expr<'t>>) -> Result<Vec<Expr>, SqlError> {
         let mut args = self.inside(id)?;
         if let Some(filter) = filter {
@@ -154,7 +153,7 @@ impl<'t> Walk<'t, '_> {
         Ok(args)
     }
 
-    /// The call that a name stands for.
+    /// Returns the number of the call that a placeholder name represents.
     fn placeholder(&self, name: &str) -> Option<usize> {
         let digits: String =
             name.strip_prefix("_hq")?.chars().take_while(char::is_ascii_digit).collect();
@@ -164,7 +163,7 @@ impl<'t> Walk<'t, '_> {
         (placeholder.trim_matches(['(', ')']) == name).then_some(n)
     }
 
-    /// All expressions right inside a node of another kind.
+    /// Converts all expressions directly inside a node of another kind.
     pub(in crate::blendsql) fn inside(&self, id: AnyNodeId) -> Result<Vec<Expr>, SqlError> {
         let mut found = Vec::new();
         let list = self.tree.list_children(id).unwrap_or_default();
@@ -185,7 +184,7 @@ impl<'t> Walk<'t, '_> {
     }
 }
 
-/// Both sides of AND or OR in one list.
+/// Merges both operands of an AND or OR into one list.
 fn chain(
     left: Expr,
     right: Expr,
@@ -201,7 +200,7 @@ fn chain(
     all
 }
 
-/// Returns what an operation does that is not a binary operator.
+/// Returns the operator of an operation that is not binary.
 fn operator(expr: &sq::Expr<'_>) -> ExprOperator {
     match expr {
         sq::Expr::UnaryExpr(unary) => ExprOperator::Prefix(match unary.op() {
@@ -242,7 +241,7 @@ fn infix(op: sq::BinaryOp) -> &'static str {
     }
 }
 
-/// The sign of a comparison.
+/// Returns a comparison operator as SQL; `None` for other operators.
 fn compared(op: sq::BinaryOp) -> Option<&'static str> {
     Some(match op {
         sq::BinaryOp::Eq | sq::BinaryOp::EqDouble => "=",
@@ -255,8 +254,8 @@ fn compared(op: sq::BinaryOp) -> Option<&'static str> {
     })
 }
 
-/// The bytes of a text before a parenthesis that it closes and never opened,
-/// without the blanks before that one; all of them when there is none.
+/// Returns the length of the prefix before the first unbalanced `)`, without trailing whitespace;
+/// the whole length if the parentheses balance.
 fn unclosed(text: &str) -> usize {
     let (mut depth, mut quote) = (0, None);
     for (at, c) in text.char_indices() {

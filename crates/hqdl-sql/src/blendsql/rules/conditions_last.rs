@@ -1,16 +1,16 @@
-//! The rule of conditions last: conditions with calls are evaluated for the rows that
-//! plain conditions and joins leave.
+//! Rule: conditions with calls are evaluated last, for the rows that all other conditions and joins
+//! keep.
 //!
-//! Precondition: the condition is one of WHERE, or of an inner join where nothing is
-//! joined by RIGHT or FULL, for there it means the same in WHERE. A plain condition
-//! that may fail stays behind the calls that it stands behind: where they exclude the
-//! row, it is not evaluated.
+//! Precondition: the condition is in WHERE, or in an inner join if no join is RIGHT or FULL,
+//! because then it has the same meaning in WHERE. A condition without calls that may fail stays
+//! after the calls that precede it, so that it is not evaluated for a row that these exclude.
 //!
-//! `SQLite` evaluates a condition as soon as all that it names is there, so it names
-//! every table. What a view or a subquery joins beneath it cannot name: that is read
-//! as `SELECT … LIMIT -1`, which `SQLite` keeps apart, with the plain conditions that
-//! are about it alone inside. The condition of a LEFT JOIN stays there, and names every
-//! table up to it: where WHERE makes the join an inner one, `SQLite` reads it in any order.
+//! `SQLite` evaluates a condition as soon as all referenced columns are available, so the condition
+//! references every table. It cannot reference the tables that a view or subquery joins internally.
+//! Such a source is read as `SELECT … LIMIT -1`, which `SQLite` does not flatten, and the
+//! conditions about that source alone move inside. The condition of a LEFT JOIN stays there and
+//! references every table up to it, because `SQLite` reorders the join if WHERE makes it an inner
+//! one.
 
 use super::Rewriter;
 use crate::blendsql::aggregates::is_aggregate;
@@ -22,9 +22,8 @@ use crate::blendsql::truth;
 use hqdl_values::sql;
 
 impl Rewriter<'_> {
-    /// Whether a query joins tables, and `SQLite` may make these part of the SELECT
-    /// around it; those of an EXISTS, too, and one that a result of it
-    /// names no column of.
+    /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
+    /// enclosing SELECT. Joins inside EXISTS count, and so does a result that references no column.
     pub(in crate::blendsql) fn joins(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
@@ -50,7 +49,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether what a FROM clause reads there joins tables beneath it.
+    /// Returns true if a FROM entry joins tables internally.
     pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
@@ -68,9 +67,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether what a FROM clause reads there is limited to some rows. `SQLite` may make it
-    /// part of the SELECT around it, and evaluate the results of that for rows which the
-    /// limit leaves out.
+    /// Returns true if a FROM entry has a LIMIT. `SQLite` may flatten it into the enclosing SELECT
+    /// and evaluate that SELECT's results for rows beyond the limit.
     pub(in crate::blendsql) fn reads_limit(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
@@ -86,7 +84,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether a query is limited to some rows, or reads what is.
+    /// Returns true if a query has a LIMIT, or reads a source that has one.
     pub(in crate::blendsql) fn is_limited(&self, query: &Query) -> bool {
         query.limit.is_some()
             || match &query.body {
@@ -96,8 +94,8 @@ impl Rewriter<'_> {
             }
     }
 
-    /// The plain conditions of WHERE that are about one table alone, for each table
-    /// that has the rows which are joined.
+    /// Returns the conditions without calls that reference a single table, combined per table.
+    /// Returns an empty list if a join is RIGHT or FULL.
     pub(in crate::blendsql) fn of_one_table(
         &self,
         core: &Core,
@@ -137,7 +135,7 @@ impl Rewriter<'_> {
         of
     }
 
-    /// What a FROM clause reads, as `SQLite` keeps it apart.
+    /// Returns a FROM source as a subquery that `SQLite` does not flatten.
     pub(in crate::blendsql) fn apart(
         text: &str,
         name: Option<&str>,
@@ -148,7 +146,7 @@ impl Rewriter<'_> {
         format!("SELECT * FROM {text}{filter} LIMIT -1")
     }
 
-    /// Whether a condition has a subquery that runs for each row.
+    /// Returns true if a condition has a correlated subquery or an EXISTS.
     pub(in crate::blendsql) fn hangs_on_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
@@ -163,19 +161,19 @@ impl Rewriter<'_> {
     }
 }
 
-/// A column, of each table that a scope reads, that hangs on no answer: a condition that
-/// names them waits for a row of these tables.
+/// Returns a column of each table in the scope that depends on no answer. A condition that
+/// references them all waits for complete rows of these tables.
 pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> Vec<String> {
     fence_of(&scope.tables, scope)
 }
 
-/// The same, of some of these tables.
+/// Same as [`fence`] for some of the scope's tables.
 pub(in crate::blendsql) fn fence_of(tables: &[Table], scope: &Scope<'_>) -> Vec<String> {
     let of = |table: &Table| {
         if table.name.is_some() {
             return table.any_column();
         }
-        // A name that no other table has means this one's.
+        // An unqualified name is unambiguous if no other table has it.
         let fields = table.fields.as_ref()?;
         let alone = |name: &str| {
             let having = |t: &&Table| has_field(t, name);
@@ -187,7 +185,7 @@ pub(in crate::blendsql) fn fence_of(tables: &[Table], scope: &Scope<'_>) -> Vec<
     tables.iter().filter_map(of).collect()
 }
 
-/// Takes those of some plain conditions that may fail and stand behind a call.
+/// Removes from `plain` the conditions that may fail and follow a call, and returns them.
 pub(in crate::blendsql) fn held_back(plain: &mut Vec<Expr>, calls: &[Expr]) -> Vec<Expr> {
     let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
     let held = |e: &Expr| e.span.start > call && truth::may_fail(e);

@@ -1,18 +1,17 @@
-//! The rule of conditions on groups: a condition of WHERE with calls that depends on
-//! nothing but grouping columns waits until the plain part of HAVING leaves the
-//! group.
+//! Rule: a condition of WHERE with calls that depends only on grouping columns is evaluated after
+//! the HAVING conditions without calls.
 //!
-//! Precondition: there is a GROUP BY and a plain part of HAVING; texts are equal by
-//! their bytes alone, for what is equal by a collation is not equal to the model;
-//! the condition has grouping columns as they are, no subquery, and no function of
-//! them. Then it comes to the same for all rows of a group.
+//! Precondition: the SELECT has a GROUP BY and a HAVING condition without calls. No custom
+//! collation applies, because texts that are equal under it are different texts for the model. The
+//! condition uses grouping columns unchanged, without subqueries and functions. Then its value is
+//! the same for all rows of a group.
 
 use super::Rewriter;
 use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Core, Expr, ExprKind};
 
 impl Rewriter<'_> {
-    /// Whether a condition depends on nothing but grouping columns.
+    /// Returns true if a condition depends only on grouping columns.
     pub(in crate::blendsql) fn is_of_group(
         &self,
         expr: &Expr,
@@ -28,7 +27,7 @@ impl Rewriter<'_> {
         let grouped: Vec<_> = core
             .group
             .iter()
-            // Equal by a collation is not equal to the model.
+            // Texts that are equal under a custom collation differ for the model.
             .filter(|g| !self.resolver().collates(g, scope))
             .filter_map(|g| match &bare(g).kind {
                 ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
@@ -47,7 +46,7 @@ impl Rewriter<'_> {
             ExprKind::Exists(_) | ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
                 all = false;
             }
-            // 1 and 1.0 are one group, and two texts.
+            // 1 and 1.0 are in the same group but are different texts.
             ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Operation(..) => {
                 all &=
                     e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));

@@ -1,29 +1,34 @@
-//! The rule of the first rows: where a query needs only so many of its rows,
-//! only those are asked about.
+//! Rule: if a query needs only a limited number of rows, hqdl makes requests only for those (LIMIT
+//! pushdown).
 //!
-//! Precondition: the rows are those of the outermost SELECT, or of one within that
-//! stands by itself (below); it is no compound and has no window; LIMIT and OFFSET are numbers, or it is DISTINCT; no call
-//! decides the order, and of a DISTINCT one no call is a result and every term of
-//! the order is; with groups, no call decides which groups there are; no call in a
-//! condition is asked of all rows together, and none names a result by its alias.
+//! Precondition:
 //!
-//! What it does: another statement yields the rows that the plain conditions
-//! leave, complete and in their final order, each with what is known of it: it
-//! does not pass, it may, it does and a value of it is open, or all is known. The
-//! rows of the answer are settled once as many as are needed pass and none before
-//! them is open. What is asked for is what is open in this prefix. Nothing here
-//! depends on how often or in which order `SQLite` evaluates a condition, and ties
-//! are cut once: the rows that were yielded are the answer. What a subquery beneath the
-//! FROM clause computes once, for the first row, is waited for by all that name it. Where
-//! there is no order, some rows are read on before anything is asked: what is known may
-//! settle the answer.
+//! * The rows belong to the outermost SELECT, or to a standalone nested one (below).
+//! * The SELECT is not a compound and has no window function. LIMIT and OFFSET are numbers, or it
+//!   is DISTINCT.
+//! * No call affects the order. If it is DISTINCT, no result has a call and every ORDER BY term is
+//!   a result.
+//! * If it has groups, no call affects the grouping.
+//! * No call in a condition is about all rows together, and no condition references a result by its
+//!   alias.
 //!
-//! A SELECT within stands by itself if it has a LIMIT, names no row around it, nothing is
-//! drawn by lot, what it reads has no calls, its rows are no groups and each tells for
-//! itself what it waits for. It is run so when a pass reaches it and waits for it. From
-//! then on its rows are *settled*: where it stands, a row that is not known to pass fails,
-//! and no value is waited for. That leaves the rows that are known to be the first, since
-//! what comes before them is known, too; where there is no order any rows that pass do.
+//! Effect: a separate statement returns the rows that the conditions without calls keep, complete
+//! and in their final order. Each row has a state: it fails, it is undecided, it passes with
+//! unknown values, or it passes and is complete. The answer is complete once enough rows pass and
+//! no earlier row is undecided. Requests are made only for the open rows of this prefix.
+//!
+//! The result does not depend on how often or in which order `SQLite` evaluates a condition. Ties
+//! are broken once, because the returned rows are the answer. If a subquery in the FROM clause
+//! computes a value once, for the first row, all rows that reference it wait for it. Without an
+//! ORDER BY, some more rows are read before any request is made, because cached answers may
+//! complete the result.
+//!
+//! A nested SELECT is standalone if it has a LIMIT, references no outer row and is not volatile. In
+//! addition, its sources have no calls, its rows are not groups, and each row reports its own
+//! pending calls. It is run separately when an iteration reaches it and waits for it. After that
+//! its rows are *complete*: in its original position, a row that is not known to pass fails, and no
+//! value is waited for. The remaining rows are the first ones, because everything before them is
+//! known. Without an ORDER BY, any rows that pass are valid.
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{has_window, is_aggregate, is_of_rows};
@@ -37,8 +42,9 @@ use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::truth;
 
 impl Rewriter<'_> {
-    /// Whether the rule holds of the outermost SELECT; `calls` are its conditions with
-    /// calls. One within, of which it holds, is noted.
+    /// Returns the LIMIT plan of the outermost SELECT if the rule applies; `calls` are its
+    /// conditions with calls. Records a nested SELECT to which the rule applies and returns `None`
+    /// for it.
     pub(in crate::blendsql) fn first_rows(
         &mut self,
         query: &Query,
@@ -135,7 +141,7 @@ impl Rewriter<'_> {
         let grouped = !core.group.is_empty();
         if grouped {
             let by_calls = core.group.iter().chain(&core.having).any(|e| !plain(e));
-            // A group's number or alias stands for a result.
+            // A position or alias in GROUP BY refers to a result.
             let early = (0..core.columns.len()).any(|n| {
                 core.columns[n].expr.as_ref().is_some_and(Expr::has_call)
                     && is_early(&core.columns[n], n, core, self.sql)
@@ -150,7 +156,7 @@ impl Rewriter<'_> {
             matches!(resolve_term(e, Clause::Order, core, self.sql), ResolvedTerm::Result(_))
                 || results().any(|r| self.same(r, e))
         };
-        // A star has the columns of all tables.
+        // A star includes the columns of all tables.
         let collates_a_star = !starred.is_empty() && scope.tables.iter().any(Table::collates);
         if core.distinct
             && !(results().all(|r| plain(r) && !self.resolver().collates(r, scope))
@@ -181,7 +187,7 @@ impl Rewriter<'_> {
         })
     }
 
-    /// Whether a SELECT within gives the same rows where it is run alone.
+    /// Checks that a nested SELECT returns the same rows if it is run separately.
     fn stands_by_itself(
         &self,
         query: &Query,
@@ -189,7 +195,8 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         first: &FirstRows,
     ) -> Result<(), Refused> {
-        // SQLite takes conditions around into what has no LIMIT: fewer rows are reached.
+        // SQLite pushes outer conditions down into a subquery without LIMIT, so that fewer rows are
+        // reached.
         if first.need.is_none() {
             return Err("it is within another SELECT, and has no LIMIT");
         }
@@ -222,7 +229,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether a query hangs on the rows around it; where that cannot be told, it may.
+    /// Returns true if a query references outer rows, or if that is unknown.
     fn may_be_correlated(&self, query: &Query, around: &Scope<'_>) -> bool {
         let mut scope = Some(around);
         while let Some(here) = scope {
@@ -245,9 +252,9 @@ impl Rewriter<'_> {
         self.sql[bare(a).span.clone()] == self.sql[bare(b).span.clone()]
     }
 
-    /// Writes a SELECT as the statement that yields its rows with what is known of
-    /// them: no DISTINCT and no LIMIT, a last column for the number of what the row
-    /// is noted as, and values with calls only there.
+    /// Rewrites a SELECT into the statement that returns its rows with their state. It has no
+    /// DISTINCT and no LIMIT. An extra last column holds the number of the recorded row, and only
+    /// that column evaluates values with calls.
     pub(in crate::blendsql) fn yield_rows(
         &mut self,
         mut first: FirstRows,
@@ -298,8 +305,8 @@ impl Rewriter<'_> {
         self.out.first = Some(first);
     }
 
-    /// Whether a condition names a result by its alias: among the results, where
-    /// the statement of the rule has its conditions, there are no aliases.
+    /// Returns true if a condition references a result by its alias. The rule's statement evaluates
+    /// the conditions among the results, where aliases are not visible.
     fn has_alias_in_conditions(&self, core: &Core, scope: &Scope<'_>) -> bool {
         let mut found = false;
         for expr in core.filter.iter().chain(&core.having) {
@@ -314,7 +321,7 @@ impl Rewriter<'_> {
         found
     }
 
-    /// Whether an aggregate in a subquery is one of this SELECT.
+    /// Returns true if an aggregate in a subquery belongs to this SELECT.
     pub(in crate::blendsql) fn is_aggregate_from_within(
         &self,
         core: &Core,
@@ -324,8 +331,8 @@ impl Rewriter<'_> {
         !self.aggregates_from_within(core, query, scope).is_empty()
     }
 
-    /// Returns the aggregates in subqueries that are aggregates of this SELECT: the columns of
-    /// their arguments, ORDER BY and FILTER are all of here.
+    /// Returns the aggregates in subqueries that belong to this SELECT: all columns in their
+    /// arguments, ORDER BY and FILTER are columns of this SELECT or an outer one.
     pub(in crate::blendsql) fn aggregates_from_within(
         &self,
         core: &Core,
@@ -341,7 +348,7 @@ impl Rewriter<'_> {
                     return;
                 }
                 let (mut own, mut outer) = (false, false);
-                // Arguments, DISTINCT, ORDER BY and FILTER: all are inside.
+                // Includes the arguments, DISTINCT, ORDER BY and FILTER.
                 e.each(&mut |e| {
                     if let ExprKind::Column { table, column } = &e.kind {
                         let depth = at.find(table.as_deref(), column).map(|f| f.depth);
@@ -358,14 +365,14 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the number of rows that a LIMIT or OFFSET names; `None` if it is no integer
-/// of the text, or negative.
+/// Returns the number of rows in a LIMIT or OFFSET; `None` if it is not an integer literal or is
+/// negative.
 fn number(expr: &Expr, sql: &str) -> Option<u64> {
     u64::try_from(read_integer(expr, sql)?).ok()
 }
 
-/// Whether a result column is evaluated before its group is there: its alias or
-/// its number stands in GROUP BY, HAVING or ON.
+/// Returns true if a result column is evaluated before grouping: GROUP BY, HAVING or ON reference
+/// it by alias or position.
 fn is_early(column: &ResultColumn, at: usize, core: &Core, sql: &str) -> bool {
     let mut found = core.group.iter().any(|g| match resolve_term(g, Clause::Group, core, sql) {
         ResolvedTerm::Result(n) => n == at,

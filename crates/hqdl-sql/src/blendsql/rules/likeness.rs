@@ -1,10 +1,9 @@
-//! The rule of documents most like the question first: where a query needs any few
-//! of its rows, those are asked about first whose documents are most like what is
-//! asked of them.
+//! Rule: if a query needs any few of its rows, hqdl first asks about the rows whose documents are
+//! most similar to the question.
 //!
-//! Precondition: the rule of the first rows fires, without an ORDER BY, DISTINCT or
-//! groups; a condition asks a document that no other call makes. Any rows are the
-//! answer there, so the order in which they are asked about decides nothing.
+//! Precondition: the LIMIT rule applies, without ORDER BY, DISTINCT or groups, and a condition asks
+//! about a document that does not depend on another call. Any rows are a valid answer then, so the
+//! order of the requests does not affect correctness.
 
 use super::{Refused, Rewriter};
 use crate::blendsql::aggregates::own;
@@ -13,7 +12,7 @@ use crate::blendsql::ingredients::Subject;
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query};
 
 impl Rewriter<'_> {
-    /// The calls that say in which order, and that order as SQL.
+    /// Returns the calls that determine the similarity order, and the order as SQL.
     pub(super) fn likeness(
         &self,
         query: &Query,
@@ -30,8 +29,8 @@ impl Rewriter<'_> {
         self.retrieval(calls).ok_or("no condition asks about a document")
     }
 
-    /// What puts the rows of a SELECT in the order of how much its documents are
-    /// like what is asked of them; `None` when nothing is.
+    /// Returns the calls about documents and the SQL of the rows' rank by similarity; `None` if
+    /// there are none.
     fn retrieval(&self, calls: &[&Expr]) -> Option<(Vec<usize>, String)> {
         let (mut of, mut numbers): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
         calls.iter().for_each(|c| {

@@ -1,6 +1,7 @@
-//! The rules by which a query asks less, a file each, with its precondition at its
-//! head. Where a precondition does not hold, all that is reached is asked; the
-//! [plan](super::plan) tells which rules fired where, and what kept the others.
+//! Optimization rules that reduce the number of requests, one file each; each file begins with the
+//! rule's precondition. If a precondition is not met, hqdl makes all requests that evaluation
+//! reaches. The [plan](super::plan) lists the applied rules and the reasons why the others were not
+//! applied.
 
 pub mod conditions_last;
 pub mod conditions_of_groups;
@@ -14,28 +15,28 @@ use super::plan::{Refused, RuleOutcome};
 use super::rewrite::Rewriter;
 use super::tree::Core;
 
-/// See [`conditions_last`].
+/// Name of the rule [`conditions_last`].
 pub const CONDITIONS_LAST: &str = "conditions last";
-/// See [`conditions_of_groups`].
+/// Name of the rule [`conditions_of_groups`].
 pub const CONDITIONS_OF_GROUPS: &str = "conditions on groups";
-/// See [`first_rows`].
+/// Name of the rule [`first_rows`].
 pub const FIRST_ROWS: &str = "first rows";
-/// See [`likeness`].
+/// Name of the rule [`likeness`].
 pub const LIKENESS: &str = "most like first";
-/// See [`one_witness`].
+/// Name of the rule [`one_witness`].
 pub const ONE_WITNESS: &str = "one witness";
-/// See [`order`].
+/// Name of the rule [`order`].
 pub const ORDER: &str = "order of conditions";
-/// See [`stored_columns`].
+/// Name of the rule [`stored_columns`].
 pub const STORED_COLUMNS: &str = "stored columns";
 
 impl Rewriter<'_> {
-    /// Notes in the plan what a rule came to in a SELECT.
+    /// Records the outcome of a rule for a SELECT in the plan.
     pub(super) fn note(&mut self, core: &Core, rule: &'static str, came: Result<String, Refused>) {
         self.out.plan.select(core.span.start).rules.push(RuleOutcome::of(rule, came));
     }
 
-    /// The same of the SELECT that is being written.
+    /// Records the outcome of a rule for the SELECT that is being rewritten.
     pub(super) fn note_here(&mut self, rule: &'static str, came: Result<String, Refused>) {
         self.out.plan.select(self.here).rules.push(RuleOutcome::of(rule, came));
     }

@@ -1,10 +1,10 @@
-//! The rule of one witness: the rows of an EXISTS, or of an IN, are asked about some
-//! at a time, until one is there that is certain.
+//! Rule: hqdl asks about the rows of an EXISTS or IN in batches, until one row is known to decide
+//! it.
 //!
-//! Precondition: the query is one SELECT with a condition that has calls, and has no
-//! LIMIT, no OFFSET, no WITH, no groups, no aggregate and no window. So each of its
-//! rows stands for itself: one that is certain settles an EXISTS, and an IN for its
-//! value, whatever the other rows are.
+//! Precondition: the query is a single SELECT with a condition that has calls. It has no LIMIT,
+//! OFFSET, WITH, groups, aggregate or window function. Then its rows are independent. A single row
+//! that is known to pass decides an EXISTS, or an IN for the row's value, whatever the other rows
+//! are.
 
 use super::{ONE_WITNESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{has_window, is_aggregate};
@@ -13,8 +13,8 @@ use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query};
 
 impl Rewriter<'_> {
-    /// EXISTS or IN over rows that are noted one by one: one that is certain
-    /// settles it, whatever the others are.
+    /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
+    /// decide it.
     pub(in crate::blendsql) fn run_of(
         &mut self,
         expr: &Expr,
@@ -37,8 +37,8 @@ impl Rewriter<'_> {
         emit::noted_rows(settles, once, unit, &text)
     }
 
-    /// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
-    /// Of IN, rows are witnesses by their value, which must be known before any call.
+    /// Returns the SELECT of an EXISTS or IN that a single row decides, because more rows never
+    /// change the result. For IN, the value of the rows must be known before any call.
     pub(in crate::blendsql) fn witnessed<'e>(
         &self,
         expr: &'e Expr,
@@ -54,7 +54,7 @@ impl Rewriter<'_> {
         Ok((query, core))
     }
 
-    /// The value that rows of an IN are witnesses of.
+    /// Returns the value column of an IN's SELECT, if it is a plain column that depends on no call.
     pub(in crate::blendsql) fn witness<'e>(
         &self,
         core: &'e Core,
@@ -66,10 +66,10 @@ impl Rewriter<'_> {
     }
 }
 
-/// A SELECT that one row settles, or why none does.
+/// A SELECT whose result a single row decides, or the reason why there is none.
 type SettledByARow<'e> = Result<(&'e Query, &'e Core), (Option<&'e Query>, Refused)>;
 
-/// The SELECT of an EXISTS or IN that one row may settle, by its form.
+/// Same as [`Rewriter::witnessed`], but checks only the syntax.
 pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> SettledByARow<'_> {
     let query = match &expr.kind {
         ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. } => query.as_ref(),

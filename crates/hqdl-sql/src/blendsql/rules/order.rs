@@ -1,10 +1,10 @@
-//! The rule of the order of conditions: of several conditions with calls the one is
-//! asked first that settles most rows for what it asks, by what was seen of them.
+//! Rule: of several conditions with calls, the one that decides most rows per request is evaluated
+//! first, estimated from observed outcomes.
 //!
-//! Precondition: AND and OR of conditions whose value is their truth, which mean the
-//! same in any order. A plain part that may fail stays behind the calls that it
-//! stands behind; a condition with calls in a subquery cannot be looked at without
-//! asking, so with one of these the order is that of the text.
+//! Precondition: AND and OR of conditions of which only the truth matters, so that any order has
+//! the same meaning. A condition without calls that may fail stays after the calls that precede it.
+//! A condition with calls in a subquery cannot be checked without making requests. If there is one,
+//! the order is that of the text.
 
 use super::{ORDER, Rewriter};
 use crate::blendsql::ingredients::Subject;
@@ -12,17 +12,17 @@ use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{Expr, ExprKind};
 use crate::blendsql::truth::{Node, may_fail};
 
-/// What evaluating a condition is expected to bring.
+/// Estimated cost and truth of a condition.
 #[derive(Clone, Copy)]
 pub(in crate::blendsql) struct Odds {
-    /// Values asked for.
+    /// Number of values to ask about.
     pub(in crate::blendsql) cost: f64,
-    /// How likely it holds.
+    /// Probability that it is true.
     pub(in crate::blendsql) holds: f64,
 }
 
 impl Rewriter<'_> {
-    /// In which order conditions are evaluated.
+    /// Returns the indices of conditions in the order of evaluation.
     pub(in crate::blendsql) fn in_order(
         &mut self,
         parts: &[Node<'_>],
@@ -43,18 +43,18 @@ impl Rewriter<'_> {
             self.note_here(ORDER, Err("there is only one condition with calls"));
         }
         if hidden {
-            // What cannot be looked at beforehand must come in the same order in
-            // every run, or a later run would ask what an earlier one did not.
+            // Conditions that cannot be checked in advance must have the same order in every run.
+            // Otherwise a later run would make requests that an earlier one did not make.
             for o in odds.iter_mut().filter(|o| o.cost > 0.0) {
                 *o = Odds { cost: 1.0, holds: 0.5 };
             }
         }
-        // A plain part that may fail is not put before a call that it stands behind.
+        // A condition without calls that may fail stays after the call that precedes it.
         let first = odds.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
         let held: Vec<bool> =
             (0..parts.len()).map(|n| n > first && any_may_fail(&parts[n])).collect();
         let mut order: Vec<usize> = (0..parts.len()).collect();
-        // The chance to settle it, for each value asked.
+        // Probability of a decision per value asked about.
         let worth = |n: usize| {
             let settles = if all { 1.0 - odds[n].holds } else { odds[n].holds };
             match odds[n].cost {
@@ -67,13 +67,13 @@ impl Rewriter<'_> {
         order
     }
 
-    /// Values that a call asks for, for each row: many rows may share one.
+    /// Returns the number of values per row that a call asks about; several rows may share a value.
     fn cost(&self, call: usize) -> f64 {
         let one = if self.sites[call].subject == Subject::Pair { 5.0 } else { 1.0 };
         one * self.costs.spread.get(&call).copied().unwrap_or(1.0).max(0.001)
     }
 
-    /// Whether a condition cannot be looked at without asking.
+    /// Returns true if a condition cannot be checked without making requests.
     pub(in crate::blendsql) fn hides(&self, node: &Node<'_>, scope: &Scope<'_>) -> bool {
         match node {
             Node::Leaf(expr, _) => self.reads_calls(expr) || self.hides_calls(expr, scope),
@@ -81,7 +81,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Whether a subquery of an expression has a call, or reads rows that come from one.
+    /// Returns true if a subquery of an expression has a call, or reads rows that depend on one.
     fn reads_calls(&self, expr: &Expr) -> bool {
         let (exprs, query) = expr.inside();
         query.is_some_and(|q| !self.calls_read(q).is_empty())
@@ -115,7 +115,7 @@ impl Rewriter<'_> {
                     if o.cost == 0.0 { f64::INFINITY } else { settles / o.cost }
                 };
                 odds.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
-                // The share of rows that each part is still reached by.
+                // Share of rows that reach each part.
                 let (mut open, mut cost) = (1.0, 0.0);
                 for o in &odds {
                     cost += open * o.cost;
@@ -127,7 +127,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns whether evaluating a condition may end in an error.
+/// Returns true if evaluating a condition may fail with an error.
 fn any_may_fail(node: &Node<'_>) -> bool {
     match node {
         Node::Leaf(expr, _) => may_fail(expr),

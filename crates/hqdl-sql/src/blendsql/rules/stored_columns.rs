@@ -1,11 +1,11 @@
-//! A query whose calls are all answered by published columns, as SQL over their
-//! tables: nothing stands between `SQLite` and the rows. What a table has no
-//! value for is left to the function, which knows why.
+//! Rule: if published columns answer all calls of a query, the query reads their tables directly
+//! and `SQLite` needs no callbacks. The runtime function is called only for rows without a
+//! published value, because it reports the reason.
 //!
-//! A call reads its table by a LEFT JOIN on the key, which is unique there, at
-//! the end of the FROM clause that has the key's columns: no slower than the
-//! join a person would write. Where a join would show (`SELECT *`) or would not
-//! be taken apart (DISTINCT), a scalar subquery does the same.
+//! A call reads its table by a LEFT JOIN on the unique key. The join is at the end of the FROM
+//! clause that has the key's columns. That is as fast as a handwritten join. If the join would
+//! change the result (`SELECT *`) or could not be flattened (DISTINCT), a scalar subquery replaces
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +18,26 @@ use crate::blendsql::tree::{
 };
 use hqdl_values::sql;
 
-/// How a call's value is read from a published table.
+/// Published table column that answers a call.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// The table.
+    /// Table name.
     pub table: String,
-    /// Its key columns.
+    /// Key columns of the table.
     pub names: Vec<String>,
-    /// The key, as SQL where the call stands; its columns with their tables.
+    /// SQL of the key at the position of the call, with qualified columns.
     pub keys: Vec<String>,
-    /// The table of the query that has all of the key, when one has.
+    /// Table of the query that has all columns of the key, if there is one.
     pub of: Option<String>,
-    /// The value, as SQL over columns of the table.
+    /// SQL of the value over the columns of the published table.
     pub value: String,
-    /// These columns; none of them may be NULL.
+    /// Columns that the value uses; the value is unknown if one of them is NULL.
     pub reads: Vec<String>,
 }
 
-/// The query as SQL over published tables; `None` when it has calls where that
-/// cannot be said. In the words of a `server` (`PostgreSQL`), where no function of ours is,
-/// so that what a table has no value for is NULL.
+/// Rewrites the query to read published tables. Returns `None` if a call is in an unsupported
+/// position. If `is_postgres` is true, generates `PostgreSQL` syntax without runtime functions, so
+/// unpublished values are NULL.
 #[must_use]
 pub fn direct(
     sql: &str,
@@ -69,27 +69,27 @@ struct Direct<'q> {
     server: bool,
     parts: Vec<(Span, String)>,
     joins: usize,
-    /// Result columns without an alias that have calls.
+    /// Result columns that have calls but no alias.
     named: Vec<&'q Expr>,
 }
 
-/// A table joined to a FROM clause.
+/// A published table joined to a FROM clause.
 struct JoinedTable {
     alias: String,
     table: String,
     keys: Vec<String>,
-    /// Calls that read it.
+    /// Numbers of the calls that read it.
     calls: Vec<usize>,
 }
 
-/// Where a call may be read by a join.
+/// A SELECT whose FROM clause can be extended with joins.
 struct JoinPlace<'q> {
     core: &'q Core,
     joins: Vec<JoinedTable>,
 }
 
 impl<'q> Direct<'q> {
-    /// A part of the text, with what is put in its parts' place.
+    /// Returns the text of a span with its parts replaced.
     fn compose(&self, sql: &str, span: &Span) -> String {
         let mut parts: Vec<&(Span, String)> = self
             .parts
@@ -190,7 +190,7 @@ impl<'q> Direct<'q> {
         Some(())
     }
 
-    /// The alias of the table that a call reads, joined when it is not yet.
+    /// Returns the alias of the joined table that a call reads, and adds the join if needed.
     fn joined(&mut self, place: &mut JoinPlace<'q>, n: usize, view: &View) -> String {
         let same = |j: &&mut JoinedTable| j.table == view.table && j.keys == view.keys;
         if let Some(join) = place.joins.iter_mut().find(same) {
@@ -206,9 +206,10 @@ impl<'q> Direct<'q> {
 }
 
 impl JoinPlace<'_> {
-    /// Whether the FROM clause here has the key's columns, and can be joined to.
+    /// Returns true if this FROM clause has the key's columns and can be extended with a join.
     fn has(&self, view: &View, server: bool) -> bool {
-        // There a comma binds less than a JOIN, whose condition would not see all tables.
+        // In PostgreSQL, a comma has lower precedence than JOIN, so the join condition would not
+        // see all tables.
         let comma = |i: &FromItem| i.on.is_none() && i.using.is_empty() && !i.natural;
         if server && self.core.from.iter().skip(1).any(comma) {
             return false;
@@ -221,7 +222,7 @@ impl JoinPlace<'_> {
     }
 }
 
-/// The table's key and the values of calls, under names that meet no other.
+/// Returns a subquery with the key and the values of calls, under unique column names.
 fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
     let keys = view.names.iter().enumerate();
     let keys: Vec<String> = keys.map(|(at, k)| format!("{} AS hq_k{at}", sql::name(k))).collect();
@@ -231,7 +232,7 @@ fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
             reads.push(read);
         }
     }
-    // A value of a function has no affinity, so these have none either.
+    // Unary `+` removes the affinity: values of a runtime function have none, either.
     let plus = if server { "" } else { "+" };
     let plain: Vec<String> =
         reads.iter().map(|c| format!("{plus}{0} AS {0}", sql::name(c))).collect();
@@ -253,8 +254,8 @@ fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
     )
 }
 
-/// The key of the call is that of the row. The first part is never NULL: about
-/// nothing, nothing is known.
+/// Returns the join condition. The first key column is compared by `=`, because a call about NULL
+/// has no answer.
 fn on(view: &View, alias: &str, server: bool) -> String {
     let same = if server { "IS NOT DISTINCT FROM" } else { "IS" };
     let part = |(at, key): (usize, &String)| {

@@ -1,5 +1,4 @@
-//! Puts a call together from its arguments: which is the question, which are
-//! values, which say what the answer is.
+//! Builds a call from its arguments: the question, the values and the options of the answer.
 
 use crate::blendsql::argument::{self, span};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
@@ -10,13 +9,13 @@ use crate::blendsql::{Argument, Call, Choices, SqlError, choices, result};
 use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
 
-/// Operators that are words.
+/// Operators that are keywords.
 const OPERATORS: [&str; 14] = [
     "AND", "BETWEEN", "COLLATE", "ESCAPE", "GLOB", "IN", "IS", "ISNULL", "LIKE", "MATCH", "NOT",
     "NOTNULL", "OR", "REGEXP",
 ];
 
-/// Reads the arguments of a call that was taken apart.
+/// Parses the arguments of a scanned call.
 pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call, SqlError> {
     let ingredient = written.ingredient;
     let mut parts = Parts::default();
@@ -38,7 +37,8 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
             ));
         }
     };
-    // Part of the question: what is said to the model decides the answer.
+    // Append to the question: instructions to the model affect the answer, so they are part of the
+    // call's identity.
     let question = parts.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = parts.values.into_iter();
     let left = parts
@@ -95,7 +95,7 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
     })
 }
 
-/// What was read of a call so far.
+/// Arguments of a call that have been parsed so far.
 #[derive(Default)]
 struct Parts {
     seen: Vec<Keyword>,
@@ -113,7 +113,7 @@ struct Parts {
     narrow: Option<u32>,
     model: Option<(String, std::ops::Range<usize>)>,
     image: bool,
-    /// What is to be said to the model behind the question.
+    /// Instructions to the model, appended to the question.
     appended: Vec<String>,
     tuning: Vec<String>,
 }
@@ -195,7 +195,7 @@ impl Parts {
         Ok(())
     }
 
-    /// An argument without a keyword.
+    /// Adds a positional argument.
     fn position(
         &mut self,
         sql: &str,
@@ -232,7 +232,7 @@ impl Parts {
         Ok(())
     }
 
-    /// The question, perhaps with the value behind it and no comma between.
+    /// Parses the question, which a value can follow without a comma.
     fn first(&mut self, sql: &str, ingredient: Which, tokens: &[Token]) -> Result<(), SqlError> {
         let (text, rest) = match tokens {
             [text, rest @ ..] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
@@ -243,7 +243,7 @@ impl Parts {
                     message: format!("the question of `{}` is not a text", ingredient.name()),
                     ..error
                 })?;
-                // `None`: left out, as if it had not been written.
+                // `None` is the same as no question.
                 return Ok(());
             }
         };
@@ -274,12 +274,12 @@ impl Parts {
     }
 }
 
-/// Reads a value without a keyword; NULL is one.
+/// Parses a positional value; NULL is a value.
 fn value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
     Ok(argument::read(sql, tokens)?.or_else(|| Some(Argument::Sql(span(tokens)))))
 }
 
-/// Which argument a keyword names.
+/// Parses an argument's keyword. Fails if the ingredient does not accept it.
 fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlError> {
     let word = name.text(sql);
     let has: Vec<&str> =
@@ -303,8 +303,8 @@ fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlErro
     }
 }
 
-/// Whether a word after these tokens begins an argument of its own, `… options=`,
-/// although no comma stands before it.
+/// Returns true if `word` begins a new keyword argument after the tokens `preceding`, although the
+/// comma is missing: `… options=`.
 pub(in crate::blendsql) fn begins_argument(sql: &str, before: &[Token], word: Token) -> bool {
     let after_operand = before.last().is_some_and(|last| ends_operand(sql, *last));
     if !after_operand || find(word.text(sql)).is_none() {
@@ -314,7 +314,7 @@ pub(in crate::blendsql) fn begins_argument(sql: &str, before: &[Token], word: To
     rest.starts_with('=') && !rest.starts_with("==")
 }
 
-/// Whether an operand ends with this token, so that none begins after it.
+/// Returns true if an operand ends with this token, so that no operand can follow directly.
 fn ends_operand(sql: &str, token: Token) -> bool {
     const BEFORE_OPERANDS: [&str; 6] = ["CASE", "DISTINCT", "ELSE", "FROM", "THEN", "WHEN"];
     match token.lexeme {
@@ -325,7 +325,7 @@ fn ends_operand(sql: &str, token: Token) -> bool {
     }
 }
 
-/// Whether a token after a text makes an expression with it.
+/// Returns true if a token after a string continues an expression.
 fn continues(sql: &str, token: Token) -> bool {
     match token.lexeme {
         Lexeme::Symbol(symbol) => symbol != b'(',

@@ -1,4 +1,4 @@
-//! Finds the calls in a query and takes each apart into its arguments' tokens.
+//! Finds the calls in a query and splits each into its arguments' tokens.
 
 pub(in crate::blendsql) mod call;
 
@@ -8,23 +8,23 @@ use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::{Call, SqlError};
 use hqdl_values::problem::nearest;
 
-/// How deep calls may stand in calls; each is a level of recursion.
+/// Maximum nesting depth of calls; each level is a recursion level of the scanner.
 const DEEPEST: usize = 64;
 
-/// The calls of a query that are in no other call, in the order of the text.
+/// Returns the outermost calls of a query in text order.
 ///
 /// # Errors
-/// [`SqlError`] at the first place that cannot be read.
+/// [`SqlError`] at the first syntax error.
 pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
     scan_with_tables(sql, &|_| false)
 }
 
-/// The same, where the tables of the database are known. A text `'t::c'` is a column of the
-/// table `t` if there is one, whatever the column's name looks like; of a column that `t` does
-/// not have, `SQLite` says so.
+/// Same as [`scan`], with the database's table names. A string `'t::c'` is a column if the table
+/// `t` exists, whatever the column's name is. If `t` has no such column, `SQLite` reports the
+/// error.
 ///
 /// # Errors
-/// [`SqlError`] at the first place that cannot be read.
+/// [`SqlError`] at the first syntax error.
 pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Vec<Call>, SqlError> {
     let mut scanner = Scanner { sql, is_table, at: 0, depth: 0 };
     let mut calls = Vec::new();
@@ -51,35 +51,35 @@ pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Ve
     Ok(calls)
 }
 
-/// A call taken apart, its arguments not read yet.
+/// A call split into its arguments, which are not parsed yet.
 pub(in crate::blendsql) struct ScannedCall {
-    /// `{{`
+    /// The `{{` token.
     pub open: Token,
-    /// The ingredient's name.
+    /// Ingredient name.
     pub name: Token,
     pub ingredient: Which,
     pub row: bool,
     pub pieces: Vec<ArgumentText>,
     /// The `)` after the arguments.
     pub close: Token,
-    /// Calls within the arguments.
+    /// Calls nested in the arguments.
     pub inner: Vec<Call>,
-    /// Where `}}` ends.
+    /// End of `}}`.
     pub end: usize,
 }
 
-/// One argument: what stands between two commas; never empty.
+/// Tokens of one argument; never empty.
 pub(in crate::blendsql) struct ArgumentText {
-    /// The keyword of `keyword=…`.
+    /// Keyword of `keyword=…`.
     pub keyword: Option<Token>,
     pub tokens: Vec<Token>,
 }
 
 pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
-    /// Whether the database has a table.
+    /// Returns true if the database has a table of this name.
     is_table: &'a dyn Fn(&str) -> bool,
-    /// Where the next token is looked for.
+    /// Offset at which the next token is read.
     pub at: usize,
     depth: usize,
 }
@@ -94,7 +94,7 @@ impl Scanner<'_> {
         Ok(token)
     }
 
-    /// The next token of the call that `open` begins.
+    /// Reads the next token of the call that begins at `open`.
     fn inside(&mut self, open: Token, brackets: Brackets) -> Result<Token, SqlError> {
         let token = self.next(brackets)?.ok_or_else(|| {
             SqlError::new(open.span(), "a call is never closed", "this call has no `}}`")
@@ -104,7 +104,7 @@ impl Scanner<'_> {
         Ok(if is_column { Token { lexeme: Lexeme::OldColumn, ..token } } else { token })
     }
 
-    /// Begins a call within those that are open.
+    /// Enters a nested call. Fails if the nesting is too deep.
     pub(in crate::blendsql) fn deeper(&mut self, open: Token) -> Result<(), SqlError> {
         if self.depth >= DEEPEST {
             return Err(SqlError::new(
@@ -117,12 +117,12 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Ends a call.
+    /// Leaves a call.
     pub(in crate::blendsql) fn done(&mut self) {
         self.depth -= 1;
     }
 
-    /// Reads the call whose `{{` was just read.
+    /// Reads the call whose `{{` has just been read.
     pub(in crate::blendsql) fn call(&mut self, open: Token, row: bool) -> Result<Call, SqlError> {
         self.deeper(open)?;
         let name = self.inside(open, Brackets::Name)?;
@@ -141,7 +141,7 @@ impl Scanner<'_> {
             let last = end.is(b')');
             match piece {
                 Some(piece) => pieces.push(piece),
-                // Nothing, or a comma too many, before `)` is how lists end.
+                // An empty list and a trailing comma are allowed.
                 None if last => break end,
                 None => {
                     return Err(SqlError::new(
@@ -171,7 +171,7 @@ impl Scanner<'_> {
         )
     }
 
-    /// One argument, and the `,` or `)` that ends it.
+    /// Reads one argument and the `,` or `)` that ends it.
     fn piece(
         &mut self,
         open: Token,
@@ -196,7 +196,7 @@ impl Scanner<'_> {
                 }
             }
             let token = self.inside(open, brackets)?;
-            // Only a list that begins with `[` is Python's all the way.
+            // Only a list that begins with `[` has Python syntax throughout.
             if keyword.is_some() && tokens.is_empty() && !token.is(b'[') && !token.is(b'{') {
                 brackets = Brackets::Name;
             }
@@ -210,7 +210,7 @@ impl Scanner<'_> {
                 continue;
             }
             let token = match (token.lexeme, nest.last()) {
-                // Two dictionaries end, not the call.
+                // `}}` closes two dictionaries here, not the call.
                 (Lexeme::Close, Some(brace)) if brace.is(b'{') => {
                     self.at = token.start + 1;
                     Token { lexeme: Lexeme::Symbol(b'}'), end: self.at, ..token }
@@ -218,7 +218,7 @@ impl Scanner<'_> {
                 (Lexeme::Close, within) => {
                     return Err(open_until_the_end(*within.unwrap_or(&paren), token));
                 }
-                // A comma is missing here, where no operand can follow.
+                // The comma is missing: no operand can follow here.
                 (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
                     self.at = token.start;
                     break Token {
@@ -275,7 +275,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Which ingredient the first word of a call names.
+/// Finds the ingredient that the first word of a call names.
 fn ingredient(sql: &str, open: Token, name: Token) -> Result<Which, SqlError> {
     let all = ingredients::all();
     let names = || all.iter().map(|i| i.name());
@@ -325,7 +325,7 @@ fn partner(close: u8) -> u8 {
     }
 }
 
-/// Whether `VALUES` expects a row next, at each depth of parentheses.
+/// Tracks for each parenthesis depth whether `VALUES` expects a row next.
 #[derive(Default)]
 struct RowsExpected {
     outer: Vec<bool>,
@@ -344,7 +344,7 @@ impl RowsExpected {
                 self.here = false;
             }
             Lexeme::Symbol(b')' | b']' | b'}') => self.here = self.outer.pop().unwrap_or(false),
-            // Between two rows.
+            // A comma separates two rows.
             Lexeme::Symbol(b',') => {}
             _ => self.here = token.is_word(sql, "VALUES"),
         }

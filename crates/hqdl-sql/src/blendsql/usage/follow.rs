@@ -1,6 +1,5 @@
-//! Follows values through a query: every SELECT tells the [flows](crate::blendsql::flow)
-//! of its columns to whoever reads it, and every comparison is noted for the
-//! calls that flow into it.
+//! Follows values through a query. Computes the [flows](crate::blendsql::flow) of each SELECT's
+//! columns, and records each comparison for the calls that flow into it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,21 +16,21 @@ use crate::blendsql::tree::{
 use crate::blendsql::usage::groups::{GroupValues, shows_arbitrary_rows};
 use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Outputs};
 
-/// How deep recursive queries may stand in one another to be looked at twice.
+/// Maximum nesting of recursive queries whose recursive arm is followed twice.
 const TWICE: usize = 3;
 
-/// A column of a table, and what its values may be.
+/// A column of a table with its possible values.
 #[derive(Debug, Clone)]
 pub(in crate::blendsql) struct FollowedField {
     pub name: String,
     pub flow: Flow,
 }
 
-/// A table that names are looked up in.
+/// A table in name resolution.
 #[derive(Debug)]
 pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
-    /// `None` when its columns cannot be told.
+    /// `None` if the columns are unknown.
     pub fields: Option<Vec<FollowedField>>,
 }
 
@@ -45,18 +44,18 @@ impl NamedTable {
     }
 }
 
-/// The names that a SELECT sees.
+/// Names visible to a SELECT.
 #[derive(Debug, Default)]
 pub(in crate::blendsql) struct SelectNames<'p> {
     parent: Option<&'p SelectNames<'p>>,
     pub tables: Vec<NamedTable>,
     ctes: Vec<(String, Option<Vec<FollowedField>>)>,
-    /// Result columns' own names, which conditions may use.
+    /// Aliases of result columns, which conditions may use.
     aliases: Vec<FollowedField>,
-    /// What the rows are grouped by, where values of groups stand.
+    /// Lineages of the GROUP BY terms while expressions of groups are followed, otherwise empty.
     pub grouped: Vec<Arc<Lineage>>,
-    /// What each group has one value of, where values of groups stand; `None` where the
-    /// rows are not groups, or `SQLite` does not choose one arbitrarily.
+    /// Values of which each group has exactly one, while expressions of groups are followed. `None`
+    /// if the rows are not groups, or if `SQLite` does not choose an arbitrary row.
     pub groups: Option<GroupValues<'p>>,
 }
 
@@ -77,7 +76,7 @@ impl<'p> SelectNames<'p> {
         self.find_with_select(table, column).map(|(_, of, field)| (of, field))
     }
 
-    /// Returns the column of a name, after the SELECT that has it.
+    /// Resolves a name; returns the SELECT, the table and the column.
     pub fn find_with_select(
         &self,
         table: Option<&str>,
@@ -100,7 +99,7 @@ impl<'p> SelectNames<'p> {
         None
     }
 
-    /// Returns whether a group of this SELECT may have several values of its column.
+    /// Returns true if a group of this SELECT may have several values of its column.
     pub fn varies(&self, table: Option<&NamedTable>, field: &FollowedField) -> bool {
         let Some(groups) = &self.groups else { return false };
         let at = table.and_then(|of| self.tables.iter().position(|t| std::ptr::eq(t, of)));
@@ -110,7 +109,7 @@ impl<'p> SelectNames<'p> {
         }
         match field.flow.lineage.as_deref() {
             Some(lineage) => !groups.has_one(lineage),
-            // A result column's name may be an aggregate's.
+            // An alias may refer to an aggregate.
             None => table.is_some(),
         }
     }
@@ -123,21 +122,21 @@ impl<'p> SelectNames<'p> {
     }
 }
 
-/// The walk over one query.
+/// State of following one query.
 pub(in crate::blendsql) struct Follow<'q> {
     pub sql: &'q str,
     pub calls: &'q [Call],
     schema: &'q dyn Schema,
     pub found: HashMap<usize, CallUsage>,
-    /// Columns that are equal in every row that has both, in which instances.
+    /// Columns of two instances that are equal in every joined row.
     pub joined: Vec<Joined>,
     instances: usize,
     recursive: usize,
-    /// How many aggregates are around: these read rows, not groups.
+    /// Number of enclosing aggregates, which read rows and not groups.
     pub aggregates: usize,
-    /// The calls whose arguments are followed.
+    /// Calls whose arguments are being followed.
     pub asking: Vec<usize>,
-    /// The SELECTs whose rows, or whose terms of GROUP BY, the expressions around read.
+    /// SELECTs whose rows, or whose GROUP BY terms, the enclosing expressions read.
     pub reads_rows_of: Vec<*const ()>,
 }
 
@@ -168,7 +167,8 @@ impl<'q> Follow<'q> {
         Outputs { columns, joined: self.joined }
     }
 
-    /// The columns of a query; `own` is the name by which it reads itself.
+    /// Returns the columns of a query. `recursive_cte` is the CTE that it defines, if it is
+    /// recursive.
     pub fn query(
         &mut self,
         query: &Query,
@@ -234,7 +234,7 @@ impl<'q> Follow<'q> {
         }
     }
 
-    /// Notes that values are ordered.
+    /// Records that the values are ordered.
     pub fn note_order(&mut self, flow: &Flow) {
         for call in &flow.calls {
             self.found.entry(*call).or_default().ordered = true;
@@ -254,7 +254,7 @@ impl<'q> Follow<'q> {
         for item in &core.from {
             self.followed(item, &names);
         }
-        // A row that a RIGHT or FULL JOIN adds holds to nothing that stands beside it.
+        // Conditions do not apply to the rows that a RIGHT or FULL JOIN adds.
         if core.from.iter().all(|i| i.join != JoinKind::Outer) {
             let inner = core.from.iter().filter(|i| i.join == JoinKind::Inner);
             for condition in inner.filter_map(|i| i.on.as_ref()).chain(&core.filter) {
@@ -316,10 +316,9 @@ impl<'q> Follow<'q> {
         groups
     }
 
-    /// The result column that a term of GROUP BY means: by its number, or by the
-    /// name that the SELECT gives it.
+    /// Returns the result column that a GROUP BY term refers to by number or alias.
     fn result_column<'c>(&self, core: &'c Core, term: &Expr) -> Option<&'c Expr> {
-        // The caller has found no column of the FROM clause, so an alias counts as in ORDER BY.
+        // The caller has found no column of the FROM clause, so aliases resolve as in ORDER BY.
         match resolve_term(term, Clause::Order, core, self.sql) {
             ResolvedTerm::Result(n) => core.columns.get(n)?.expr.as_ref(),
             _ => None,
@@ -365,7 +364,7 @@ impl<'q> Follow<'q> {
         fields
     }
 
-    /// Takes up a table of a FROM clause.
+    /// Adds a FROM entry to the visible tables.
     fn read(&mut self, item: &FromItem, around: &SelectNames<'_>, names: &mut SelectNames<'_>) {
         let fields = match &item.source {
             FromSource::Table { schema, name, .. } => {
@@ -400,7 +399,7 @@ impl<'q> Follow<'q> {
         names.tables.push(NamedTable { name: item.name.clone(), fields });
     }
 
-    /// The columns of a table that is read once more: other rows of it.
+    /// Assigns new instances to the columns of a table that is read again.
     fn again(&mut self, mut fields: Vec<FollowedField>) -> Vec<FollowedField> {
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         for field in &mut fields {
@@ -422,7 +421,7 @@ impl<'q> Follow<'q> {
         fields
     }
 
-    /// The columns of a view, with what its query makes them of.
+    /// Returns the columns of a view, with the lineage from its query.
     fn view(&mut self, name: &str, view: &'q ViewDefinition) -> Option<Vec<FollowedField>> {
         let mut within =
             Self { instances: self.instances, ..Self::new(&view.sql, &[], self.schema) };
@@ -455,7 +454,7 @@ impl<'q> Follow<'q> {
         Some(columns.into_iter().map(field).collect())
     }
 
-    /// Notes the columns that a condition, which every row holds to, says are equal.
+    /// Records the column equalities in a condition that every row satisfies.
     fn equalities(&mut self, condition: &Expr, names: &SelectNames<'_>) {
         match &bare(condition).kind {
             ExprKind::And(parts) => parts.iter().for_each(|p| self.equalities(p, names)),
@@ -471,7 +470,8 @@ impl<'q> Follow<'q> {
                         _ => None,
                     }
                 };
-                // What a subquery compares of the rows around it does not hold for these.
+                // A subquery's comparison of outer columns does not hold for the rows of the
+                // subquery.
                 if let (Some((left, own)), Some((right, also))) = (column(left), column(right))
                     && (own || also)
                 {
@@ -482,7 +482,7 @@ impl<'q> Follow<'q> {
         }
     }
 
-    /// Follows what joins a table to those before it.
+    /// Follows the join conditions of a table.
     fn followed(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             FromSource::Function { args, .. } => args.iter().for_each(|a| {
@@ -512,7 +512,7 @@ impl<'q> Follow<'q> {
     }
 }
 
-/// The columns of either of two queries.
+/// Returns the columns of a compound: the union of both queries' flows.
 fn either(
     left: Option<Vec<FollowedField>>,
     right: Option<Vec<FollowedField>>,
@@ -526,7 +526,7 @@ fn either(
     left.map(|fields| fields.into_iter().map(or).collect())
 }
 
-/// Returns an expression without parentheses and unary `+`, which leave a value as it is.
+/// Removes parentheses and unary `+`, which do not change a value.
 fn without_plus(expr: &Expr) -> &Expr {
     match &bare(expr).kind {
         ExprKind::Operation(ExprOperator::Prefix("+"), parts) if parts.len() == 1 => {

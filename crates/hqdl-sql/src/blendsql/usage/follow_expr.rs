@@ -1,4 +1,4 @@
-//! Follows values through expressions: what flows on, and what meets what.
+//! Follows values through expressions and records comparisons.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
 impl Follow<'_> {
-    /// Follows a condition: its truth counts.
+    /// Follows a condition, of which only the truth matters.
     pub(in crate::blendsql) fn condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         let flow = self.flow(expr, names);
         for call in &flow.calls {
@@ -31,7 +31,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Notes that two values meet in a comparison.
+    /// Records the comparison of two values.
     pub(in crate::blendsql) fn meet(&mut self, sign: &str, left: &Flow, right: &Flow) {
         let equal = matches!(sign, "=" | "IS");
         for (side, other) in [(left, right), (right, left)] {
@@ -68,7 +68,7 @@ impl Follow<'_> {
         }
     }
 
-    /// The flows of a row value; of any other expression its own.
+    /// Returns the flows of a row value, or the single flow of any other expression.
     fn row(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
         match &bare(expr).kind {
             ExprKind::Scalar(query) => self.values(query, names),
@@ -79,10 +79,10 @@ impl Follow<'_> {
         }
     }
 
-    /// The flows of a subquery's columns.
+    /// Returns the flows of a subquery's columns.
     fn values(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
         let fields = self.query(query, names, None).unwrap_or_default();
-        // Rows of elsewhere: they are no columns of the row at hand.
+        // Remove the lineage: the columns belong to rows of the subquery, not to the current row.
         fields.into_iter().map(|f| Flow { lineage: None, ..f.flow }).collect()
     }
 
@@ -92,7 +92,7 @@ impl Follow<'_> {
         }
     }
 
-    /// What an expression's value may be.
+    /// Follows an expression and returns its possible values.
     pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         let before = self.reads_rows_of.len();
         self.note_rows_read(expr, names);
@@ -101,11 +101,11 @@ impl Follow<'_> {
         flow
     }
 
-    /// Notes the SELECT around whose rows an aggregate reads, and those which a term of GROUP
-    /// BY is of: no arbitrary row is chosen there.
+    /// Records the SELECTs whose rows or GROUP BY terms this expression reads; `SQLite` chooses no
+    /// arbitrary row for them.
     fn note_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         if is_of_rows(expr) {
-            // An aggregate is of the nearest SELECT that has one of its columns.
+            // An aggregate belongs to the innermost SELECT that has one of its columns.
             let mut found: Vec<&SelectNames<'_>> = Vec::new();
             own(expr, &mut |e| {
                 if let ExprKind::Column { table, column } = &e.kind {
@@ -120,8 +120,8 @@ impl Follow<'_> {
         self.reads_rows_of.extend(names.around().filter(is_term).map(address));
     }
 
-    /// The flow of a name. A column of which a group has several values is noted for the calls
-    /// around.
+    /// Returns the flow of a name. If its column has several values per group, records that for the
+    /// enclosing calls.
     fn named(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
             && !self.asking.is_empty()
@@ -228,7 +228,7 @@ impl Follow<'_> {
         } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
             (Some(Type::Real), Flow::number())
         } else if is(&["char", "clob", "text"]) {
-            // The answer is still what was said.
+            // The answer is unchanged.
             (None, Flow { calls: flow.calls.clone(), text: true, ..Flow::default() })
         } else {
             (None, Flow::default())
@@ -273,7 +273,7 @@ impl Follow<'_> {
                 if let ([one], false) = (flows.as_slice(), window) {
                     self.note_order(one);
                 }
-                // What a window is ordered by is no value of it.
+                // Arguments after the first of a window function do not affect the value's type.
                 let many = if window { 1 } else { flows.len() };
                 union(flows.into_iter().take(many).collect())
             }
@@ -317,7 +317,7 @@ impl Follow<'_> {
             if let ExprKind::Call(n, _) = &item.kind {
                 self.found.entry(*n).or_default().set = is_answer;
             }
-            // The values of a list have no affinity; the operand has its own.
+            // Values of a list have no affinity; the operand keeps its own.
             let right: Vec<Flow> = right.into_iter().map(Flow::plain).collect();
             self.meet_rows(sign, &left, &right);
         }
@@ -363,7 +363,7 @@ impl Follow<'_> {
         }
     }
 
-    /// What a call is about, and what can be named where it stands.
+    /// Records the arguments of a call and the names that are visible to it.
     fn call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
         self.asking.push(n);
@@ -411,7 +411,7 @@ impl Follow<'_> {
         Flow { calls: [n].into(), ..Flow::default() }
     }
 
-    /// The instances that keys are made of, and those that are joined to them.
+    /// Returns the instances that the keys depend on, and those joined to them.
     fn instances_of(&self, keys: &[Key]) -> Vec<usize> {
         let of_key = |k: &Key| -> Vec<usize> {
             let lineage = k.lineage.as_deref();
@@ -433,7 +433,7 @@ impl Follow<'_> {
     }
 }
 
-/// The columns of the row that are of these instances.
+/// Returns the visible columns of these instances.
 fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
     if instances.is_empty() {
         return Vec::new();
@@ -446,7 +446,7 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
             else {
                 continue;
             };
-            // Another table may have the name, nearer.
+            // The name may refer to a nearer table.
             let named = names.find(table.name.as_deref(), &field.name);
             if instances.contains(instance)
                 && named.is_some_and(|(_, same)| std::ptr::eq(same, field))
@@ -461,7 +461,7 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
     found
 }
 
-/// The column that a call's options are.
+/// Returns the column of a call's options.
 fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
     if let Some((of, field)) = names.find(table.as_deref(), column) {
@@ -478,12 +478,12 @@ fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     Some(OptionsColumn::Named(table.clone()?, column.clone()))
 }
 
-/// Returns what tells a SELECT's names apart from those of others.
+/// Returns an identifier for the names of a SELECT.
 fn address(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
-/// The flow of a name.
+/// Returns the flow of a name.
 fn of_name(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find(table, column) {
         Some((_, field)) => field.flow.clone(),

@@ -1,4 +1,4 @@
-//! Which values a group of rows has one of: its terms of GROUP BY, and what these determine.
+//! Functional dependencies of groups: values of which each group has exactly one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use crate::blendsql::scope::Schema;
 use crate::blendsql::tree::{Core, ExprKind, Query};
 use crate::blendsql::usage::Joined;
 
-/// A column of an instance: its name in lower case.
+/// Instance and lower-case column name.
 type InstanceColumn = (usize, String);
 
-/// What each group of a SELECT has one value of.
+/// Values of which each group of a SELECT has exactly one.
 #[derive(Debug, Default)]
 pub(in crate::blendsql) struct GroupValues<'p> {
-    /// The terms of GROUP BY as they are written.
+    /// Source text of the GROUP BY terms.
     pub terms: Vec<&'p str>,
-    /// Terms that are a plain column: the table's position in FROM and the name in lower case.
+    /// Terms that are plain columns: position of the table in FROM and lower-case column name.
     pub fields: Vec<(usize, String)>,
-    /// What the terms are made of.
+    /// Lineages of the terms.
     pub lineages: Vec<Arc<Lineage>>,
-    /// Columns that have one value in each group.
+    /// Columns that have one value per group.
     determined: BTreeSet<InstanceColumn>,
-    /// Instances that have one row in each group.
+    /// Instances that have one row per group.
     rows: BTreeSet<usize>,
 }
 
 impl GroupValues<'_> {
-    /// Returns whether an expression is written as a term of GROUP BY is.
+    /// Returns true if the text equals the source text of a GROUP BY term.
     pub fn is_term(&self, text: &str) -> bool {
         let has_quotes = text.contains(['\'', '"']);
         self.terms
@@ -36,9 +36,9 @@ impl GroupValues<'_> {
             .any(|term| *term == text || !has_quotes && term.eq_ignore_ascii_case(text))
     }
 
-    /// Returns whether a group has one value of what a lineage computes.
+    /// Returns true if a group has only one value of this lineage.
     pub fn has_one(&self, lineage: &Lineage) -> bool {
-        // A literal beside a LEFT JOIN is NULL in some rows.
+        // A literal of a LEFT JOIN's subquery is NULL in some rows.
         let mut one = !lineage.instances().is_empty();
         lineage.each_column(&mut |instance, _, column| {
             one &= self.rows.contains(&instance)
@@ -47,8 +47,9 @@ impl GroupValues<'_> {
         one || self.lineages.iter().any(|term| term.is(lineage))
     }
 
-    /// Notes what columns determine: those that joins make equal to them, and every column of a
-    /// table whose key is among them. `tables` are the instances in FROM with their tables.
+    /// Adds the columns that depend on `exact`: those that joins make equal to them, and all
+    /// columns of a table whose unique key is among them. `tables` are the instances in FROM with
+    /// their tables.
     pub fn determine(
         &mut self,
         exact: Vec<InstanceColumn>,
@@ -57,7 +58,8 @@ impl GroupValues<'_> {
         schema: &dyn Schema,
     ) {
         let table_of = |instance| tables.iter().find(|(n, _)| *n == instance).map(|(_, t)| t);
-        // By a collation different texts are equal: such a column has no one value.
+        // Different texts can be equal under a custom collation, so such a column may have several
+        // values.
         let is_exact = |(instance, column): &InstanceColumn| {
             table_of(*instance).is_some_and(|table| !schema.collates(table, column))
         };
@@ -88,8 +90,8 @@ impl GroupValues<'_> {
     }
 }
 
-/// Returns whether `SQLite` shows a group of this SELECT an arbitrary row: it has a GROUP BY
-/// or aggregates, and not a single `max` or `min`, whose row is the group's.
+/// Returns true if `SQLite` chooses an arbitrary row for each group of this SELECT: it has GROUP BY
+/// or aggregates. With a single `max` or `min`, `SQLite` chooses that row instead.
 pub(in crate::blendsql) fn shows_arbitrary_rows(query: &Query, core: &Core) -> bool {
     let mut names: Vec<String> = Vec::new();
     let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());

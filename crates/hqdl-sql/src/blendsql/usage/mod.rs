@@ -1,14 +1,12 @@
-//! What a call's surroundings say about it: which columns its values are, what
-//! its answer is compared with, where it stands.
+//! Usage of calls in a query: their arguments, the comparisons of their answers, and their
+//! position.
 //!
-//! Types are told by one mechanism: every expression has a *flow* (`flow.rs`),
-//! what its value may be, and names hand it on: aliases, columns of subqueries
-//! and of common table expressions. Wherever a value meets another in a
-//! comparison, or stands where a number or a truth is expected, this is noted
-//! for the calls that flow there. What is noted is what `SQLite` itself would do
-//! there with a value of the natural type; a comparison with a column says
-//! nothing but for its order, for `SQLite` applies the column's affinity to the
-//! answer, whatever that is.
+//! Answer types are inferred from *flows* (`flow.rs`). The flow of an expression is the set of its
+//! possible values. Names pass flows on: aliases, columns of subqueries and of common table
+//! expressions. A value in a comparison, or in a position that requires a number or a truth, is
+//! recorded for the calls in its flow. The recorded usage is that of a value of the natural type in
+//! `SQLite`. A comparison with a column provides no type unless it is an ordering, because `SQLite`
+//! applies the column's affinity to any answer.
 
 pub(in crate::blendsql) mod follow;
 pub(in crate::blendsql) mod follow_expr;
@@ -22,49 +20,49 @@ use crate::blendsql::lineage::Lineage;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::scope::{ColumnOrigin, Schema};
 
-/// A value that a call is about.
+/// A value argument of a call.
 #[derive(Debug, Clone, Default)]
 pub struct Key {
-    /// Its text, as SQL.
+    /// SQL of the value.
     pub text: String,
-    /// The column's name, when it is one.
+    /// Column name, if the value is a column.
     pub name: Option<String>,
-    /// The column of the database that it repeats, when it does.
+    /// Column of the database that it passes on unchanged, if there is one.
     pub origin: Option<ColumnOrigin>,
     /// The column of a table that it repeats through views.
     pub base: Option<ColumnOrigin>,
-    /// What it is made of, when that is columns of the database.
+    /// Lineage, if it is computed from columns of the database.
     pub lineage: Option<Arc<Lineage>>,
 }
 
-/// What an answer is compared with.
+/// Operand that an answer is compared with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ComparedWith {
-    /// A text.
+    /// A text literal.
     Text(String),
-    /// A text that is computed.
+    /// A computed text.
     Words,
-    /// A number.
+    /// Any number.
     Number,
-    /// It says how many rows there are.
+    /// The answer is a LIMIT or OFFSET.
     Limit,
-    /// TRUE or FALSE, or what a condition comes to.
+    /// TRUE, FALSE or the truth of a condition.
     Truth,
-    /// A column whose values it equals.
+    /// A column compared for equality.
     Column(ColumnOrigin),
 }
 
-/// Two columns that are equal in every row, each of an instance: what joins them.
+/// Two columns of table instances that are equal in every row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// The one: its instance and its name, in lower case.
+    /// Instance and lower-case column name of one column.
     pub left: (usize, String),
-    /// The other.
+    /// The other column.
     pub right: (usize, String),
 }
 
 impl Joined {
-    /// Whether it joins these two, on whichever side they stand.
+    /// Returns true if it joins these two columns, in any order.
     #[must_use]
     pub fn is_of(&self, one: (usize, &str), other: (usize, &str)) -> bool {
         let is = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
@@ -73,30 +71,30 @@ impl Joined {
     }
 }
 
-/// The rows of a SELECT.
+/// Result columns of a SELECT.
 #[derive(Debug, Clone, Default)]
 pub struct Outputs {
-    /// Its columns, with what each is made of; empty where they cannot be told.
+    /// Column names with their lineages; empty if they are unknown.
     pub columns: Vec<(String, Option<Arc<Lineage>>)>,
-    /// What joins the tables that they are made of.
+    /// Equalities between the columns of their tables.
     pub joined: Vec<Joined>,
 }
 
-/// A column that the row has where a call stands.
+/// A database column that is available to a call in its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachedColumn {
-    /// The instance of its table.
+    /// Instance of the table.
     pub instance: usize,
-    /// That table.
+    /// Name of the table.
     pub table: String,
-    /// The column of the database.
+    /// Name of the column in the database.
     pub column: String,
-    /// The table of the query that it is a column of, and its name there.
+    /// Name of the table in the query, and of the column there.
     pub at: (Option<String>, String),
 }
 
 impl ReachedColumn {
-    /// As SQL.
+    /// Formats the column name as SQL.
     #[must_use]
     pub fn written(&self) -> String {
         let (table, name) = (&self.at.0, hqdl_values::sql::name(&self.at.1));
@@ -106,38 +104,39 @@ impl ReachedColumn {
     }
 }
 
-/// What is known of a call from where it stands.
+/// Usage of a call in the query.
 #[derive(Debug, Clone, Default)]
 pub struct CallUsage {
-    /// Its truth counts, not its value.
+    /// Whether its truth matters and not its value.
     pub condition: bool,
-    /// What its answer is compared with.
+    /// Operands that its answer is compared with.
     pub compared: Vec<ComparedWith>,
-    /// It is ordered: a term of ORDER BY, or what `max` or `min` choose from.
+    /// Whether its answer is ordered: as a term of ORDER BY, or as an argument of `max` or `min`.
     pub ordered: bool,
     /// Calls that its answer is compared with.
     pub beside: Vec<usize>,
-    /// What it is cast to, or a call that asks the same is said to return.
+    /// Type of the answer: from a CAST, or from the return type of another call with the same
+    /// question.
     pub said: Option<ReturnType>,
-    /// What a call that it is compared with is said to return.
+    /// Return type of a call that it is compared with.
     pub beside_said: Option<ReturnType>,
-    /// It stands after IN, where a list is read.
+    /// Whether it follows IN, where its answer is a list.
     pub set: bool,
-    /// The values it is about.
+    /// Its value arguments.
     pub keys: Vec<Key>,
-    /// The columns that the row has of the instances that the values are made of, and
-    /// of those that are joined to these.
+    /// Columns in the row that belong to the instances of the values, or to instances joined to
+    /// them.
     pub reached: Vec<ReachedColumn>,
-    /// What joins these instances.
+    /// Equalities between these instances.
     pub joined: Vec<Joined>,
-    /// What the rows are grouped by, where the call is a value of the group.
+    /// Lineages of the GROUP BY terms, if the call is evaluated per group.
     pub grouped: Vec<Arc<Lineage>>,
-    /// A column in its arguments that has several values within a group, of which `SQLite`
-    /// would show it an arbitrary one.
+    /// An argument column with several values per group, for which `SQLite` would choose an
+    /// arbitrary row.
     pub varies: Option<String>,
-    /// The table or CTE that its options are a column of.
+    /// Column of its options.
     pub options: Option<OptionsColumn>,
-    /// Names of the tables that can be named where it stands.
+    /// Names of the tables that are visible to the call.
     pub tables: Vec<String>,
 }
 
@@ -153,22 +152,22 @@ impl CallUsage {
     }
 }
 
-/// The column that options are taken from.
+/// Column that provides the options of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionsColumn {
     /// A column of the database.
     Base(ColumnOrigin),
-    /// A column of a table of the query, a CTE maybe.
+    /// A column of a table or CTE in the query.
     Named(String, String),
 }
 
-/// What is known of each call, by its number.
+/// Returns the usage of each call, by its number.
 #[must_use]
 pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, CallUsage> {
     follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
 }
 
-/// The columns that a SELECT yields, and what joins the tables they are made of.
+/// Returns the result columns of a SELECT and the equalities between their tables.
 #[must_use]
 pub fn outputs(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> Outputs {
     follow::Follow::new(sql, &parsed.calls, schema).outputs(&parsed.query)

@@ -1,4 +1,4 @@
-//! `PostgreSQL`'s functions that make arrays and look into them.
+//! `PostgreSQL`'s array functions.
 
 use jiff::Span;
 use rusqlite::functions::Context;
@@ -10,13 +10,13 @@ use super::{FLAGS, GivenType, array, moment, same, strict, text, wrong};
 use crate::suql::day;
 use hqdl_values::value::Value;
 
-/// The most rows of a series.
+/// Maximum number of rows of a series.
 const MOST: usize = 10_000_000;
 
-/// Registers them on a connection.
+/// Registers the functions on a connection.
 ///
 /// # Errors
-/// When `SQLite` does not take them.
+/// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> Result<()> {
     let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> GivenType| {
         connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {
@@ -41,7 +41,7 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
         let at = elements(v[0]).iter().position(|e| is_element(e, &wanted));
         Ok(at.and_then(|at| i64::try_from(at + 1).ok()).map_or(Sql::Null, Sql::Integer))
     })?;
-    // A text without a delimiter is its characters.
+    // A NULL delimiter splits a text into its characters.
     make("suql_split", -1, |v| {
         let [of, delimiter, null @ ..] = v else { return Ok(Sql::Null) };
         if *of == ValueRef::Null {
@@ -74,12 +74,13 @@ fn element(value: ValueRef<'_>) -> Json {
     Value::read(value).map_or(Json::Null, |value| value.to_json())
 }
 
-/// Whether an element is that one; NULL is NULL.
+/// Returns true if the elements are equal; NULL equals NULL.
 fn is_element(element: &Json, wanted: &Json) -> bool {
     same(element, wanted) || element.is_null() && wanted.is_null()
 }
 
-/// `generate_series(from, to[, step])`, of numbers, or of moments by a span of time.
+/// Implements `generate_series(from, to[, step])` for numbers, and for timestamps with an interval
+/// as step.
 fn series(v: &[ValueRef<'_>]) -> Result<Json> {
     let too_many = || wrong(format!("generate_series makes more than {MOST} rows"));
     let mut all: Vec<Json> = Vec::new();
@@ -134,7 +135,7 @@ fn series(v: &[ValueRef<'_>]) -> Result<Json> {
     Ok(all.into())
 }
 
-/// `1 months 2 days`, as a span of time that is written out is brought over.
+/// Parses the text form of an interval literal, such as `1 months 2 days`.
 fn span(text: &str) -> Option<Span> {
     let mut span = Span::new();
     let words: Vec<&str> = text.split_whitespace().collect();

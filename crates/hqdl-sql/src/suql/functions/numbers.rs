@@ -1,5 +1,5 @@
-//! `PostgreSQL`'s functions of numbers that `SQLite` has not, and its aggregates that say
-//! how far numbers lie apart.
+//! `PostgreSQL`'s numeric functions that `SQLite` lacks, and its variance and standard deviation
+//! aggregates.
 
 use rusqlite::Connection;
 use rusqlite::functions::{Aggregate, Context};
@@ -7,10 +7,10 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::{FLAGS, strict, text, whole, wrong};
 
-/// Registers them on a connection.
+/// Registers the functions on a connection.
 ///
 /// # Errors
-/// When `SQLite` does not take them.
+/// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run| strict(connection, name, count, run);
     make("suql_cbrt", 1, |v| Ok(Sql::Real(number(v[0])?.cbrt())))?;
@@ -26,7 +26,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         (ValueRef::Integer(a), ValueRef::Integer(b)) => Ok(Sql::Integer(a.wrapping_rem(b))),
         _ => Ok(Sql::Real(number(v[0])? % number(v[1])?)),
     })?;
-    // To the even one of two neighbours, as binary numbers are rounded.
+    // Rounds half to even, as for binary floating-point numbers.
     make("suql_even", 1, |v| Ok(Sql::Real(number(v[0])?.round_ties_even() + 0.0)))?;
     make("suql_round", 2, |v| {
         let places = whole(v[1])?.clamp(-400, 400) as i32;
@@ -40,7 +40,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_cut", 2, |v| {
         let (of, digits) = (number(v[0])?, whole(v[1])?.clamp(-300, 300) as i32);
-        // By its digits, as they are written: 2.3 has no more of them.
+        // Truncate the decimal representation, so that 2.3 stays 2.3.
         let said = format!("{of}");
         let cut = match (digits, said.split_once('.')) {
             (0.., Some((whole, part))) => {
@@ -65,7 +65,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A number as a NUMERIC is rounded: by its digits as they are written, and away from zero.
+/// Rounds a number like a NUMERIC: by its decimal digits, half away from zero.
 pub(in crate::suql) fn rounded(of: f64, places: i32) -> f64 {
     let said = format!("{}", of.abs());
     let (whole, part) = said.split_once('.').unwrap_or((&said, ""));
@@ -85,7 +85,7 @@ pub(in crate::suql) fn rounded(of: f64, places: i32) -> f64 {
             *digit = b'0';
         }
     }
-    // As many tens as were left out.
+    // The exponent replaces the dropped digits.
     let head = String::from_utf8(head).unwrap_or_default();
     format!("{head}e{}", -places)
         .parse::<f64>()
@@ -111,14 +111,14 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How far numbers lie apart: of all there are, or of some of them; squared, or not.
+/// Variance or standard deviation, of a population or of a sample.
 #[derive(Clone, Copy)]
 struct Spread {
     population: bool,
     root: bool,
 }
 
-/// What is known of numbers that were seen (Welford's method).
+/// Running mean and sum of squared deviations (Welford's method).
 #[derive(Default)]
 struct SeenNumbers {
     count: f64,

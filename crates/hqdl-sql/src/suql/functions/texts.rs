@@ -1,4 +1,4 @@
-//! `PostgreSQL`'s functions of texts and of regular expressions that `SQLite` has not.
+//! `PostgreSQL`'s text and regular expression functions that `SQLite` lacks.
 
 use rusqlite::Connection;
 use rusqlite::types::{Value as Sql, ValueRef};
@@ -6,10 +6,10 @@ use serde_json::Value as Json;
 
 use super::{GivenType, compiled, reading, strict, text, truth, whole, wrong};
 
-/// Registers them on a connection.
+/// Registers the functions on a connection.
 ///
 /// # Errors
-/// When `SQLite` does not take them.
+/// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run| strict(connection, name, count, run);
     make("suql_lpad", -1, |v| padded(v, true))?;
@@ -63,7 +63,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         let matches = Matches::read(v, usize::MAX, 2)?;
         let all = matches.all("g")?;
         let taken = if matches.flags.contains('g') { all.len() } else { 1 };
-        // The groups, or the whole of what has none.
+        // The capture groups, or the whole match if there are none.
         let groups = |groups: Vec<Option<String>>| {
             let first = usize::from(groups.len() > 1);
             groups.into_iter().skip(first).collect::<Json>()
@@ -76,10 +76,10 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The most bytes of a text that is made.
+/// Maximum number of bytes of a generated text.
 const LONGEST: usize = 1 << 28;
 
-/// `lpad(text, n[, fill])`: so many characters, cut at the end or filled.
+/// Implements `lpad(text, n[, fill])` and `rpad`: pads or truncates to `n` characters.
 fn padded(v: &[ValueRef<'_>], left: bool) -> GivenType {
     let [of, n, fill @ ..] = v else { return Ok(Sql::Null) };
     let (of, fill) = (text(*of), fill.first().map_or(" ".to_owned(), |fill| text(*fill)));
@@ -93,7 +93,7 @@ fn padded(v: &[ValueRef<'_>], left: bool) -> GivenType {
     Ok(Sql::Text(if left { more + &kept } else { kept + &more }))
 }
 
-/// `overlay(text PLACING other FROM n [FOR m])`
+/// Implements `overlay(text PLACING other FROM n [FOR m])`.
 fn overlaid(v: &[ValueRef<'_>]) -> GivenType {
     let [of, other, from, length @ ..] = v else { return Ok(Sql::Null) };
     let (of, other, from) = (text(*of), text(*other), whole(*from)?);
@@ -108,18 +108,18 @@ fn overlaid(v: &[ValueRef<'_>]) -> GivenType {
     Ok(Sql::Text(head + &other + &rest))
 }
 
-/// A text, a regular expression, and what is said of how it is matched.
+/// Arguments of a regular expression function.
 struct Matches {
     of: String,
     pattern: String,
-    /// Characters that are left out.
+    /// Number of characters to skip.
     skipped: usize,
     flags: String,
 }
 
 impl Matches {
-    /// Reads the values of a call: a text, a pattern, and at these places the character
-    /// to begin at, and flags.
+    /// Reads the arguments of a call: a text and a pattern, and at the indices `start` and `flags`
+    /// the start position and the flags.
     fn read(v: &[ValueRef<'_>], start: usize, flags: usize) -> rusqlite::Result<Self> {
         let [of, pattern, ..] = v else {
             return Err(wrong("expected a text and a regular expression".to_owned()));
@@ -134,8 +134,8 @@ impl Matches {
         })
     }
 
-    /// The groups of each match, of which the first is all of it; `known` are flags beside
-    /// `i`, that the function minds.
+    /// Returns the capture groups of each match; the first group is the whole match. `known_flags`
+    /// lists the flags that the function supports besides `i`.
     fn all(&self, known: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
         if let Some(flag) = self.flags.chars().find(|c| *c != 'i' && !known.contains(*c)) {
             return Err(wrong(format!("unsupported flag `{flag}` of a regular expression")));
