@@ -20,11 +20,11 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
-use hqdl::materialize::{Report, Selection, Way};
+use hqdl::materialize::{Report, RunMode, Selection};
 use hqdl::model::{Model, Reply, ReplyFuture, Tokens};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::Draft;
+use hqdl::spec::UncheckedSpec;
 
 fn main() {
     divan::main();
@@ -45,9 +45,9 @@ impl Model for Instant {
         "instant"
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        let question = Question::read(&prompt.system, &prompt.user).expect("a prompt of ours");
-        let content = question.answer(|row, column| match column.values.as_ref() {
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        let question = Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours");
+        let content = question.write_answer(|row, column| match column.values.as_ref() {
             Some(values) => values[row.number % values.len()].as_str().into(),
             None => (row.number * 7).into(),
         });
@@ -83,11 +83,11 @@ fn place(dir: &Path) -> PathBuf {
 }
 
 fn run(spec: &Path, facts: &Facts) -> Report {
-    let draft = Draft::read(spec).expect("a spec");
+    let draft = UncheckedSpec::read(spec).expect("a spec");
     let cache = Cache::Open(facts.clone());
     let session = Session::open(draft, &SpecOverrides::default(), cache).expect("a sound spec");
     let selection = Selection::default();
-    let work = session.work(Arc::new(Instant), &selection, Way::Live).expect("work");
+    let work = session.materializer(Arc::new(Instant), &selection, RunMode::Live).expect("work");
     let listener: Listener = Arc::new(|_| {});
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     work.materialize("bench", &listener, &interrupt).expect("a report")
@@ -99,7 +99,7 @@ fn run(spec: &Path, facts: &Facts) -> Report {
 fn again_borrowed(bencher: Bencher) {
     use std::time::Duration;
 
-    use hqdl::facts::server::serve;
+    use hqdl::facts::server::serve_cache;
 
     let dir = tempfile::tempdir().expect("a directory");
     let place_of =
@@ -107,9 +107,9 @@ fn again_borrowed(bencher: Bencher) {
     let spec = place_of.join("bench.toml");
     let spec = if spec.exists() { spec } else { place(&place_of) };
     let own = place_of.join("facts");
-    let owned = Arc::new(Facts::own(&own, "bench", Duration::ZERO).expect("facts"));
+    let owned = Arc::new(Facts::open_as_owner(&own, "bench", Duration::ZERO).expect("facts"));
     run(&spec, &owned);
-    let lending = serve(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = serve_cache(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     assert!(facts.owner().is_some());
     bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
@@ -118,7 +118,7 @@ fn again_borrowed(bencher: Bencher) {
         report
     });
     drop(facts);
-    lending.end(Duration::from_secs(1));
+    lending.shut_down(Duration::from_secs(1));
     eprintln!("peak memory {} MB", peak());
 }
 
@@ -129,7 +129,7 @@ fn again_server(bencher: Bencher) {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = place(dir.path());
     let say = Arc::new(|line: &str| eprintln!("{line}"));
-    let facts = Facts::connect(&url, dir.path(), "bench", say).expect("a server");
+    let facts = Facts::connect_server(&url, dir.path(), "bench", say).expect("a server");
     run(&spec, &facts);
     bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
         let report = run(&spec, &facts);

@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
-use hqdl::blendsql::rewrite::{CallSite, Costs, Rewriter};
+use hqdl::blendsql::rewrite::{CallSite, Rewriter, Statistics};
 use hqdl::blendsql::scope::Schema;
-use hqdl::blendsql::{parse::parse, usage};
+use hqdl::blendsql::{parse::parse_query, usage};
 use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
-use hqdl::materialize::{Selection, Work};
+use hqdl::materialize::{Materializer, Selection};
 use hqdl::model::{Model, Reply, ReplyFuture, Tokens};
 use hqdl::prompt::{Prompt, Question};
-use hqdl::query::{self, Meta, Request, Smoothie};
+use hqdl::query::{self, Meta, QueryResult, Request};
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::{Draft, Spec};
+use hqdl::spec::{Spec, UncheckedSpec};
 
 fn main() {
     divan::main();
@@ -46,10 +46,10 @@ impl Model for Quick {
         "quick"
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let began = Instant::now();
-        let question = Question::read(&prompt.system, &prompt.user).expect("a prompt of ours");
-        let content = question.answer(|row, column| match column.values.as_ref() {
+        let question = Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours");
+        let content = question.write_answer(|row, column| match column.values.as_ref() {
             Some(values) => values[row.number % values.len()].as_str().into(),
             None => (row.number % 2 == 0).into(),
         });
@@ -100,7 +100,7 @@ questions = [{ ask = "Is the publisher {value}?", sql = "publisher_name = {value
 }
 
 fn read(spec: &Path) -> Spec {
-    let draft = Draft::read(spec).expect("a spec");
+    let draft = UncheckedSpec::read(spec).expect("a spec");
     Session::open(draft, &SpecOverrides::default(), Cache::Temporary).expect("a sound spec").spec
 }
 
@@ -109,7 +109,7 @@ fn quiet() -> Listener {
 }
 
 /// One query, with the spec or without its expansions.
-fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (Smoothie, Meta) {
+fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (QueryResult, Meta) {
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     let request = Request {
         spec,
@@ -121,18 +121,18 @@ fn ask(spec: &Spec, facts: &Facts, model: &Arc<Quick>, sql: &str) -> (Smoothie, 
         truncate: false,
         dialect: hqdl::query::Dialect::Sqlite,
         classify: false,
-        again: None,
+        refresh: None,
         rows_per_request: Some(20),
         timeout: None,
         command: "bench",
         listener: quiet(),
         interrupt,
     };
-    let mut rows = Smoothie::default();
+    let mut rows = QueryResult::default();
     let meta = if sql.contains("{{") {
         query::run(&request, &mut rows).expect("rows")
     } else {
-        request.plain().run(&mut rows).expect("rows")
+        request.to_plain().run(&mut rows).expect("rows")
     };
     (rows, meta)
 }
@@ -156,9 +156,14 @@ fn routed(bencher: Bencher, rows: u64) {
     {
         let database = Database::open(&spec.database).expect("a database");
         let selection = Selection::default();
-        let work =
-            Work::new(&spec, &database, &facts, Arc::clone(&model) as Arc<dyn Model>, &selection)
-                .expect("work");
+        let work = Materializer::new(
+            &spec,
+            &database,
+            &facts,
+            Arc::clone(&model) as Arc<dyn Model>,
+            &selection,
+        )
+        .expect("work");
         let (_keep, interrupt) = tokio::sync::watch::channel(false);
         work.materialize("bench", &quiet(), &interrupt).expect("a report");
     }
@@ -190,7 +195,7 @@ fn routed(bencher: Bencher, rows: u64) {
 struct Heroes;
 
 impl Schema for Heroes {
-    fn columns(&self, table: &str) -> Option<Vec<String>> {
+    fn column_names(&self, table: &str) -> Option<Vec<String>> {
         let columns = match table {
             "superhero" => "id superhero_name full_name height_cm weight_kg publisher_id",
             "publisher" => "id publisher_name",
@@ -215,13 +220,13 @@ const QUERIES: [&str; 8] = [
 ];
 
 fn rewritten(sql: &str) -> usize {
-    let found = hqdl::blendsql::scan(sql).expect("calls");
-    let parsed = parse(sql, found).expect("a query");
-    let usages = usage::of_calls(sql, &parsed, &Heroes);
+    let found = hqdl::blendsql::scan_calls(sql).expect("calls");
+    let parsed = parse_query(sql, found).expect("a query");
+    let usages = usage::analyze_calls(sql, &parsed, &Heroes);
     let site = CallSite::default();
     let sites = vec![site; parsed.calls.len()];
-    let costs = Costs::default();
-    let rewritten = Rewriter::new(sql, &sites, &Heroes, &costs).run(&parsed);
+    let costs = Statistics::default();
+    let rewritten = Rewriter::new(sql, &sites, &Heroes, &costs).rewrite(&parsed);
     rewritten.sql.len() + usages.len()
 }
 
@@ -254,7 +259,7 @@ fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
     let mut spec = read(&place(dir.path(), rows, names));
     spec.expansions.clear();
     let run = |print: bool| {
-        let facts = Facts::temporary().expect("facts");
+        let facts = Facts::open_temporary().expect("facts");
         let model = Arc::new(Quick::default());
         let began = Instant::now();
         let (_, meta) = ask(&spec, &facts, &model, SQL);
@@ -283,14 +288,14 @@ fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
 #[cfg(unix)]
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 1, sample_size = 1)]
 fn borrowed(bencher: Bencher, names: u64) {
-    use hqdl::facts::server::serve;
+    use hqdl::facts::server::serve_cache;
 
     const SQL: &str = "SELECT count(*) FROM superhero WHERE {{LLMMap('Can it fly?', superhero.superhero_name)}} = TRUE";
     let dir = tempfile::tempdir().expect("a directory");
     let mut spec = read(&place(dir.path(), names, names));
     spec.expansions.clear();
     let own = dir.path().join("facts");
-    let owned = Arc::new(Facts::own(&own, "bench", Duration::ZERO).expect("facts"));
+    let owned = Arc::new(Facts::open_as_owner(&own, "bench", Duration::ZERO).expect("facts"));
     let timed = |facts: &Facts| {
         best(5, || {
             let began = Instant::now();
@@ -300,13 +305,13 @@ fn borrowed(bencher: Bencher, names: u64) {
     };
     ask(&spec, &owned, &Arc::new(Quick::default()), SQL);
     let direct = timed(&owned);
-    let lending = serve(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = serve_cache(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     let through = timed(&facts);
     eprintln!("\n{names} known values: {direct:?} owned, {through:?} borrowed");
     bencher.bench_local(|| ask(&spec, &facts, &Arc::new(Quick::default()), SQL));
     drop(facts);
-    lending.end(Duration::from_secs(1));
+    lending.shut_down(Duration::from_secs(1));
 }
 
 #[divan::bench(sample_count = 3, sample_size = 1)]
@@ -316,7 +321,7 @@ fn limited(bencher: Bencher) {
     let mut spec = read(&place(dir.path(), 1_000_000, 1_000_000));
     spec.expansions.clear();
     bencher.bench_local(|| {
-        let facts = Facts::temporary().expect("facts");
+        let facts = Facts::open_temporary().expect("facts");
         let (rows, meta) = ask(&spec, &facts, &Arc::new(Quick::default()), SQL);
         assert_eq!(rows.rows.len(), 10);
         let passes: Vec<f64> = meta.passes.iter().map(|p| p.seconds * 1e3).collect();

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use divan::Bencher;
 use hqdl::generate::Listener;
-use hqdl::materialize::{Selection, Way};
+use hqdl::materialize::{RunMode, Selection};
 use hqdl::model::limits::{Limiter, Need};
 use hqdl::prompt::Question;
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::Draft;
+use hqdl::spec::UncheckedSpec;
 use serde_json::{Value as Json, json};
 
 const REQUESTS: u64 = 2000;
@@ -33,8 +33,8 @@ fn main() {
 async fn answer(axum::Json(body): axum::Json<Json>) -> axum::Json<Json> {
     tokio::time::sleep(LATENCY).await;
     let text = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
-    let question = Question::read(text(0), text(1)).expect("a prompt of ours");
-    let content = question.answer(|row, _| row.number.into());
+    let question = Question::parse(text(0), text(1)).expect("a prompt of ours");
+    let content = question.write_answer(|row, _| row.number.into());
     axum::Json(json!({
         "choices": [{ "message": { "content": content }, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 100, "completion_tokens": 10 },
@@ -80,12 +80,12 @@ fn latency(bencher: Bencher) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = place(dir.path(), &url);
     bencher.bench_local(|| {
-        let draft = Draft::read(&path).expect("a spec");
+        let draft = UncheckedSpec::read(&path).expect("a spec");
         let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary);
         let session = session.expect("a sound spec");
-        let model = session.model().expect("a model");
+        let model = session.connect_model().expect("a model");
         let selection = Selection::default();
-        let work = session.work(model, &selection, Way::Live).expect("work");
+        let work = session.materializer(model, &selection, RunMode::Live).expect("work");
         let listener: Listener = Arc::new(|_| {});
         let (_keep, interrupt) = tokio::sync::watch::channel(false);
         let began = Instant::now();
@@ -118,11 +118,11 @@ fn rate(bencher: Bencher) {
                 tasks.spawn(async move {
                     for n in 0.. {
                         let id = task << 32 | n;
-                        limiter.admit(id, Need::default()).await;
-                        limiter.sent(id);
+                        limiter.acquire_permit(id, Need::default()).await;
+                        limiter.mark_sent(id);
                         seen.lock().expect("a lock").push(began.elapsed());
                         tokio::time::sleep(LATENCY).await;
-                        limiter.settle(id, 0);
+                        limiter.reconcile_usage(id, 0);
                     }
                 });
             }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use hqdl::cell::{Answer, CellValue};
 use hqdl::facts::{CommitUnit, Completion, Fact, Facts, FactsError, Outcome};
-use hqdl::key::{Entity, KeyColumns, Meaning};
+use hqdl::key::{ColumnIdentity, Entity, KeyColumns};
 use hqdl::value::Value;
 
 const REQUESTS: usize = 4000;
@@ -27,7 +27,7 @@ fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     let open = || {
         let say = Arc::new(|line: &str| println!("{line}"));
-        Facts::connect(&url, dir.path(), "bench", say).expect("a server")
+        Facts::connect_server(&url, dir.path(), "bench", say).expect("a server")
     };
     let facts = open();
     let entities = write(&facts);
@@ -38,14 +38,14 @@ fn main() {
 fn entity(n: usize) -> Entity {
     let key = KeyColumns::new(vec!["name".to_owned(), "town".to_owned()]);
     let parts = [format!("Thing number {n}"), format!("Town {}", n % 997)];
-    key.entity(&parts.map(Value::from))
+    key.build_entity(&parts.map(Value::from))
 }
 
 fn write(facts: &Facts) -> Vec<Entity> {
     let history = facts.history();
-    let run = history.begin("bench", "").expect("a run");
-    let model = history.model("instant").expect("a model");
-    let meaning = |n: usize| Meaning {
+    let run = history.start_run("bench", "").expect("a run");
+    let model = history.model_id("instant").expect("a model");
+    let meaning = |n: usize| ColumnIdentity {
         key: vec!["name".to_owned(), "town".to_owned()],
         column: format!("column {n}"),
         kind: "text".to_owned(),
@@ -55,7 +55,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
         kinds: Vec::new(),
     };
     let meanings: Vec<u32> =
-        (0..COLUMNS).map(|n| history.meaning(&meaning(n)).expect("a meaning")).collect();
+        (0..COLUMNS).map(|n| history.column_identity_id(&meaning(n)).expect("a meaning")).collect();
     let unit = |request: usize| {
         let of = |row: usize| {
             let fact = |meaning: &u32| Fact {
@@ -93,7 +93,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
                 tasks.join_next().await.expect("a task").expect("an end").expect("kept");
             }
             let facts = facts.clone();
-            tasks.spawn(async move { facts.keep(unit).await });
+            tasks.spawn(async move { facts.commit_unit(unit).await });
         }
         while let Some(kept) = tasks.join_next().await {
             kept.expect("an end").expect("kept");
@@ -102,7 +102,7 @@ fn write(facts: &Facts) -> Vec<Entity> {
     let took = began.elapsed().as_secs_f64();
     let all = REQUESTS * ROWS * COLUMNS;
     println!("written   {all} facts in {took:.2} s: {:.0} a second", all as f64 / took);
-    history.end(run, Outcome::Complete).expect("an end");
+    history.finish_run(run, Outcome::Complete).expect("an end");
     (0..REQUESTS * ROWS).map(entity).collect()
 }
 

@@ -9,12 +9,12 @@
 
 use std::path::Path;
 
-use hqdl::query::{self, Request, Smoothie};
+use hqdl::query::{self, QueryResult, Request};
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::Draft;
+use hqdl::spec::UncheckedSpec;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let draft = Draft::read(Path::new("specs/superhero.toml"))?;
+    let draft = UncheckedSpec::read(Path::new("specs/superhero.toml"))?;
     // Facts that nobody keeps; `Cache::Dir` keeps them in a directory.
     let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary)?;
     let sql =
@@ -22,12 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                FROM superhero AS s
                WHERE {{LLMMap('Does the hero have Flight?', s.superhero_name)}}
                ORDER BY height_cm DESC LIMIT 3";
-    let mut smoothie = Smoothie::default();
+    let mut smoothie = QueryResult::default();
     let meta = query::run(
         &Request {
-            model: Some(session.model()?),
+            model: Some(session.connect_model()?),
             command: "the example",
-            ..session.query(&session.spec.database, sql)?
+            ..session.new_query(&session.spec.database, sql)?
         },
         &mut smoothie,
     )?;

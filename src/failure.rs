@@ -4,9 +4,9 @@
 use serde_json::json;
 
 use crate::database::StoreError;
-use crate::database::provenance::OriginError;
+use crate::database::provenance::ProvenanceError;
 use crate::facts::FactsError;
-use crate::generate::Stopped;
+use crate::generate::StopReason;
 use crate::materialize::{MaterializeError, Report};
 use crate::model::{ModelError, SetupError};
 use crate::overrides::{OverrideEditError, OverridesError};
@@ -47,7 +47,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns a failure with the exit code for wrong input.
-    pub fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn wrong_input(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
     }
 
@@ -59,11 +59,11 @@ impl Failure {
 
     /// Returns the failure that ended the run early or kept it from publishing, if any. Takes
     /// `failed` out of the report.
-    pub fn of_run(report: &mut Report) -> Option<Self> {
-        if let Some(failed) = report.failed.take() {
+    pub fn take_from_report(report: &mut Report) -> Option<Self> {
+        if let Some(failed) = report.failure.take() {
             return Some(failed.into());
         }
-        let (message, hint, exit) = stopped(report.stopped.as_deref()?);
+        let (message, hint, exit) = describe_stop(report.stop_reason.as_deref()?);
         Some(Self::Message { message, hint, exit })
     }
 
@@ -79,7 +79,7 @@ impl Failure {
     }
 
     /// Returns the message, its place and the hint, without colours.
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         match self {
             Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
             Self::Message { message, hint, .. } => format!("error: {message}\nhelp: {hint}"),
@@ -88,7 +88,7 @@ impl Failure {
     }
 
     /// Returns the exit code.
-    pub fn exit(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Message { exit, .. } => *exit,
             Self::Problems(_) => WRONG_INPUT,
@@ -109,17 +109,17 @@ impl Failure {
 }
 
 /// Returns the message, hint and exit code for a run that stopped early.
-pub fn stopped(why: &Stopped) -> (String, String, u8) {
+pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
     match why {
-        Stopped::Interrupted => {
+        StopReason::Interrupted => {
             ("interrupted".to_owned(), "everything answered is kept; run this again to continue".to_owned(), INTERRUPTED)
         }
-        Stopped::Left(_) => (
+        StopReason::BatchesPending(_) => (
             why.to_string(),
             "run this again with --batch to wait for the batch, or without --batch to collect it after it has ended".to_owned(),
             INTERRUPTED,
         ),
-        Stopped::Endpoint(ModelError::Refused { status, .. }) => {
+        StopReason::Endpoint(ModelError::Refused { status, .. }) => {
             let hint = match status {
                 401 | 403 => "set that variable to a key of this endpoint, or name another variable with --api-key-env (`api_key_env` in [model]); everything answered is kept",
                 404 => "check `base_url` and the model's `name`; everything answered is kept",
@@ -127,32 +127,32 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
-        Stopped::Endpoint(ModelError::NoImages { .. }) => (
+        StopReason::Endpoint(ModelError::NoImages { .. }) => (
             why.to_string(),
             "use a model that accepts images: add [model.NAME] and write `model = \"NAME\"` in the expansion or `model='NAME'` in the call; everything answered is kept".to_owned(),
             REFUSED,
         ),
-        Stopped::Endpoint(ModelError::NoConnection { hint, .. }) => (
+        StopReason::Endpoint(ModelError::NoConnection { hint, .. }) => (
             why.to_string(),
             format!("{hint}; everything answered is kept, run this again to continue"),
             REFUSED,
         ),
-        Stopped::Endpoint(ModelError::Budget(reached)) if reached.is_of_day() => (
+        StopReason::Endpoint(ModelError::Budget(reached)) if reached.is_daily() => (
             why.to_string(),
             "everything answered is kept; raise `budget_usd_per_day` in [limits], or run this again tomorrow (UTC)".to_owned(),
             BUDGET,
         ),
-        Stopped::Endpoint(ModelError::Budget(_)) => (
+        StopReason::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
             "everything answered is kept; run this again with a larger --budget to continue".to_owned(),
             BUDGET,
         ),
-        Stopped::Endpoint(ModelError::Usage(_)) => (
+        StopReason::Endpoint(ModelError::Usage(_)) => (
             why.to_string(),
             "everything answered is kept and counts as spent at the higher possible cost; check the usage that the endpoint's provider reports before you continue".to_owned(),
             REFUSED,
         ),
-        Stopped::Endpoint(_) | Stopped::Gone(_) => {
+        StopReason::Endpoint(_) | StopReason::Gone(_) => {
             let text = why.to_string();
             let check = if text.contains("the endpoint answers 429") {
                 "lower `requests_per_minute` or `tokens_per_minute` in [limits], or check the account's quota"
@@ -163,8 +163,8 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             };
             (text, format!("{check}; everything answered is kept, run this again to continue"), REFUSED)
         }
-        Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
-        Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), of_facts(error)),
+        StopReason::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
+        StopReason::Facts(error) => (error.to_string(), error.hint().to_owned(), facts_exit_code(error)),
     }
 }
 
@@ -172,14 +172,14 @@ impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
         match &error {
             ReadError::Problems(problems) => Self::Problems(problems.clone()),
-            ReadError::Database(path) => Self::input(
+            ReadError::Database(path) => Self::wrong_input(
                 error.to_string(),
                 format!("`hqdl init {}` writes a first spec for it", path.display()),
             ),
             ReadError::Directory(_) => {
-                Self::input(error.to_string(), "name a spec file of this directory")
+                Self::wrong_input(error.to_string(), "name a spec file of this directory")
             }
-            ReadError::NotText(_) | ReadError::File { .. } => Self::input(
+            ReadError::NotText(_) | ReadError::File { .. } => Self::wrong_input(
                 error.to_string(),
                 "name a spec file, such as specs/superhero.toml; `hqdl init DB` writes a first one",
             ),
@@ -195,13 +195,13 @@ impl From<Problems> for Failure {
 
 impl From<UnpricedModel> for Failure {
     fn from(error: UnpricedModel) -> Self {
-        Self::input(error.to_string(), "set `price` in [model], or remove the budget")
+        Self::wrong_input(error.to_string(), "set `price` in [model], or remove the budget")
     }
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::input(error.to_string(), error.hint())
+        Self::wrong_input(error.to_string(), error.hint())
     }
 }
 
@@ -211,20 +211,20 @@ impl From<OverrideError> for Failure {
             OverrideError::Store(e) => e.into(),
             OverrideError::Edit(e) => e.into(),
             OverrideError::Refused(all) => match all.as_slice() {
-                [one] => Self::input(one.to_string(), one.hint()),
+                [one] => Self::wrong_input(one.to_string(), one.hint()),
                 all => {
-                    let told: Vec<String> =
+                    let messages: Vec<String> =
                         all.iter().map(|o| format!("{o} ({})", o.hint())).collect();
-                    Self::input(told.join("; "), "nothing was changed")
+                    Self::wrong_input(messages.join("; "), "nothing was changed")
                 }
             },
         }
     }
 }
 
-impl From<OriginError> for Failure {
-    fn from(error: OriginError) -> Self {
-        Self::input(error.to_string(), error.hint())
+impl From<ProvenanceError> for Failure {
+    fn from(error: ProvenanceError) -> Self {
+        Self::wrong_input(error.to_string(), error.hint())
     }
 }
 
@@ -240,12 +240,12 @@ impl From<SuggestError> for Failure {
 impl From<FactsError> for Failure {
     fn from(error: FactsError) -> Self {
         let (message, hint) = (error.to_string(), error.hint().to_owned());
-        Self::Message { message, hint, exit: of_facts(&error) }
+        Self::Message { message, hint, exit: facts_exit_code(&error) }
     }
 }
 
 /// Returns the exit code of an error of the facts store.
-fn of_facts(error: &FactsError) -> u8 {
+fn facts_exit_code(error: &FactsError) -> u8 {
     match error {
         FactsError::Unreachable { .. } | FactsError::Lost { .. } => UNREACHABLE,
         _ => WRONG_INPUT,
@@ -269,13 +269,16 @@ impl From<SetupError> for Failure {
 
 impl From<OverridesError> for Failure {
     fn from(error: OverridesError) -> Self {
-        Self::input(error.to_string(), "correct the line; hqdl sent no request and changed nothing")
+        Self::wrong_input(
+            error.to_string(),
+            "correct the line; hqdl sent no request and changed nothing",
+        )
     }
 }
 
 impl From<OverrideEditError> for Failure {
     fn from(error: OverrideEditError) -> Self {
-        Self::input(error.to_string(), error.hint())
+        Self::wrong_input(error.to_string(), error.hint())
     }
 }
 
@@ -287,29 +290,29 @@ impl From<MaterializeError> for Failure {
             MaterializeError::Setup(e) => e.into(),
             MaterializeError::Overrides(e) => e.into(),
             MaterializeError::Stopped(why) => {
-                let (message, hint, exit) = stopped(&why);
+                let (message, hint, exit) = describe_stop(&why);
                 Self::Message { message, hint, exit }
             }
-            MaterializeError::NoColumn(_) => {
-                Self::input(error.to_string(), "`hqdl plan SPEC` lists the columns")
+            MaterializeError::UnknownColumn(_) => {
+                Self::wrong_input(error.to_string(), "`hqdl plan SPEC` lists the columns")
             }
-            MaterializeError::Where(_) => Self::input(
+            MaterializeError::InvalidWhere(_) => Self::wrong_input(
                 error.to_string(),
                 "write an SQL condition on columns of the source, such as \"height_cm > 200\"",
             ),
-            MaterializeError::NoBatches => Self::input(
+            MaterializeError::BatchesUnsupported => Self::wrong_input(
                 error.to_string(),
                 "batches need an endpoint with a Batch API: `provider = \"openai\"`",
             ),
-            MaterializeError::BatchesOfOther { .. } => Self::input(
+            MaterializeError::BatchModelMismatch { .. } => Self::wrong_input(
                 error.to_string(),
                 "remove `--batch`, or move the expansion into a separate spec with that model in [model]",
             ),
-            MaterializeError::BatchesOfImages(_) => Self::input(
+            MaterializeError::BatchImagesUnsupported(_) => Self::wrong_input(
                 error.to_string(),
                 "remove `--batch`, or move the expansion into a separate spec",
             ),
-            MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
+            MaterializeError::Runtime(_) => Self::wrong_input(error.to_string(), ""),
         }
     }
 }
@@ -322,22 +325,24 @@ impl From<QueryError> for Failure {
             QueryError::Setup(e) => e.into(),
             QueryError::Overrides(e) => e.into(),
             QueryError::Stopped(why) => {
-                let (message, hint, exit) = stopped(&why);
+                let (message, hint, exit) = describe_stop(&why);
                 Self::Message { message, hint, exit }
             }
             QueryError::Sql(problem) => {
                 let help = problem.help.unwrap_or_default();
-                Self::input(problem.message, help)
+                Self::wrong_input(problem.message, help)
             }
-            QueryError::NoModel => Self::input(
+            QueryError::NoModel => Self::wrong_input(
                 error.to_string(),
                 "name a model in [model] of the spec, or with --model",
             ),
-            QueryError::Timeout(_) => Self::input(
+            QueryError::Timeout(_) => Self::wrong_input(
                 error.to_string(),
                 "raise --timeout, or select less; `hqdl explain` shows the SQL",
             ),
-            QueryError::Output(_) | QueryError::Runtime(_) => Self::input(error.to_string(), ""),
+            QueryError::Output(_) | QueryError::Runtime(_) => {
+                Self::wrong_input(error.to_string(), "")
+            }
         }
     }
 }

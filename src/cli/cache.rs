@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use serde_json::{Value as Json, json};
 
 use super::failure::{Failure, INCOMPLETE};
-use super::{CacheFlags, Talk, session};
+use super::{CacheFlags, OutputOptions, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
-use crate::format::thousands;
+use crate::format::format_thousands;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -51,26 +51,31 @@ enum Command {
     Rebuild,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::cache(&options.cache, "cache").open()?;
-    session::tell(&facts, talk);
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let facts = session::select_cache(&options.cache, "cache").open()?;
+    session::print_place(&facts, output_options);
     match &options.command {
         Command::List { filter, limit } => {
-            list(&facts, filter.as_deref(), limit.map_or(usize::MAX, |n| n as usize), talk)?;
+            list_facts(
+                &facts,
+                filter.as_deref(),
+                limit.map_or(usize::MAX, |n| n as usize),
+                output_options,
+            )?;
         }
-        Command::Stats => stats(&facts, talk)?,
-        Command::Export { file } => export(&facts, file.as_ref(), talk)?,
-        Command::Import { file } => import(&facts, file, talk)?,
-        Command::Check => return check(&facts, talk),
+        Command::Stats => print_stats(&facts, output_options)?,
+        Command::Export { file } => export_facts(&facts, file.as_ref(), output_options)?,
+        Command::Import { file } => import_facts(&facts, file, output_options)?,
+        Command::Check => return check_journal(&facts, output_options),
         Command::Rebuild => {
-            let entities = facts.rebuild()?;
-            let damage = facts.history().damage(0)?;
-            if talk.json {
-                let damaged = damage.lines.len();
+            let entities = facts.rebuild_records()?;
+            let damage = facts.history().find_damage(0)?;
+            if output_options.json {
+                let damaged = damage.fact_rows.len();
                 anstream::println!("{}", json!({ "entities": entities, "damaged": damaged }));
-            } else if !talk.quiet {
-                anstream::println!("{} entities indexed", thousands(entities));
-                damage.remark().iter().for_each(|r| anstream::eprintln!("warning: {r}"));
+            } else if !output_options.quiet {
+                anstream::println!("{} entities indexed", format_thousands(entities));
+                damage.warning().iter().for_each(|r| anstream::eprintln!("warning: {r}"));
             }
         }
     }
@@ -78,14 +83,14 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Reports whether the journal and the stored answers are intact.
-fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
-    facts.history().check()?;
-    let damage = facts.history().damage(0)?;
-    if talk.json {
-        anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.lines }));
-    } else if let Some(remark) = damage.remark() {
-        anstream::println!("{remark}");
-    } else if !talk.quiet {
+fn check_journal(facts: &Facts, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    facts.history().check_file()?;
+    let damage = facts.history().find_damage(0)?;
+    if output_options.json {
+        anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.fact_rows }));
+    } else if let Some(warning) = damage.warning() {
+        anstream::println!("{warning}");
+    } else if !output_options.quiet {
         anstream::println!("sound");
     }
     Ok(if damage.is_none() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
@@ -93,20 +98,20 @@ fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
 
 /// Names of columns and models by their ids.
 struct IdNames {
-    meanings: BTreeMap<u32, String>,
+    columns: BTreeMap<u32, String>,
     models: BTreeMap<u32, String>,
 }
 
 impl IdNames {
-    fn read(facts: &Facts) -> Result<Self, Failure> {
+    fn from_facts(facts: &Facts) -> Result<Self, Failure> {
         let history = facts.history();
         let column = |text: String| {
             let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
             json["column"].as_str().unwrap_or_default().to_owned()
         };
         Ok(Self {
-            meanings: history
-                .meanings()?
+            columns: history
+                .column_identities()?
                 .into_iter()
                 .map(|(id, text)| (id, column(text)))
                 .collect(),
@@ -115,12 +120,17 @@ impl IdNames {
     }
 }
 
-fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result<(), Failure> {
-    let names = IdNames::read(facts)?;
+fn list_facts(
+    facts: &Facts,
+    filter: Option<&str>,
+    limit: usize,
+    output_options: OutputOptions,
+) -> Result<(), Failure> {
+    let names = IdNames::from_facts(facts)?;
     let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
-    for entry in facts.latest().iter() {
+    for entry in facts.with_latest().iter() {
         let (entity, record) = entry?;
         if filter.is_some_and(|f| !entity.as_str().to_lowercase().contains(&f.to_lowercase())) {
             continue;
@@ -131,9 +141,9 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
             }
             shown += 1;
             let (column, model) =
-                (name(&names.meanings, fact.meaning), name(&names.models, fact.model));
+                (name(&names.columns, fact.meaning), name(&names.models, fact.model));
             let value = fact.answer.value.to_json();
-            let written = if talk.json {
+            let write_result = if output_options.json {
                 let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
                 let line = json!({ "entity": entity, "column": column, "state": fact.answer.state.name(), "value": value, "model": model });
                 writeln!(out, "{line}")
@@ -142,7 +152,7 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
                 writeln!(out, "{entity} {column}: {}{value} ({model})", fact.answer.state.name())
             };
             // A closed pipe (`| head`) is not an error.
-            if written.is_err() {
+            if write_result.is_err() {
                 return Ok(());
             }
         }
@@ -151,51 +161,51 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
     Ok(())
 }
 
-fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
-    let names = IdNames::read(facts)?;
+fn print_stats(facts: &Facts, output_options: OutputOptions) -> Result<(), Failure> {
+    let names = IdNames::from_facts(facts)?;
     let mut entities = 0u64;
     let mut columns: BTreeMap<(String, String), Tally> = BTreeMap::new();
-    for entry in facts.latest().iter() {
+    for entry in facts.with_latest().iter() {
         let (_, record) = entry?;
         entities += 1;
         for fact in record.facts {
-            let column = names.meanings.get(&fact.meaning).cloned().unwrap_or_default();
+            let column = names.columns.get(&fact.meaning).cloned().unwrap_or_default();
             let model = names.models.get(&fact.model).cloned().unwrap_or_default();
             columns.entry((column, model)).or_default().add(fact.answer.state, 1);
         }
     }
     let totals = facts.history().totals()?;
-    let damage = facts.history().damage(0)?;
-    if talk.json {
+    let damage = facts.history().find_damage(0)?;
+    if output_options.json {
         let columns: Vec<Json> = columns
             .iter()
             .map(|((column, model), tally)| json!({ "column": column, "model": model, "cells": tally.to_json() }))
             .collect();
         let all = json!({
-            "directory": facts.place(), "entities": entities, "columns": columns, "runs": totals.runs,
+            "directory": facts.location(), "entities": entities, "columns": columns, "runs": totals.runs,
             "requests": totals.requests, "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
-            "cost_in_doubt_usd": totals.in_doubt_usd, "damaged": damage.lines.len(),
+            "cost_in_doubt_usd": totals.in_doubt_usd, "damaged": damage.fact_rows.len(),
         });
         anstream::println!("{all}");
         return Ok(());
     }
-    anstream::println!("facts in {}", facts.place());
-    anstream::println!("entities  {}", thousands(entities));
+    anstream::println!("facts in {}", facts.location());
+    anstream::println!("entities  {}", format_thousands(entities));
     for ((column, model), tally) in &columns {
         let states: Vec<String> = crate::cell::State::ALL
             .iter()
             .filter(|s| tally.get(**s) > 0)
-            .map(|s| format!("{} {}", s.name(), thousands(tally.get(*s))))
+            .map(|s| format!("{} {}", s.name(), format_thousands(tally.get(*s))))
             .collect();
         anstream::println!("  {column}: {} ({model})", states.join(", "));
     }
-    anstream::println!("runs      {}", thousands(totals.runs));
-    anstream::println!("requests  {}", thousands(totals.requests));
+    anstream::println!("runs      {}", format_thousands(totals.runs));
+    anstream::println!("requests  {}", format_thousands(totals.requests));
     anstream::println!(
         "tokens    {} in, {} out",
-        thousands(totals.input_tokens),
-        thousands(totals.output_tokens)
+        format_thousands(totals.input_tokens),
+        format_thousands(totals.output_tokens)
     );
     anstream::println!("price     ${:.4}", totals.cost_usd);
     if totals.in_doubt_usd > 0.0 {
@@ -204,15 +214,20 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             totals.in_doubt_usd
         );
     }
-    if let Some(remark) = damage.remark() {
-        anstream::println!("damaged   {remark}");
+    if let Some(warning) = damage.warning() {
+        anstream::println!("damaged   {warning}");
     }
     Ok(())
 }
 
-fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failure> {
-    let failed =
-        |e: std::io::Error| Failure::input(format!("cannot write: {e}"), "choose another file");
+fn export_facts(
+    facts: &Facts,
+    file: Option<&PathBuf>,
+    output_options: OutputOptions,
+) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| {
+        Failure::wrong_input(format!("cannot write: {e}"), "choose another file")
+    };
     let count = match file {
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
@@ -235,26 +250,30 @@ fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failu
             count
         }
     };
-    if !talk.quiet {
-        anstream::eprintln!("{} facts exported", thousands(count));
+    if !output_options.quiet {
+        anstream::eprintln!("{} facts exported", format_thousands(count));
     }
     Ok(())
 }
 
-fn import(facts: &Facts, file: &PathBuf, talk: Talk) -> Result<(), Failure> {
+fn import_facts(
+    facts: &Facts,
+    file: &PathBuf,
+    output_options: OutputOptions,
+) -> Result<(), Failure> {
     let failed = |e: std::io::Error| {
         let message = format!("cannot read {}: {}", file.display(), crate::format::io_reason(&e));
-        Failure::input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
+        Failure::wrong_input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
     };
     let count = if file.as_os_str() == "-" {
-        facts.import(&mut std::io::stdin().lock())?
+        facts.import_facts(&mut std::io::stdin().lock())?
     } else {
-        facts.import(&mut BufReader::new(File::open(file).map_err(failed)?))?
+        facts.import_facts(&mut BufReader::new(File::open(file).map_err(failed)?))?
     };
-    if talk.json {
+    if output_options.json {
         anstream::println!("{}", json!({ "imported": count }));
-    } else if !talk.quiet {
-        anstream::println!("{} facts imported", thousands(count));
+    } else if !output_options.quiet {
+        anstream::println!("{} facts imported", format_thousands(count));
     }
     Ok(())
 }

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::failure::{Failure, WRONG_INPUT};
-use super::{Talk, session};
+use super::{OutputOptions, session};
 use crate::database::Database;
 use crate::database::keys::Keys;
 use crate::problem::{Problems, Severity};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Draft, ReadError};
+use crate::spec::{ReadError, UncheckedSpec};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -26,7 +26,7 @@ pub struct Options {
     schema: bool,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     if options.schema {
         let schema = crate::spec::file::json_schema();
         anstream::println!("{}", serde_json::to_string_pretty(&schema).unwrap_or_default());
@@ -34,25 +34,29 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
     let mut failed = false;
     let mut reports = Vec::new();
-    for path in &specs_of(&options.spec)? {
-        let (problems, summary) = one(path, options)?;
-        let wrong = problems.problems.iter().any(|p| p.severity == Severity::Error);
-        failed |= wrong;
-        session::warn(&problems, Talk { quiet: talk.quiet && !wrong, ..talk });
-        if talk.json {
-            reports.push(json!({ "spec": path, "ok": !wrong, "problems": problems.to_json() }));
-        } else if !wrong && !talk.quiet {
+    for path in &expand_directories(&options.spec)? {
+        let (problems, summary) = check_spec(path, options)?;
+        let has_errors = problems.problems.iter().any(|p| p.severity == Severity::Error);
+        failed |= has_errors;
+        session::print_warnings(
+            &problems,
+            OutputOptions { quiet: output_options.quiet && !has_errors, ..output_options },
+        );
+        if output_options.json {
+            reports
+                .push(json!({ "spec": path, "ok": !has_errors, "problems": problems.to_json() }));
+        } else if !has_errors && !output_options.quiet {
             anstream::println!("{}: {summary}", path.display());
         }
     }
-    if talk.json {
+    if output_options.json {
         anstream::println!("{}", json!({ "ok": !failed, "specs": reports }));
     }
     Ok(if failed { ExitCode::from(WRONG_INPUT) } else { ExitCode::SUCCESS })
 }
 
 /// Replaces each directory by its spec files, sorted by name.
-fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn expand_directories(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut specs = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -62,14 +66,14 @@ fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         let entries = std::fs::read_dir(path).map_err(|e| {
             let why = crate::format::io_reason(&e);
             let message = format!("cannot read {}: {why}", path.display());
-            Failure::input(message, "pass a spec file, or a directory of specs")
+            Failure::wrong_input(message, "pass a spec file, or a directory of specs")
         })?;
         let files = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
         let mut found: Vec<PathBuf> =
             files.filter(|file| file.extension().is_some_and(|ends| ends == "toml")).collect();
         if found.is_empty() {
             let message = format!("{} has no *.toml file", path.display());
-            return Err(Failure::input(message, "`hqdl init DB` writes a first spec"));
+            return Err(Failure::wrong_input(message, "`hqdl init DB` writes a first spec"));
         }
         found.sort();
         specs.append(&mut found);
@@ -78,8 +82,8 @@ fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Checks one spec. Returns its problems, and a summary if it is valid.
-fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
-    let draft = match Draft::read(path) {
+fn check_spec(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
+    let draft = match UncheckedSpec::read(path) {
         Ok(draft) => draft,
         Err(ReadError::Problems(problems)) => return Ok((problems, String::new())),
         Err(error) => return Err(error.into()),
@@ -89,27 +93,29 @@ fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), 
         Ok(session) => session,
         Err(problems) => return Ok((problems, String::new())),
     };
-    let Session { spec, draft, database, warnings: mut problems, .. } = session;
+    let Session { spec, unchecked_spec: draft, database, warnings: mut problems, .. } = session;
     let mut keys = 0;
     for (n, expansion) in spec.expansions.iter().enumerate() {
-        let gathered = Keys::gather(&database, expansion, None)?;
+        let gathered = Keys::collect(&database, expansion, None)?;
         keys += gathered.report.keys;
-        let place = ["expansion".into(), n.into(), "key".into()];
+        let location = ["expansion".into(), n.into(), "key".into()];
         let help = if expansion.key.names().iter().any(|key| expansion.is_image(key)) {
             "write an image in a key as a path or a URL; use a BLOB only in `context`"
         } else {
             "a key should identify one entity, by names that the model knows"
         };
-        let remarks = gathered.report.remarks();
-        problems.problems.extend(remarks.into_iter().map(|r| draft.warning(&place, r, help)));
+        let warnings = gathered.report.warnings();
+        problems
+            .problems
+            .extend(warnings.into_iter().map(|r| draft.to_warning(&location, r, help)));
     }
     if let Ok(target) = Database::open(spec.target()) {
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let Some(edited) = target.edited(expansion)? else { continue };
-            let place = ["expansion".into(), n.into(), "name".into()];
+            let Some(edited) = target.edit_warning(expansion)? else { continue };
+            let location = ["expansion".into(), n.into(), "name".into()];
             let help =
                 "the next run restores them; use `hqdl override set` to change a cell permanently";
-            problems.problems.push(draft.warning(&place, edited, help));
+            problems.problems.push(draft.to_warning(&location, edited, help));
         }
     }
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::{ModelFlags, Talk, session};
-use crate::database::clean::clean;
+use super::{ModelFlags, OutputOptions, session};
+use crate::database::clean::clean_database;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -21,28 +21,28 @@ pub struct Options {
     output: Option<PathBuf>,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let (db, output) = (options.db.clone(), options.output.clone());
     let flags = ModelFlags { db, output, ..ModelFlags::default() };
-    let session = session::open(&options.spec, &flags, None, "clean")?;
-    let cleaned = clean(&session.database, &session.spec)?;
+    let session = session::open_spec(&options.spec, &flags, None, "clean")?;
+    let cleaned = clean_database(&session.database, &session.spec)?;
     let path = cleaned.path.display();
-    if talk.json {
-        let (objects, file) = (&cleaned.objects, cleaned.file);
+    if output_options.json {
+        let (objects, file) = (&cleaned.objects, cleaned.removed_file);
         anstream::println!(
             "{}",
             json!({ "database": cleaned.path, "removed": objects, "file_removed": file })
         );
-    } else if talk.quiet {
+    } else if output_options.quiet {
         // Print nothing.
-    } else if cleaned.file {
+    } else if cleaned.removed_file {
         anstream::println!("removed {path}, the copy that hqdl made");
     } else if cleaned.objects.is_empty() {
         anstream::println!("{path} has nothing that hqdl made for this spec");
     } else {
         anstream::println!("removed {} from {path}", cleaned.objects.join(", "));
     }
-    if !talk.quiet && !cleaned.objects.is_empty() {
+    if !output_options.quiet && !cleaned.objects.is_empty() {
         anstream::eprintln!(
             "the answers stay in the cache; `hqdl materialize` publishes them again and sends no request"
         );

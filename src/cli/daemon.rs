@@ -10,15 +10,15 @@ use secrecy::SecretString;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::{CacheFlags, Talk, log, session};
+use super::{CacheFlags, OutputOptions, log, session};
 use crate::daemon::{self, ClientLimits, Settings, TOKEN};
 use crate::facts::Facts;
 use crate::session::Cache;
 
 /// Time that another process may take to release the cache.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum length of a token, in characters.
-const TOKEN_LENGTH: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -86,24 +86,26 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "expected an address and a port, such as 127.0.0.1:4735".to_owned())
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let token = std::env::var(TOKEN).ok().filter(|t| !t.is_empty());
-    if token.as_ref().is_some_and(|t| t.chars().count() < TOKEN_LENGTH) {
-        return Err(Failure::input(
+    if token.as_ref().is_some_and(|t| t.chars().count() < MIN_TOKEN_LENGTH) {
+        return Err(Failure::wrong_input(
             format!("the token in {TOKEN} is too short"),
             format!(
-                "use {TOKEN_LENGTH} characters or more, for example from `openssl rand -hex 16`"
+                "use {MIN_TOKEN_LENGTH} characters or more, for example from `openssl rand -hex 16`"
             ),
         ));
     }
     let command = format!("daemon {}", options.specs.display());
     let facts = if options.cache.no_cache {
-        Facts::temporary()?
+        Facts::open_temporary()?
     } else {
-        match session::cache(&options.cache, &command) {
-            Cache::Dir { holder, .. } => {
-                Facts::own(&session::cache_dir(&options.cache)?, &holder, PATIENCE)?
-            }
+        match session::select_cache(&options.cache, &command) {
+            Cache::Dir { owner_description, .. } => Facts::open_as_owner(
+                &session::cache_dir(&options.cache)?,
+                &owner_description,
+                TAKEOVER_TIMEOUT,
+            )?,
             other => other.open()?,
         }
     };
@@ -126,18 +128,18 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         max_rows: options.max_rows,
         max_bytes: options.max_bytes,
         read_within: Duration::from_secs(options.read_within),
-        reopen_log: Box::new(log::reopen),
-        say: Box::new(move |line| say(line, talk)),
+        reopen_log: Box::new(log::reopen_log),
+        status_callback: Box::new(move |line| print_line(line, output_options)),
     };
     daemon::run(Arc::new(facts), settings)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a line of the daemon on stderr, or an event on stdout with `--json`.
-fn say(line: &str, talk: Talk) {
-    if talk.json {
+fn print_line(line: &str, output_options: OutputOptions) {
+    if output_options.json {
         anstream::println!("{}", json!({ "event": "said", "message": line }));
-    } else if !talk.quiet {
+    } else if !output_options.quiet {
         anstream::eprintln!("{line}");
     }
 }

@@ -142,20 +142,20 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
 ];
 
 /// Maximum line length of an example; a longer one is continued on the next line.
-const WIDTH: usize = 90;
+const MAX_LINE_WIDTH: usize = 90;
 
 /// Returns the examples of a command, as the end of its help.
 #[must_use]
-pub fn help_of(command: &str) -> Option<String> {
+pub fn format_examples(command: &str) -> Option<String> {
     let (_, examples) = EXAMPLES.iter().find(|(name, _)| *name == command)?;
     let title = if examples.len() == 1 { "Example:" } else { "Examples:" };
-    let lines: Vec<String> = examples.iter().map(|e| format!("  {}", continued(e))).collect();
+    let lines: Vec<String> = examples.iter().map(|e| format!("  {}", wrap_example(e))).collect();
     Some(format!("{title}\n{}", lines.join("\n")))
 }
 
 /// Breaks a long example before its flags, with a shell's line continuation.
 #[must_use]
-pub fn continued(example: &str) -> String {
+pub fn wrap_example(example: &str) -> String {
     let mut text = String::new();
     let mut width = 0;
     for (n, part) in example.split(" --").enumerate() {
@@ -163,7 +163,7 @@ pub fn continued(example: &str) -> String {
         if n == 0 {
             text.push_str(part);
             width = part.len();
-        } else if width + flag.len() > WIDTH {
+        } else if width + flag.len() > MAX_LINE_WIDTH {
             text.push_str(&format!(" \\\n     {flag}"));
             width = 5 + flag.len();
         } else {

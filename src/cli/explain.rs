@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::input::{self, Input};
-use super::{Talk, interrupt, meta};
+use super::{OutputOptions, interrupt, meta};
 use crate::model;
 use crate::query;
 
@@ -15,25 +15,25 @@ pub struct Options {
     input: input::Options,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let input = Input::open(&options.input, "explain", talk)?;
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let input = Input::open(&options.input, "explain", output_options)?;
     let explained = if input.has_calls() {
-        input.open_facts(talk)?;
+        input.open_facts(output_options)?;
         // Planning needs the model's name and provider profile, but no API key.
-        let model = model::for_planning(&input.session.spec)?;
+        let model = model::connect_for_planning(&input.session.spec)?;
         let silent = Arc::new(|_: &_| ());
-        let interrupt = interrupt::watch(None);
-        query::explain(&input.request(Some(model), silent, interrupt)?)
+        let interrupt = interrupt::watch_ctrl_c(None);
+        query::explain(&input.build_request(Some(model), silent, interrupt)?)
     } else {
-        input.plain(interrupt::watch(None)).explain()
+        input.plain_query(interrupt::watch_ctrl_c(None)).explain()
     };
-    let meta = explained.map_err(|error| input.failure(error, None))?;
-    if talk.json {
-        anstream::println!("{}", meta.explained_json());
+    let meta = explained.map_err(|error| input.to_failure(error, None))?;
+    if output_options.json {
+        anstream::println!("{}", meta.explained_to_json());
     } else {
-        anstream::print!("{}", meta::explained(&meta, &input.session.spec));
-        if talk.verbose {
-            anstream::print!("{}", meta::plan(&meta));
+        anstream::print!("{}", meta::format_explained(&meta, &input.session.spec));
+        if output_options.verbose {
+            anstream::print!("{}", meta::format_plan(&meta));
         }
     }
     Ok(ExitCode::SUCCESS)

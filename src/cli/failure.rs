@@ -7,7 +7,7 @@ pub use crate::failure::{Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
     /// Prints the failure and returns the exit code.
-    pub fn print(&self, as_json: bool) -> ExitCode {
+    pub fn print_error(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {
             Self::Message { message, hint, .. } => {
@@ -26,6 +26,6 @@ impl Failure {
         if as_json {
             anstream::println!("{}", self.to_json());
         }
-        ExitCode::from(self.exit())
+        ExitCode::from(self.exit_code())
     }
 }

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::materialize::show;
+use super::materialize::print_report;
 use super::progress::Progress;
-use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
+use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, session};
 use crate::format::count_noun;
-use crate::materialize::{Imported, Selection, Way};
+use crate::materialize::{ImportResult, RunMode, Selection};
 use crate::model;
 
 #[derive(Debug, clap::Args)]
@@ -32,8 +32,8 @@ pub struct Options {
     cache: CacheFlags,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let (progress, listener) = Progress::new(talk);
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let (progress, listener) = Progress::new(output_options);
     let flags = ModelFlags {
         db: options.db.clone(),
         output: options.output.clone(),
@@ -42,23 +42,27 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     for file in &options.files {
         if !file.is_file() {
-            return Err(Failure::input(
+            return Err(Failure::wrong_input(
                 format!("{}: no such file", file.display()),
                 "name the output files of batches",
             ));
         }
     }
     let command = format!("import {}", options.spec.display());
-    let session = session::open(&options.spec, &flags, None, &command)?;
-    session::warn(&session.warnings, talk);
-    session::tell(session.facts()?, talk);
+    let session = session::open_spec(&options.spec, &flags, None, &command)?;
+    session::print_warnings(&session.warnings, output_options);
+    session::print_place(session.facts()?, output_options);
     let selection = Selection::default();
-    let work = session.work(model::for_planning(&session.spec)?, &selection, Way::Kept)?;
-    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    let imported = work.import(&options.files, &command, &listener, &interrupt)?;
+    let materializer = session.materializer(
+        model::connect_for_planning(&session.spec)?,
+        &selection,
+        RunMode::CachedOnly,
+    )?;
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let imported = materializer.import_answers(&options.files, &command, &listener, &interrupt)?;
     let lines = &imported.lines;
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!(
                 "nothing to import: the files have {}, but none from a batch",
                 count_noun(lines.unreadable, "line")
@@ -66,26 +70,26 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             "name the output files of batches: JSON lines with `custom_id` and `response`",
         ));
     }
-    tell(&imported, talk);
-    let mut report = work.materialize(&command, &listener, &interrupt)?;
+    print_imported(&imported, output_options);
+    let mut report = materializer.materialize(&command, &listener, &interrupt)?;
     report.usage = imported.usage;
-    report.asked = imported.asked;
-    report.used(&imported.columns);
-    report.reused = report.reused.saturating_sub(imported.asked.total());
+    report.requested = imported.cells;
+    report.add_usage(&imported.columns);
+    report.reused = report.reused.saturating_sub(imported.cells.total());
     progress.finish();
-    let seconds = progress.seconds();
-    let exit = match Failure::of_run(&mut report) {
-        Some(failure) => failure.print(talk.json),
+    let seconds = progress.elapsed_seconds();
+    let exit = match Failure::take_from_report(&mut report) {
+        Some(failure) => failure.print_error(output_options.json),
         None if report.is_fulfilled(&selection, options.require_values) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
-    show(&report, &session.spec, seconds, talk);
+    print_report(&report, &session.spec, seconds, output_options);
     Ok(exit)
 }
 
-fn tell(imported: &Imported, talk: Talk) {
+fn print_imported(imported: &ImportResult, output_options: OutputOptions) {
     let lines = &imported.lines;
-    if talk.json {
+    if output_options.json {
         let line = serde_json::json!({
             "event": "imported", "answered": lines.answered, "failed": lines.failed,
             "known": lines.known, "unknown": lines.unknown, "unreadable": lines.unreadable,
@@ -93,7 +97,7 @@ fn tell(imported: &Imported, talk: Talk) {
         anstream::println!("{line}");
         return;
     }
-    if talk.quiet {
+    if output_options.quiet {
         return;
     }
     anstream::println!("imported   {}", count_noun(lines.answered, "answer"));

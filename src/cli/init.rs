@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::{ModelFlags, Talk, interrupt, session};
+use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::database::{Database, StoreError};
 use crate::format::count_noun;
 use crate::init::FirstSpec;
 use crate::init::advice::{self, TableAdvice};
-use crate::init::tables::{self, TablesError};
+use crate::init::csv_import::{self, CsvImportError};
 use crate::model;
-use crate::query::{self, Smoothie};
+use crate::query::{self, QueryResult};
 use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub struct Options {
     #[arg(long)]
     ask: bool,
     /// Most USD that --ask may spend.
-    #[arg(long, value_name = "USD", requires = "ask", allow_hyphen_values = true, value_parser = super::budget)]
+    #[arg(long, value_name = "USD", requires = "ask", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
@@ -39,21 +39,21 @@ pub struct Options {
 /// Model that --ask uses if no flag names one, as in the spec that `init` writes.
 const MODEL: &str = "gpt-4o-mini";
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
         let message = format!("cannot write {}: {e}", path.display());
-        Failure::input(message, "choose another file with --spec")
+        Failure::wrong_input(message, "choose another file with --spec")
     };
     // Check before hqdl creates any file.
     if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("{} exists already, and `init` never overwrites a spec", spec.display()),
             "choose another file with --spec, or delete this one first",
         ));
     }
-    let path = database(&options.source, talk)?;
+    let path = resolve_database(&options.source, output_options)?;
     let database = Database::open(&path).map_err(|e| match e {
-        StoreError::Missing(path) => Failure::input(
+        StoreError::Missing(path) => Failure::wrong_input(
             format!("there is no file at {}", path.display()),
             "name a SQLite database, a CSV file or a directory of CSV files",
         ),
@@ -64,23 +64,24 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
     let mut first = FirstSpec::look(&database)?;
     if options.ask {
-        advise(&mut first, &path, options, talk)?;
+        advise(&mut first, &path, options, output_options)?;
     }
-    let made = first.write(&reference(&path, options.spec.as_deref()))?;
+    let scaffold = first.write(&path_for_spec(&path, options.spec.as_deref()))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
-        std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(|e| failed(spec, &e))?;
+        std::io::Write::write_all(&mut file, scaffold.toml.as_bytes())
+            .map_err(|e| failed(spec, &e))?;
     }
-    if talk.json {
+    if output_options.json {
         anstream::println!(
             "{}",
-            json!({ "spec": made.toml, "notes": made.notes, "file": options.spec })
+            json!({ "spec": scaffold.toml, "notes": scaffold.notes, "file": options.spec })
         );
     } else if options.spec.is_none() {
-        anstream::print!("{}", made.toml);
+        anstream::print!("{}", scaffold.toml);
     }
-    if !talk.quiet {
-        made.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
+    if !output_options.quiet {
+        scaffold.notes.iter().for_each(|n| anstream::eprintln!("note: {n}"));
         if let Some(spec) = &options.spec {
             anstream::eprintln!("wrote {}; next: hqdl check {0}", spec.display());
         } else {
@@ -95,10 +96,10 @@ fn advise(
     first: &mut FirstSpec<'_>,
     path: &Path,
     options: &Options,
-    talk: Talk,
+    talk: OutputOptions,
 ) -> Result<(), Failure> {
     if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             "--ask works on a SQLite database or CSV files, without --db and --output",
             "remove the flag",
         ));
@@ -111,11 +112,11 @@ fn advise(
     if flags.recordings.is_empty() {
         flags.model.get_or_insert_with(|| MODEL.to_owned());
     }
-    let session = session::bare(path, &flags, options.budget, "init")?;
-    session::tell(session.facts()?, talk);
+    let session = session::open_bare(path, &flags, options.budget, "init")?;
+    session::print_place(session.facts()?, talk);
     let sql = advice::query(&cards);
-    let mut request = session.query(path, &sql)?;
-    request.model = Some(model::for_planning(&session.spec)?);
+    let mut request = session.new_query(path, &sql)?;
+    request.model = Some(model::connect_for_planning(&session.spec)?);
     let planned = query::explain(&request)?;
     if !talk.quiet {
         let price = if session.spec.is_priced() {
@@ -130,9 +131,9 @@ fn advise(
             count_noun(planned.requests, "request"),
         );
     }
-    request.model = Some(session.model()?);
-    request.interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    let mut answers = Smoothie::default();
+    request.model = Some(session.connect_model()?);
+    request.interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let mut answers = QueryResult::default();
     query::run(&request, &mut answers)?;
     let advised: Vec<TableAdvice> = answers.rows.iter().map(|row| TableAdvice::read(row)).collect();
     first.follow(&advised);
@@ -140,28 +141,28 @@ fn advise(
 }
 
 /// Returns the database to read: the given one, or a new one made from CSV files.
-fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
-    let Some(files) = tables::files(path) else { return Ok(path.to_owned()) };
-    let (made, notes) = tables::database_of(path, &files).map_err(|e| {
+fn resolve_database(path: &Path, output_options: OutputOptions) -> Result<PathBuf, Failure> {
+    let Some(files) = csv_import::csv_files(path) else { return Ok(path.to_owned()) };
+    let (created, notes) = csv_import::create_database(path, &files).map_err(|e| {
         let hint = match &e {
-            TablesError::Exists(made) => {
-                format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", made.display())
+            CsvImportError::DatabaseExists(existing) => {
+                format!("if hqdl made it from this file, use it: `hqdl init {}`; otherwise rename one of the two", existing.display())
             }
             _ => "expected UTF-8 text with the column names in the first line".to_owned(),
         };
-        Failure::input(e.to_string(), hint)
+        Failure::wrong_input(e.to_string(), hint)
     })?;
-    if !talk.quiet {
+    if !output_options.quiet {
         let files = count_noun(files.len() as u64, "CSV file");
-        anstream::eprintln!("created {} from {files}", made.display());
+        anstream::eprintln!("created {} from {files}", created.display());
         notes.iter().for_each(|note| anstream::eprintln!("note: {note}"));
     }
-    Ok(made)
+    Ok(created)
 }
 
 /// Returns the path by which a spec refers to the database: relative to the spec's folder, or
 /// absolute if the spec is not saved to a file.
-fn reference(db: &Path, spec: Option<&Path>) -> String {
+fn path_for_spec(db: &Path, spec: Option<&Path>) -> String {
     if is_server(db) {
         return db.to_string_lossy().into_owned();
     }
@@ -170,12 +171,12 @@ fn reference(db: &Path, spec: Option<&Path>) -> String {
         let parent = s.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         parent.canonicalize().ok()
     });
-    let path = folder.map_or_else(|| full.clone(), |folder| relative(&folder, &full));
+    let path = folder.map_or_else(|| full.clone(), |folder| relative_path(&folder, &full));
     path.display().to_string()
 }
 
 /// Returns the relative path from a folder to a file.
-fn relative(folder: &Path, file: &Path) -> PathBuf {
+fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);
     up.chain(file.components().skip(shared)).collect()

@@ -8,14 +8,14 @@ use tokio::sync::watch;
 
 use super::failure::Failure;
 use super::session;
-use super::{ModelFlags, Talk};
+use super::{ModelFlags, OutputOptions};
 use crate::database::output;
-use crate::generate::{Listener, Stopped};
+use crate::generate::{Listener, StopReason};
 use crate::model::{Model, SetupError};
 use crate::problem::Problems;
-use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
+use crate::query::{self, Dialect, Param, PlainQuery, QueryError, RefreshScope, Request};
 use crate::session::Session;
-use crate::spec::{Draft, Provider};
+use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -52,17 +52,17 @@ pub struct Options {
     refresh: bool,
     /// Time limit for the database's work in one pass. Waiting for the model or for the reader of
     /// the rows does not count.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
     /// Most USD that this query may spend.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
 }
 
 /// Parses a flag's number of seconds.
-pub fn seconds(text: &str) -> Result<Duration, String> {
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 30".to_owned())?;
     Duration::try_from_secs_f64(seconds)
         .ok()
@@ -88,29 +88,33 @@ pub struct Input<'o> {
 
 impl<'o> Input<'o> {
     /// Reads and checks everything except the query itself.
-    pub fn open(options: &'o Options, command: &str, talk: Talk) -> Result<Self, Failure> {
+    pub fn open(
+        options: &'o Options,
+        command: &str,
+        output_options: OutputOptions,
+    ) -> Result<Self, Failure> {
         let mut flags = options.flags.clone();
-        let (sql, origin) = text(options, &mut flags)?;
-        let params = params(&options.param)?;
+        let (sql, origin) = read_query(options, &mut flags)?;
+        let params = parse_params(&options.param)?;
         let about = options.spec.as_deref().or(flags.db.as_deref());
         let command = about.map_or_else(String::new, |a| format!("{command} {}", a.display()));
         let session = match (&options.spec, &flags.db) {
             (Some(spec), _) => {
-                let draft = Draft::read(spec)?.for_queries();
-                session::of(draft, &flags, options.budget, &command)?
+                let draft = UncheckedSpec::read(spec)?.allow_no_expansions();
+                session::open_draft(draft, &flags, options.budget, &command)?
             }
-            (None, Some(db)) => session::bare(db, &flags, options.budget, &command)?,
+            (None, Some(db)) => session::open_bare(db, &flags, options.budget, &command)?,
             (None, None) => {
-                return Err(Failure::input(
+                return Err(Failure::wrong_input(
                     "no database to query",
                     "name one with --db, or a spec with --spec",
                 ));
             }
         };
-        session::warn(&session.warnings, talk);
+        session::print_warnings(&session.warnings, output_options);
         let spec = &session.spec;
-        let (target, stale) = output::readable(&session.database, spec.output.as_deref())?;
-        if stale && !talk.quiet {
+        let (target, stale) = output::find_readable(&session.database, spec.output.as_deref())?;
+        if stale && !output_options.quiet {
             anstream::eprintln!(
                 "note: {} is older than its database; update it with `hqdl materialize`",
                 target.display()
@@ -127,8 +131,8 @@ impl<'o> Input<'o> {
     }
 
     /// Opens the facts and prints their warnings.
-    pub fn open_facts(&self, talk: Talk) -> Result<(), Failure> {
-        session::tell(self.session.facts()?, talk);
+    pub fn open_facts(&self, output_options: OutputOptions) -> Result<(), Failure> {
+        session::print_place(self.session.facts()?, output_options);
         Ok(())
     }
 
@@ -138,12 +142,12 @@ impl<'o> Input<'o> {
         let settings = &self.session.spec.model;
         // An unnamed model has the default name `replay`, so check the flags, not the name.
         if settings.provider == Provider::Openai && self.is_nameless() {
-            return Ok(Err(Failure::input(
+            return Ok(Err(Failure::wrong_input(
                 "this query needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
-        match self.session.model() {
+        match self.session.connect_model() {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),
@@ -155,34 +159,34 @@ impl<'o> Input<'o> {
     }
 
     /// Returns the request for the query engine.
-    pub fn request(
+    pub fn build_request(
         &self,
         model: Option<Arc<dyn Model>>,
         listener: Listener,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Request<'_>, Failure> {
-        let up_to = self.session.facts()?.history().last_completion()?;
+        let up_to = self.session.facts()?.history().last_completion_id()?;
         let again = self.options.refresh || self.options.retry_failed;
-        let again = again.then_some(Again { up_to, failed: !self.options.refresh });
+        let again = again.then_some(RefreshScope { up_to, failed_only: !self.options.refresh });
         Ok(Request {
             model,
             dialect: self.options.dialect,
             classify: self.options.classify,
             params: self.params.clone(),
             truncate: self.options.truncate,
-            again,
+            refresh: again,
             rows_per_request: self.flags.rows_per_request,
             timeout: self.options.timeout,
             command: &self.command,
             listener,
             interrupt,
-            ..self.session.query(&self.target, &self.sql)?
+            ..self.session.new_query(&self.target, &self.sql)?
         })
     }
 
     /// Returns the request for a query without calls.
-    pub fn plain(&self, interrupt: watch::Receiver<bool>) -> Plain<'_> {
-        Plain {
+    pub fn plain_query(&self, interrupt: watch::Receiver<bool>) -> PlainQuery<'_> {
+        PlainQuery {
             database: &self.target,
             sql: &self.sql,
             dialect: self.options.dialect,
@@ -193,7 +197,7 @@ impl<'o> Input<'o> {
     }
 
     /// Returns the failure to print for a failed query.
-    pub fn failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
+    pub fn to_failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
         match (error, no_model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
                 path: self.origin.clone(),
@@ -201,7 +205,7 @@ impl<'o> Input<'o> {
                 problems: vec![*problem],
             }),
             (QueryError::NoModel, Some(failure)) => failure,
-            (QueryError::Stopped(Stopped::Interrupted), _) if !self.has_calls() => {
+            (QueryError::Stopped(StopReason::Interrupted), _) if !self.has_calls() => {
                 Failure::interrupted()
             }
             (error, _) => error.into(),
@@ -210,14 +214,17 @@ impl<'o> Input<'o> {
 }
 
 /// Returns the query's text and the file it was read from.
-fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
+fn read_query(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
-        Failure::input(
+        Failure::wrong_input(
             format!("cannot read {}: {}", name.display(), crate::format::io_reason(e)),
             "pass a file with a query in UTF-8 text",
         )
     };
-    let sql = options.sql.clone().or_else(|| options.file.is_none().then(|| taken(flags))?);
+    let sql = options
+        .sql
+        .clone()
+        .or_else(|| options.file.is_none().then(|| take_query_from_recordings(flags))?);
     match (&options.file, sql.as_deref()) {
         (Some(file), _) => {
             let text = std::fs::read_to_string(file).map_err(|e| failed(file, &e))?;
@@ -229,22 +236,23 @@ fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), 
             Ok((text, name.to_owned()))
         }
         (None, Some(sql)) => Ok((sql.to_owned(), PathBuf::from("<query>"))),
-        (None, None) => {
-            Err(Failure::input("no query", "pass it as an argument, with --file, or as - on stdin"))
-        }
+        (None, None) => Err(Failure::wrong_input(
+            "no query",
+            "pass it as an argument, with --file, or as - on stdin",
+        )),
     }
 }
 
 /// Returns the query that clap counted as the last value of `--recordings`, which accepts any
 /// number of values.
-fn taken(flags: &mut ModelFlags) -> Option<String> {
+fn take_query_from_recordings(flags: &mut ModelFlags) -> Option<String> {
     let last = flags.recordings.last().filter(|_| flags.recordings.len() > 1)?;
     let query = last.to_str().filter(|_| !last.exists())?.to_owned();
     flags.recordings.pop();
     Some(query)
 }
 
-fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
+fn parse_params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
     let mut params: Vec<(Param, Value)> = Vec::new();
     for text in all {
         let (name, value) = text
@@ -252,22 +260,22 @@ fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
             .map(|(name, value)| (name.trim(), value))
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| {
-                Failure::input(
+                Failure::wrong_input(
                     format!("--param {text} has no value"),
                     "write --param name=value, or --param 1=value by position",
                 )
             })?;
         let param = Param::parse(name);
         if params.iter().any(|(p, _)| *p == param) {
-            return Err(Failure::input(format!("--param sets {param} twice"), ""));
+            return Err(Failure::wrong_input(format!("--param sets {param} twice"), ""));
         }
-        params.push((param, literal(value)));
+        params.push((param, parse_literal(value)));
     }
     Ok(params)
 }
 
 /// Parses a value: a number or null as SQL writes them, otherwise text.
-fn literal(text: &str) -> Value {
+fn parse_literal(text: &str) -> Value {
     if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
         return Value::Text(inner.replace("''", "'"));
     }

@@ -9,7 +9,7 @@ pub const FINISHING: &str = "finishing the requests in flight; press Ctrl-C agai
 
 /// Returns a flag that becomes true at the first Ctrl-C, after printing the message. The second
 /// Ctrl-C exits the process; requests in flight are lost.
-pub fn watch(said: Option<&'static str>) -> watch::Receiver<bool> {
+pub fn watch_ctrl_c(message: Option<&'static str>) -> watch::Receiver<bool> {
     let (send, receive) = watch::channel(false);
     std::thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
@@ -18,8 +18,8 @@ pub fn watch(said: Option<&'static str>) -> watch::Receiver<bool> {
         runtime.block_on(async {
             if tokio::signal::ctrl_c().await.is_ok() {
                 let _ = send.send(true);
-                if let Some(said) = said {
-                    anstream::eprintln!("{said}");
+                if let Some(message) = message {
+                    anstream::eprintln!("{message}");
                 }
             }
             if tokio::signal::ctrl_c().await.is_ok() {

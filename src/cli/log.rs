@@ -15,10 +15,10 @@ use tracing_subscriber::{Layer, fmt};
 use super::failure::Failure;
 
 /// Filter used if `RUST_LOG` is not set.
-const DEFAULT: &str = "hqdl=debug";
+const DEFAULT_FILTER: &str = "hqdl=debug";
 
 /// Log file of this process.
-static PLACE: OnceLock<LogFile> = OnceLock::new();
+static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
 
 /// A log file that can be reopened by its path.
 #[derive(Debug)]
@@ -28,15 +28,18 @@ struct LogFile {
 }
 
 /// Starts logging; appends to the file.
-pub fn start(path: &Path) -> Result<(), Failure> {
-    let said = std::env::var("RUST_LOG").ok().filter(|s| !s.trim().is_empty());
-    let filter = filter(said.as_deref().unwrap_or(DEFAULT))?;
-    let file = open(path).map_err(|e| {
-        Failure::input(format!("cannot log to {}: {e}", path.display()), "choose another --log")
+pub fn start_logging(path: &Path) -> Result<(), Failure> {
+    let env_filter = std::env::var("RUST_LOG").ok().filter(|s| !s.trim().is_empty());
+    let filter = parse_filter(env_filter.as_deref().unwrap_or(DEFAULT_FILTER))?;
+    let file = open_for_append(path).map_err(|e| {
+        Failure::wrong_input(
+            format!("cannot log to {}: {e}", path.display()),
+            "choose another --log",
+        )
     })?;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let place = PLACE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
-    let writer = || Arc::clone(&place.file.read().unwrap_or_else(PoisonError::into_inner));
+    let log_file = LOG_FILE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
+    let writer = || Arc::clone(&log_file.file.read().unwrap_or_else(PoisonError::into_inner));
     let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
     // A process has one log; an earlier subscriber stays in use.
     let _ = tracing_subscriber::registry().with(layer).try_init();
@@ -44,22 +47,22 @@ pub fn start(path: &Path) -> Result<(), Failure> {
 }
 
 /// Reopens the log file, because log rotation may have moved the old one.
-pub fn reopen() {
-    let Some(place) = PLACE.get() else { return };
+pub fn reopen_log() {
+    let Some(log_file) = LOG_FILE.get() else { return };
     // If that fails, keep writing to the old file.
-    if let Ok(file) = open(&place.path) {
-        *place.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+    if let Ok(file) = open_for_append(&log_file.path) {
+        *log_file.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
     }
 }
 
-fn open(path: &Path) -> std::io::Result<File> {
+fn open_for_append(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// Returns the directives of a filter that apply to hqdl.
-fn filter(said: &str) -> Result<Targets, Failure> {
-    let all: Targets = said.parse().map_err(|e| {
-        Failure::input(
+fn parse_filter(text: &str) -> Result<Targets, Failure> {
+    let all: Targets = text.parse().map_err(|e| {
+        Failure::wrong_input(
             format!("cannot parse RUST_LOG: {e}"),
             "write for example \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
         )

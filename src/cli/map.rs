@@ -12,11 +12,11 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::failure::Failure;
-use super::{ModelFlags, Talk, interrupt, session};
+use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::blendsql::ReturnType;
 use crate::cell::Answer;
 use crate::facts::{Facts, FactsError};
-use crate::generate::{Listener, Stopped};
+use crate::generate::{Listener, StopReason};
 use crate::model::{self, SetupError};
 use crate::query::{self, QueryError, Request, ValueQuestion};
 use crate::session::{Cache, Session, user_cache};
@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
     /// Most USD that a request may spend, unless the request sets its own `budget`.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
@@ -63,31 +63,31 @@ fn yes() -> bool {
 }
 
 /// The facts, served to other processes as long as this process owns them.
-struct Lent {
+struct ServedFacts {
     facts: Facts,
     #[cfg(unix)]
-    _lending: Option<crate::facts::server::CacheServer>,
+    _server: Option<crate::facts::server::CacheServer>,
 }
 
-impl Lent {
+impl ServedFacts {
     #[cfg(unix)]
     fn open(cache: &Cache) -> Result<Self, FactsError> {
-        use crate::facts::server::serve;
-        let Cache::Dir { dir, holder, .. } = cache else {
-            return Ok(Self { facts: cache.open()?, _lending: None });
+        use crate::facts::server::serve_cache;
+        let Cache::Dir { dir, owner_description: holder, .. } = cache else {
+            return Ok(Self { facts: cache.open()?, _server: None });
         };
         let dir = dir.clone().map_or_else(user_cache, Ok)?;
-        match Facts::own(&dir, holder, Duration::ZERO) {
+        match Facts::open_as_owner(&dir, holder, Duration::ZERO) {
             Ok(facts) => {
-                let told = json!({
+                let status = json!({
                     "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
                     "url": "hqdl map", "cache": dir, "specs": [], "runs": [],
                 });
-                let lending = Some(serve(&facts, Arc::new(move || told.clone()))?);
-                Ok(Self { facts, _lending: lending })
+                let server = Some(serve_cache(&facts, Arc::new(move || status.clone()))?);
+                Ok(Self { facts, _server: server })
             }
             Err(FactsError::Held { .. }) => {
-                Ok(Self { facts: Facts::open(&dir, holder)?, _lending: None })
+                Ok(Self { facts: Facts::open(&dir, holder)?, _server: None })
             }
             Err(error) => Err(error),
         }
@@ -99,24 +99,26 @@ impl Lent {
     }
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let spec = spec(options)?;
-    let lent = Lent::open(&session::cache(&options.flags.cache, "map"))?;
-    session::tell(&lent.facts, talk);
-    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    let line = InputLine { options, spec, facts: &lent.facts, interrupt };
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let spec = base_spec(options)?;
+    let served = ServedFacts::open(&session::select_cache(&options.flags.cache, "map"))?;
+    session::print_place(&served.facts, output_options);
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let answerer = LineAnswerer { options, spec, facts: &served.facts, interrupt };
     let mut out = std::io::stdout().lock();
-    for asked in std::io::stdin().lock().lines() {
-        let told = match asked {
-            Ok(asked) if asked.trim().is_empty() => continue,
-            Ok(asked) => line.answer(&asked).unwrap_or_else(|failure| failure.to_json()),
-            Err(error) => Failure::input(format!("stdin: {error}"), "lines are UTF-8").to_json(),
+    for line in std::io::stdin().lock().lines() {
+        let response = match line {
+            Ok(text) if text.trim().is_empty() => continue,
+            Ok(text) => answerer.answer_line(&text).unwrap_or_else(|failure| failure.to_json()),
+            Err(error) => {
+                Failure::wrong_input(format!("stdin: {error}"), "lines are UTF-8").to_json()
+            }
         };
         // The reader closed stdout.
-        if writeln!(out, "{told}").and_then(|()| out.flush()).is_err() {
+        if writeln!(out, "{response}").and_then(|()| out.flush()).is_err() {
             break;
         }
-        if *line.interrupt.borrow() {
+        if *answerer.interrupt.borrow() {
             return Err(Failure::interrupted());
         }
     }
@@ -124,60 +126,67 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Returns a spec with the model and limits that apply.
-fn spec(options: &Options) -> Result<Spec, Failure> {
+fn base_spec(options: &Options) -> Result<Spec, Failure> {
     let Options { spec, budget, flags } = options;
     // Each request opens no cache of its own: `run` opens the facts once, for all.
     let mut flags = ModelFlags { cache: super::CacheFlags::default(), ..flags.clone() };
     flags.cache.no_cache = true;
     if let Some(spec) = spec {
-        return Ok(session::open(spec, &flags, *budget, "map")?.spec);
+        return Ok(session::open_spec(spec, &flags, *budget, "map")?.spec);
     }
     if flags.db.is_some() || flags.output.is_some() {
-        return Err(Failure::input("`hqdl map` uses no database", "remove --db and --output"));
+        return Err(Failure::wrong_input(
+            "`hqdl map` uses no database",
+            "remove --db and --output",
+        ));
     }
     let empty = std::env::temp_dir().join(format!("hqdl-map-{}.sqlite", std::process::id()));
     let made = std::fs::write(&empty, "");
-    made.map_err(|e| Failure::input(format!("{}: {e}", empty.display()), ""))?;
-    let opened = session::bare(&empty, &flags, *budget, "map").map(|s: Session| s.spec);
+    made.map_err(|e| Failure::wrong_input(format!("{}: {e}", empty.display()), ""))?;
+    let opened = session::open_bare(&empty, &flags, *budget, "map").map(|s: Session| s.spec);
     let _ = std::fs::remove_file(&empty);
     opened
 }
 
-struct InputLine<'o> {
+struct LineAnswerer<'o> {
     options: &'o Options,
     spec: Spec,
     facts: &'o Facts,
     interrupt: watch::Receiver<bool>,
 }
 
-impl InputLine<'_> {
-    fn answer(&self, line: &str) -> Result<Json, Failure> {
-        let wrong = |e| Failure::input(format!("a request: {e}"), FORM);
-        let asked: MapRequest = serde_json::from_str(line).map_err(wrong)?;
-        let values = asked.values.iter().map(value).collect::<Result<Vec<Value>, _>>()?;
-        let options = match &asked.options {
-            Some(all) => Some(all.iter().map(value).collect::<Result<Vec<Value>, _>>()?),
+impl LineAnswerer<'_> {
+    fn answer_line(&self, line: &str) -> Result<Json, Failure> {
+        let wrong = |e| Failure::wrong_input(format!("a request: {e}"), REQUEST_FORMAT);
+        let request: MapRequest = serde_json::from_str(line).map_err(wrong)?;
+        let values = request.values.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?;
+        let options = match &request.options {
+            Some(all) => Some(all.iter().map(parse_value).collect::<Result<Vec<Value>, _>>()?),
             None => None,
         };
-        let (kind, list) = match asked.kind.as_deref().map(|said| (said, ReturnType::parse(said))) {
+        let (kind, list) = match request
+            .kind
+            .as_deref()
+            .map(|type_name| (type_name, ReturnType::parse(type_name)))
+        {
             None => (Type::Text, false),
-            Some((_, Some(kind))) => (kind.scalar, kind.list),
-            Some((said, None)) => {
-                let message = format!("`{said}` is not a return type");
-                return Err(Failure::input(message, ReturnType::FORMS));
+            Some((_, Some(return_type))) => (return_type.scalar, return_type.is_list),
+            Some((type_name, None)) => {
+                let message = format!("`{type_name}` is not a return type");
+                return Err(Failure::wrong_input(message, ReturnType::SYNTAX_HELP));
             }
         };
         let question = ValueQuestion {
-            text: &asked.question,
-            kind,
-            list,
+            text: &request.question,
+            data_type: kind,
+            is_list: list,
             options: options.as_deref(),
-            value_kind: asked.value_kind.as_deref(),
+            value_kind: request.value_kind.as_deref(),
         };
-        self.ask(&question, &values, asked.ask, asked.budget)
+        self.ask_values(&question, &values, request.ask, request.budget)
     }
 
-    fn ask(
+    fn ask_values(
         &self,
         question: &ValueQuestion<'_>,
         values: &[Value],
@@ -187,55 +196,55 @@ impl InputLine<'_> {
         let mut spec = self.spec.clone();
         spec.set_budget(budget)?;
         spec.expansions.clear();
-        let facts = self.facts.latest();
+        let facts = self.facts.with_latest();
         let listener: Listener = Arc::new(|_| {});
         let mut request = Request {
             command: "map",
             listener,
             interrupt: self.interrupt.clone(),
             rows_per_request: self.options.flags.rows_per_request,
-            ..Request::of(&spec, Path::new(""), facts, question.text)
+            ..Request::new(&spec, Path::new(""), facts, question.text)
         };
         // Recordings need a model before the lookup, because their name is part of the cache key;
         // an endpoint is connected only when it must be asked.
         if spec.model.provider == Provider::Replay {
-            request.model = Some(self.model(&spec)?);
+            request.model = Some(self.connect_model(&spec)?);
         }
         if !ask {
-            let known = query::map_known(&request, question, values)?;
-            return Ok(told(&known, &json!({})));
+            let known = query::map_known_values(&request, question, values)?;
+            return Ok(to_response(&known, &json!({})));
         }
-        let mapped = match query::map(&request, question, values) {
+        let mapped = match query::map_values(&request, question, values) {
             Err(QueryError::NoModel) => {
-                request.model = Some(self.model(&spec)?);
-                query::map(&request, question, values)
+                request.model = Some(self.connect_model(&spec)?);
+                query::map_values(&request, question, values)
             }
             mapped => mapped,
         };
         match mapped {
-            Ok(mapped) => Ok(told(&mapped.answers, &mapped.meta.to_json())),
-            Err(QueryError::Stopped(Stopped::Interrupted)) => Err(Failure::interrupted()),
+            Ok(mapped) => Ok(to_response(&mapped.answers, &mapped.meta.to_json())),
+            Err(QueryError::Stopped(StopReason::Interrupted)) => Err(Failure::interrupted()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn model(&self, spec: &Spec) -> Result<Arc<dyn model::Model>, Failure> {
+    fn connect_model(&self, spec: &Spec) -> Result<Arc<dyn model::Model>, Failure> {
         let named = self.options.flags.model.as_deref().is_some_and(|name| !name.is_empty());
         if self.options.spec.is_none() && spec.model.provider == Provider::Openai && !named {
-            return Err(Failure::input(
+            return Err(Failure::wrong_input(
                 "this needs a model, but none is named",
                 "pass --model NAME (and --base-url URL), --spec SPEC, or --recordings FILE",
             ));
         }
-        model::connect_with(spec, self.facts).map_err(|error: SetupError| error.into())
+        model::connect_shared(spec, self.facts).map_err(|error: SetupError| error.into())
     }
 }
 
-const FORM: &str = "write {\"question\": \"…\", \"values\": […]}, in one line; also `type`, \
+const REQUEST_FORMAT: &str = "write {\"question\": \"…\", \"values\": […]}, in one line; also `type`, \
                     `options`, `kind`, `ask`, `budget`";
 
 /// Returns a value and a state for each input; both are null if there is no answer.
-fn told(answers: &[Option<Answer>], meta: &Json) -> Json {
+fn to_response(answers: &[Option<Answer>], meta: &Json) -> Json {
     let shown = |a: &Option<Answer>| a.as_ref().map_or(Json::Null, |a| a.value.to_json());
     let state = |a: &Option<Answer>| a.as_ref().map(|a| a.state.name());
     json!({
@@ -245,18 +254,19 @@ fn told(answers: &[Option<Answer>], meta: &Json) -> Json {
     })
 }
 
-fn value(said: &Json) -> Result<Value, Failure> {
-    match said {
+fn parse_value(json: &Json) -> Result<Value, Failure> {
+    match json {
         Json::Null => Ok(Value::Null),
         Json::Bool(truth) => Ok(Value::Integer(i64::from(*truth))),
         Json::String(text) => Ok(Value::Text(text.clone())),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(integer), _) => Ok(Value::Integer(integer)),
             (None, Some(real)) if !number.is_u64() => Ok(Value::Real(real)),
-            _ => Err(Failure::input(format!("{number} exceeds 64 bits"), "pass it as text")),
+            _ => Err(Failure::wrong_input(format!("{number} exceeds 64 bits"), "pass it as text")),
         },
-        other => {
-            Err(Failure::input(format!("{other} is not a value"), "pass null, numbers and texts"))
-        }
+        other => Err(Failure::wrong_input(
+            format!("{other} is not a value"),
+            "pass null, numbers and texts",
+        )),
     }
 }

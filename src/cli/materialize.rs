@@ -7,17 +7,17 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::{Progress, duration, in_brackets};
-use super::{ModelFlags, Talk, interrupt, session};
+use super::progress::{Progress, format_duration, parenthesize};
+use super::{ModelFlags, OutputOptions, interrupt, session};
 use crate::cell::State;
-use crate::format::{count_noun, thousands};
+use crate::format::{count_noun, format_thousands};
 use crate::generate::Event;
-use crate::materialize::{Exported, InFile, Report, Selection, Way};
+use crate::materialize::{ExportResult, Report, RunMode, Selection, UnansweredFile};
 use crate::model;
 use crate::spec::{Provider, Spec};
 
 /// Maximum number of restarts of a run whose database is replaced while it runs.
-const REPLACED: usize = 3;
+const MAX_RESTARTS: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -26,7 +26,7 @@ pub struct Options {
     #[command(flatten)]
     select: SelectionFlags,
     /// Most USD that this run may spend.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     /// Ask through the endpoint's Batch API: answers within a day, usually at half the price. If
     /// the command is interrupted or killed, the next one resumes the batch.
@@ -70,7 +70,7 @@ pub struct SelectionFlags {
 
 impl SelectionFlags {
     /// Returns the selection in the library's form.
-    pub fn selection(&self) -> Selection {
+    pub fn to_selection(&self) -> Selection {
         Selection {
             limit: self.limit,
             columns: self
@@ -84,40 +84,45 @@ impl SelectionFlags {
     }
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let (progress, listener) = Progress::new(talk);
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let (progress, listener) = Progress::new(output_options);
     let command = format!("materialize {}", options.spec.display());
-    let open = || session::open(&options.spec, &options.flags, options.budget, &command);
+    let open = || session::open_spec(&options.spec, &options.flags, options.budget, &command);
     let mut session = open()?;
-    session::warn(&session.warnings, talk);
-    session::tell(session.facts()?, talk);
-    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    let selection = options.select.selection();
+    session::print_warnings(&session.warnings, output_options);
+    session::print_place(session.facts()?, output_options);
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let selection = options.select.to_selection();
     let mut earlier: Vec<Report> = Vec::new();
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
             // The user who submits the files has the key.
-            (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
-            _ => session.model()?,
+            (Some(_), Provider::Openai) => model::connect_for_files(&session.spec)?,
+            _ => session.connect_model()?,
         };
-        let way = if options.batch { Way::Batch } else { Way::Live };
-        let work = session.work(model, &selection, way)?;
-        if talk.verbose {
+        let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
+        let materializer = session.materializer(model, &selection, run_mode)?;
+        if output_options.verbose {
             anstream::eprintln!("database   {}", session.spec.database.display());
-            anstream::eprintln!("model      {}", work.model_name());
+            anstream::eprintln!("model      {}", materializer.model_name());
         }
         if let Some(dir) = &options.batch_file {
-            let written = work.export((dir, options.again), &command, &listener, &interrupt)?;
+            let exported = materializer.export_batches(
+                (dir, options.again),
+                &command,
+                &listener,
+                &interrupt,
+            )?;
             progress.finish();
-            print_written(&written, session.spec.model.price.is_some(), talk);
+            print_exported_files(&exported, session.spec.model.price.is_some(), output_options);
             return Ok(ExitCode::SUCCESS);
         }
         // A run that failed to start gets an empty report.
-        let report = work
+        let report = materializer
             .materialize(&command, &listener, &interrupt)
-            .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
-        drop(work);
-        if !report.is_of_another_file() || earlier.len() >= REPLACED {
+            .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });
+        drop(materializer);
+        if !report.is_database_replaced() || earlier.len() >= MAX_RESTARTS {
             break report;
         }
         // Continue the same run over the new file.
@@ -126,69 +131,69 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             "{path} was replaced by another file; hqdl reads the new one"
         )));
         earlier.push(report);
-        session = session.again(open()?);
+        session = session.with_reloaded_spec(open()?);
     };
     progress.finish();
-    earlier.iter().for_each(|before| report.goes_on_from(before));
-    let seconds = progress.seconds();
+    earlier.iter().for_each(|before| report.merge_previous(before));
+    let seconds = progress.elapsed_seconds();
     // Print no summary of a run that ended before it asked anything.
-    let nothing = report.stopped.is_some() && report.asked.total() == 0;
-    let began = report.usage.requests > 0 || report.failed.is_none() && !nothing;
+    let nothing = report.stop_reason.is_some() && report.requested.total() == 0;
+    let began = report.usage.requests > 0 || report.failure.is_none() && !nothing;
     // With --json, `done` is always the last line.
-    let failure = Failure::of_run(&mut report);
+    let failure = Failure::take_from_report(&mut report);
     let exit = match &failure {
-        Some(failure) => failure.print(talk.json),
+        Some(failure) => failure.print_error(output_options.json),
         None if report.is_fulfilled(&selection, options.require_values) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
-    if talk.json || began {
-        show(&report, &session.spec, seconds, talk);
+    if output_options.json || began {
+        print_report(&report, &session.spec, seconds, output_options);
     }
     Ok(exit)
 }
 
 /// Prints a run's results.
-pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
-    if talk.json {
+pub fn print_report(report: &Report, spec: &Spec, seconds: f64, output_options: OutputOptions) {
+    if output_options.json {
         anstream::println!("{}", report.to_json(seconds));
-    } else if !talk.quiet {
-        if talk.verbose || report.asked.total() > 0 {
+    } else if !output_options.quiet {
+        if output_options.verbose || report.requested.total() > 0 {
             print_columns(report);
         }
-        print(report, spec, seconds);
+        print_summary(report, spec, seconds);
     }
 }
 
 /// Prints the files that the user is to submit.
-fn print_written(exported: &Exported, priced: bool, talk: Talk) {
-    let written = &exported.written;
-    for file in &exported.before {
-        print_before(file, talk);
+fn print_exported_files(exported: &ExportResult, priced: bool, output_options: OutputOptions) {
+    let files = &exported.files;
+    for file in &exported.unanswered_files {
+        print_unanswered_file(file, output_options);
     }
-    for file in written {
+    for file in files {
         let path = file.path.display();
-        if talk.json {
+        if output_options.json {
             let line = json!({
                 "event": "written", "file": file.path, "requests": file.requests,
-                "most_tokens": file.most.tokens, "most_usd": priced.then_some(file.most.usd),
+                "most_tokens": file.max_spent.tokens, "most_usd": priced.then_some(file.max_spent.usd),
             });
             anstream::println!("{line}");
         } else {
             anstream::println!("written    {path}: {}", count_noun(file.requests, "request"));
         }
     }
-    if talk.json || talk.quiet {
+    if output_options.json || output_options.quiet {
         return;
     }
-    if written.is_empty() {
-        let more = if exported.before.is_empty() { "" } else { " beside these" };
+    if files.is_empty() {
+        let more = if exported.unanswered_files.is_empty() { "" } else { " beside these" };
         anstream::eprintln!("no cell is missing{more}, so hqdl wrote no file");
         return;
     }
-    let most: f64 = written.iter().map(|w| w.most.usd).sum();
+    let max_usd: f64 = files.iter().map(|w| w.max_spent.usd).sum();
     if priced {
         anstream::println!(
-            "price      ${most:.4} at most; `hqdl plan --batch` prints the likely price"
+            "price      ${max_usd:.4} at most; `hqdl plan --batch` prints the likely price"
         );
     }
     anstream::eprintln!(
@@ -197,21 +202,21 @@ fn print_written(exported: &Exported, priced: bool, talk: Talk) {
 }
 
 /// Prints an earlier file whose cells were left out.
-fn print_before(file: &InFile, talk: Talk) {
+fn print_unanswered_file(file: &UnansweredFile, output_options: OutputOptions) {
     let is_there = file.path.as_ref().is_some_and(|p| p.exists());
-    if talk.json {
+    if output_options.json {
         let line = json!({
             "event": "unanswered", "file": file.path, "exists": is_there, "cells": file.cells,
-            "requests": file.requests, "unanswered": file.unanswered,
+            "requests": file.requests, "unanswered": file.unanswered_requests,
         });
         anstream::println!("{line}");
-    } else if !talk.quiet {
+    } else if !output_options.quiet {
         let path = file.path.as_ref().map_or("a file".to_owned(), |p| p.display().to_string());
         let gone = if is_there { "" } else { " (deleted since)" };
         anstream::eprintln!(
             "note: {path}{gone} already contains {}: {} of {} have no answer yet. `hqdl import` reads its answers; --again writes these cells again",
             count_noun(file.cells, "cell"),
-            thousands(file.unanswered),
+            format_thousands(file.unanswered_requests),
             count_noun(file.requests, "request")
         );
     }
@@ -229,17 +234,21 @@ fn print_columns(report: &Report) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(&header);
-    let number = |n: f64| thousands(n.round() as u64);
+    let number = |n: f64| format_thousands(n.round() as u64);
     for c in report.columns.iter().flatten() {
         let mut row = vec![c.expansion.clone(), c.column.clone()];
-        row.extend(states.iter().map(|s| thousands(c.cells.get(*s))));
+        row.extend(states.iter().map(|s| format_thousands(c.cells.get(*s))));
         if report.unasked > 0 {
-            row.push(thousands(c.unasked));
+            row.push(format_thousands(c.unasked));
         }
-        row.push(thousands(c.usage.requests));
+        row.push(format_thousands(c.usage.requests));
         row.push(number(c.usage.input_tokens));
         row.push(number(c.usage.output_tokens));
-        row.push(if report.priced { format!("${:.4}", c.usage.cost_usd) } else { "?".to_owned() });
+        row.push(if report.has_price {
+            format!("${:.4}", c.usage.cost_usd)
+        } else {
+            "?".to_owned()
+        });
         table.add_row(row);
     }
     for at in 2..header.len() {
@@ -250,7 +259,7 @@ fn print_columns(report: &Report) {
     anstream::eprintln!("{table}");
 }
 
-fn print(report: &Report, spec: &Spec, seconds: f64) {
+fn print_summary(report: &Report, spec: &Spec, seconds: f64) {
     let tables: Vec<&str> = spec
         .expansions
         .iter()
@@ -264,17 +273,17 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let mut states: Vec<String> = State::ALL
         .iter()
         .filter(|s| report.cells.get(**s) > 0)
-        .map(|s| format!("{} {}", s.name(), thousands(report.cells.get(*s))))
+        .map(|s| format!("{} {}", s.name(), format_thousands(report.cells.get(*s))))
         .collect();
     if report.unasked > 0 {
-        states.push(format!("not asked {}", thousands(report.unasked)));
+        states.push(format!("not asked {}", format_thousands(report.unasked)));
     }
     anstream::println!(
         "cells      {}: {}",
-        thousands(report.cells.total() + report.unasked),
+        format_thousands(report.cells.total() + report.unasked),
         states.join(", ")
     );
-    let errors = report.asked.get(State::Error);
+    let errors = report.requested.get(State::Error);
     if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
         anstream::println!(
             "failed     {}, asked again by the next run: {why}",
@@ -282,36 +291,39 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
         );
     }
     // Cells that got no value this time although the table shows one: they kept an earlier answer.
-    let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
+    let kept = report
+        .requested
+        .count_without_value()
+        .saturating_sub(report.cells.count_without_value() + errors);
     if kept > 0 {
         anstream::println!(
             "unchanged  {} got no value when asked again and keep the earlier one",
             count_noun(kept, "cell")
         );
     }
-    anstream::println!("reused     {}", thousands(report.reused));
-    anstream::println!("requests   {}", thousands(report.usage.requests));
+    anstream::println!("reused     {}", format_thousands(report.reused));
+    anstream::println!("requests   {}", format_thousands(report.usage.requests));
     anstream::println!(
         "tokens     {} in, {} out",
-        thousands(report.usage.input_tokens),
-        thousands(report.usage.output_tokens)
+        format_thousands(report.usage.input_tokens),
+        format_thousands(report.usage.output_tokens)
     );
-    let price = if report.priced {
+    let price = if report.has_price {
         format!("${:.4}", report.usage.cost_usd)
     } else {
         "unknown (no `price` in [model])".to_owned()
     };
-    anstream::println!("price      {price}{}", in_brackets(&report.price_notes()));
+    anstream::println!("price      {price}{}", parenthesize(&report.price_notes()));
     if report.in_doubt.requests > 0 {
-        let most = if report.priced {
-            format!("${:.4}", report.in_doubt.most.usd)
+        let upper_bound = if report.has_price {
+            format!("${:.4}", report.in_doubt.max_spent.usd)
         } else {
-            format!("{} tokens", thousands(report.in_doubt.most.tokens))
+            format!("{} tokens", format_thousands(report.in_doubt.max_spent.tokens))
         };
         anstream::println!(
-            "in doubt   {most} at most, for {} that ended without an answer",
+            "in doubt   {upper_bound} at most, for {} that ended without an answer",
             count_noun(report.in_doubt.requests, "request")
         );
     }
-    anstream::println!("time       {}", duration(seconds));
+    anstream::println!("time       {}", format_duration(seconds));
 }

@@ -1,87 +1,87 @@
 //! Formats a query's metadata for the terminal, after the query or for `explain`.
 
-use super::progress::{duration, in_brackets};
-use crate::format::{count_noun, thousands};
+use super::progress::{format_duration, parenthesize};
+use crate::format::{count_noun, format_thousands};
 use crate::query::Meta;
 use crate::spec::Spec;
 
 /// Formats the metadata of a finished query.
-pub fn ran(meta: &Meta, spec: &Spec) -> String {
-    let mut out = routes(meta);
-    line(
+pub fn format_finished(meta: &Meta, spec: &Spec) -> String {
+    let mut out = format_routes(meta);
+    push_line(
         &mut out,
         "values",
         &format!(
             "{} asked, {} reused, {} missing",
-            thousands(meta.values_asked),
-            thousands(meta.values_reused),
-            thousands(meta.values_missing)
+            format_thousands(meta.values_asked),
+            format_thousands(meta.values_reused),
+            format_thousands(meta.values_missing)
         ),
     );
-    line(&mut out, "passes", &demand(meta));
-    used(&mut out, meta, spec, "");
-    line(&mut out, "time", &duration(meta.seconds));
-    sql(&mut out, meta);
+    push_line(&mut out, "passes", &format_demand(meta));
+    push_usage(&mut out, meta, spec, "");
+    push_line(&mut out, "time", &format_duration(meta.seconds));
+    push_sql(&mut out, meta);
     out
 }
 
 /// Formats the metadata of an explained query.
-pub fn explained(meta: &Meta, spec: &Spec) -> String {
-    let mut out = routes(meta);
+pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
+    let mut out = format_routes(meta);
     if meta.routes.is_empty() {
-        line(&mut out, "calls", "none: this is plain SQL and sends no request");
+        push_line(&mut out, "calls", "none: this is plain SQL and sends no request");
     } else {
-        line(
+        push_line(
             &mut out,
             "values",
             &format!(
                 "at most {} to ask, {} known",
-                thousands(meta.values_asked),
-                thousands(meta.values_reused)
+                format_thousands(meta.values_asked),
+                format_thousands(meta.values_reused)
             ),
         );
-        used(&mut out, meta, spec, "at most about ");
+        push_usage(&mut out, meta, spec, "at most about ");
         for unbounded in &meta.unbounded {
             let call: Vec<&str> = unbounded.call.split_whitespace().collect();
-            let beside = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
-            line(&mut out, "unknown", &beside);
+            let message = format!("not counted: what {} asks ({})", call.join(" "), unbounded.why);
+            push_line(&mut out, "unknown", &message);
         }
     }
-    sql(&mut out, meta);
+    push_sql(&mut out, meta);
     out
 }
 
 /// Formats the plan of an explained query: each SELECT, its conditions, and the decision of each
 /// rule.
-pub fn plan(meta: &Meta) -> String {
+pub fn format_plan(meta: &Meta) -> String {
     if meta.routes.is_empty() { String::new() } else { format!("plan\n{}", meta.plan) }
 }
 
-fn line(out: &mut String, name: &str, value: &str) {
+fn push_line(out: &mut String, name: &str, value: &str) {
     out.push_str(&format!("{name:<10} {value}\n"));
 }
 
 /// Formats each call with its route and the reason for it.
-fn routes(meta: &Meta) -> String {
+fn format_routes(meta: &Meta) -> String {
     let mut out = String::new();
     for route in &meta.routes {
         // A call may span several lines of the query.
         let call: Vec<&str> = route.call.split_whitespace().collect();
-        line(&mut out, "call", &call.join(" "));
-        let place = match (route.expansion.as_str(), route.column.as_str()) {
+        push_line(&mut out, "call", &call.join(" "));
+        let column = match (route.expansion.as_str(), route.column.as_str()) {
             ("", column) => column.to_owned(),
             (expansion, "") => expansion.to_owned(),
             (expansion, column) => format!("{expansion}.{column}"),
         };
-        line(&mut out, "  route", format!("{} {place}", route.route.name()).trim_end());
-        line(&mut out, "  why", &route.why);
+        push_line(&mut out, "  route", format!("{} {column}", route.route.name()).trim_end());
+        push_line(&mut out, "  why", &route.why);
     }
     out
 }
 
 /// Formats the number of passes and the values each one needed.
-fn demand(meta: &Meta) -> String {
-    let each: Vec<String> = meta.passes.iter().map(|p| thousands(p.demanded)).collect();
+fn format_demand(meta: &Meta) -> String {
+    let each: Vec<String> = meta.passes.iter().map(|p| format_thousands(p.demanded)).collect();
     match each.as_slice() {
         [] => "none".to_owned(),
         [_] => {
@@ -92,14 +92,14 @@ fn demand(meta: &Meta) -> String {
     }
 }
 
-fn used(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
-    line(out, "requests", &format!("{about}{}", thousands(meta.requests)));
+fn push_usage(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
+    push_line(out, "requests", &format!("{about}{}", format_thousands(meta.requests)));
     let tokens = format!(
         "{about}{} in, {} out",
-        thousands(meta.input_tokens),
-        thousands(meta.output_tokens)
+        format_thousands(meta.input_tokens),
+        format_thousands(meta.output_tokens)
     );
-    line(out, "tokens", &tokens);
+    push_line(out, "tokens", &tokens);
     let price = if spec.is_priced() || meta.requests == 0 {
         format!("{about}${:.4}", meta.cost_usd)
     } else {
@@ -111,9 +111,9 @@ fn used(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
         }
     };
     let notes: &[String] = if meta.requests == 0 { &[] } else { &meta.price_notes };
-    line(out, "price", &format!("{price}{}", in_brackets(notes)));
+    push_line(out, "price", &format!("{price}{}", parenthesize(notes)));
 }
 
-fn sql(out: &mut String, meta: &Meta) {
-    line(out, "sql", meta.sql.trim().replace('\n', "\n           ").as_str());
+fn push_sql(out: &mut String, meta: &Meta) {
+    push_line(out, "sql", meta.sql.trim().replace('\n', "\n           ").as_str());
 }

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use examples::{EXAMPLES, continued};
+pub use examples::{EXAMPLES, wrap_example};
 use failure::Failure;
 
 use crate::spec::{PriceTable, Provider};
@@ -48,7 +48,7 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    talk: Talk,
+    output_options: OutputOptions,
     /// Append a log of every step to this file. `RUST_LOG` sets the level [default: hqdl=debug].
     #[arg(
         long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE", display_order = LAST + 3
@@ -70,7 +70,7 @@ const LAST: usize = 500;
 
 /// Flags for the amount and the form of the output.
 #[derive(Debug, Clone, Copy, Args)]
-struct Talk {
+struct OutputOptions {
     /// Print the result as JSON on stdout.
     #[arg(long, global = true, display_order = LAST)]
     json: bool,
@@ -147,7 +147,7 @@ struct ModelFlags {
     #[command(flatten)]
     cache: CacheFlags,
     /// Kind of endpoint.
-    #[arg(long, value_parser = providers())]
+    #[arg(long, value_parser = provider_parser())]
     provider: Option<Provider>,
     /// Model name, as the endpoint knows it.
     #[arg(long, value_name = "NAME")]
@@ -157,10 +157,10 @@ struct ModelFlags {
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
     /// Environment variable that holds the API key.
-    #[arg(long, value_name = "VARIABLE", value_parser = variable)]
+    #[arg(long, value_name = "VARIABLE", value_parser = parse_variable)]
     api_key_env: Option<String>,
     /// Price in USD per million input and output tokens, such as 0.15,0.60.
-    #[arg(long, value_name = "IN,OUT", value_parser = price)]
+    #[arg(long, value_name = "IN,OUT", value_parser = parse_price)]
     price: Option<PriceTable>,
     /// Recorded completions to replay instead of asking a model (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
@@ -173,7 +173,7 @@ struct ModelFlags {
     concurrency: Option<u32>,
 }
 
-fn variable(text: &str) -> Result<String, String> {
+fn parse_variable(text: &str) -> Result<String, String> {
     if crate::spec::is_variable(text) {
         return Ok(text.to_owned());
     }
@@ -187,7 +187,7 @@ fn count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)
 }
 
-fn price(text: &str) -> Result<PriceTable, String> {
+fn parse_price(text: &str) -> Result<PriceTable, String> {
     let wrong = || "expected two prices, such as 0.15,0.60".to_owned();
     let (input, output) = text.split_once(',').ok_or_else(wrong)?;
     let usd = |text: &str| {
@@ -198,7 +198,7 @@ fn price(text: &str) -> Result<PriceTable, String> {
 }
 
 /// Parses a budget in USD.
-fn budget(text: &str) -> Result<f64, String> {
+fn parse_budget(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(usd) if usd.is_finite() && usd >= 0.0 => Ok(usd),
         _ => Err("expected an amount in USD, 0 or more, such as 2.50".to_owned()),
@@ -218,52 +218,52 @@ struct CacheFlags {
 }
 
 /// Returns the parser of `--provider`, which lists the known names.
-fn providers() -> impl TypedValueParser<Value = Provider> {
+fn provider_parser() -> impl TypedValueParser<Value = Provider> {
     PossibleValuesParser::new(Provider::ALL.map(Provider::name))
-        .try_map(|name| Provider::named(&name).ok_or("no provider"))
+        .try_map(|name| Provider::from_name(&name).ok_or("no provider"))
 }
 
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    main_of(std::env::args_os())
+    run_command_line(std::env::args_os())
 }
 
 /// Runs a command line. The first word is the program's name.
 #[must_use]
-pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed = command().try_get_matches_from(words);
+pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let parsed = command().try_get_matches_from(args);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // clap reports help and version as errors, too.
-        Err(said) => {
-            let _ = said.print();
-            return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(failure::WRONG_INPUT));
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::WRONG_INPUT));
         }
     };
-    if let Some(Err(failure)) = cli.log.as_deref().map(log::start) {
-        return failure.print(cli.talk.json);
+    if let Some(Err(failure)) = cli.log.as_deref().map(log::start_logging) {
+        return failure.print_error(cli.output_options.json);
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), process = std::process::id(), "begins");
-    let ended = match cli.command {
-        Command::Init(options) => init::run(&options, cli.talk),
-        Command::Check(options) => check::run(&options, cli.talk),
-        Command::Plan(options) => plan::run(&options, cli.talk),
-        Command::Prices(options) => prices::run(&options, cli.talk),
-        Command::Materialize(options) => materialize::run(&options, cli.talk),
-        Command::Import(options) => import::run(&options, cli.talk),
-        Command::Query(options) => query::run(&options, cli.talk),
-        Command::Map(options) => map::run(&options, cli.talk),
-        Command::Explain(options) => explain::run(&options, cli.talk),
-        Command::Why(options) => why::run(&options, cli.talk),
-        Command::Score(options) => score::run(&options, cli.talk),
-        Command::Override(options) => overrides::run(&options, cli.talk),
-        Command::Clean(options) => clean::run(&options, cli.talk),
-        Command::Suggest(options) => suggest::run(&options, cli.talk),
-        Command::Cache(options) => cache::run(&options, cli.talk),
-        Command::Daemon(options) => daemon::run(&options, cli.talk),
-        Command::Status(options) => status::run(&options, cli.talk),
-        Command::Swan(command) => swan::run(&command, cli.talk),
+    let result = match cli.command {
+        Command::Init(options) => init::run(&options, cli.output_options),
+        Command::Check(options) => check::run(&options, cli.output_options),
+        Command::Plan(options) => plan::run(&options, cli.output_options),
+        Command::Prices(options) => prices::run(&options, cli.output_options),
+        Command::Materialize(options) => materialize::run(&options, cli.output_options),
+        Command::Import(options) => import::run(&options, cli.output_options),
+        Command::Query(options) => query::run(&options, cli.output_options),
+        Command::Map(options) => map::run(&options, cli.output_options),
+        Command::Explain(options) => explain::run(&options, cli.output_options),
+        Command::Why(options) => why::run(&options, cli.output_options),
+        Command::Score(options) => score::run(&options, cli.output_options),
+        Command::Override(options) => overrides::run(&options, cli.output_options),
+        Command::Clean(options) => clean::run(&options, cli.output_options),
+        Command::Suggest(options) => suggest::run(&options, cli.output_options),
+        Command::Cache(options) => cache::run(&options, cli.output_options),
+        Command::Daemon(options) => daemon::run(&options, cli.output_options),
+        Command::Status(options) => status::run(&options, cli.output_options),
+        Command::Swan(command) => swan::run(&command, cli.output_options),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command(), "hqdl", &mut script);
@@ -276,42 +276,42 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
                 let message = format!("{}: {e}", dir.display());
-                Failure::input(message, "name a directory that you can write to")
+                Failure::wrong_input(message, "name a directory that you can write to")
             }),
     };
-    ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))
+    result.unwrap_or_else(|failure: Failure| failure.print_error(cli.output_options.json))
 }
 
 /// Returns the command line. Its help texts are the doc comments of its types without backticks,
 /// with examples at the end.
 #[must_use]
 pub fn command() -> clap::Command {
-    fn plain(text: Option<&clap::builder::StyledStr>) -> Option<String> {
+    fn strip_backticks(text: Option<&clap::builder::StyledStr>) -> Option<String> {
         text.map(|text| text.to_string().replace('`', ""))
     }
-    fn complete(mut command: clap::Command, path: &str) -> clap::Command {
-        if let Some(about) = plain(command.get_about()) {
+    fn add_examples(mut command: clap::Command, path: &str) -> clap::Command {
+        if let Some(about) = strip_backticks(command.get_about()) {
             command = command.about(about);
         }
-        if let Some(about) = plain(command.get_long_about()) {
+        if let Some(about) = strip_backticks(command.get_long_about()) {
             command = command.long_about(about);
         }
-        if let Some(examples) = examples::help_of(path) {
+        if let Some(examples) = examples::format_examples(path) {
             command = command.after_help(examples);
         }
         let argument = |mut argument: clap::Arg| {
-            if let Some(help) = plain(argument.get_help()) {
+            if let Some(help) = strip_backticks(argument.get_help()) {
                 argument = argument.help(help);
             }
-            if let Some(help) = plain(argument.get_long_help()) {
+            if let Some(help) = strip_backticks(argument.get_long_help()) {
                 argument = argument.long_help(help);
             }
             argument
         };
         command.mut_args(argument).mut_subcommands(|inner| {
             let path = format!("{path} {}", inner.get_name());
-            complete(inner, path.trim_start())
+            add_examples(inner, path.trim_start())
         })
     }
-    complete(Cli::command(), "")
+    add_examples(Cli::command(), "")
 }

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::Talk;
+use super::OutputOptions;
 use super::failure::Failure;
 use crate::overrides::{self, read_lines};
 use crate::session::{Cache, Session, SpecOverrides, override_cell};
-use crate::spec::Draft;
+use crate::spec::UncheckedSpec;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -53,29 +53,29 @@ enum Command {
     },
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     match &options.command {
         Command::Set { spec, table, words, note, force } => {
             let [key @ .., column, value] = words.as_slice() else {
-                return Err(Failure::input("no column", "KEY… COLUMN VALUE"));
+                return Err(Failure::wrong_input("no column", "KEY… COLUMN VALUE"));
             };
-            let Session { spec, database, .. } = open(spec)?;
+            let Session { spec, database, .. } = open_spec(spec)?;
             override_cell(&spec, &database, (table, key, column, value), note, *force)?;
-            Ok(report_change(talk, "set", "set", &spec.overrides_path()))
+            Ok(report_change(output_options, "set", "set", &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
-                return Err(Failure::input("no column", "KEY… COLUMN"));
+                return Err(Failure::wrong_input("no column", "KEY… COLUMN"));
             };
-            let spec = &open(spec)?.spec;
-            overrides::unset(spec, table, key, column)?;
-            Ok(report_change(talk, "unset", "taken back", &spec.overrides_path()))
+            let spec = &open_spec(spec)?.spec;
+            overrides::remove_override(spec, table, key, column)?;
+            Ok(report_change(output_options, "unset", "taken back", &spec.overrides_path()))
         }
         Command::List { spec } => {
-            let path = Draft::read(spec)?.path().with_extension("overrides.csv");
+            let path = UncheckedSpec::read(spec)?.path().with_extension("overrides.csv");
             for (number, l) in read_lines(&path)? {
                 let key: Vec<&str> = l.key.iter().map(|(_, v)| v.as_str()).collect();
-                if talk.json {
+                if output_options.json {
                     let key: serde_json::Map<_, _> =
                         l.key.iter().map(|(n, v)| (n.clone(), v.as_str().into())).collect();
                     let line = json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note });
@@ -92,7 +92,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Reports which file has changed: as an event on stdout with --json, otherwise on stderr.
-fn report_change(talk: Talk, event: &str, what: &str, path: &std::path::Path) -> ExitCode {
+fn report_change(talk: OutputOptions, event: &str, what: &str, path: &std::path::Path) -> ExitCode {
     if talk.json {
         anstream::println!("{}", json!({ "event": event, "file": path.display().to_string() }));
     } else if !talk.quiet {
@@ -104,6 +104,6 @@ fn report_change(talk: Talk, event: &str, what: &str, path: &std::path::Path) ->
     ExitCode::SUCCESS
 }
 
-fn open(path: &std::path::Path) -> Result<Session, Failure> {
-    Ok(Session::open(Draft::read(path)?, &SpecOverrides::default(), Cache::Temporary)?)
+fn open_spec(path: &std::path::Path) -> Result<Session, Failure> {
+    Ok(Session::open(UncheckedSpec::read(path)?, &SpecOverrides::default(), Cache::Temporary)?)
 }

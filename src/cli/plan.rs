@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
-use super::{ModelFlags, Talk, progress, session};
+use super::{ModelFlags, OutputOptions, progress, session};
 use crate::Row;
 use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
-use crate::format::{count_noun, thousands};
-use crate::materialize::Way;
+use crate::format::{count_noun, format_thousands};
+use crate::materialize::RunMode;
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
 use crate::prompt::PromptFrame;
@@ -35,59 +35,59 @@ pub struct Options {
     #[arg(long)]
     check: bool,
     /// Most USD that the run may spend.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let command = format!("plan {}", options.spec.display());
-    let session = session::open(&options.spec, &options.flags, options.budget, &command)?;
-    session::warn(&session.warnings, talk);
-    session::tell(session.facts()?, talk);
+    let session = session::open_spec(&options.spec, &options.flags, options.budget, &command)?;
+    session::print_warnings(&session.warnings, output_options);
+    session::print_place(session.facts()?, output_options);
     if options.show_prompt {
-        return show_prompts(&session, talk);
+        return show_prompts(&session, output_options);
     }
-    let way = if options.batch { Way::Batch } else { Way::Live };
-    let (plan, remarks) = session.plan(&options.select.selection(), way)?;
-    if !talk.quiet {
-        remarks.iter().for_each(|r| anstream::eprintln!("note: {r}"));
+    let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };
+    let (plan, warnings) = session.plan_requests(&options.select.to_selection(), run_mode)?;
+    if !output_options.quiet {
+        warnings.iter().for_each(|r| anstream::eprintln!("note: {r}"));
     }
-    if talk.json {
+    if output_options.json {
         anstream::println!("{}", plan.to_json());
     } else {
-        print(&plan, options.batch);
+        print_plan(&plan, options.batch);
     }
-    let missing = options.check && plan.cells() > 0;
+    let missing = options.check && plan.cell_count() > 0;
     Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
 }
 
 /// Prints the prompt for the first rows of each expansion.
-fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
-    let answers_in = model::for_planning(&session.spec)?.format();
+fn show_prompts(session: &Session, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let format = model::connect_for_planning(&session.spec)?.answer_format();
     for expansion in &session.spec.expansions {
-        let most = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
+        let max_rows = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
         let mut rows: Vec<Row> = Vec::new();
-        let mut take = |key: &KeyRow| {
+        let mut add_row = |key: &KeyRow| {
             // A request contains only rows of the same partition.
-            let alike = rows.first().is_none_or(|first| {
-                expansion.part_of(&first.key) == expansion.part_of(&key.row.key)
+            let is_same_partition = rows.first().is_none_or(|first| {
+                expansion.key_part(&first.key) == expansion.key_part(&key.row.key)
             });
-            if alike && rows.len() < most {
+            if is_same_partition && rows.len() < max_rows {
                 rows.push(key.row.clone());
             }
             Ok::<_, rusqlite::Error>(())
         };
-        let keys = Keys::gather(&session.database, expansion, None)?;
-        keys.each(&mut take).map_err(|e| session.database.error(&e))?;
+        let keys = Keys::collect(&session.database, expansion, None)?;
+        keys.for_each(&mut add_row).map_err(|e| session.database.to_store_error(&e))?;
         let Some(first) = rows.first() else { continue };
         let columns: Vec<usize> = (0..expansion.columns.len()).collect();
-        let asked = expansion.asked_by(&first.key);
-        let frame = PromptFrame::new(&asked, &columns, expansion.format.unwrap_or(answers_in));
-        let shown: Vec<_> = rows.iter().map(|row| expansion.shown(row)).collect();
-        let prompt = frame.prompt(shown.iter().map(AsRef::as_ref));
-        if talk.json {
+        let asked = expansion.for_key(&first.key);
+        let frame = PromptFrame::new(&asked, &columns, expansion.format.unwrap_or(format));
+        let shown: Vec<_> = rows.iter().map(|row| expansion.to_prompt_row(row)).collect();
+        let prompt = frame.build_prompt(shown.iter().map(AsRef::as_ref));
+        if output_options.json {
             let line = json!({
                 "expansion": expansion.name, "system": &*prompt.system, "user": prompt.user,
             });
@@ -104,7 +104,7 @@ fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(plan: &Plan, batch: bool) {
+fn print_plan(plan: &Plan, batch: bool) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["expansion", "column", "known", "to ask", "why"]);
@@ -120,7 +120,7 @@ fn print(plan: &Plan, batch: bool) {
                 expansion.name.clone(),
                 column.name.clone(),
                 column.known.to_string(),
-                column.cells().to_string(),
+                column.cell_count().to_string(),
                 why.join(", "),
             ]);
         }
@@ -140,33 +140,33 @@ fn print(plan: &Plan, batch: bool) {
     }
     let output = plan.output_tokens();
     let counted =
-        if plan.counted { "" } else { " (estimated: the tokenizer of this model is not known)" };
+        if plan.is_counted { "" } else { " (estimated: the tokenizer of this model is not known)" };
     anstream::println!();
-    anstream::println!("cells     {}", plan.cells());
+    anstream::println!("cells     {}", plan.cell_count());
     let mut models: Vec<&str> = plan.expansions.iter().map(|e| e.model.as_str()).collect();
     models.dedup();
-    anstream::println!("requests  {} to {}", plan.requests(), models.join(" and "));
+    anstream::println!("requests  {} to {}", plan.request_count(), models.join(" and "));
     anstream::println!(
         "tokens    {} in, {} out{counted}",
-        thousands(plan.input_tokens()),
-        thousands(output.likely.round() as u64)
+        format_thousands(plan.input_tokens()),
+        format_thousands(output.likely.round() as u64)
     );
-    if plan.priced {
+    if plan.has_price {
         anstream::println!(
             "price     ${:.4} likely, ${:.4} to ${:.4}{}",
             plan.cost_usd.likely,
             plan.cost_usd.low,
-            plan.cost_usd.most,
-            progress::in_brackets(&plan.price_notes)
+            plan.cost_usd.max,
+            progress::parenthesize(&plan.price_notes)
         );
     } else {
-        let notes = progress::in_brackets(&plan.price_notes);
+        let notes = progress::parenthesize(&plan.price_notes);
         anstream::println!("price     unknown: set `price` in [model]{notes}");
     }
-    if plan.room != BudgetLeft::default() {
+    if plan.budget_left != BudgetLeft::default() {
         let enough = || "enough, even for the maximum".to_owned();
-        anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
+        anstream::println!("budget    {}", plan.budget_warning().unwrap_or_else(enough));
     }
     let about = if batch { "within" } else { "about" };
-    anstream::println!("time      {about} {}", progress::duration(plan.seconds));
+    anstream::println!("time      {about} {}", progress::format_duration(plan.seconds));
 }

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use rusqlite::types::ValueRef;
 use serde_json::json;
 
-use super::Talk;
+use super::OutputOptions;
 use super::failure::Failure;
 use super::rows::{self, RowsFormat};
-use crate::problem::nearest;
+use crate::problem::find_nearest;
 use crate::spec::{BookEntry, PriceBook};
 use crate::value::Value;
 
@@ -21,27 +21,32 @@ pub struct Options {
     format: Option<RowsFormat>,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let format =
-        options.format.unwrap_or(if talk.json { RowsFormat::Json } else { RowsFormat::Table });
-    if talk.json && format != RowsFormat::Json {
-        return Err(Failure::input("--json and another --format", "remove one of them"));
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let format = options.format.unwrap_or(if output_options.json {
+        RowsFormat::Json
+    } else {
+        RowsFormat::Table
+    });
+    if output_options.json && format != RowsFormat::Json {
+        return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
     }
     let book = PriceBook::bundled();
-    let entries = select(book, options.model.as_deref())?;
+    let entries = select_entries(book, options.model.as_deref())?;
     let for_reading = format == RowsFormat::Table;
     // The table leaves out columns that only programs need.
     let columns: Vec<PriceColumn> =
         COLUMNS.into_iter().filter(|column| !for_reading || column.for_reading).collect();
-    match print(&entries, &columns, format, book) {
+    match print_entries(&entries, &columns, format, book) {
         Ok(()) => {}
         // A closed pipe (`| head`) is not an error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             return Ok(ExitCode::SUCCESS);
         }
-        Err(error) => return Err(Failure::input(format!("cannot write the output: {error}"), "")),
+        Err(error) => {
+            return Err(Failure::wrong_input(format!("cannot write the output: {error}"), ""));
+        }
     }
-    if for_reading && !talk.quiet {
+    if for_reading && !output_options.quiet {
         anstream::println!();
         anstream::println!(
             "USD per million tokens; price book of {}. `price` in [model] replaces it.",
@@ -57,15 +62,18 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the entries of a model, or all of them.
-fn select<'b>(book: &'b PriceBook, model: Option<&str>) -> Result<Vec<&'b BookEntry>, Failure> {
+fn select_entries<'b>(
+    book: &'b PriceBook,
+    model: Option<&str>,
+) -> Result<Vec<&'b BookEntry>, Failure> {
     let Some(model) = model else { return Ok(book.entries.iter().collect()) };
     let found: Vec<&BookEntry> = book.entries.iter().filter(|e| e.has_name(model)).collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let near = nearest(model, book.entries.iter().map(|e| e.model.as_str()));
+    let near = find_nearest(model, book.entries.iter().map(|e| e.model.as_str()));
     let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-    Err(Failure::input(
+    Err(Failure::wrong_input(
         format!("the price book of {} has no model `{model}`", book.date),
         format!("{near}set `price` in [model], or pass --price IN,OUT"),
     ))
@@ -79,7 +87,7 @@ struct PriceColumn {
     value: fn(&BookEntry) -> Value,
 }
 
-const fn column(
+const fn price_column(
     name: &'static str,
     for_reading: bool,
     value: fn(&BookEntry) -> Value,
@@ -88,49 +96,53 @@ const fn column(
 }
 
 const COLUMNS: [PriceColumn; 17] = [
-    column("provider", true, |e| text(&e.provider)),
-    column("model", true, |e| text(&e.model)),
-    column("snapshots", false, |e| text(&e.names.join(" "))),
-    column("from", true, |e| text(&e.from)),
-    column("input", true, |e| usd(Some(e.price.input))),
-    column("cached_input", true, |e| usd(e.price.cached_input)),
-    column("cache_write", true, |e| usd(e.price.cache_write)),
-    column("output", true, |e| usd(Some(e.price.output))),
-    column("batch", true, |e| usd(e.price.batch)),
-    column("batch_cached_input", false, |e| usd(e.price.batch_cached_input)),
-    column("above_input_tokens", true, |e| {
+    price_column("provider", true, |e| text_value(&e.provider)),
+    price_column("model", true, |e| text_value(&e.model)),
+    price_column("snapshots", false, |e| text_value(&e.names.join(" "))),
+    price_column("from", true, |e| text_value(&e.from)),
+    price_column("input", true, |e| usd_value(Some(e.price.input))),
+    price_column("cached_input", true, |e| usd_value(e.price.cached_input)),
+    price_column("cache_write", true, |e| usd_value(e.price.cache_write)),
+    price_column("output", true, |e| usd_value(Some(e.price.output))),
+    price_column("batch", true, |e| usd_value(e.price.batch)),
+    price_column("batch_cached_input", false, |e| usd_value(e.price.batch_cached_input)),
+    price_column("above_input_tokens", true, |e| {
         let tokens = e.price.above.and_then(|above| i64::try_from(above.input_tokens).ok());
         tokens.map_or(Value::Null, Value::Integer)
     }),
-    column("above_input", true, |e| usd(e.price.above.map(|above| above.input))),
-    column("above_cached_input", false, |e| usd(e.price.above.and_then(|a| a.cached_input))),
-    column("above_cache_write", false, |e| usd(e.price.above.and_then(|a| a.cache_write))),
-    column("above_output", true, |e| usd(e.price.above.map(|above| above.output))),
-    column("service_tiers", true, |e| {
+    price_column("above_input", true, |e| usd_value(e.price.above.map(|above| above.input))),
+    price_column("above_cached_input", false, |e| {
+        usd_value(e.price.above.and_then(|a| a.cached_input))
+    }),
+    price_column("above_cache_write", false, |e| {
+        usd_value(e.price.above.and_then(|a| a.cache_write))
+    }),
+    price_column("above_output", true, |e| usd_value(e.price.above.map(|above| above.output))),
+    price_column("service_tiers", true, |e| {
         let tiers: Vec<String> =
             e.service_tiers.iter().map(|(name, part)| format!("{name} {part}")).collect();
-        text(&tiers.join(", "))
+        text_value(&tiers.join(", "))
     }),
-    column("source", false, |e| text(&e.source)),
+    price_column("source", false, |e| text_value(&e.source)),
 ];
 
-fn text(text: &str) -> Value {
+fn text_value(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { Value::Text(text.to_owned()) }
 }
 
-fn usd(price: Option<f64>) -> Value {
+fn usd_value(price: Option<f64>) -> Value {
     price.map_or(Value::Null, Value::Real)
 }
 
-fn print(
+fn print_entries(
     entries: &[&BookEntry],
     columns: &[PriceColumn],
     format: RowsFormat,
     book: &PriceBook,
 ) -> std::io::Result<()> {
-    let mut out = rows::to_stdout(format);
+    let mut out = rows::stdout_writer(format);
     let names: Vec<String> = columns.iter().map(|column| column.name.to_owned()).collect();
-    out.columns(&names)?;
+    out.write_columns(&names)?;
     for entry in entries {
         let values: Vec<Value> = columns.iter().map(|column| (column.value)(entry)).collect();
         let shown = |value| match value {
@@ -142,8 +154,8 @@ fn print(
             Value::Text(text) => ValueRef::Text(text.as_bytes()),
         };
         let row: Vec<ValueRef<'_>> = values.iter().map(shown).collect();
-        out.row(&row)?;
+        out.write_row(&row)?;
     }
     out.finish()?;
-    out.close(Ok(&json!({ "date": book.date }))).map(drop)
+    out.close_output(Ok(&json!({ "date": book.date }))).map(drop)
 }

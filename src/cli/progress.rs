@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::Talk;
-use crate::format::{count_noun, thousands, usd};
+use super::OutputOptions;
+use crate::format::{count_noun, format_thousands, format_usd};
 use crate::generate::{Event, Listener};
 use crate::usage::Usage;
 
 /// Interval between plain lines.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of distinct error messages of failed requests to print.
-const MOST_FAILURES: usize = 3;
+const MAX_FAILURES: usize = 3;
 
 /// Handle of a progress display.
 pub struct Progress {
@@ -27,7 +27,7 @@ pub struct Progress {
 
 struct ProgressState {
     began: Instant,
-    said: Instant,
+    last_line_at: Instant,
     total: u64,
     done: u64,
     failures: Failures,
@@ -42,16 +42,16 @@ struct Failures(BTreeSet<String>);
 impl Failures {
     /// Returns true if a message is to be printed: it is new, and few were printed so far.
     fn is_new(&mut self, message: &str) -> bool {
-        self.0.len() < MOST_FAILURES && self.0.insert(message.to_owned())
+        self.0.len() < MAX_FAILURES && self.0.insert(message.to_owned())
     }
 }
 
 impl Progress {
     /// Returns a progress display and the listener that updates it.
-    pub fn new(talk: Talk) -> (Self, Listener) {
+    pub fn new(talk: OutputOptions) -> (Self, Listener) {
         // Hidden until the run has something to do.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let drawn = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
+        let has_bar = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
             "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, ETA {eta}",
         );
@@ -61,7 +61,7 @@ impl Progress {
         let now = Instant::now();
         let state = Arc::new(Mutex::new(ProgressState {
             began: now,
-            said: now,
+            last_line_at: now,
             total: 0,
             done: 0,
             failures: Failures::default(),
@@ -70,27 +70,29 @@ impl Progress {
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            show(event, &mut state, &bar, drawn, talk);
+            show_event(event, &mut state, &bar, has_bar, talk);
         });
         (progress, listener)
     }
 
     /// Returns a listener for a query. It prints a line for each pass that asks the model, on a
     /// terminal only, so that it does not disturb the rows. It prints failures everywhere.
-    pub fn of_passes(talk: Talk) -> Listener {
-        let shown = !talk.quiet && std::io::stderr().is_terminal();
+    pub fn for_query(output_options: OutputOptions) -> Listener {
+        let is_terminal = !output_options.quiet && std::io::stderr().is_terminal();
         let failures = Mutex::new(Failures::default());
         Arc::new(move |event: &Event| match event {
-            Event::Begin { expansion, cells } if shown => {
+            Event::Begin { expansion, cells } if is_terminal => {
                 anstream::eprintln!("asking for {} ({expansion})", count_noun(*cells, "value"));
             }
             Event::Failed(message)
-                if !talk.quiet
+                if !output_options.quiet
                     && failures.lock().unwrap_or_else(PoisonError::into_inner).is_new(message) =>
             {
                 anstream::eprintln!("a request failed: {message}");
             }
-            Event::Warning(message) if !talk.quiet => anstream::eprintln!("note: {message}"),
+            Event::Warning(message) if !output_options.quiet => {
+                anstream::eprintln!("note: {message}")
+            }
             _ => {}
         })
     }
@@ -103,86 +105,101 @@ impl Progress {
     }
 
     /// Returns the seconds since the start.
-    pub fn seconds(&self) -> f64 {
+    pub fn elapsed_seconds(&self) -> f64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
     }
 }
 
-fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool, talk: Talk) {
-    let plain = !talk.quiet && !talk.json && !drawn;
+fn show_event(
+    event: &Event,
+    state: &mut ProgressState,
+    bar: &ProgressBar,
+    has_bar: bool,
+    output_options: OutputOptions,
+) {
+    let plain = !output_options.quiet && !output_options.json && !has_bar;
     match event {
         Event::Begin { expansion, cells } => {
             state.total += cells;
             bar.set_length(state.total);
-            if drawn && bar.is_hidden() {
+            if has_bar && bar.is_hidden() {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
                 bar.reset_elapsed();
             }
-            if talk.json {
+            if output_options.json {
                 anstream::println!("{}", event.to_json());
             } else if plain {
                 anstream::eprintln!("{expansion}: {} to ask", count_noun(*cells, "cell"));
             }
         }
-        Event::Kept { cells, usage } => {
+        Event::Stored { cells, usage } => {
             state.done += cells.total();
             let rate = state.done as f64 / state.began.elapsed().as_secs_f64().max(1e-3);
-            bar.set_message(format!("{}, {} cells/s", used(usage), thousands(rate as u64)));
+            bar.set_message(format!(
+                "{}, {} cells/s",
+                format_usage(usage),
+                format_thousands(rate as u64)
+            ));
             bar.set_position(state.done);
-            if talk.json {
+            if output_options.json {
                 let line = json!({
                     "event": "kept", "cells": cells.to_json(), "done": state.done, "total": state.total,
                     "requests": usage.requests, "input_tokens": usage.input_tokens,
                     "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
                 });
                 anstream::println!("{line}");
-            } else if plain && state.said.elapsed() >= LINE_EVERY {
-                state.said = Instant::now();
-                anstream::eprintln!("{}/{} cells, {}", state.done, state.total, used(usage));
+            } else if plain && state.last_line_at.elapsed() >= LINE_INTERVAL {
+                state.last_line_at = Instant::now();
+                anstream::eprintln!(
+                    "{}/{} cells, {}",
+                    state.done,
+                    state.total,
+                    format_usage(usage)
+                );
             }
         }
         Event::Submitted { batch, requests } => {
             let text = format!("{batch}: submitted, {}", count_noun(*requests, "request"));
-            tell(talk, bar, event, &text);
+            print_event(output_options, bar, event, &text);
         }
         Event::Polled { batch, status, completed, failed, requests } => {
             let text = format!(
                 "{batch}: {status}, {} of {} answered{}",
-                thousands(*completed),
+                format_thousands(*completed),
                 count_noun(*requests, "request"),
                 if *failed > 0 {
-                    format!(", {} failed", thousands(*failed))
+                    format!(", {} failed", format_thousands(*failed))
                 } else {
                     String::new()
                 }
             );
             // A batch is polled for up to a day, so print only changes.
-            if talk.json || state.polled.get(batch) != Some(&text) {
-                tell(talk, bar, event, &text);
+            if output_options.json || state.polled.get(batch) != Some(&text) {
+                print_event(output_options, bar, event, &text);
                 state.polled.insert(batch.clone(), text);
             }
         }
         Event::Collected { batch, answered, failed, .. } => {
             let text = format!(
                 "{batch}: collected, {} answered, {} not",
-                thousands(*answered),
-                thousands(*failed)
+                format_thousands(*answered),
+                format_thousands(*failed)
             );
-            tell(talk, bar, event, &text);
+            print_event(output_options, bar, event, &text);
         }
         Event::Failed(message) => {
             let is_new = state.failures.is_new(message);
-            if talk.json {
+            if output_options.json {
                 anstream::println!("{}", event.to_json());
-            } else if !talk.quiet && is_new {
+            } else if !output_options.quiet && is_new {
                 bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
             }
         }
         Event::Warning(message) => {
-            if talk.json {
+            if output_options.json {
                 anstream::println!("{}", event.to_json());
             }
-            if !talk.quiet && !talk.json {
+            if !output_options.quiet && !output_options.json {
                 bar.suspend(|| anstream::eprintln!("note: {message}"));
             }
         }
@@ -190,30 +207,30 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
 }
 
 /// Prints a line or the JSON event, depending on the output options.
-fn tell(talk: Talk, bar: &ProgressBar, event: &Event, text: &str) {
-    if talk.json {
+fn print_event(output_options: OutputOptions, bar: &ProgressBar, event: &Event, text: &str) {
+    if output_options.json {
         anstream::println!("{}", event.to_json());
-    } else if !talk.quiet {
+    } else if !output_options.quiet {
         bar.suspend(|| anstream::eprintln!("{text}"));
     }
 }
 
-fn used(usage: &Usage) -> String {
+fn format_usage(usage: &Usage) -> String {
     format!(
         "{}, {}, {}",
         count_noun(usage.requests, "request"),
         count_noun(usage.input_tokens + usage.output_tokens, "token"),
-        usd(usage.cost_usd)
+        format_usd(usage.cost_usd)
     )
 }
 
 /// Returns the notes in parentheses after a space, or nothing if there are none.
-pub fn in_brackets(notes: &[String]) -> String {
+pub fn parenthesize(notes: &[String]) -> String {
     if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) }
 }
 
 /// Formats seconds for the terminal.
-pub fn duration(seconds: f64) -> String {
+pub fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
         s if s < 120.0 => format!("{s:.0} s"),

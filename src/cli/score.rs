@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value as Json, json};
 
 use super::failure::Failure;
-use super::{CacheFlags, ModelFlags, Talk, session};
+use super::{CacheFlags, ModelFlags, OutputOptions, session};
 use crate::database::Database;
 use crate::spec::is_server;
 use crate::truth::{self, ColumnScore, Share, Truth};
@@ -31,62 +31,62 @@ pub struct Options {
     output: Option<PathBuf>,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let flags = ModelFlags {
         db: options.db.clone(),
         output: options.output.clone(),
         cache: CacheFlags::default(),
         ..ModelFlags::default()
     };
-    let session = session::open(&options.spec, &flags, None, "score")?;
+    let session = session::open_spec(&options.spec, &flags, None, "score")?;
     let (spec, target) = (&session.spec, session.spec.target());
     if !target.exists() && !is_server(target) {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("{} does not exist yet", target.display()),
             "create it with `hqdl materialize`",
         ));
     }
-    let truth = Truth::read(&options.truth, spec).map_err(|e| {
+    let truth = Truth::read_csv(&options.truth, spec).map_err(|e| {
         let hint = "the first line names the key columns and columns of the spec; each other line has one key";
-        Failure::input(e.to_string(), hint)
+        Failure::wrong_input(e.to_string(), hint)
     })?;
     let expanded = Database::open(target)?;
-    let scores = truth::score(spec, &expanded, &truth)?;
-    if talk.json {
-        anstream::println!("{}", truth::json(&scores));
+    let scores = truth::score_columns(spec, &expanded, &truth)?;
+    if output_options.json {
+        anstream::println!("{}", truth::scores_to_json(&scores));
         return Ok(ExitCode::SUCCESS);
     }
-    if !truth.ignored.is_empty() && !talk.quiet {
+    if !truth.ignored.is_empty() && !output_options.quiet {
         let names = truth.ignored.join(", ");
         anstream::eprintln!(
             "note: ignored columns that belong to no expansion of this file: {names}"
         );
     }
-    anstream::println!("{}", summary(&scores));
+    anstream::println!("{}", summary_table(&scores));
     for score in &scores {
-        tell(score, options.differences);
+        print_column(score, options.differences);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Formats a share with its interval: `56.2 % (52.5 to 59.8)`.
-fn shown(share: Share) -> String {
+fn format_share(share: Share) -> String {
     let (low, high) = share.interval();
     format!("{:.1} % ({low:.1} to {high:.1})", share.percent())
 }
 
 /// Returns a table with one row per column.
-fn summary(scores: &[ColumnScore]) -> Table {
+fn summary_table(scores: &[ColumnScore]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["column", "truths", "right", "accuracy (95 %)", "F1 (95 %)"]);
     for score in scores {
         table.add_row([
             format!("{}.{}", score.expansion, score.column),
-            score.accuracy.of.to_string(),
-            format!("{:.0}", score.accuracy.right),
-            shown(score.accuracy),
-            shown(score.f1),
+            score.accuracy.total.to_string(),
+            format!("{:.0}", score.accuracy.correct),
+            format_share(score.accuracy),
+            format_share(score.f1),
         ]);
     }
     for at in 1..5 {
@@ -98,21 +98,21 @@ fn summary(scores: &[ColumnScore]) -> Table {
 }
 
 /// Prints a column's results by state and model, and its differences.
-fn tell(score: &ColumnScore, most: usize) {
+fn print_column(score: &ColumnScore, max_differences: usize) {
     anstream::println!("\n{}.{}", score.expansion, score.column);
     for (what, shares) in [("state", &score.states), ("model", &score.models)] {
         for (name, share) in shares {
-            anstream::println!("  {what} {name}: {:.0} of {} right", share.right, share.of);
+            anstream::println!("  {what} {name}: {:.0} of {} right", share.correct, share.total);
         }
     }
-    for differs in score.differs.iter().take(most) {
+    for differs in score.differs.iter().take(max_differences) {
         let value = match &differs.value {
             Json::Null => differs.state.clone(),
             value => value.to_string(),
         };
         anstream::println!("  {}: {value} instead of {}", json!(differs.key), differs.truth);
     }
-    if score.differs.len() > most {
-        anstream::println!("  … {} more", score.differs.len() - most);
+    if score.differs.len() > max_differences {
+        anstream::println!("  … {} more", score.differs.len() - max_differences);
     }
 }

@@ -4,46 +4,46 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::failure::Failure;
-use super::{CacheFlags, ModelFlags, Talk};
+use super::{CacheFlags, ModelFlags, OutputOptions};
 use crate::database::Database;
-use crate::facts::{Facts, FactsError, Say, is_server};
+use crate::facts::{Facts, FactsError, StatusCallback, is_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
-use crate::spec::Draft;
+use crate::spec::UncheckedSpec;
 
 /// Reads and checks a spec; flags override it.
-pub fn open(
+pub fn open_spec(
     path: &Path,
     flags: &ModelFlags,
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
-    of(Draft::read(path)?, flags, budget, command)
+    open_draft(UncheckedSpec::read(path)?, flags, budget, command)
 }
 
 /// Opens a database without a spec: no expansions, and the model that the flags name.
-pub fn bare(
+pub fn open_bare(
     database: &Path,
     flags: &ModelFlags,
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
     let database = Database::open(database)?;
-    of(Draft::bare(database.path().to_owned()), flags, budget, command)
+    open_draft(UncheckedSpec::without_file(database.path().to_owned()), flags, budget, command)
 }
 
 /// Checks a spec; flags override it.
-pub fn of(
-    draft: Draft,
+pub fn open_draft(
+    draft: UncheckedSpec,
     flags: &ModelFlags,
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
-    let overrides = SpecOverrides { budget_usd: budget, ..overrides(flags) };
-    Ok(Session::open(draft, &overrides, cache(&flags.cache, command))?)
+    let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
+    Ok(Session::open(draft, &overrides, select_cache(&flags.cache, command))?)
 }
 
-fn overrides(flags: &ModelFlags) -> SpecOverrides {
+fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
     SpecOverrides {
         database: flags.db.clone(),
         output: flags.output.clone(),
@@ -60,38 +60,40 @@ fn overrides(flags: &ModelFlags) -> SpecOverrides {
 }
 
 /// Returns the cache that the flags select.
-pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
+pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     if flags.no_cache {
         return Cache::Temporary;
     }
-    let holder = format!("hqdl {command}");
-    match server(flags) {
-        Some(url) => Cache::Server { url, holder, say: say() },
-        None => Cache::Dir { dir: flags.cache.clone(), holder, say: say() },
+    let owner_description = format!("hqdl {command}");
+    match server_url(flags) {
+        Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
+        None => {
+            Cache::Dir { dir: flags.cache.clone(), owner_description, on_status: warning_printer() }
+        }
     }
 }
 
 /// Returns the URL of the cache server that the flags name.
-pub fn server(flags: &CacheFlags) -> Option<String> {
+pub fn server_url(flags: &CacheFlags) -> Option<String> {
     let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
     Some(cache.to_string_lossy().into_owned())
 }
 
 /// Returns a callback that prints status messages on stderr.
-pub fn say() -> Say {
+pub fn warning_printer() -> StatusCallback {
     Arc::new(|line| anstream::eprintln!("warning: {line}"))
 }
 
 /// Prints the location of the opened facts, and warns about damage.
-pub fn tell(facts: &Facts, talk: Talk) {
-    if talk.verbose {
+pub fn print_place(facts: &Facts, output_options: OutputOptions) {
+    if output_options.verbose {
         let through = match facts.owner() {
             Some(owner) => format!(", through the daemon ({owner})"),
             None => String::new(),
         };
-        anstream::eprintln!("facts      {}{through}", facts.place());
+        anstream::eprintln!("facts      {}{through}", facts.location());
     }
-    if let Some(damaged) = facts.known_damage().remark().filter(|_| !talk.quiet) {
+    if let Some(damaged) = facts.known_damage().warning().filter(|_| !output_options.quiet) {
         anstream::eprintln!("warning: {damaged}");
     }
 }
@@ -102,9 +104,9 @@ pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
 }
 
 /// Prints warnings, unless `--quiet` is set.
-pub fn warn(warnings: &Problems, talk: Talk) {
+pub fn print_warnings(warnings: &Problems, output_options: OutputOptions) {
     use std::io::IsTerminal;
-    if !talk.quiet && !warnings.problems.is_empty() {
+    if !output_options.quiet && !warnings.problems.is_empty() {
         anstream::eprintln!("{}", warnings.render(std::io::stderr().is_terminal()));
     }
 }

@@ -6,10 +6,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value as Json;
 
 use super::failure::Failure;
-use super::progress::duration;
-use super::{CacheFlags, Talk, session};
+use super::progress::format_duration;
+use super::{CacheFlags, OutputOptions, session};
 use crate::facts;
-use crate::format::thousands;
+use crate::format::format_thousands;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -17,30 +17,30 @@ pub struct Options {
     cache: CacheFlags,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    if session::server(&options.cache).is_some() {
-        return Err(Failure::input(
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    if session::server_url(&options.cache).is_some() {
+        return Err(Failure::wrong_input(
             "a cache on a server has no single daemon",
             "ask a machine's daemon over HTTP: `curl http://127.0.0.1:4735/v1/specs`",
         ));
     }
     let cache = session::cache_dir(&options.cache)?;
-    let told = facts::status(&cache)?.ok_or_else(|| {
-        Failure::input(
+    let status_text = facts::request_status(&cache)?.ok_or_else(|| {
+        Failure::wrong_input(
             format!("no daemon runs on the cache {}", cache.display()),
             "start one with `hqdl daemon`, or name another cache with --cache",
         )
     })?;
-    let json: Json = serde_json::from_str(&told).unwrap_or_default();
-    if talk.json {
+    let json: Json = serde_json::from_str(&status_text).unwrap_or_default();
+    if output_options.json {
         anstream::println!("{json}");
     } else {
-        print(&json);
+        print_status(&json);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(status: &Json) {
+fn print_status(status: &Json) {
     let text = |json: &Json| json.as_str().unwrap_or_default().to_owned();
     anstream::println!(
         "hqdl {}, process {}, {}",
@@ -59,7 +59,7 @@ fn print(status: &Json) {
     }
     let all = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     anstream::println!();
-    specs(&all("specs"));
+    print_specs(&all("specs"));
     let runs = all("runs");
     if !runs.is_empty() {
         anstream::println!();
@@ -67,7 +67,7 @@ fn print(status: &Json) {
     }
 }
 
-fn specs(specs: &[Json]) {
+fn print_specs(specs: &[Json]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["spec", "state", "cells", "with a value", "not asked"]);
@@ -86,9 +86,9 @@ fn specs(specs: &[Json]) {
         table.add_row([
             name.to_owned(),
             spec["state"].as_str().unwrap_or_default().to_owned(),
-            thousands(cells + unasked),
-            thousands(shown),
-            thousands(unasked),
+            format_thousands(cells + unasked),
+            format_thousands(shown),
+            format_thousands(unasked),
         ]);
         if let Some(held) = spec["held"].as_str() {
             notes.push(format!("{name} waits for approval: {held}"));
@@ -97,10 +97,11 @@ fn specs(specs: &[Json]) {
             notes.push(format!("{name}: the missing cells cost about ${price:.4}"));
         }
         for problem in spec["problem"]["problems"].as_array().into_iter().flatten() {
-            let place = |n: &str| problem[n].as_u64().map(|n| format!(":{n}")).unwrap_or_default();
+            let position =
+                |n: &str| problem[n].as_u64().map(|n| format!(":{n}")).unwrap_or_default();
             let file = problem["file"].as_str().unwrap_or_default();
             let message = problem["message"].as_str().unwrap_or_default();
-            notes.push(format!("{file}{}{}: {message}", place("line"), place("column")));
+            notes.push(format!("{file}{}{}: {message}", position("line"), position("column")));
         }
         if let Some(message) = spec["problem"]["message"].as_str() {
             notes.push(format!("{name}: {message}"));
@@ -124,7 +125,7 @@ fn print_runs(runs: &[Json]) {
     table.set_header(["run", "spec", "why", "state", "cells", "requests", "price", "time"]);
     for run in runs.iter().take(10) {
         let text = |name: &str| run[name].as_str().unwrap_or_default().to_owned();
-        let number = |name: &str| thousands(run[name].as_u64().unwrap_or(0));
+        let number = |name: &str| format_thousands(run[name].as_u64().unwrap_or(0));
         table.add_row([
             run["run"].to_string(),
             text("spec"),
@@ -133,7 +134,7 @@ fn print_runs(runs: &[Json]) {
             format!("{} of {}", number("cells_done"), number("cells")),
             number("requests"),
             format!("${:.4}", run["cost_usd"].as_f64().unwrap_or(0.0)),
-            duration(run["seconds"].as_f64().unwrap_or(0.0)),
+            format_duration(run["seconds"].as_f64().unwrap_or(0.0)),
         ]);
     }
     anstream::println!("{table}");

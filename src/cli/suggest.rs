@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::failure::Failure;
-use super::{CacheFlags, Talk, session};
+use super::{CacheFlags, OutputOptions, session};
 use crate::database::Database;
-use crate::format::{count_noun, thousands};
+use crate::format::{count_noun, format_thousands};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::Draft;
-use crate::suggest::edit::{self, Added};
-use crate::suggest::{BoundQuestion, ColumnPlace, Suggestion, Suggestions, suggest};
+use crate::spec::UncheckedSpec;
+use crate::suggest::edit::{self, Additions};
+use crate::suggest::{BoundQuestion, ColumnLocation, Suggestion, Suggestions, suggest_columns};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -24,41 +24,43 @@ pub struct Options {
     cache: CacheFlags,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::cache(&options.cache, "suggest").open()?;
-    session::tell(&facts, talk);
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let facts = session::select_cache(&options.cache, "suggest").open()?;
+    session::print_place(&facts, output_options);
     let open = |spec: &Path| -> Result<Session, Failure> {
         let cache = Cache::Open(facts.clone());
-        Ok(Session::open(Draft::read(spec)?, &SpecOverrides::default(), cache)?)
+        Ok(Session::open(UncheckedSpec::read(spec)?, &SpecOverrides::default(), cache)?)
     };
     let opened = options.spec.as_deref().map(open).transpose()?;
     let all = match &opened {
         Some(session) => session.suggest()?,
-        None => suggest(&facts, None)?,
+        None => suggest_columns(&facts, None)?,
     };
-    let added = match (&options.spec, &opened) {
-        (Some(path), Some(session)) if options.write => Some(write(path, &session.database, &all)?),
+    let additions = match (&options.spec, &opened) {
+        (Some(path), Some(session)) if options.write => {
+            Some(write_spec(path, &session.database, &all)?)
+        }
         _ => None,
     };
-    if talk.json {
-        anstream::println!("{}", all.to_json(added.as_ref()));
+    if output_options.json {
+        anstream::println!("{}", all.to_json(additions.as_ref()));
         return Ok(ExitCode::SUCCESS);
     }
     for question in &all.questions {
-        anstream::println!("{}", told(question));
+        anstream::println!("{}", format_suggestion(question));
     }
-    for bound in &all.bound {
-        anstream::println!("{}", told_bound(bound));
+    for bound in &all.bound_questions {
+        anstream::println!("{}", format_bound_question(bound));
     }
-    if talk.quiet {
+    if output_options.quiet {
         return Ok(ExitCode::SUCCESS);
     }
-    if all.questions.is_empty() && all.bound.is_empty() {
+    if all.questions.is_empty() && all.bound_questions.is_empty() {
         anstream::eprintln!("no query has asked a live question yet");
     }
-    match (&options.spec, added) {
-        (Some(path), Some(added)) => said(path, &added),
-        (Some(path), None) if !all.questions.is_empty() || !all.bound.is_empty() => {
+    match (&options.spec, additions) {
+        (Some(path), Some(additions)) => print_added(path, &additions),
+        (Some(path), None) if !all.questions.is_empty() || !all.bound_questions.is_empty() => {
             anstream::eprintln!("hint: --write adds the columns to {}", path.display());
         }
         (None, _) if !all.questions.is_empty() => {
@@ -72,93 +74,96 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Adds the suggestions to the spec. Writes nothing that would not pass `hqdl check`.
-fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, Failure> {
+fn write_spec(path: &Path, database: &Database, all: &Suggestions) -> Result<Additions, Failure> {
     let failed = |e: &std::io::Error| {
-        Failure::input(format!("cannot write {}: {e}", path.display()), "nothing was added")
+        Failure::wrong_input(format!("cannot write {}: {e}", path.display()), "nothing was added")
     };
     let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
     let by_hand = |e: edit::EditError| {
-        Failure::input(
+        Failure::wrong_input(
             e.to_string(),
             "nothing was added; copy the TOML that is printed without --write",
         )
     };
-    let (written, added) = edit::write(&text, all).map_err(by_hand)?;
-    if added.is_empty() {
-        return Ok(added);
+    let (new_text, additions) = edit::add_suggestions(&text, all).map_err(by_hand)?;
+    if additions.is_empty() {
+        return Ok(additions);
     }
-    Draft::parse(path, written.clone())?.check(database)?;
+    UncheckedSpec::parse(path, new_text.clone())?.check(database)?;
     // Resolve links first, and replace the file atomically.
     let file = path.canonicalize().map_err(|e| failed(&e))?;
     let part = file.with_extension("toml.part");
     let mode = std::fs::metadata(&file).map_err(|e| failed(&e))?.permissions();
-    std::fs::write(&part, written)
+    std::fs::write(&part, new_text)
         .and_then(|()| std::fs::set_permissions(&part, mode))
         .and_then(|()| std::fs::rename(&part, &file))
         .map_err(|e| failed(&e))?;
-    Ok(added)
+    Ok(additions)
 }
 
 /// Formats a suggestion for the terminal.
-fn told(question: &Suggestion) -> String {
-    let asked = &question.asked;
+fn format_suggestion(question: &Suggestion) -> String {
+    let asked = &question.live_question;
     let mut out = format!("{}\n", question.question);
     let mut line = |name: &str, text: &str| out.push_str(&format!("  {name:<9} {text}\n"));
     let origins: Vec<String> =
         asked.origins.iter().map(|o| format!("{}.{}", o.table, o.column)).collect();
     let of = if origins.is_empty() { String::new() } else { format!(" of {}", origins.join(", ")) };
-    line("values", &format!("{}{of}", thousands(asked.values)));
+    line("values", &format!("{}{of}", format_thousands(asked.values)));
     line(
         "cost",
         &format!(
             "{}, {} tokens in, {} out, ${:.4}",
             count_noun(asked.requests, "request"),
-            thousands(asked.input_tokens.round() as u64),
-            thousands(asked.output_tokens.round() as u64),
+            format_thousands(asked.input_tokens.round() as u64),
+            format_thousands(asked.output_tokens.round() as u64),
             asked.cost_usd
         ),
     );
     line("asked", &format!("last {} of {}", asked.last_asked, asked.models.join(", ")));
-    match &question.place {
-        ColumnPlace::NoSpec => {}
-        ColumnPlace::Nowhere => line("joins", "no expansion: none of its values is a key"),
-        ColumnPlace::Asked(expansion, column) => {
+    match &question.location {
+        ColumnLocation::NoSpec => {}
+        ColumnLocation::NoMatch => line("joins", "no expansion: none of its values is a key"),
+        ColumnLocation::Existing(expansion, column) => {
             line("joins", &format!("nothing: `{expansion}.{column}` answers it already"));
         }
-        ColumnPlace::Joins(joins) => {
+        ColumnLocation::Expansion(expansion_match) => {
             line(
                 "joins",
                 &format!(
                     "{} by {}: {} of its {} values ({:.0} %) are keys there",
-                    joins.expansion,
-                    joins.key,
-                    thousands(joins.found),
-                    thousands(joins.of),
-                    joins.share() * 100.0
+                    expansion_match.expansion,
+                    expansion_match.key,
+                    format_thousands(expansion_match.match_count),
+                    format_thousands(expansion_match.value_count),
+                    expansion_match.matching_share() * 100.0
                 ),
             );
-            line("materialize", &asks(joins.asks, &joins.expansion));
+            line(
+                "materialize",
+                &describe_requests(expansion_match.requested_keys, &expansion_match.expansion),
+            );
         }
     }
-    if asked.meaning.key.len() > 1 {
+    if asked.identity.key.len() > 1 {
         line(
             "note",
             "the question uses several values, but a column sees only the key and the context",
         );
     }
-    if !matches!(question.place, ColumnPlace::NoSpec | ColumnPlace::Asked(..))
-        && let Err(why) = question.writable()
+    if !matches!(question.location, ColumnLocation::NoSpec | ColumnLocation::Existing(..))
+        && let Err(why) = question.check_writable()
     {
         line("note", &format!("--write skips it: {why}"));
     }
-    if !matches!(question.place, ColumnPlace::Asked(..)) {
+    if !matches!(question.location, ColumnLocation::Existing(..)) {
         out.push('\n');
-        out.push_str(&edit::toml(&question.column));
+        out.push_str(&edit::column_toml(&question.column));
     }
     out
 }
 
-fn asks(keys: u64, expansion: &str) -> String {
+fn describe_requests(keys: u64, expansion: &str) -> String {
     if keys == 0 {
         return "sends no request: the stored answers become this column's".to_owned();
     }
@@ -168,32 +173,32 @@ fn asks(keys: u64, expansion: &str) -> String {
     )
 }
 
-fn told_bound(bound: &BoundQuestion) -> String {
-    let learned = &bound.learned;
+fn format_bound_question(bound: &BoundQuestion) -> String {
+    let learned = &bound.question_binding;
     let mut out = format!("{}\n", bound.binding.ask);
     let done = if bound.in_spec { ", in the spec" } else { "" };
     let at = format!("{}.{}{done}", bound.expansion, learned.column);
     let date = learned.bound_at.get(..10).unwrap_or_default();
     out.push_str(&format!("  {:<9} {at}\n  {:<9} {}, {date}\n", "bound", "by", learned.model));
     if !bound.in_spec {
-        out.push_str(&format!("\nquestions = [{}]\n", edit::question(bound)));
+        out.push_str(&format!("\nquestions = [{}]\n", edit::question_toml(bound)));
     }
     out
 }
 
-fn said(path: &Path, added: &Added) {
+fn print_added(path: &Path, additions: &Additions) {
     let path = path.display();
-    if added.is_empty() {
+    if additions.is_empty() {
         anstream::eprintln!("nothing to add to {path}");
         return;
     }
-    for (expansion, column) in &added.columns {
+    for (expansion, column) in &additions.columns {
         anstream::eprintln!("added the column `{expansion}.{column}` to {path}");
     }
-    for (expansion, column, ask) in &added.questions {
+    for (expansion, column, ask) in &additions.questions {
         anstream::eprintln!("added the question \"{ask}\" to `{expansion}.{column}` in {path}");
     }
-    if !added.columns.is_empty() {
+    if !additions.columns.is_empty() {
         anstream::eprintln!("hint: `hqdl plan {path}` prints the price of materializing them");
     }
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::Talk;
+use super::OutputOptions;
 use super::failure::Failure;
 use crate::database::Database;
-use crate::database::provenance::Origin;
-use crate::spec::{Catalog, Draft};
+use crate::database::provenance::CellProvenance;
+use crate::spec::{Catalog, UncheckedSpec};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -24,37 +24,37 @@ pub struct Options {
     spec: Option<PathBuf>,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let database = Database::open(&target(options)?)?;
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let database = Database::open(&find_target(options)?)?;
     let Some((column, key)) = options.key_and_column.split_last() else {
-        return Err(Failure::input("no column", "hqdl why TABLE KEY… COLUMN"));
+        return Err(Failure::wrong_input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
-    let cells = database.origins(&options.table, key, column)?;
-    if talk.json {
-        let all: Vec<_> = cells.iter().map(Origin::to_json).collect();
+    let cells = database.find_provenance(&options.table, key, column)?;
+    if output_options.json {
+        let all: Vec<_> = cells.iter().map(CellProvenance::to_json).collect();
         anstream::println!("{}", serde_json::Value::Array(all));
     } else {
-        cells.iter().for_each(print);
+        cells.iter().for_each(print_origin);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the database to read: the one named, or the target of a spec.
-fn target(options: &Options) -> Result<PathBuf, Failure> {
+fn find_target(options: &Options) -> Result<PathBuf, Failure> {
     if let Some(db) = &options.db {
         return Ok(db.clone());
     }
-    let place = |draft: &Draft| draft.output().unwrap_or_else(|| draft.database());
+    let target_of = |draft: &UncheckedSpec| draft.output().unwrap_or_else(|| draft.database());
     if let Some(spec) = &options.spec {
-        return Ok(place(&Draft::read(spec)?));
+        return Ok(target_of(&UncheckedSpec::read(spec)?));
     }
-    let drafts: Vec<Draft> = std::fs::read_dir("specs")
+    let drafts: Vec<UncheckedSpec> = std::fs::read_dir("specs")
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
-        .filter_map(|path| Draft::read(&path).ok())
+        .filter_map(|path| UncheckedSpec::read(&path).ok())
         .collect();
     let found: Vec<PathBuf> = drafts
         .iter()
@@ -64,11 +64,11 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
                 std::iter::once(&e.name).chain(many).any(|t| t.eq_ignore_ascii_case(&options.table))
             }) || shows_view(draft, &options.table)
         })
-        .map(place)
+        .map(target_of)
         .collect();
     match found.as_slice() {
         [one] => Ok(one.clone()),
-        _ => Err(Failure::input(
+        _ => Err(Failure::wrong_input(
             format!("{} specs in specs/ define a table `{}`", found.len(), options.table),
             "name the expanded database with --db, or its spec with --spec",
         )),
@@ -76,13 +76,13 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
 }
 
 /// Returns whether a spec publishes this joined view, as its database shows.
-fn shows_view(draft: &Draft, view: &str) -> bool {
+fn shows_view(draft: &UncheckedSpec, view: &str) -> bool {
     let target = draft.output().unwrap_or_else(|| draft.database());
     view.to_lowercase().ends_with("_expanded")
-        && Database::open(&target).is_ok_and(|db| db.columns(view).is_some())
+        && Database::open(&target).is_ok_and(|db| db.table_columns(view).is_some())
 }
 
-fn print(cell: &Origin) {
+fn print_origin(cell: &CellProvenance) {
     anstream::println!("{} {} {}", cell.expansion, cell.key, cell.column);
     let line = |name: &str, value: Option<String>| {
         if let Some(value) = value {

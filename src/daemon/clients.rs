@@ -12,35 +12,35 @@ pub(super) struct Clients(Arc<Mutex<ClientTable>>);
 #[derive(Debug, Default)]
 struct ClientTable {
     next: u64,
-    ending: bool,
-    all: HashMap<u64, watch::Sender<bool>>,
+    is_ending: bool,
+    interrupts: HashMap<u64, watch::Sender<bool>>,
 }
 
 impl Clients {
     /// Registers work for a client. When the returned guard is dropped, the interrupt becomes true,
     /// so the work ends as soon as the client leaves.
-    pub(super) fn begin(&self) -> (Served, watch::Receiver<bool>) {
+    pub(super) fn begin_work(&self) -> (ClientGuard, watch::Receiver<bool>) {
         let mut table = self.table();
-        let (send, receive) = watch::channel(table.ending);
+        let (send, receive) = watch::channel(table.is_ending);
         table.next += 1;
         let id = table.next;
-        table.all.insert(id, send);
+        table.interrupts.insert(id, send);
         drop(table);
-        (Served { clients: self.clone(), id }, receive)
+        (ClientGuard { clients: self.clone(), id }, receive)
     }
 
     /// Interrupts all work, including work that is registered later.
     pub(super) fn end_all(&self) {
         let mut table = self.table();
-        table.ending = true;
-        table.all.values().for_each(|send| {
+        table.is_ending = true;
+        table.interrupts.values().for_each(|send| {
             send.send_replace(true);
         });
     }
 
     /// Returns the number of clients with work in progress.
     pub(super) fn count(&self) -> usize {
-        self.table().all.len()
+        self.table().interrupts.len()
     }
 
     fn table(&self) -> MutexGuard<'_, ClientTable> {
@@ -50,14 +50,14 @@ impl Clients {
 
 /// Guard of one client's work.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct ClientGuard {
     clients: Clients,
     id: u64,
 }
 
-impl Drop for Served {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
-        if let Some(send) = self.clients.table().all.remove(&self.id) {
+        if let Some(send) = self.clients.table().interrupts.remove(&self.id) {
             send.send_replace(true);
         }
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::listing::Stamp;
-use super::loaded::ActiveSpec;
+use super::active_spec::ActiveSpec;
+use super::spec_files::FileFingerprint;
 use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
@@ -16,23 +16,23 @@ use crate::materialize::{ColumnReport, Selection};
 /// An event of the loop. The set is closed: the loop reacts to nothing else.
 pub(super) enum DaemonEvent {
     /// Files changed. Each change is reported once the file is quiet.
-    Files(Vec<PathBuf>),
+    FilesChanged(Vec<PathBuf>),
     /// All files are to be compared, because the system missed changes or is not watching.
-    Look,
+    CompareFiles,
     /// The system cannot report all changes.
-    Blind(String),
+    WatchFailed(String),
     /// A timer expired.
-    Clock,
+    TimerExpired,
     /// A client requests a run.
-    Start(Box<RunWish>),
+    StartRun(Box<StartRun>),
     /// A client cancels a run. The reply is true if the run was in progress.
-    Interrupt(u64, oneshot::Sender<bool>),
+    InterruptRun(u64, oneshot::Sender<bool>),
     /// A spec was read and checked.
-    Checked(Box<Checked>),
+    SpecChecked(Box<SpecChecked>),
     /// A run has new progress.
-    Progress(u64),
+    RunProgressed(u64),
     /// A run has ended.
-    Ended(Box<EndedRun>),
+    RunEnded(Box<RunResult>),
     /// Reread all specs.
     Reload,
     /// Shut down.
@@ -40,7 +40,7 @@ pub(super) enum DaemonEvent {
 }
 
 /// A requested run.
-pub(super) struct RunWish {
+pub(super) struct StartRun {
     /// Name of the spec.
     pub(super) spec: String,
     /// Cells to ask for.
@@ -52,22 +52,22 @@ pub(super) struct RunWish {
     /// Cause of the run.
     pub(super) cause: Cause,
     /// Receives the run's number, or the reason why it was rejected.
-    pub(super) begun: oneshot::Sender<Result<u64, Failure>>,
+    pub(super) started: oneshot::Sender<Result<u64, Failure>>,
     /// Receives a message when the run has ended.
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
 /// Result of checking a spec.
-pub(super) struct Checked {
+pub(super) struct SpecChecked {
     pub(super) name: String,
     pub(super) cause: Cause,
     /// Files the spec depends on, with their fingerprints before they were read.
-    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) files: Vec<(PathBuf, FileFingerprint)>,
     pub(super) result: Result<Arc<ActiveSpec>, Arc<Failure>>,
 }
 
 /// Result of a run.
-pub(super) struct EndedRun {
+pub(super) struct RunResult {
     pub(super) id: u64,
     pub(super) seconds: f64,
     /// Reports of the columns; `None` if the run did not determine them.
@@ -81,19 +81,19 @@ pub(super) struct EndedRun {
     pub(super) failure: Option<Failure>,
     /// Plan of the missing cells, if the run was not allowed to ask.
     pub(super) plan: Option<Json>,
-    pub(super) after: After,
+    pub(super) follow_up: FollowUp,
 }
 
 /// Follow-up of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum FollowUp {
     /// Do nothing.
-    Rest,
+    Nothing,
     /// Run again after a pause or when a file changes, since the failure may be temporary.
     Retry,
     /// Wait for approval or a changed spec: a retry would fail again, or exceed the budget of a
     /// run.
     Hold,
     /// Wait for approval, a changed spec, or the next day: today's budget is exhausted.
-    Tomorrow,
+    NextDay,
 }

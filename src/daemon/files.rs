@@ -5,74 +5,80 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::listing::{beside, names};
 use super::servers;
+use super::spec_files::{reported_paths, with_suffix};
 use super::watch::Watch;
 
 /// Maps files to the specs that depend on them.
 #[derive(Default)]
-pub(super) struct Files {
+pub(super) struct FileIndex {
     /// Specs by every path of a file and of its write-ahead log.
     specs: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Paths and directories of each spec's files.
-    of: BTreeMap<String, Depends>,
+    dependencies: BTreeMap<String, SpecDependencies>,
     /// Watcher; `None` if the files are polled.
     watch: Option<Watch>,
 }
 
 #[derive(Default)]
-struct Depends {
+struct SpecDependencies {
     names: BTreeSet<PathBuf>,
     directories: BTreeSet<PathBuf>,
 }
 
-impl Files {
-    pub(super) fn watched_by(watch: Option<Watch>) -> Self {
+impl FileIndex {
+    pub(super) fn with_watch(watch: Option<Watch>) -> Self {
         Self { watch, ..Self::default() }
     }
 
     /// Sets the files that a spec depends on. Their paths and directories are resolved again,
     /// because a file may have moved since the last call.
-    pub(super) fn set<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
-        let mut now = Depends::default();
+    pub(super) fn set_files<'f>(&mut self, spec: &str, files: impl Iterator<Item = &'f Path>) {
+        let mut current = SpecDependencies::default();
         for file in files {
-            let [put, real] = names(file);
-            for name in [&put, &real] {
-                now.directories.extend(nearest(name).map(Path::to_owned));
+            let [linked, real] = reported_paths(file);
+            for name in [&linked, &real] {
+                current.directories.extend(nearest_directory(name).map(Path::to_owned));
             }
-            for name in [put, real, file.to_owned()] {
-                now.names.insert(beside(&name, "-wal"));
-                now.names.insert(name);
+            for name in [linked, real, file.to_owned()] {
+                current.names.insert(with_suffix(&name, "-wal"));
+                current.names.insert(name);
             }
         }
-        let before = self.of.remove(spec).unwrap_or_default();
-        for name in now.names.difference(&before.names) {
+        let previous = self.dependencies.remove(spec).unwrap_or_default();
+        for name in current.names.difference(&previous.names) {
             self.specs.entry(name.clone()).or_default().insert(spec.to_owned());
         }
-        self.drop_names(spec, before.names.difference(&now.names));
+        self.remove_names(spec, previous.names.difference(&current.names));
         if let Some(watch) = &mut self.watch {
-            now.directories.iter().for_each(|d| watch.ask(d, !before.directories.contains(d)));
-            before.directories.difference(&now.directories).for_each(|d| watch.release(d));
+            current
+                .directories
+                .iter()
+                .for_each(|d| watch.watch_directory(d, !previous.directories.contains(d)));
+            previous
+                .directories
+                .difference(&current.directories)
+                .for_each(|d| watch.release_directory(d));
         }
-        self.of.insert(spec.to_owned(), now);
+        self.dependencies.insert(spec.to_owned(), current);
     }
 
     /// Removes a spec.
-    pub(super) fn forget(&mut self, spec: &str) {
-        let Some(before) = self.of.remove(spec) else { return };
-        self.drop_names(spec, before.names.iter());
+    pub(super) fn remove_spec(&mut self, spec: &str) {
+        let Some(previous) = self.dependencies.remove(spec) else { return };
+        self.remove_names(spec, previous.names.iter());
         if let Some(watch) = &mut self.watch {
-            before.directories.iter().for_each(|d| watch.release(d));
+            previous.directories.iter().for_each(|d| watch.release_directory(d));
         }
     }
 
-    fn drop_names<'n>(&mut self, spec: &str, names: impl Iterator<Item = &'n PathBuf>) {
+    fn remove_names<'n>(&mut self, spec: &str, names: impl Iterator<Item = &'n PathBuf>) {
         for name in names {
             if let Some(specs) = self.specs.get_mut(name) {
                 specs.remove(spec);
                 if specs.is_empty() {
                     self.specs.remove(name);
-                    servers::forget(name);
+                    servers::stop_polling(name);
                 }
             }
         }
@@ -80,7 +86,7 @@ impl Files {
 
     /// Returns the specs that the changed paths affect: paths of their files, of write-ahead logs,
     /// or of parent directories.
-    pub(super) fn concerned(&self, paths: &[PathBuf]) -> BTreeSet<String> {
+    pub(super) fn affected_specs(&self, paths: &[PathBuf]) -> BTreeSet<String> {
         // Paths below a directory directly follow it in the order of the map.
         let below = |path| self.specs.range::<PathBuf, _>(path..);
         let found =
@@ -89,9 +95,9 @@ impl Files {
     }
 
     /// Renews the watches of directories that may have been removed or replaced.
-    pub(super) fn lost(&mut self, changed: &[PathBuf]) {
+    pub(super) fn renew_watches(&mut self, changed: &[PathBuf]) {
         if let Some(watch) = &mut self.watch {
-            watch.lost(changed);
+            watch.renew_watches(changed);
         }
     }
 
@@ -101,12 +107,12 @@ impl Files {
     }
 
     /// Returns the reason why some changes are not reported, if any.
-    pub(super) fn blind(&self) -> Option<String> {
-        self.watch.as_ref()?.failed()
+    pub(super) fn watch_error(&self) -> Option<String> {
+        self.watch.as_ref()?.error_message()
     }
 }
 
 /// Returns the directory to watch for a file: its own, or the nearest existing ancestor.
-fn nearest(file: &Path) -> Option<&Path> {
+fn nearest_directory(file: &Path) -> Option<&Path> {
     file.ancestors().skip(1).find(|dir| dir.is_dir())
 }

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
-use super::event::{After, Checked, DaemonEvent, EndedRun};
-use super::house::DaemonContext;
-use super::listing::Stamp;
-use super::loaded::{self, ActiveSpec};
+use super::active_spec::{self, ActiveSpec};
+use super::context::DaemonContext;
+use super::event::{DaemonEvent, FollowUp, RunResult, SpecChecked};
 use super::metrics::Metrics;
+use super::spec_files::FileFingerprint;
 use super::status::Cause;
 use crate::cell::State;
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::generate::{self, Listener, Stopped};
-use crate::materialize::{Report, Selection, Way, Work};
+use crate::generate::{self, Listener, StopReason};
+use crate::materialize::{Materializer, Report, RunMode, Selection};
 use crate::model::{self, ModelError};
 use crate::query::QueryError;
 use crate::query::guard::Guard;
@@ -26,27 +26,29 @@ use crate::spec::Spec;
 use crate::usage::Usage;
 
 /// Minimum interval between progress events of a run.
-const SHOWN_EVERY: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Reads and checks a spec on a new thread.
-pub(super) fn check(
+pub(super) fn check_spec(
     name: String,
     path: PathBuf,
     cause: Cause,
-    before: Option<Arc<ActiveSpec>>,
-    house: &DaemonContext,
+    previous: Option<Arc<ActiveSpec>>,
+    context: &DaemonContext,
 ) {
-    let (facts, metrics) = (Arc::clone(&house.facts), Arc::clone(&house.metrics));
-    let events = house.events.clone();
+    let (facts, metrics) = (Arc::clone(&context.facts), Arc::clone(&context.metrics));
+    let events = context.events.clone();
     std::thread::spawn(move || {
-        let read = || loaded::read(&path, before.as_deref(), &facts, &metrics);
+        let read = || active_spec::read_spec(&path, previous.as_deref(), &facts, &metrics);
         let (files, result) = match catch_unwind(AssertUnwindSafe(read)) {
             Ok(reading) => (reading.files, reading.spec.map(Arc::new).map_err(Arc::new)),
-            Err(_) => (vec![(path.clone(), Stamp::of(&path))], Err(Arc::new(bug()))),
+            Err(_) => {
+                (vec![(path.clone(), FileFingerprint::of(&path))], Err(Arc::new(bug_failure())))
+            }
         };
         drop(facts);
-        let checked = Checked { name, cause, files, result };
-        let _ = events.blocking_send(DaemonEvent::Checked(Box::new(checked)));
+        let checked = SpecChecked { name, cause, files, result };
+        let _ = events.blocking_send(DaemonEvent::SpecChecked(Box::new(checked)));
     });
 }
 
@@ -54,7 +56,7 @@ pub(super) fn check(
 pub(super) struct RunOrder {
     pub(super) id: u64,
     pub(super) name: String,
-    pub(super) loaded: Arc<ActiveSpec>,
+    pub(super) active_spec: Arc<ActiveSpec>,
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
@@ -66,87 +68,87 @@ pub(super) struct RunOrder {
 
 /// Progress of a run, shared with the loop.
 #[derive(Default)]
-pub(super) struct RunProgress(Mutex<Going>);
+pub(super) struct RunProgress(Mutex<RunCounters>);
 
 /// Counters of a run in progress.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Going {
+pub(super) struct RunCounters {
     pub(super) cells: u64,
     pub(super) done: u64,
     pub(super) usage: Usage,
     pub(super) failed: u64,
     pub(super) last_error: Option<String>,
-    told: Option<Instant>,
+    last_event_at: Option<Instant>,
     /// Whether something happened since the last progress event.
-    owed: bool,
+    has_unreported: bool,
 }
 
 impl RunProgress {
     /// Returns the current counters.
-    pub(super) fn now(&self) -> Going {
+    pub(super) fn counters(&self) -> RunCounters {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Going> {
+    fn lock(&self) -> MutexGuard<'_, RunCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a listener that updates the counters and the metrics, and notifies the loop.
-    fn listener(
+    fn counting_listener(
         self: &Arc<Self>,
         id: u64,
         metrics: &Arc<Metrics>,
         events: &mpsc::Sender<DaemonEvent>,
     ) -> Listener {
         let (progress, events) = (Arc::clone(self), events.clone());
-        let metered = metrics.listener();
+        let metrics_listener = metrics.usage_listener();
         Arc::new(move |event: &generate::Event| {
-            metered(event);
-            let mut going = progress.lock();
+            metrics_listener(event);
+            let mut counters = progress.lock();
             let at_once = match event {
                 generate::Event::Begin { cells, .. } => {
-                    going.cells += cells;
+                    counters.cells += cells;
                     true
                 }
-                generate::Event::Kept { cells, usage } => {
-                    going.done += cells.total();
-                    going.usage = *usage;
+                generate::Event::Stored { cells, usage } => {
+                    counters.done += cells.total();
+                    counters.usage = *usage;
                     false
                 }
                 generate::Event::Failed(message) => {
-                    going.failed += 1;
-                    going.last_error = Some(message.clone());
+                    counters.failed += 1;
+                    counters.last_error = Some(message.clone());
                     false
                 }
                 _ => return,
             };
-            if at_once || going.told.is_none_or(|t| t.elapsed() >= SHOWN_EVERY) {
+            if at_once || counters.last_event_at.is_none_or(|t| t.elapsed() >= PROGRESS_INTERVAL) {
                 // If the loop's queue is full, the next event notifies it.
-                let is_told = events.try_send(DaemonEvent::Progress(id)).is_ok();
-                going.told = is_told.then(Instant::now);
+                let is_sent = events.try_send(DaemonEvent::RunProgressed(id)).is_ok();
+                counters.last_event_at = is_sent.then(Instant::now);
             } else {
-                going.owed = true;
+                counters.has_unreported = true;
             }
         })
     }
 
     /// Notifies the loop again after a short delay if something happens until then, so that the
     /// last event before a long silence is shown, too.
-    pub(super) fn look_again(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
+    pub(super) fn report_later(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(SHOWN_EVERY).await;
-            let is_owed = std::mem::take(&mut progress.lock().owed);
-            if is_owed {
-                progress.lock().told = Some(Instant::now());
-                let _ = events.send(DaemonEvent::Progress(id)).await;
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
+            let has_unreported = std::mem::take(&mut progress.lock().has_unreported);
+            if has_unreported {
+                progress.lock().last_event_at = Some(Instant::now());
+                let _ = events.send(DaemonEvent::RunProgressed(id)).await;
             }
         });
     }
 }
 
 /// Runs a spec on a new thread.
-pub(super) fn run(
+pub(super) fn start_run(
     order: RunOrder,
     facts: Arc<Facts>,
     interrupt: watch::Receiver<bool>,
@@ -154,91 +156,96 @@ pub(super) fn run(
     metrics: &Arc<Metrics>,
     events: mpsc::Sender<DaemonEvent>,
 ) -> std::thread::JoinHandle<()> {
-    let listener = progress.listener(order.id, metrics, &events);
+    let listener = progress.counting_listener(order.id, metrics, &events);
     let metrics = Arc::clone(metrics);
     std::thread::spawn(move || {
         let began = Instant::now();
         let id = order.id;
-        let made = catch_unwind(AssertUnwindSafe(|| make(&order, &facts, &listener, &interrupt)));
-        let mut ended = match made {
+        let result =
+            catch_unwind(AssertUnwindSafe(|| execute_run(&order, &facts, &listener, &interrupt)));
+        let mut ended = match result {
             Ok(Ok(ended)) => ended,
-            Ok(Err(failure)) => failed(failure, After::Retry),
-            Err(_) => failed(bug(), After::Hold),
+            Ok(Err(failure)) => failed_run(failure, FollowUp::Retry),
+            Err(_) => failed_run(bug_failure(), FollowUp::Hold),
         };
         drop(facts);
-        metrics.reused(ended.reused);
+        metrics.count_reused(ended.reused);
         ended.id = id;
         ended.seconds = began.elapsed().as_secs_f64();
-        let _ = events.blocking_send(DaemonEvent::Ended(Box::new(ended)));
+        let _ = events.blocking_send(DaemonEvent::RunEnded(Box::new(ended)));
     })
 }
 
-fn make(
+fn execute_run(
     order: &RunOrder,
     facts: &Facts,
     listener: &Listener,
     interrupt: &watch::Receiver<bool>,
-) -> Result<EndedRun, Failure> {
-    let mut spec = order.loaded.spec.clone();
+) -> Result<RunResult, Failure> {
+    let mut spec = order.active_spec.spec.clone();
     spec.set_budget(order.budget)?;
-    let guard = Guard::watch(&spec.database, order.timeout, interrupt.clone())?;
-    let model = match (&order.loaded.model, order.spend) {
+    let guard = Guard::open_for_sql(&spec.database, order.timeout, interrupt.clone())?;
+    let model = match (&order.active_spec.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),
-        (Err(_), false) => model::for_planning(&spec)?,
+        (Err(_), false) => model::connect_for_planning(&spec)?,
         // Publish the known values before reporting that no model is available.
         (Err(why), true) => {
-            let kept = make(&without_spending(order), facts, listener, interrupt)?;
-            let missing = kept.columns.iter().flatten().any(|c| c.unasked > 0);
+            let published = execute_run(&without_spending(order), facts, listener, interrupt)?;
+            let missing = published.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
-                EndedRun { failure: Some(Failure::clone(why)), after: After::Hold, ..kept }
+                RunResult {
+                    failure: Some(Failure::clone(why)),
+                    follow_up: FollowUp::Hold,
+                    ..published
+                }
             } else {
-                kept
+                published
             });
         }
     };
-    let way = if order.spend { Way::Live } else { Way::Kept };
-    let work = Work::new(&spec, guard.database(), facts, model, &order.selection)
-        .and_then(|work| work.by(way));
-    let work = match work {
-        Ok(work) => work,
-        Err(failure) => return Err(broken_off(&guard).unwrap_or_else(|| failure.into())),
+    let run_mode = if order.spend { RunMode::Live } else { RunMode::CachedOnly };
+    let materializer = Materializer::new(&spec, guard.database(), facts, model, &order.selection)
+        .and_then(|materializer| materializer.with_run_mode(run_mode));
+    let materializer = match materializer {
+        Ok(materializer) => materializer,
+        Err(failure) => return Err(guard_failure(&guard).unwrap_or_else(|| failure.into())),
     };
     let command = format!("daemon {}", order.name);
     // When the run starts to ask, its keys are complete. From then on the guard is released, so
     // that answers are published even if the run is interrupted.
-    let (told, free) = (Arc::clone(listener), guard.freeing());
+    let (inner_listener, release) = (Arc::clone(listener), guard.disarm_handle());
     let listener: Listener = Arc::new(move |event: &generate::Event| {
         if matches!(event, generate::Event::Begin { .. }) {
-            free();
+            release();
         }
-        told(event);
+        inner_listener(event);
     });
-    let mut report = work
+    let mut report = materializer
         .materialize(&command, &listener, interrupt)
-        .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
-    if report.failed.is_some() {
-        match guard.broken() {
+        .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });
+    if report.failure.is_some() {
+        match guard.abort_error() {
             Some(QueryError::Stopped(stopped)) => {
-                report.failed = None;
-                report.stopped = Some(Arc::new(stopped));
+                report.failure = None;
+                report.stop_reason = Some(Arc::new(stopped));
             }
-            Some(_) => return Err(broken_off(&guard).unwrap_or_else(bug)),
+            Some(_) => return Err(guard_failure(&guard).unwrap_or_else(bug_failure)),
             None => {}
         }
     }
-    let after = match after(&report) {
-        After::Hold if is_of_day(&report, &spec, facts)? => After::Tomorrow,
-        after => after,
+    let follow_up = match choose_follow_up(&report) {
+        FollowUp::Hold if is_daily_budget(&report, &spec, facts)? => FollowUp::NextDay,
+        follow_up => follow_up,
     };
-    let surveyed = !report.columns.is_empty();
-    let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
-    let failure = Failure::of_run(&mut report);
-    let waits = !order.spend && report.unasked > 0 && failure.is_none();
-    let plan = if waits { Some(work.plan()?.0.to_json()) } else { None };
-    Ok(EndedRun {
+    let has_columns = !report.columns.is_empty();
+    let interrupted = matches!(report.stop_reason.as_deref(), Some(StopReason::Interrupted));
+    let failure = Failure::take_from_report(&mut report);
+    let needs_approval = !order.spend && report.unasked > 0 && failure.is_none();
+    let plan = if needs_approval { Some(materializer.plan_requests()?.0.to_json()) } else { None };
+    Ok(RunResult {
         id: 0,
         seconds: 0.0,
-        columns: surveyed.then(|| report.columns.iter().flatten().cloned().collect()),
+        columns: has_columns.then(|| report.columns.iter().flatten().cloned().collect()),
         report: Some(report.to_json(0.0)),
         published: report.published,
         reused: report.reused,
@@ -246,7 +253,7 @@ fn make(
         interrupted,
         failure,
         plan,
-        after,
+        follow_up,
     })
 }
 
@@ -254,7 +261,7 @@ fn without_spending(order: &RunOrder) -> RunOrder {
     RunOrder {
         id: order.id,
         name: order.name.clone(),
-        loaded: Arc::clone(&order.loaded),
+        active_spec: Arc::clone(&order.active_spec),
         cause: order.cause,
         selection: order.selection.clone(),
         budget: order.budget,
@@ -263,28 +270,28 @@ fn without_spending(order: &RunOrder) -> RunOrder {
     }
 }
 
-fn after(report: &Report) -> After {
-    match (report.stopped.as_deref(), &report.failed) {
-        (Some(Stopped::Interrupted | Stopped::Left(_)), _) => After::Rest,
+fn choose_follow_up(report: &Report) -> FollowUp {
+    match (report.stop_reason.as_deref(), &report.failure) {
+        (Some(StopReason::Interrupted | StopReason::BatchesPending(_)), _) => FollowUp::Nothing,
         (
             Some(
-                Stopped::Endpoint(
+                StopReason::Endpoint(
                     ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Usage(_),
                 )
-                | Stopped::Bug(_),
+                | StopReason::Bug(_),
             ),
             _,
-        ) => After::Hold,
-        (Some(_), _) | (None, Some(_)) => After::Retry,
-        (None, None) if report.asked.get(State::Error) > 0 => After::Retry,
-        (None, None) => After::Rest,
+        ) => FollowUp::Hold,
+        (Some(_), _) | (None, Some(_)) => FollowUp::Retry,
+        (None, None) if report.requested.get(State::Error) > 0 => FollowUp::Retry,
+        (None, None) => FollowUp::Nothing,
     }
 }
 
 /// Returns true if the daily budget ended the run.
-fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
-    let (Some(day), Some(Stopped::Endpoint(ModelError::Budget(reached)))) =
-        (spec.limits.budget_usd_per_day, report.stopped.as_deref())
+fn is_daily_budget(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
+    let (Some(day), Some(StopReason::Endpoint(ModelError::Budget(reached)))) =
+        (spec.limits.budget_usd_per_day, report.stop_reason.as_deref())
     else {
         return Ok(false);
     };
@@ -293,8 +300,8 @@ fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failur
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 
-fn failed(failure: Failure, after: After) -> EndedRun {
-    EndedRun {
+fn failed_run(failure: Failure, follow_up: FollowUp) -> RunResult {
+    RunResult {
         id: 0,
         seconds: 0.0,
         columns: None,
@@ -305,14 +312,14 @@ fn failed(failure: Failure, after: After) -> EndedRun {
         interrupted: false,
         failure: Some(failure),
         plan: None,
-        after,
+        follow_up,
     }
 }
 
 /// Returns the reason why the guard interrupted the database, if it did.
-pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
-    guard.broken().map(|broken| match broken {
-        QueryError::Timeout(limit) => Failure::input(
+pub(super) fn guard_failure(guard: &Guard) -> Option<Failure> {
+    guard.abort_error().map(|broken| match broken {
+        QueryError::Timeout(limit) => Failure::wrong_input(
             format!("the database took longer than {} s", limit.as_secs_f64()),
             "simplify `where`, which runs for every key, or raise `timeout`",
         ),
@@ -320,6 +327,6 @@ pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
     })
 }
 
-fn bug() -> Failure {
-    Failure::input("this is a bug in hqdl", "everything answered is kept; please report this")
+fn bug_failure() -> Failure {
+    Failure::wrong_input("this is a bug in hqdl", "everything answered is kept; please report this")
 }

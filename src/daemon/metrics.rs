@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cell::State;
 use crate::generate::{Event, Listener};
-use crate::model::{Admitting, Model, ModelError, ReplyFuture, UsageGate, openai};
+use crate::model::{Model, ModelError, PermitFuture, ReplyFuture, UsageGate, openai};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -24,20 +24,20 @@ const OUTCOMES: [&str; 5] = ["answered", "refused", "failed", "too_long", "no_an
 #[derive(Default)]
 pub(super) struct Metrics {
     outcomes: [AtomicU64; 5],
-    asking: AtomicI64,
-    asked: Histogram,
+    requests_in_flight: AtomicI64,
+    request_seconds: Histogram,
     cells: [AtomicU64; 7],
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
     /// In billionths of a USD.
     cost: AtomicU64,
-    hits: AtomicU64,
+    cache_hits: AtomicU64,
     /// Requests that wait for a permit.
     pub(super) waiting: AtomicI64,
     /// Open connections, and open event streams among them.
     pub(super) connections: AtomicI64,
     pub(super) streams: AtomicI64,
-    served: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
+    http_seconds: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
 }
 
 /// Histogram of durations.
@@ -59,7 +59,7 @@ impl Histogram {
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    fn write(&self, out: &mut String, name: &str, labels: &str) {
+    fn write_text(&self, out: &mut String, name: &str, labels: &str) {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut sum = 0;
         for (bound, n) in BOUNDS.iter().zip(&self.buckets) {
@@ -76,31 +76,31 @@ impl Histogram {
 
 impl Metrics {
     /// Counts a client's request.
-    pub(super) fn served(&self, route: &'static str, status: u16, took: Duration) {
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        served.entry((route, status)).or_default().add(took);
+    pub(super) fn count_request(&self, route: &'static str, status: u16, took: Duration) {
+        let mut http_seconds = self.http_seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        http_seconds.entry((route, status)).or_default().add(took);
     }
 
     /// Counts values that were already known.
-    pub(super) fn reused(&self, values: u64) {
-        self.hits.fetch_add(values, Ordering::Relaxed);
+    pub(super) fn count_reused(&self, values: u64) {
+        self.cache_hits.fetch_add(values, Ordering::Relaxed);
     }
 
     /// Returns a listener that counts the usage of one run or query.
-    pub(super) fn listener(self: &Arc<Self>) -> Listener {
+    pub(super) fn usage_listener(self: &Arc<Self>) -> Listener {
         let metrics = Arc::clone(self);
         // A run reports cumulative usage, so only the difference is counted.
         let before = Mutex::new(Usage::default());
         Arc::new(move |event: &Event| {
-            let Event::Kept { cells, usage } = event else { return };
+            let Event::Stored { cells, usage } = event else { return };
             let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
             let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
             for (counter, state) in metrics.cells.iter().zip(State::ALL) {
                 add(counter, cells.get(state));
             }
-            let since = |now: u64, then: u64| now.saturating_sub(then);
-            add(&metrics.input_tokens, since(usage.input_tokens, before.input_tokens));
-            add(&metrics.output_tokens, since(usage.output_tokens, before.output_tokens));
+            let difference = |now: u64, then: u64| now.saturating_sub(then);
+            add(&metrics.input_tokens, difference(usage.input_tokens, before.input_tokens));
+            add(&metrics.output_tokens, difference(usage.output_tokens, before.output_tokens));
             let cost = (usage.cost_usd - before.cost_usd).max(0.0) * 1e9;
             add(&metrics.cost, cost.round() as u64);
             // Events of several threads may arrive out of order.
@@ -112,35 +112,35 @@ impl Metrics {
 }
 
 /// A model whose requests are counted and timed.
-pub(super) struct Metered {
+pub(super) struct MeteredModel {
     model: Arc<dyn Model>,
     metrics: Arc<Metrics>,
 }
 
-impl Metered {
+impl MeteredModel {
     /// Wraps a model.
-    pub(super) fn of(model: Arc<dyn Model>, metrics: &Arc<Metrics>) -> Arc<dyn Model> {
+    pub(super) fn wrap_model(model: Arc<dyn Model>, metrics: &Arc<Metrics>) -> Arc<dyn Model> {
         Arc::new(Self { model, metrics: Arc::clone(metrics) })
     }
 }
 
-impl Model for Metered {
+impl Model for MeteredModel {
     fn name(&self) -> &str {
         self.model.name()
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
-        self.model.admit(prompt)
+    fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
+        self.model.acquire_permit(prompt)
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
             let began = Instant::now();
-            self.metrics.asking.fetch_add(1, Ordering::Relaxed);
-            let under_way = RequestUnderWay(&self.metrics.asking);
-            let reply = self.model.ask(prompt).await;
-            drop(under_way);
-            self.metrics.asked.add(began.elapsed());
+            self.metrics.requests_in_flight.fetch_add(1, Ordering::Relaxed);
+            let in_flight = InFlightGuard(&self.metrics.requests_in_flight);
+            let reply = self.model.send_prompt(prompt).await;
+            drop(in_flight);
+            self.metrics.request_seconds.add(began.elapsed());
             let outcome = match &reply {
                 Ok(_) => 0,
                 Err(
@@ -150,7 +150,7 @@ impl Model for Metered {
                     | ModelError::Usage(_),
                 ) => 1,
                 Err(
-                    ModelError::Passing { .. }
+                    ModelError::Temporary { .. }
                     | ModelError::Unfinished(_)
                     | ModelError::NoConnection { .. },
                 ) => 2,
@@ -162,71 +162,71 @@ impl Model for Metered {
         })
     }
 
-    fn rows_at_most(&self) -> Option<u32> {
-        self.model.rows_at_most()
+    fn max_rows(&self) -> Option<u32> {
+        self.model.max_rows()
     }
 
-    fn remarks(&self) -> Vec<String> {
-        self.model.remarks()
+    fn take_warnings(&self) -> Vec<String> {
+        self.model.take_warnings()
     }
 
-    fn repeats_itself(&self) -> bool {
-        self.model.repeats_itself()
+    fn is_deterministic(&self) -> bool {
+        self.model.is_deterministic()
     }
 
     fn answers_whole_rows(&self) -> bool {
         self.model.answers_whole_rows()
     }
 
-    fn batches(&self) -> Option<&openai::Endpoint> {
-        self.model.batches()
+    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
+        self.model.batch_endpoint()
     }
 
-    fn bills(&self) -> bool {
-        self.model.bills()
+    fn is_billed(&self) -> bool {
+        self.model.is_billed()
     }
 
     fn usage_gate(&self) -> Option<&UsageGate> {
         self.model.usage_gate()
     }
 
-    fn note_usage(&self, is_plausible: bool) {
-        self.model.note_usage(is_plausible);
+    fn record_usage(&self, is_plausible: bool) {
+        self.model.record_usage(is_plausible);
     }
 
-    fn finds_by_prompt(&self) -> bool {
-        self.model.finds_by_prompt()
+    fn looks_up_by_prompt(&self) -> bool {
+        self.model.looks_up_by_prompt()
     }
 
-    fn format(&self) -> Format {
-        self.model.format()
+    fn answer_format(&self) -> Format {
+        self.model.answer_format()
     }
 
-    fn other(&self, name: &str) -> Option<Arc<dyn Model>> {
-        self.model.other(name).map(|other| Self::of(other, &self.metrics))
+    fn named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
+        self.model.named_model(name).map(|other| Self::wrap_model(other, &self.metrics))
     }
 }
 
 /// Increments a gauge, and decrements it on drop.
-pub(super) struct Counted(Arc<Metrics>, fn(&Metrics) -> &AtomicI64);
+pub(super) struct GaugeGuard(Arc<Metrics>, fn(&Metrics) -> &AtomicI64);
 
-impl Counted {
-    pub(super) fn of(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &AtomicI64) -> Self {
+impl GaugeGuard {
+    pub(super) fn increment(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &AtomicI64) -> Self {
         gauge(metrics).fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(metrics), gauge)
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.1(&self.0).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Counts a request in flight until it is dropped, including requests whose caller gave up.
-struct RequestUnderWay<'a>(&'a AtomicI64);
+struct InFlightGuard<'a>(&'a AtomicI64);
 
-impl Drop for RequestUnderWay<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

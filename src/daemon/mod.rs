@@ -22,11 +22,11 @@
 mod clients;
 mod event;
 mod files;
-mod house;
+mod context;
 mod http;
 mod job;
-mod listing;
-mod loaded;
+mod spec_files;
+mod active_spec;
 mod metrics;
 mod notify;
 mod runs;
@@ -48,12 +48,12 @@ pub use status::{DaemonStatus, RunState};
 
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::query::guard::limit_values;
+use crate::query::guard::set_max_value_bytes;
 
 /// Default address and port.
 pub const LISTEN: &str = "127.0.0.1:4735";
 /// Maximum size in bytes of a value in a client's query.
-const VALUE: i32 = 16 << 20;
+const MAX_VALUE_BYTES: i32 = 16 << 20;
 /// Environment variable with the clients' token.
 pub const TOKEN: &str = "HQDL_TOKEN";
 
@@ -101,7 +101,7 @@ pub struct Settings {
     /// Reopens the log file after a rotation.
     pub reopen_log: Box<dyn Fn() + Send + Sync>,
     /// Receives a line for each event of interest.
-    pub say: Box<dyn Fn(&str) + Send + Sync>,
+    pub status_callback: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 /// Runs until a signal ends the daemon.
@@ -111,19 +111,19 @@ pub struct Settings {
 /// other machines can reach the address and there is no token.
 pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     if !settings.listen.ip().is_loopback() && settings.token.is_none() {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("other machines can reach {}, but no token is set", settings.listen),
             format!("export {TOKEN}=… (at least 16 characters), or listen on 127.0.0.1"),
         ));
     }
-    limit_values(VALUE);
+    set_max_value_bytes(MAX_VALUE_BYTES);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .thread_keep_alive(Duration::from_secs(5))
         .build()
-        .map_err(|e| Failure::input(format!("cannot start: {e}"), ""))?;
-    let ended = runtime.block_on(state::run(facts, settings));
+        .map_err(|e| Failure::wrong_input(format!("cannot start: {e}"), ""))?;
+    let ended = runtime.block_on(state::run_daemon(facts, settings));
     // A query that is still running has used up its grace period.
     runtime.shutdown_timeout(Duration::from_millis(200));
     ended

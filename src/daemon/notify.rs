@@ -5,37 +5,37 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 /// Reports that the daemon is ready, with a status line.
-pub(super) fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+pub(super) fn notify_ready(status: &str) {
+    send_states(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Reports that the daemon rereads all specs.
-pub(super) fn reloading() {
+pub(super) fn notify_reloading() {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
-        tell(&[NotifyState::Reloading, now]);
+        send_states(&[NotifyState::Reloading, now]);
     }
 }
 
 /// Reports that the daemon is shutting down.
-pub(super) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+pub(super) fn notify_stopping() {
+    send_states(&[NotifyState::Stopping]);
 }
 
 /// Reports that the daemon is alive.
-pub(super) fn alive() {
-    tell(&[NotifyState::Watchdog]);
+pub(super) fn notify_alive() {
+    send_states(&[NotifyState::Watchdog]);
 }
 
 /// Returns the interval of alive messages, if the manager requires them.
-pub(super) fn watchdog() -> Option<Duration> {
+pub(super) fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     // The variables may be meant for the parent process.
-    let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-    let micros = number("WATCHDOG_USEC").filter(|micros| ours && *micros > 0)?;
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let micros = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 0)?;
     Some(Duration::from_micros(micros) / 2)
 }
 
 /// Sends a notification; errors are ignored.
-fn tell(states: &[NotifyState<'_>]) {
+fn send_states(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(false, states);
 }

@@ -6,71 +6,71 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::context::DaemonContext;
 use super::event::DaemonEvent;
-use super::event::EndedRun;
-use super::house::DaemonContext;
+use super::event::RunResult;
 use super::job::{self, RunProgress};
-use super::spec::Begin;
+use super::spec::RunStart;
 use super::status::{Cause, RunState, RunStatus};
 
 /// Maximum number of concurrent runs, each of a different spec.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT: usize = 4;
 /// Maximum number of ended runs to keep.
-const REMEMBERED: usize = 200;
+const MAX_REMEMBERED: usize = 200;
 
 /// All runs.
 #[derive(Default)]
 pub(super) struct DaemonRuns {
-    last: u64,
-    going: Vec<DaemonRun>,
+    last_id: u64,
+    running: Vec<DaemonRun>,
     /// Ended runs, newest first.
     past: VecDeque<Arc<RunStatus>>,
     /// Channels of the clients that wait for ended runs.
-    waiting: Vec<oneshot::Sender<()>>,
+    waiters: Vec<oneshot::Sender<()>>,
 }
 
 struct DaemonRun {
     status: RunStatus,
     progress: Arc<RunProgress>,
     interrupt: watch::Sender<bool>,
-    waiting: Option<oneshot::Sender<()>>,
+    waiter: Option<oneshot::Sender<()>>,
 }
 
 impl DaemonRun {
     /// Returns true if the run is listed. A run that a client did not request and that found no
     /// missing cells is not.
-    fn is_shown(&self) -> bool {
+    fn is_listed(&self) -> bool {
         self.status.cells > 0 || self.status.cause == Cause::Client
     }
 }
 
 impl DaemonRuns {
     /// Returns the number of the next run.
-    pub(super) fn number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     /// Returns true if one more run may start.
-    pub(super) fn has_room(&self) -> bool {
-        self.going.len() < AT_ONCE
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.running.len() < MAX_CONCURRENT
     }
 
     /// Returns the number of runs in progress.
-    pub(super) fn under_way(&self) -> usize {
-        self.going.len()
+    pub(super) fn count_running(&self) -> usize {
+        self.running.len()
     }
 
     /// Starts a run.
-    pub(super) fn begin(&mut self, begin: Begin, house: &DaemonContext) {
-        let Begin { order, ended } = begin;
-        let limits = &order.loaded.spec.limits;
+    pub(super) fn start_run(&mut self, begin: RunStart, context: &DaemonContext) {
+        let RunStart { order, ended } = begin;
+        let limits = &order.active_spec.spec.limits;
         let status = RunStatus {
             id: order.id,
             spec: order.name.clone(),
             cause: order.cause,
             state: RunState::Running,
-            began: crate::database::now(),
+            began: crate::database::current_timestamp(),
             since: Instant::now(),
             took: None,
             cells: 0,
@@ -84,49 +84,49 @@ impl DaemonRuns {
         };
         let (interrupt, receive) = watch::channel(false);
         let progress = Arc::new(RunProgress::default());
-        let (facts, metrics) = (Arc::clone(&house.facts), &house.metrics);
-        job::run(order, facts, receive, &progress, metrics, house.events.clone());
-        self.going.push(DaemonRun { status, progress, interrupt, waiting: ended });
+        let (facts, metrics) = (Arc::clone(&context.facts), &context.metrics);
+        job::start_run(order, facts, receive, &progress, metrics, context.events.clone());
+        self.running.push(DaemonRun { status, progress, interrupt, waiter: ended });
     }
 
     /// Interrupts a run. Returns true if it was in progress and not yet interrupted.
-    pub(super) fn interrupt(&self, id: u64) -> bool {
-        let run = self.going.iter().find(|r| r.status.id == id);
+    pub(super) fn interrupt_run(&self, id: u64) -> bool {
+        let run = self.running.iter().find(|r| r.status.id == id);
         run.is_some_and(|r| !r.interrupt.send_replace(true))
     }
 
     /// Interrupts all runs.
     pub(super) fn interrupt_all(&self) {
-        for run in &self.going {
+        for run in &self.running {
             run.interrupt.send_replace(true);
         }
     }
 
     /// Updates the progress of a run.
-    pub(super) fn progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
-        if let Some(run) = self.going.iter_mut().find(|r| r.status.id == id) {
-            take(run);
-            run.progress.look_again(id, events);
+    pub(super) fn update_progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
+        if let Some(run) = self.running.iter_mut().find(|r| r.status.id == id) {
+            copy_counters(run);
+            run.progress.report_later(id, events);
         }
     }
 
     /// Returns the spec of a run in progress.
     pub(super) fn spec_of(&self, id: u64) -> Option<String> {
-        self.going.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
+        self.running.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
     }
 
     /// Records the end of a run. Returns a line to print, if the run is listed.
-    pub(super) fn ended(&mut self, ended: &EndedRun) -> Option<String> {
-        let at = self.going.iter().position(|r| r.status.id == ended.id)?;
-        let mut run = self.going.swap_remove(at);
-        take(&mut run);
-        let shown = run.is_shown() || ended.published || ended.failure.is_some();
+    pub(super) fn finish_run(&mut self, ended: &RunResult) -> Option<String> {
+        let at = self.running.iter().position(|r| r.status.id == ended.id)?;
+        let mut run = self.running.swap_remove(at);
+        copy_counters(&mut run);
+        let is_listed = run.is_listed() || ended.published || ended.failure.is_some();
         let mut status = run.status;
         status.took = Some(ended.seconds);
         status.state = match ended {
-            EndedRun { interrupted: true, .. } => RunState::Interrupted,
-            EndedRun { failure: Some(_), .. } => RunState::Failed,
-            EndedRun { complete: true, .. } => RunState::Complete,
+            RunResult { interrupted: true, .. } => RunState::Interrupted,
+            RunResult { failure: Some(_), .. } => RunState::Failed,
+            RunResult { complete: true, .. } => RunState::Complete,
             _ => RunState::Incomplete,
         };
         status.failure = ended.failure.clone().filter(|_| !ended.interrupted).map(Arc::new);
@@ -134,7 +134,7 @@ impl DaemonRuns {
             report["seconds"] = ended.seconds.into();
             Arc::new(report)
         });
-        let line = shown.then(|| {
+        let line = is_listed.then(|| {
             let why = status.failure.as_ref().map(|f| format!(": {}", f.message()));
             format!(
                 "{}: run {} ({}) {}, {} of {} cells, {}, {}{}",
@@ -145,44 +145,44 @@ impl DaemonRuns {
                 status.done,
                 status.cells,
                 count_noun(status.usage.requests, "request"),
-                usd(status.usage.cost_usd),
+                format_usd(status.usage.cost_usd),
                 why.unwrap_or_default()
             )
         });
-        if shown {
+        if is_listed {
             self.past.push_front(Arc::new(status));
-            self.past.truncate(REMEMBERED);
+            self.past.truncate(MAX_REMEMBERED);
         }
-        self.waiting.extend(run.waiting);
+        self.waiters.extend(run.waiter);
         line
     }
 
     /// Notifies the clients that wait for ended runs. Call this after the new status is published.
-    pub(super) fn release(&mut self) {
-        for waiting in self.waiting.drain(..) {
-            let _ = waiting.send(());
+    pub(super) fn notify_waiters(&mut self) {
+        for waiter in self.waiters.drain(..) {
+            let _ = waiter.send(());
         }
     }
 
     /// Returns true if the ended run is listed.
-    pub(super) fn is_shown(&self, id: u64) -> bool {
+    pub(super) fn is_listed(&self, id: u64) -> bool {
         self.past.iter().any(|r| r.id == id)
     }
 
     /// Returns a listed run.
-    pub(super) fn shown(&self, id: u64) -> Option<Arc<RunStatus>> {
-        let going = self.going.iter().find(|r| r.status.id == id && r.is_shown());
-        going
+    pub(super) fn find_listed(&self, id: u64) -> Option<Arc<RunStatus>> {
+        let running = self.running.iter().find(|r| r.status.id == id && r.is_listed());
+        running
             .map(|r| Arc::new(r.status.clone()))
             .or_else(|| self.past.iter().find(|r| r.id == id).cloned())
     }
 
     /// Returns all listed runs, newest first.
-    pub(super) fn all(&self) -> Vec<Arc<RunStatus>> {
+    pub(super) fn list_runs(&self) -> Vec<Arc<RunStatus>> {
         let mut all: Vec<Arc<RunStatus>> = self
-            .going
+            .running
             .iter()
-            .filter(|r| r.is_shown())
+            .filter(|r| r.is_listed())
             .map(|r| Arc::new(r.status.clone()))
             .collect();
         all.extend(self.past.iter().cloned());
@@ -191,10 +191,10 @@ impl DaemonRuns {
     }
 }
 
-fn take(run: &mut DaemonRun) {
-    let going = run.progress.now();
+fn copy_counters(run: &mut DaemonRun) {
+    let counters = run.progress.counters();
     let status = &mut run.status;
-    (status.cells, status.done, status.usage) = (going.cells, going.done, going.usage);
-    (status.failed, status.last_error) = (going.failed, going.last_error);
+    (status.cells, status.done, status.usage) = (counters.cells, counters.done, counters.usage);
+    (status.failed, status.last_error) = (counters.failed, counters.last_error);
 }
-use crate::format::{count_noun, usd};
+use crate::format::{count_noun, format_usd};

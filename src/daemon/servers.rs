@@ -10,32 +10,32 @@ use tracing::debug;
 use crate::database::{Database, StoreError};
 
 /// Last change counter of each server; `None` if it could not be queried.
-static SAID: Mutex<BTreeMap<PathBuf, Option<i64>>> = Mutex::new(BTreeMap::new());
+static LAST_COUNTERS: Mutex<BTreeMap<PathBuf, Option<i64>>> = Mutex::new(BTreeMap::new());
 
-fn all_said() -> MutexGuard<'static, BTreeMap<PathBuf, Option<i64>>> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_counters() -> MutexGuard<'static, BTreeMap<PathBuf, Option<i64>>> {
+    LAST_COUNTERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the server's last change counter, which differs after every write.
-pub(super) fn said(url: &Path) -> Option<i64> {
-    all_said().get(url).copied().flatten()
+pub(super) fn last_counter(url: &Path) -> Option<i64> {
+    lock_counters().get(url).copied().flatten()
 }
 
 /// Queries a server now, and polls it from now on.
-pub(super) fn ask(url: &Path) {
-    let said = Database::open(url).and_then(|database| database.changes());
-    keep(url, said);
+pub(super) fn start_polling(url: &Path) {
+    let counter = Database::open(url).and_then(|database| database.change_count());
+    store_counter(url, counter);
 }
 
 /// Stops polling a server.
-pub(super) fn forget(url: &Path) {
-    all_said().remove(url);
+pub(super) fn stop_polling(url: &Path) {
+    lock_counters().remove(url);
 }
 
 /// Stores a change counter. Returns true if it differs from the stored one.
-fn keep(url: &Path, said: Result<i64, StoreError>) -> bool {
-    let said = said.inspect_err(|error| debug!(%error, "a server cannot be asked")).ok();
-    all_said().insert(url.to_owned(), said) != Some(said)
+fn store_counter(url: &Path, counter: Result<i64, StoreError>) -> bool {
+    let counter = counter.inspect_err(|error| debug!(%error, "a server cannot be asked")).ok();
+    lock_counters().insert(url.to_owned(), counter) != Some(counter)
 }
 
 /// Connections to the polled servers.
@@ -44,22 +44,22 @@ pub(super) struct Servers(BTreeMap<PathBuf, Database>);
 
 impl Servers {
     /// Polls all servers. Returns those whose counter changed.
-    pub(super) fn changed(&mut self) -> Vec<PathBuf> {
-        let known: Vec<PathBuf> = all_said().keys().cloned().collect();
+    pub(super) fn poll_changed(&mut self) -> Vec<PathBuf> {
+        let known: Vec<PathBuf> = lock_counters().keys().cloned().collect();
         self.0.retain(|url, _| known.contains(url));
         let mut changed = Vec::new();
         for url in known {
-            let told = match self.0.get(&url) {
-                Some(database) => database.changes(),
+            let counter = match self.0.get(&url) {
+                Some(database) => database.change_count(),
                 None => Database::open(&url).and_then(|database| {
-                    let told = database.changes();
+                    let counter = database.change_count();
                     self.0.insert(url.clone(), database);
-                    told
+                    counter
                 }),
             };
             // The server may have been removed in the meantime.
-            let known = all_said().contains_key(&url);
-            if known && keep(&url, told) {
+            let known = lock_counters().contains_key(&url);
+            if known && store_counter(&url, counter) {
                 changed.push(url);
             }
         }

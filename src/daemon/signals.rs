@@ -5,7 +5,7 @@ use tokio::sync::mpsc::Sender;
 use super::event::DaemonEvent;
 
 /// Exit code after a second signal, which ends the process at once, like a kill.
-const TWICE: i32 = 130;
+const FORCED_EXIT: i32 = 130;
 
 /// Turns signals into events.
 #[cfg(unix)]
@@ -23,7 +23,7 @@ pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
                 _ = reload.recv() => DaemonEvent::Reload,
             };
             if matches!(event, DaemonEvent::Stop) && std::mem::replace(&mut ending, true) {
-                std::process::exit(TWICE);
+                std::process::exit(FORCED_EXIT);
             }
             if events.send(event).await.is_err() && !ending {
                 return;
@@ -40,7 +40,7 @@ pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
         let mut ending = false;
         while tokio::signal::ctrl_c().await.is_ok() {
             if std::mem::replace(&mut ending, true) {
-                std::process::exit(TWICE);
+                std::process::exit(FORCED_EXIT);
             }
             let _ = events.send(DaemonEvent::Stop).await;
         }

@@ -9,44 +9,44 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::event::{After, Checked, EndedRun};
+use super::active_spec::ActiveSpec;
+use super::event::{FollowUp, RunResult, SpecChecked};
 use super::job::RunOrder;
-use super::listing::Stamp;
-use super::loaded::ActiveSpec;
+use super::spec_files::FileFingerprint;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
 use crate::format::count_noun;
 use crate::materialize::{ColumnReport, Selection};
 
 /// Maximum number of runs that clients may queue for one spec.
-const WISHES: usize = 64;
+const MAX_QUEUED: usize = 64;
 /// First pause before a failed run is retried; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
-const DAY: i64 = 86_400;
+const SECONDS_PER_DAY: i64 = 86_400;
 /// A database that changes constantly is checked only part of the time: after a run, the next one
 /// waits for this multiple of its duration.
-const REST: u32 = 4;
+const REST_FACTOR: u32 = 4;
 
 /// State of a spec.
-pub(super) struct Entry {
+pub(super) struct SpecState {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// Spec in force.
-    pub(super) loaded: Option<Arc<ActiveSpec>>,
+    pub(super) active_spec: Option<Arc<ActiveSpec>>,
     /// Reason why the current file is not in force.
     pub(super) problem: Option<Arc<Failure>>,
     /// Files the spec depends on, with their fingerprints at the last check. The spec's own file is
     /// the first.
-    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) files: Vec<(PathBuf, FileFingerprint)>,
     /// Start of the check in progress.
-    pub(super) reading: Option<Instant>,
+    pub(super) reading_since: Option<Instant>,
     /// Reason for the next check. During a check, it requests another one.
-    pub(super) unread: Option<Cause>,
+    pub(super) check_cause: Option<Cause>,
     pub(super) running: Option<u64>,
     /// Whether the run in progress asks for all missing cells.
-    whole: bool,
+    is_full_run: bool,
     /// Time and cause of the next run.
     pub(super) due: Option<(Instant, Cause)>,
     /// Number of consecutive failed runs.
@@ -54,15 +54,15 @@ pub(super) struct Entry {
     /// Reason why the spec waits for approval.
     pub(super) held: Option<Held>,
     /// Failure of the last run, if it may be temporary.
-    trouble: Option<Arc<Failure>>,
+    retried_failure: Option<Arc<Failure>>,
     /// Cause of a run that is to start as soon as possible.
-    look: Option<Cause>,
-    wishes: VecDeque<WantedRun>,
+    pending_cause: Option<Cause>,
+    requested_runs: VecDeque<RequestedRun>,
     rests_until: Option<Instant>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
-    last: Option<u64>,
-    looked: bool,
+    last_run: Option<u64>,
+    has_run: bool,
 }
 
 /// Reason why a spec asks for nothing without approval.
@@ -74,19 +74,20 @@ pub(super) struct Held {
 
 impl Held {
     /// Holds the spec until a client approves a run.
-    fn by(why: impl Into<String>) -> Self {
+    fn until_approved(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
     }
 
     /// Holds the spec until the next day begins in UTC.
-    fn today(why: String) -> Self {
-        let midnight = (Timestamp::now().as_second().div_euclid(DAY) + 1) * DAY;
+    fn until_tomorrow(why: String) -> Self {
+        let midnight =
+            (Timestamp::now().as_second().div_euclid(SECONDS_PER_DAY) + 1) * SECONDS_PER_DAY;
         Self { why, until: Timestamp::from_second(midnight).ok() }
     }
 }
 
 /// A run that a client requested.
-pub(super) struct WantedRun {
+pub(super) struct RequestedRun {
     pub(super) id: u64,
     pub(super) cause: Cause,
     pub(super) selection: Selection,
@@ -96,90 +97,95 @@ pub(super) struct WantedRun {
 }
 
 /// A run to start, and the channel that is notified of its end.
-pub(super) struct Begin {
+pub(super) struct RunStart {
     pub(super) order: RunOrder,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
 /// Result of applying a check.
-pub(super) struct Taken {
+pub(super) struct AppliedCheck {
     /// Line to print.
-    pub(super) said: Option<String>,
+    pub(super) message: Option<String>,
     /// Run of the replaced version, to be interrupted.
-    pub(super) replaced: Option<u64>,
+    pub(super) replaced_run: Option<u64>,
 }
 
-impl Entry {
+impl SpecState {
     /// Returns the state of a spec that was not checked yet.
     pub(super) fn new(name: &str, path: PathBuf) -> Self {
         Self {
             name: name.to_owned(),
             path,
-            loaded: None,
+            active_spec: None,
             problem: None,
             files: Vec::new(),
-            reading: None,
-            unread: None,
+            reading_since: None,
+            check_cause: None,
             running: None,
-            whole: false,
+            is_full_run: false,
             due: None,
             failures: 0,
             held: None,
-            trouble: None,
-            look: None,
-            wishes: VecDeque::new(),
+            retried_failure: None,
+            pending_cause: None,
+            requested_runs: VecDeque::new(),
             rests_until: None,
             columns: Arc::default(),
             plan: None,
-            last: None,
-            looked: false,
+            last_run: None,
+            has_run: false,
         }
     }
 
     /// Applies the result of a check. Schedules a run, unless the daemon is shutting down.
-    pub(super) fn take(&mut self, checked: Checked, ending: bool) -> Taken {
-        self.reading = None;
+    pub(super) fn apply_check(&mut self, checked: SpecChecked, ending: bool) -> AppliedCheck {
+        self.reading_since = None;
         self.files = checked.files;
-        let mut taken = Taken { said: None, replaced: None };
+        let mut applied = AppliedCheck { message: None, replaced_run: None };
         match checked.result {
-            Ok(loaded) => {
-                if self.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning) {
+            Ok(active_spec) => {
+                if self
+                    .active_spec
+                    .as_ref()
+                    .is_none_or(|l| l.content_hash != active_spec.content_hash)
+                {
                     // A changed spec gets another chance; a reformatted one does not.
                     self.held = None;
                     self.failures = 0;
-                    taken.replaced = self.running;
+                    applied.replaced_run = self.running;
                 }
-                self.loaded = Some(loaded);
+                self.active_spec = Some(active_spec);
                 if self.problem.take().is_some() {
-                    taken.said = Some(format!("{}: good again", self.name));
+                    applied.message = Some(format!("{}: good again", self.name));
                 }
                 if !ending {
-                    self.look(checked.cause);
+                    self.schedule_run(checked.cause);
                 }
             }
             Err(failure) => {
-                let stays = match self.loaded {
+                let suffix = match self.active_spec {
                     Some(_) => "; the daemon keeps the last valid spec",
                     None => "",
                 };
-                taken.said = Some(format!("{}: broken{stays}\n{}", self.name, failure.text()));
+                applied.message =
+                    Some(format!("{}: broken{suffix}\n{}", self.name, failure.to_text()));
                 self.problem = Some(failure);
             }
         }
-        taken
+        applied
     }
 
     /// Schedules a run: now, or at the end of the rest period.
-    fn look(&mut self, cause: Cause) {
+    fn schedule_run(&mut self, cause: Cause) {
         match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
-            None => self.look = Some(cause),
+            None => self.pending_cause = Some(cause),
         }
     }
 
     /// Schedules a run now, because a timer expired.
-    pub(super) fn again(&mut self, cause: Cause) {
-        self.look = Some(cause);
+    pub(super) fn run_now(&mut self, cause: Cause) {
+        self.pending_cause = Some(cause);
     }
 
     /// Returns the end of the hold, if it ends by itself.
@@ -188,14 +194,17 @@ impl Entry {
     }
 
     /// Ends the hold and schedules a run.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn end_hold(&mut self) {
         self.held = None;
-        self.again(Cause::Day);
+        self.run_now(Cause::NewDay);
     }
 
     /// Returns the cause of a new check if a file changed since the last one.
-    pub(super) fn changed(&self) -> Option<Cause> {
-        let at = self.files.iter().position(|(file, stamp)| Stamp::of(file) != *stamp);
+    pub(super) fn changed_cause(&self) -> Option<Cause> {
+        let at = self
+            .files
+            .iter()
+            .position(|(file, fingerprint)| FileFingerprint::of(file) != *fingerprint);
         // The spec's own file is the first, the overrides are the second.
         at.map(|n| match n {
             0 => Cause::Spec,
@@ -205,158 +214,165 @@ impl Entry {
     }
 
     /// Queues a client's run.
-    pub(super) fn wish(&mut self, wanted: WantedRun) -> Result<(), Failure> {
-        if self.loaded.is_none() {
+    pub(super) fn queue_run(&mut self, requested: RequestedRun) -> Result<(), Failure> {
+        if self.active_spec.is_none() {
             return Err(match &self.problem {
                 Some(problem) => Failure::clone(problem),
-                None => Failure::input(
+                None => Failure::wrong_input(
                     format!("the daemon is still loading the spec {}", self.name),
                     "ask again in a moment",
                 ),
             });
         }
-        if self.wishes.len() >= WISHES {
-            return Err(Failure::input(
+        if self.requested_runs.len() >= MAX_QUEUED {
+            return Err(Failure::wrong_input(
                 format!("too many runs of {} are waiting", self.name),
                 "ask again later",
             ));
         }
-        self.wishes.push_back(wanted);
+        self.requested_runs.push_back(requested);
         Ok(())
     }
 
     /// Cancels all pending work, for shutdown.
-    pub(super) fn forget_wishes(&mut self) {
-        self.wishes.clear();
-        self.look = None;
+    pub(super) fn cancel_pending(&mut self) {
+        self.requested_runs.clear();
+        self.pending_cause = None;
         self.due = None;
-        self.unread = None;
+        self.check_cause = None;
     }
 
     /// Returns true if a run is pending.
-    pub(super) fn waits(&self) -> bool {
-        self.loaded.is_some() && (self.look.is_some() || !self.wishes.is_empty())
+    pub(super) fn has_pending_run(&self) -> bool {
+        self.active_spec.is_some()
+            && (self.pending_cause.is_some() || !self.requested_runs.is_empty())
     }
 
     /// Returns the next run, if one is pending and none is in progress.
-    pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
-        let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
+    pub(super) fn next_run(
+        &mut self,
+        spend: bool,
+        next_id: impl FnOnce() -> u64,
+    ) -> Option<RunStart> {
+        let active_spec = Arc::clone(self.active_spec.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
         let order = move |id, cause, selection, budget, timeout, spend| RunOrder {
             id,
             name,
-            loaded,
+            active_spec,
             cause,
             selection,
             budget,
             timeout,
             spend,
         };
-        if let Some(wanted) = self.wishes.pop_front() {
+        if let Some(requested) = self.requested_runs.pop_front() {
             // A client's request counts as approval.
-            let WantedRun { id, cause, selection, budget, timeout, ended } = wanted;
+            let RequestedRun { id, cause, selection, budget, timeout, ended } = requested;
             self.running = Some(id);
-            self.whole = selection == Selection::default();
-            return Some(Begin {
+            self.is_full_run = selection == Selection::default();
+            return Some(RunStart {
                 order: order(id, cause, selection, budget, timeout, true),
                 ended,
             });
         }
-        let cause = self.look.take()?;
+        let cause = self.pending_cause.take()?;
         let spend = spend && self.held.is_none();
-        self.whole = true;
+        self.is_full_run = true;
         self.due = None;
-        let id = number();
+        let id = next_id();
         self.running = Some(id);
         let order = order(id, cause, Selection::default(), None, None, spend);
-        Some(Begin { order, ended: None })
+        Some(RunStart { order, ended: None })
     }
 
     /// Updates the fingerprint of the output copy after a run. Only runs write it, and a deleted
     /// copy is made again.
-    pub(super) fn knows_its_copy(&mut self) -> Option<PathBuf> {
-        let copy = self.loaded.as_ref()?.spec.output.clone()?;
-        for (path, stamp) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
+    pub(super) fn refresh_copy_fingerprint(&mut self) -> Option<PathBuf> {
+        let copy = self.active_spec.as_ref()?.spec.output.clone()?;
+        for (path, fingerprint) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
             // A copy that was deleted in the meantime must still be detected as a change.
-            let now = Stamp::of(path);
-            if now != Stamp::Missing {
-                *stamp = now;
+            let now = FileFingerprint::of(path);
+            if now != FileFingerprint::Missing {
+                *fingerprint = now;
             }
         }
         Some(copy)
     }
 
     /// Holds the spec after a client cancelled its run. A partial run does not affect the rest.
-    pub(super) fn ended_by_a_client(&mut self) {
-        if self.whole {
-            self.held = Some(Held::by("a client stopped the run"));
+    pub(super) fn hold_after_cancel(&mut self) {
+        if self.is_full_run {
+            self.held = Some(Held::until_approved("a client stopped the run"));
         }
     }
 
     /// Applies the result of a run.
-    pub(super) fn ended(&mut self, ended: EndedRun, shown: bool) {
+    pub(super) fn apply_result(&mut self, ended: RunResult, is_listed: bool) {
         let now = Instant::now();
         self.running = None;
-        self.last = shown.then_some(ended.id).or(self.last);
+        self.last_run = is_listed.then_some(ended.id).or(self.last_run);
         let took = Duration::from_secs_f64(ended.seconds.max(0.0));
-        self.rests_until = Some(now + took * REST);
+        self.rests_until = Some(now + took * REST_FACTOR);
         if let Some(columns) = ended.columns {
             self.columns = Arc::new(columns);
-            self.looked = true;
+            self.has_run = true;
             self.plan = ended.plan.map(Arc::new);
         }
-        if !self.whole {
+        if !self.is_full_run {
             // The result of a partial run does not apply to the rest.
             return;
         }
-        self.trouble = match ended.after {
-            After::Retry => ended.failure.clone().map(Arc::new),
-            After::Rest | After::Hold | After::Tomorrow => None,
+        self.retried_failure = match ended.follow_up {
+            FollowUp::Retry => ended.failure.clone().map(Arc::new),
+            FollowUp::Nothing | FollowUp::Hold | FollowUp::NextDay => None,
         };
-        match ended.after {
-            After::Rest => {
+        match ended.follow_up {
+            FollowUp::Nothing => {
                 self.failures = 0;
                 let unasked: u64 = self.columns.iter().map(|c| c.unasked).sum();
                 self.held = match (&self.plan, unasked) {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
                         let verb = if unasked == 1 { "is" } else { "are" };
                         let missing = format!("{} {verb} missing", count_noun(unasked, "cell"));
-                        Held::by(format!("{missing}, and the daemon sends no requests on its own"))
+                        Held::until_approved(format!(
+                            "{missing}, and the daemon sends no requests on its own"
+                        ))
                     })),
                     // The reason from before the last run is obsolete.
                     _ if ended.interrupted => self.held.take(),
                     _ => None,
                 };
             }
-            After::Retry => {
+            FollowUp::Retry => {
                 let pause = FIRST_PAUSE * 2u32.saturating_pow(self.failures.min(10));
                 self.failures += 1;
                 self.due = Some((now + pause.min(LONGEST_PAUSE), Cause::Retry));
             }
-            After::Hold => {
-                self.held = ended.failure.map(|f| Held::by(f.message()));
+            FollowUp::Hold => {
+                self.held = ended.failure.map(|f| Held::until_approved(f.message()));
             }
-            After::Tomorrow => {
-                self.held = ended.failure.map(|f| Held::today(f.message()));
+            FollowUp::NextDay => {
+                self.held = ended.failure.map(|f| Held::until_tomorrow(f.message()));
             }
         }
     }
 
     /// Returns the published status.
-    pub(super) fn status(&self) -> SpecStatus {
+    pub(super) fn to_status(&self) -> SpecStatus {
         SpecStatus {
             name: self.name.clone(),
             path: self.path.display().to_string(),
-            loaded: self.loaded.clone(),
+            active_spec: self.active_spec.clone(),
             problem: self.problem.clone(),
-            trouble: self.trouble.clone(),
+            retried_failure: self.retried_failure.clone(),
             columns: Arc::clone(&self.columns),
             plan: self.plan.clone(),
             held: self.held.as_ref().map(|h| h.why.clone()),
             resumes: self.held.as_ref().and_then(|h| h.until).map(|t| t.to_string()),
             run: self.running,
-            last: self.last,
-            looked: self.looked,
+            last_run: self.last_run,
+            has_run: self.has_run,
         }
     }
 }

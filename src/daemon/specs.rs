@@ -9,21 +9,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::spec::Entry;
+use super::spec::SpecState;
 use super::status::Cause;
 
 /// Maximum number of concurrent checks.
-const READING: usize = 4;
+const MAX_CONCURRENT_CHECKS: usize = 4;
 /// A check that takes longer no longer counts as concurrent, so that it does not block the others.
-const SLOW: Duration = Duration::from_secs(2);
+const SLOW_CHECK: Duration = Duration::from_secs(2);
 /// Maximum interval between checks of the date while a spec waits for the next day: the clock may
 /// be set, or may have stopped during a suspend.
-const GLANCE: Duration = Duration::from_secs(60);
+const DATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// All specs, by name.
 #[derive(Default)]
 pub(super) struct Specs {
-    all: BTreeMap<String, Entry>,
+    states: BTreeMap<String, SpecState>,
     sets: Sets,
     /// Specs that were changed, added or removed since the last publication.
     changed: BTreeSet<String>,
@@ -33,9 +33,9 @@ pub(super) struct Specs {
 #[derive(Default)]
 struct Sets {
     /// To be checked, with no check in progress.
-    unread: BTreeSet<String>,
+    unchecked: BTreeSet<String>,
     /// Check in progress, by its start.
-    reading: BTreeSet<(Instant, String)>,
+    being_checked: BTreeSet<(Instant, String)>,
     /// Waiting for a run.
     waiting: BTreeSet<String>,
     /// Waiting for a run, with none in progress.
@@ -48,82 +48,82 @@ struct Sets {
 
 impl Sets {
     /// Removes a spec from all sets, before it changes.
-    fn leave(&mut self, entry: &Entry) {
-        let name = &entry.name;
-        self.unread.remove(name);
+    fn remove_spec(&mut self, spec: &SpecState) {
+        let name = &spec.name;
+        self.unchecked.remove(name);
         self.waiting.remove(name);
         self.startable.remove(name);
-        entry.reading.map(|at| self.reading.remove(&(at, name.clone())));
-        entry.due.map(|(at, _)| self.due.remove(&(at, name.clone())));
-        entry.held_until().map(|until| self.held.remove(&(until, name.clone())));
+        spec.reading_since.map(|at| self.being_checked.remove(&(at, name.clone())));
+        spec.due.map(|(at, _)| self.due.remove(&(at, name.clone())));
+        spec.held_until().map(|until| self.held.remove(&(until, name.clone())));
     }
 
     /// Adds a spec to the sets of its state.
-    fn enter(&mut self, entry: &Entry) {
-        let name = || entry.name.clone();
-        if entry.unread.is_some() && entry.reading.is_none() {
-            self.unread.insert(name());
+    fn add_spec(&mut self, spec: &SpecState) {
+        let name = || spec.name.clone();
+        if spec.check_cause.is_some() && spec.reading_since.is_none() {
+            self.unchecked.insert(name());
         }
-        if entry.waits() {
+        if spec.has_pending_run() {
             self.waiting.insert(name());
-            if entry.running.is_none() {
+            if spec.running.is_none() {
                 self.startable.insert(name());
             }
         }
-        entry.reading.map(|at| self.reading.insert((at, name())));
-        entry.due.map(|(at, _)| self.due.insert((at, name())));
-        entry.held_until().map(|until| self.held.insert((until, name())));
+        spec.reading_since.map(|at| self.being_checked.insert((at, name())));
+        spec.due.map(|(at, _)| self.due.insert((at, name())));
+        spec.held_until().map(|until| self.held.insert((until, name())));
     }
 }
 
 impl Specs {
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.states.len()
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
-        self.all.get(name)
+    pub(super) fn get(&self, name: &str) -> Option<&SpecState> {
+        self.states.get(name)
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
-        self.all.keys()
+        self.states.keys()
     }
 
     /// Adds a spec that was not checked yet.
     pub(super) fn insert(&mut self, name: &str, path: PathBuf) {
-        let entry = Entry::new(name, path);
+        let spec = SpecState::new(name, path);
         self.changed.insert(name.to_owned());
-        self.sets.enter(&entry);
-        self.all.insert(name.to_owned(), entry);
+        self.sets.add_spec(&spec);
+        self.states.insert(name.to_owned(), spec);
     }
 
-    pub(super) fn remove(&mut self, name: &str) -> Option<Entry> {
-        let entry = self.all.remove(name)?;
+    pub(super) fn remove(&mut self, name: &str) -> Option<SpecState> {
+        let spec = self.states.remove(name)?;
         self.changed.insert(name.to_owned());
-        self.sets.leave(&entry);
-        Some(entry)
+        self.sets.remove_spec(&spec);
+        Some(spec)
     }
 
     /// Changes a spec. All changes go through this method, so that the sets stay up to date.
-    pub(super) fn change<T>(
+    pub(super) fn change_spec<T>(
         &mut self,
         name: &str,
-        change: impl FnOnce(&mut Entry) -> T,
+        change: impl FnOnce(&mut SpecState) -> T,
     ) -> Option<T> {
-        let entry = self.all.get_mut(name)?;
-        self.sets.leave(entry);
-        let changed = change(entry);
-        self.sets.enter(entry);
+        let spec = self.states.get_mut(name)?;
+        self.sets.remove_spec(spec);
+        let changed = change(spec);
+        self.sets.add_spec(spec);
         if !self.changed.contains(name) {
             self.changed.insert(name.to_owned());
         }
         Some(changed)
     }
 
-    pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut Entry)) {
+    pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut SpecState)) {
         let names: Vec<String> = self.names().cloned().collect();
         names.iter().for_each(|name| {
-            self.change(name, &mut change);
+            self.change_spec(name, &mut change);
         });
     }
 
@@ -133,52 +133,52 @@ impl Specs {
     }
 
     /// Returns the number of specs that wait for a run.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn count_waiting(&self) -> usize {
         self.sets.waiting.len()
     }
 
     /// Returns a spec whose run may start.
-    pub(super) fn startable(&self) -> Option<&str> {
+    pub(super) fn next_startable(&self) -> Option<&str> {
         self.sets.startable.first().map(String::as_str)
     }
 
     /// Returns the next spec to check, if a slot is free.
-    pub(super) fn unread(&self) -> Option<&str> {
-        let next = self.sets.unread.first()?;
-        self.full_until().is_none().then_some(next)
+    pub(super) fn next_unchecked(&self) -> Option<&str> {
+        let next = self.sets.unchecked.first()?;
+        self.slots_free_at().is_none().then_some(next)
     }
 
     /// Returns the time when a check slot becomes free, if all are taken.
-    fn full_until(&self) -> Option<Instant> {
-        let (began, _) = self.sets.reading.iter().rev().nth(READING - 1)?;
-        let until = *began + SLOW;
+    fn slots_free_at(&self) -> Option<Instant> {
+        let (began, _) = self.sets.being_checked.iter().rev().nth(MAX_CONCURRENT_CHECKS - 1)?;
+        let until = *began + SLOW_CHECK;
         (until > Instant::now()).then_some(until)
     }
 
     /// Returns the time of the next timer.
-    pub(super) fn wakes(&self) -> Option<Instant> {
+    pub(super) fn next_wake(&self) -> Option<Instant> {
         let due = self.sets.due.first().map(|(at, _)| *at);
         let held = self.sets.held.first().map(|(until, _)| {
             let left = until.duration_since(Timestamp::now());
-            Instant::now() + Duration::try_from(left).unwrap_or_default().min(GLANCE)
+            Instant::now() + Duration::try_from(left).unwrap_or_default().min(DATE_CHECK_INTERVAL)
         });
-        let place = self.full_until().filter(|_| !self.sets.unread.is_empty());
-        [due, held, place].into_iter().flatten().min()
+        let slot = self.slots_free_at().filter(|_| !self.sets.unchecked.is_empty());
+        [due, held, slot].into_iter().flatten().min()
     }
 
     /// Runs all expired timers.
-    pub(super) fn clock(&mut self) {
+    pub(super) fn run_timers(&mut self) {
         let (now, today) = (Instant::now(), Timestamp::now());
         let first = |sets: &Sets| Some(sets.due.first().filter(|(at, _)| *at <= now)?.1.clone());
         while let Some(name) = first(&self.sets) {
-            self.change(&name, |entry| {
-                let cause = entry.due.take().map_or(Cause::Retry, |(_, cause)| cause);
-                entry.again(cause);
+            self.change_spec(&name, |spec| {
+                let cause = spec.due.take().map_or(Cause::Retry, |(_, cause)| cause);
+                spec.run_now(cause);
             });
         }
         let first = |sets: &Sets| Some(sets.held.first().filter(|(at, _)| *at <= today)?.1.clone());
         while let Some(name) = first(&self.sets) {
-            self.change(&name, Entry::resume);
+            self.change_spec(&name, SpecState::end_hold);
         }
     }
 }

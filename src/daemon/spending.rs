@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::facts::{ColumnDay, Facts, FactsError};
-use crate::key::Meaning;
+use crate::facts::{ColumnDailyCost, Facts, FactsError};
+use crate::key::ColumnIdentity;
 
 /// Display name of a column: its name, or the question it answers, and the columns of its key.
 pub(super) type ColumnName = (String, String);
 
 /// Cost of the columns on the requested days, updated incrementally.
 #[derive(Default)]
-pub(super) struct ColumnSpending(Mutex<SeenSpending>);
+pub(super) struct ColumnSpending(Mutex<SpendingSums>);
 
 #[derive(Default)]
-struct SeenSpending {
+struct SpendingSums {
     /// Position in the journal up to which the sums are complete.
-    line: i64,
+    log_position: i64,
     /// USD and cells by day and column.
     days: BTreeMap<(String, ColumnName), (f64, u64)>,
 }
@@ -35,20 +35,24 @@ pub(super) struct ColumnCost {
 
 impl ColumnSpending {
     /// Returns the cost of each column on these days, most expensive first. The last day is today.
-    pub(super) fn of(&self, facts: &Facts, days: &[String]) -> Result<Vec<ColumnCost>, FactsError> {
+    pub(super) fn column_costs(
+        &self,
+        facts: &Facts,
+        days: &[String],
+    ) -> Result<Vec<ColumnCost>, FactsError> {
         let (Some(first), Some(today)) = (days.first(), days.last()) else {
             return Ok(Vec::new());
         };
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (line, fresh) = facts.history().columns_after(seen.line, first)?;
-        seen.line = line;
-        for ColumnDay { day, meaning, usd, cells } in fresh {
-            let sum = seen.days.entry((day, name(&meaning))).or_default();
+        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (log_position, fresh) = facts.history().column_costs_after(sums.log_position, first)?;
+        sums.log_position = log_position;
+        for ColumnDailyCost { day, identity, usd, cells } in fresh {
+            let sum = sums.days.entry((day, column_name(&identity))).or_default();
             *sum = (sum.0 + usd, sum.1 + cells);
         }
-        seen.days.retain(|(day, _), _| day >= first);
+        sums.days.retain(|(day, _), _| day >= first);
         let mut costs: BTreeMap<&ColumnName, (f64, f64, u64)> = BTreeMap::new();
-        for ((day, column), (usd, cells)) in &seen.days {
+        for ((day, column), (usd, cells)) in &sums.days {
             let cost = costs.entry(column).or_default();
             cost.0 += if day == today { *usd } else { 0.0 };
             cost.1 += usd;
@@ -68,10 +72,10 @@ impl ColumnSpending {
 
 /// Returns the display name of a column. A column that answers a query's question is named by the
 /// question.
-fn name(meaning: &str) -> ColumnName {
-    let Ok(meaning) = serde_json::from_str::<Meaning>(meaning) else {
-        return (meaning.to_owned(), String::new());
+fn column_name(identity_json: &str) -> ColumnName {
+    let Ok(identity) = serde_json::from_str::<ColumnIdentity>(identity_json) else {
+        return (identity_json.to_owned(), String::new());
     };
-    let asked = matches!(meaning.column.as_str(), "answer" | "partners");
-    (if asked { meaning.about } else { meaning.column }, meaning.key.join(", "))
+    let asked = matches!(identity.column.as_str(), "answer" | "partners");
+    (if asked { identity.about } else { identity.column }, identity.key.join(", "))
 }

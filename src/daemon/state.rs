@@ -10,130 +10,130 @@ use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
 use super::clients::Clients;
-use super::event::{Checked, EndedRun};
-use super::event::{DaemonEvent, RunWish};
-use super::files::Files;
-use super::house::DaemonContext;
+use super::context::DaemonContext;
+use super::event::{DaemonEvent, StartRun};
+use super::event::{RunResult, SpecChecked};
+use super::files::FileIndex;
 use super::http::{self, Door};
 use super::job;
-use super::listing::{self, Stamp, names};
 use super::runs::DaemonRuns;
-use super::spec::{Entry, Taken, WantedRun};
+use super::spec::{AppliedCheck, RequestedRun, SpecState};
+use super::spec_files::{self, FileFingerprint, reported_paths};
 use super::specs::Specs;
 use super::status::{Cause, DaemonStatus};
-use super::watch::{Watch, ask_servers, look_later, poll};
+use super::watch::{Watch, check_later, poll_files, poll_servers};
 use super::{Settings, notify, signals};
 use crate::facts::Facts;
 use crate::facts::server::{self, CacheServer};
 use crate::failure::Failure;
 
 /// Capacity of the event queue; a sender waits when it is full.
-const QUEUE: usize = 256;
+const QUEUE_CAPACITY: usize = 256;
 /// Minimum grace period of the processes that use the cache.
-const LAST: Duration = Duration::from_secs(2);
+const MIN_CACHE_GRACE: Duration = Duration::from_secs(2);
 /// Name under which the directory of the specs is registered as a dependent of files. No spec has
 /// this name.
-const PLACE: &str = "";
+const SPECS_DIRECTORY: &str = "";
 /// Number of events that a slow subscriber may be behind before it misses some.
-const BEHIND: usize = 256;
+const MAX_LAG: usize = 256;
 
 /// State of the loop.
-struct Loop {
-    house: DaemonContext,
+struct EventLoop {
+    context: DaemonContext,
     publish: channel::Sender<DaemonStatus>,
     /// Reason why changes are not reported.
-    blind: Option<String>,
+    watch_error: Option<String>,
     specs: Specs,
-    files: Files,
+    files: FileIndex,
     /// Resolved paths of the directory of the specs.
-    place: Vec<PathBuf>,
+    specs_paths: Vec<PathBuf>,
     runs: DaemonRuns,
     /// End of the grace period.
     deadline: Option<Instant>,
     /// Server of the cache, until shutdown.
-    lending: Option<CacheServer>,
+    cache_server: Option<CacheServer>,
     /// Shutdown of the cache server; its clients have the grace period, too.
-    lent: Option<JoinHandle<()>>,
+    cache_shutdown: Option<JoinHandle<()>>,
 }
 
 /// Interval for polling database servers, if the settings have none.
-const ASK_SERVERS: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Opens everything, runs until the daemon is stopped, and closes it in order.
-pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
-    let (events, mut queue) = mpsc::channel(QUEUE);
+pub(super) async fn run_daemon(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
+    let (events, mut queue) = mpsc::channel(QUEUE_CAPACITY);
     let mut settings = settings;
     settings.specs = std::path::absolute(&settings.specs).unwrap_or(settings.specs);
     let mut doors = vec![Door::bind(settings.listen).await?];
-    let listens = doors[0].local_addr().unwrap_or(settings.listen);
+    let address = doors[0].local_addr().unwrap_or(settings.listen);
     if let Some(socket) = &settings.socket {
         doors.push(Door::bind_socket(socket)?);
     }
     signals::listen(events.clone())
-        .map_err(|e| Failure::input(format!("cannot listen to signals: {e}"), ""))?;
-    ask_servers(settings.poll.unwrap_or(ASK_SERVERS), events.clone());
+        .map_err(|e| Failure::wrong_input(format!("cannot listen to signals: {e}"), ""))?;
+    poll_servers(settings.poll.unwrap_or(POLL_INTERVAL), events.clone());
     let watch = match settings.poll {
         None => Some(Watch::new(events.clone())),
         Some(every) => {
-            tokio::spawn(poll(every, events.clone()));
+            tokio::spawn(poll_files(every, events.clone()));
             None
         }
     };
-    let frame = DaemonStatus {
-        url: format!("http://{listens}"),
-        began: crate::database::now(),
-        cache: facts.place(),
+    let initial = DaemonStatus {
+        url: format!("http://{address}"),
+        began: crate::database::current_timestamp(),
+        cache: facts.location(),
         watched: settings.specs.display().to_string(),
         spend: settings.spend,
         ..DaemonStatus::default()
     };
-    let url = frame.url.clone();
-    let (publish, status) = channel::channel(frame);
-    let house = DaemonContext {
+    let url = initial.url.clone();
+    let (publish, status) = channel::channel(initial);
+    let context = DaemonContext {
         facts: Arc::clone(&facts),
         settings: Arc::new(settings),
         events,
         status,
-        told: broadcast::channel(BEHIND).0,
+        subscribers: broadcast::channel(MAX_LAG).0,
         metrics: Arc::default(),
         clients: Clients::default(),
-        spent: Arc::default(),
+        spending: Arc::default(),
     };
     let (watch, why) = match watch {
         Some(Ok(watch)) => (Some(watch), None),
         Some(Err(why)) => (None, Some(why)),
         None => (None, None),
     };
-    let mut state = Loop {
-        house: house.clone(),
+    let mut state = EventLoop {
+        context: context.clone(),
         publish,
-        blind: None,
+        watch_error: None,
         specs: Specs::default(),
-        files: Files::watched_by(watch),
-        place: Vec::new(),
+        files: FileIndex::with_watch(watch),
+        specs_paths: Vec::new(),
         runs: DaemonRuns::default(),
         deadline: None,
-        lending: None,
-        lent: None,
+        cache_server: None,
+        cache_shutdown: None,
     };
-    why.into_iter().for_each(|why| state.is_blind(why));
+    why.into_iter().for_each(|why| state.set_watch_error(why));
     let (close, closing) = channel::channel(false);
-    state.lending = lend(&house)?;
-    let serving = tokio::spawn(http::serve(doors, house.clone(), closing));
-    state.rescan(Cause::Begin);
-    state.begin();
-    (house.settings.say)(&format!("listening on {url}"));
+    state.cache_server = serve_cache(&context)?;
+    let serving = tokio::spawn(http::serve_http(doors, context.clone(), closing));
+    state.rescan_specs(Cause::DaemonStart);
+    state.start_pending();
+    (context.settings.status_callback)(&format!("listening on {url}"));
     if state.specs.len() == 0 {
-        let place = house.settings.specs.display();
-        state.say(&format!("no spec in {place} yet; the daemon watches it"));
+        let directory = context.settings.specs.display();
+        state.log_message(&format!("no spec in {directory} yet; the daemon watches it"));
     }
-    notify::ready(&format!("{} specs, {url}", state.specs.len()));
-    state.live(&mut queue, &close).await;
+    notify::notify_ready(&format!("{} specs, {url}", state.specs.len()));
+    state.run_loop(&mut queue, &close).await;
     close.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(1), serving).await;
-    state.lend_no_more(LAST);
-    if let Some(lent) = state.lent {
-        let _ = lent.await;
+    state.stop_serving_cache(MIN_CACHE_GRACE);
+    if let Some(cache_shutdown) = state.cache_shutdown {
+        let _ = cache_shutdown.await;
     }
     let _ = facts.flush();
     Ok(())
@@ -141,51 +141,55 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
 
 /// Serves the cache to other processes of hqdl. Returns `None` if the cache is on a server, which
 /// other processes reach by themselves.
-fn lend(house: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
-    if !house.facts.is_owned() {
+fn serve_cache(context: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
+    if !context.facts.is_owned() {
         return Ok(None);
     }
-    let status = house.status.clone();
-    let told = Arc::new(move || {
+    let status = context.status.clone();
+    let status_json = Arc::new(move || {
         // Release the status at once: the loop waits for its readers.
         let now = status.borrow().clone();
         now.to_json()
     });
-    Ok(Some(server::serve(&house.facts, told)?))
+    Ok(Some(server::serve_cache(&context.facts, status_json)?))
 }
 
-impl Loop {
+impl EventLoop {
     /// Handles events until all work has ended or the grace period is over.
-    async fn live(
+    async fn run_loop(
         &mut self,
         queue: &mut mpsc::Receiver<DaemonEvent>,
         close: &channel::Sender<bool>,
     ) {
-        let mut alive = notify::watchdog().map(interval);
+        let mut watchdog = notify::watchdog_interval().map(interval);
         loop {
-            let wake = self.wakes();
+            let wake = self.next_wake();
             let event = tokio::select! {
                 event = queue.recv() => event,
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(DaemonEvent::Clock),
-                () = tick(alive.as_mut()), if alive.is_some() => {
-                    notify::alive();
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(DaemonEvent::TimerExpired),
+                () = tick_watchdog(watchdog.as_mut()), if watchdog.is_some() => {
+                    notify::notify_alive();
                     continue;
                 }
             };
             let Some(event) = event else { return };
             let ending = matches!(event, DaemonEvent::Stop);
-            self.act(event);
+            self.handle_event(event);
             if ending {
                 close.send_replace(true);
             }
-            self.begin();
+            self.start_pending();
             if let Some(deadline) = self.deadline {
-                let borrowed = self.lent.as_ref().is_some_and(|lent| !lent.is_finished());
-                if self.runs.under_way() == 0 && self.house.clients.count() == 0 && !borrowed {
+                let has_cache_clients =
+                    self.cache_shutdown.as_ref().is_some_and(|lent| !lent.is_finished());
+                if self.runs.count_running() == 0
+                    && self.context.clients.count() == 0
+                    && !has_cache_clients
+                {
                     return;
                 }
                 if Instant::now() >= deadline {
-                    self.say(
+                    self.log_message(
                         "the grace period is over: the daemon abandons the requests in flight, which count as spent",
                     );
                     return;
@@ -194,313 +198,321 @@ impl Loop {
         }
     }
 
-    fn act(&mut self, event: DaemonEvent) {
+    fn handle_event(&mut self, event: DaemonEvent) {
         match event {
-            DaemonEvent::Files(paths) => self.changed(&paths),
-            DaemonEvent::Look => self.look(),
-            DaemonEvent::Blind(why) => self.is_blind(why),
-            DaemonEvent::Clock => self.clock(),
-            DaemonEvent::Start(wish) => self.wish(*wish),
-            DaemonEvent::Interrupt(run, reply) => {
+            DaemonEvent::FilesChanged(paths) => self.handle_changes(&paths),
+            DaemonEvent::CompareFiles => self.compare_all(),
+            DaemonEvent::WatchFailed(why) => self.set_watch_error(why),
+            DaemonEvent::TimerExpired => self.run_timers(),
+            DaemonEvent::StartRun(request) => self.request_run(*request),
+            DaemonEvent::InterruptRun(run, reply) => {
                 if let Some(name) = self.runs.spec_of(run) {
-                    self.specs.change(&name, |entry| {
-                        if entry.running == Some(run) {
-                            entry.ended_by_a_client();
+                    self.specs.change_spec(&name, |spec| {
+                        if spec.running == Some(run) {
+                            spec.hold_after_cancel();
                         }
                     });
                 }
-                let _ = reply.send(self.runs.interrupt(run));
+                let _ = reply.send(self.runs.interrupt_run(run));
             }
-            DaemonEvent::Checked(checked) => self.checked(*checked),
-            DaemonEvent::Progress(run) => {
-                self.runs.progress(run, &self.house.events);
-                self.tell_run(run);
+            DaemonEvent::SpecChecked(checked) => self.apply_check(*checked),
+            DaemonEvent::RunProgressed(run) => {
+                self.runs.update_progress(run, &self.context.events);
+                self.notify_run(run);
             }
-            DaemonEvent::Ended(ended) => self.ended(*ended),
+            DaemonEvent::RunEnded(ended) => self.finish_run(*ended),
             DaemonEvent::Reload => {
-                notify::reloading();
-                (self.house.settings.reopen_log)();
+                notify::notify_reloading();
+                (self.context.settings.reopen_log)();
                 info!("reads everything again");
-                self.say("reloading all specs");
-                self.reload();
-                notify::ready(&format!("{} specs", self.specs.len()));
+                self.log_message("reloading all specs");
+                self.reload_specs();
+                notify::notify_ready(&format!("{} specs", self.specs.len()));
             }
-            DaemonEvent::Stop => self.stop(),
+            DaemonEvent::Stop => self.begin_shutdown(),
         }
     }
 
     /// Returns the time of the next timer.
-    fn wakes(&self) -> Option<Instant> {
+    fn next_wake(&self) -> Option<Instant> {
         // During shutdown, poll for clients that leave.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
-        self.specs.wakes().into_iter().chain(ending).min()
+        self.specs.next_wake().into_iter().chain(ending).min()
     }
 
-    fn clock(&mut self) {
+    fn run_timers(&mut self) {
         if self.deadline.is_none() {
-            self.specs.clock();
+            self.specs.run_timers();
         }
     }
 
-    fn stop(&mut self) {
-        notify::stopping();
+    fn begin_shutdown(&mut self) {
+        notify::notify_stopping();
         info!("ends");
-        self.say("shutting down after the requests in flight");
-        self.deadline = Some(Instant::now() + self.house.settings.grace);
-        self.specs.change_all(Entry::forget_wishes);
+        self.log_message("shutting down after the requests in flight");
+        self.deadline = Some(Instant::now() + self.context.settings.grace);
+        self.specs.change_all(SpecState::cancel_pending);
         self.runs.interrupt_all();
-        self.house.clients.end_all();
-        self.lend_no_more(self.house.settings.grace.max(LAST));
+        self.context.clients.end_all();
+        self.stop_serving_cache(self.context.settings.grace.max(MIN_CACHE_GRACE));
     }
 
     /// Stops accepting cache clients; the connected ones get the grace period.
-    fn lend_no_more(&mut self, patience: Duration) {
-        if let Some(lending) = self.lending.take() {
-            self.lent = Some(tokio::task::spawn_blocking(move || lending.end(patience)));
+    fn stop_serving_cache(&mut self, timeout: Duration) {
+        if let Some(server) = self.cache_server.take() {
+            self.cache_shutdown =
+                Some(tokio::task::spawn_blocking(move || server.shut_down(timeout)));
         }
     }
 
-    fn reload(&mut self) {
-        self.specs.change_all(|entry| entry.files.clear());
-        self.rescan(Cause::Reload);
+    fn reload_specs(&mut self) {
+        self.specs.change_all(|spec| spec.files.clear());
+        self.rescan_specs(Cause::Reload);
     }
 
     /// Checks the specs that the changed files affect.
-    fn changed(&mut self, paths: &[PathBuf]) {
-        self.files.lost(paths);
-        let mut concerned = self.files.concerned(paths);
-        if concerned.remove(PLACE) {
-            self.rescan(Cause::Spec);
+    fn handle_changes(&mut self, paths: &[PathBuf]) {
+        self.files.renew_watches(paths);
+        let mut affected = self.files.affected_specs(paths);
+        if affected.remove(SPECS_DIRECTORY) {
+            self.rescan_specs(Cause::Spec);
         } else {
             for path in paths {
                 if let (Some(dir), Some(file)) = (path.parent(), path.file_name())
-                    && self.place.iter().any(|p| p == dir)
-                    && let Some(name) = listing::name(path)
+                    && self.specs_paths.iter().any(|p| p == dir)
+                    && let Some(name) = spec_files::spec_name(path)
                 {
-                    self.found(&name, self.house.settings.specs.join(file), Cause::Spec);
+                    self.handle_spec_file(
+                        &name,
+                        self.context.settings.specs.join(file),
+                        Cause::Spec,
+                    );
                 }
             }
         }
-        concerned.iter().for_each(|name| self.compare(name));
-        self.see();
+        affected.iter().for_each(|name| self.compare_files(name));
+        self.update_watch_state();
     }
 
     /// Compares all files.
-    fn look(&mut self) {
-        self.rescan(Cause::Spec);
+    fn compare_all(&mut self) {
+        self.rescan_specs(Cause::Spec);
         let names: Vec<String> = self.specs.names().cloned().collect();
-        names.iter().for_each(|name| self.compare(name));
-        self.see();
+        names.iter().for_each(|name| self.compare_files(name));
+        self.update_watch_state();
     }
 
     /// Checks a spec if one of its files changed.
-    fn compare(&mut self, name: &str) {
-        let Some(entry) = self.specs.get(name) else { return };
+    fn compare_files(&mut self, name: &str) {
+        let Some(spec) = self.specs.get(name) else { return };
         // Watch first, so that later changes are reported.
-        self.files.set(name, entry.files.iter().map(|(file, _)| file.as_path()));
-        if let Some(cause) = entry.changed() {
-            self.check(name, cause);
+        self.files.set_files(name, spec.files.iter().map(|(file, _)| file.as_path()));
+        if let Some(cause) = spec.changed_cause() {
+            self.schedule_check(name, cause);
         }
     }
 
     /// Updates the list of specs.
-    fn rescan(&mut self, cause: Cause) {
-        let place = self.house.settings.specs.clone();
+    fn rescan_specs(&mut self, cause: Cause) {
+        let directory = self.context.settings.specs.clone();
         // The directory itself, and the path where it would be created.
-        let inside = place.join("x.toml");
-        self.files.set(PLACE, [inside.as_path(), place.as_path()].into_iter());
-        self.place = names(&place).into_iter().chain([place.clone()]).collect();
-        let found = listing::specs(&place);
+        let inside = directory.join("x.toml");
+        self.files.set_files(SPECS_DIRECTORY, [inside.as_path(), directory.as_path()].into_iter());
+        self.specs_paths =
+            reported_paths(&directory).into_iter().chain([directory.clone()]).collect();
+        let found = spec_files::find_specs(&directory);
         let gone: Vec<String> =
             self.specs.names().filter(|name| !found.contains_key(*name)).cloned().collect();
-        gone.iter().for_each(|name| self.gone(name));
+        gone.iter().for_each(|name| self.remove_spec(name));
         for (name, path) in found {
-            self.found(&name, path, cause);
+            self.handle_spec_file(&name, path, cause);
         }
-        self.see();
+        self.update_watch_state();
     }
 
     /// Handles a spec file that may have been added, changed or removed.
-    fn found(&mut self, name: &str, path: PathBuf, cause: Cause) {
+    fn handle_spec_file(&mut self, name: &str, path: PathBuf, cause: Cause) {
         if !path.is_file() {
-            return self.gone(name);
+            return self.remove_spec(name);
         }
-        let stamp = Stamp::of(&path);
+        let fingerprint = FileFingerprint::of(&path);
         if self.specs.get(name).is_none() {
             self.specs.insert(name, path);
         }
         let known = self.specs.get(name).and_then(|e| e.files.first());
-        if known.is_none_or(|(_, known)| *known != stamp) {
-            self.check(name, cause);
+        if known.is_none_or(|(_, known)| *known != fingerprint) {
+            self.schedule_check(name, cause);
         }
     }
 
-    fn gone(&mut self, name: &str) {
-        let Some(entry) = self.specs.remove(name) else { return };
-        self.files.forget(name);
-        entry.running.iter().for_each(|run| {
-            self.runs.interrupt(*run);
+    fn remove_spec(&mut self, name: &str) {
+        let Some(spec) = self.specs.remove(name) else { return };
+        self.files.remove_spec(name);
+        spec.running.iter().for_each(|run| {
+            self.runs.interrupt_run(*run);
         });
-        self.say(&format!("{name}: its file was deleted"));
+        self.log_message(&format!("{name}: its file was deleted"));
     }
 
     /// Updates the state of the file watches, and prints a warning if changes are not reported.
-    fn see(&mut self) {
-        match self.files.blind() {
-            Some(why) => self.is_blind(why),
-            None if self.files.is_watched() => self.blind = None,
+    fn update_watch_state(&mut self) {
+        match self.files.watch_error() {
+            Some(why) => self.set_watch_error(why),
+            None if self.files.is_watched() => self.watch_error = None,
             None => {}
         }
     }
 
-    fn is_blind(&mut self, why: String) {
-        if self.blind.is_none() {
-            self.say(&format!("warning: the daemon does not notice changes: {why}"));
+    fn set_watch_error(&mut self, why: String) {
+        if self.watch_error.is_none() {
+            self.log_message(&format!("warning: the daemon does not notice changes: {why}"));
         }
-        self.blind = Some(why);
+        self.watch_error = Some(why);
     }
 
     /// Schedules a check. During a check, it schedules another one.
-    fn check(&mut self, name: &str, cause: Cause) {
+    fn schedule_check(&mut self, name: &str, cause: Cause) {
         if self.deadline.is_none() {
-            self.specs.change(name, |entry| {
-                entry.unread.get_or_insert(cause);
+            self.specs.change_spec(name, |spec| {
+                spec.check_cause.get_or_insert(cause);
             });
         }
     }
 
-    fn checked(&mut self, checked: Checked) {
+    fn apply_check(&mut self, checked: SpecChecked) {
         let name = checked.name.clone();
         let ending = self.deadline.is_some();
-        let taken = self.specs.change(&name, |entry| entry.take(checked, ending));
-        let Some(Taken { said, replaced }) = taken else { return };
-        replaced.iter().for_each(|run| {
-            self.runs.interrupt(*run);
+        let applied = self.specs.change_spec(&name, |spec| spec.apply_check(checked, ending));
+        let Some(AppliedCheck { message, replaced_run }) = applied else { return };
+        replaced_run.iter().for_each(|run| {
+            self.runs.interrupt_run(*run);
         });
-        said.iter().for_each(|s| self.say(s));
-        self.tell_spec(&name);
-        let Some(entry) = self.specs.get(&name) else { return };
-        self.files.set(&name, entry.files.iter().map(|(file, _)| file.as_path()));
-        if entry.changed().is_some() {
+        message.iter().for_each(|s| self.log_message(s));
+        self.notify_spec(&name);
+        let Some(spec) = self.specs.get(&name) else { return };
+        self.files.set_files(&name, spec.files.iter().map(|(file, _)| file.as_path()));
+        if spec.changed_cause().is_some() {
             // A file may have changed during the check without an event.
-            look_later(entry.path.clone(), self.house.events.clone());
+            check_later(spec.path.clone(), self.context.events.clone());
         }
-        self.see();
+        self.update_watch_state();
     }
 
-    fn wish(&mut self, wish: RunWish) {
-        let id = self.runs.number();
-        let RunWish { spec, selection, budget, timeout, cause, begun, ended } = wish;
-        let wanted = WantedRun { id, cause, selection, budget, timeout, ended };
+    fn request_run(&mut self, wish: StartRun) {
+        let id = self.runs.next_id();
+        let StartRun { spec, selection, budget, timeout, cause, started, ended } = wish;
+        let requested = RequestedRun { id, cause, selection, budget, timeout, ended };
         let answer = if self.deadline.is_some() {
-            Err(ending())
+            Err(ending_failure())
         } else {
-            let taken = self.specs.change(&spec, |entry| entry.wish(wanted));
-            taken.unwrap_or_else(|| Err(http::no_spec(&spec, self.specs.names()))).map(|()| id)
+            let queued =
+                self.specs.change_spec(&spec, |spec_state| spec_state.queue_run(requested));
+            queued.unwrap_or_else(|| Err(http::no_spec(&spec, self.specs.names()))).map(|()| id)
         };
-        let _ = begun.send(answer);
+        let _ = started.send(answer);
     }
 
     /// Starts pending work while slots are free, and publishes the new status.
-    fn begin(&mut self) {
+    fn start_pending(&mut self) {
         if self.deadline.is_none() {
-            self.begin_reading();
-            self.begin_runs();
+            self.start_checks();
+            self.start_runs();
         }
-        self.show();
+        self.publish_status();
     }
 
-    fn begin_reading(&mut self) {
-        while let Some(name) = self.specs.unread().map(str::to_owned) {
-            let begun = self.specs.change(&name, |entry| {
-                entry.reading = Some(Instant::now());
-                let cause = entry.unread.take().unwrap_or(Cause::Files);
-                (entry.path.clone(), cause, entry.loaded.clone())
+    fn start_checks(&mut self) {
+        while let Some(name) = self.specs.next_unchecked().map(str::to_owned) {
+            let started = self.specs.change_spec(&name, |spec| {
+                spec.reading_since = Some(Instant::now());
+                let cause = spec.check_cause.take().unwrap_or(Cause::Files);
+                (spec.path.clone(), cause, spec.active_spec.clone())
             });
-            let Some((path, cause, before)) = begun else { return };
-            job::check(name, path, cause, before, &self.house);
+            let Some((path, cause, previous)) = started else { return };
+            job::check_spec(name, path, cause, previous, &self.context);
         }
     }
 
-    fn begin_runs(&mut self) {
-        let spend = self.house.settings.spend;
-        while self.runs.has_room() {
-            let Some(name) = self.specs.startable().map(str::to_owned) else { return };
+    fn start_runs(&mut self) {
+        let spend = self.context.settings.spend;
+        while self.runs.has_free_slot() {
+            let Some(name) = self.specs.next_startable().map(str::to_owned) else { return };
             let runs = &mut self.runs;
-            let begun = self.specs.change(&name, |entry| entry.next(spend, || runs.number()));
-            let Some(Some(begun)) = begun else { return };
-            self.runs.begin(begun, &self.house);
+            let started =
+                self.specs.change_spec(&name, |spec| spec.next_run(spend, || runs.next_id()));
+            let Some(Some(run_start)) = started else { return };
+            self.runs.start_run(run_start, &self.context);
         }
     }
 
-    fn ended(&mut self, ended: EndedRun) {
+    fn finish_run(&mut self, ended: RunResult) {
         let id = ended.id;
         let name = self.runs.spec_of(id);
-        if let Some(line) = self.runs.ended(&ended) {
-            self.say(&line);
+        if let Some(line) = self.runs.finish_run(&ended) {
+            self.log_message(&line);
         }
         if let Some(name) = &name {
-            let (published, shown) = (ended.published, self.runs.is_shown(id));
-            let copy = self.specs.change(name, |entry| {
-                entry.ended(ended, shown);
-                entry.knows_its_copy()
+            let (published, is_listed) = (ended.published, self.runs.is_listed(id));
+            let copy = self.specs.change_spec(name, |spec| {
+                spec.apply_result(ended, is_listed);
+                spec.refresh_copy_fingerprint()
             });
             if let Some(copy) = copy.flatten().filter(|_| published) {
-                look_later(copy, self.house.events.clone());
+                check_later(copy, self.context.events.clone());
             }
         }
-        self.tell_run(id);
-        name.iter().for_each(|name| self.tell_spec(name));
+        self.notify_run(id);
+        name.iter().for_each(|name| self.notify_spec(name));
     }
 
-    fn say(&self, line: &str) {
+    fn log_message(&self, line: &str) {
         info!("{line}");
-        (self.house.settings.say)(line);
+        (self.context.settings.status_callback)(line);
     }
 
-    fn tell_run(&self, id: u64) {
-        self.tell("run", || Some(self.runs.shown(id)?.to_json()));
+    fn notify_run(&self, id: u64) {
+        self.notify_subscribers("run", || Some(self.runs.find_listed(id)?.to_json()));
     }
 
-    fn tell_spec(&self, name: &str) {
-        self.tell("spec", || Some(self.specs.get(name)?.status().to_json()));
+    fn notify_spec(&self, name: &str) {
+        self.notify_subscribers("spec", || Some(self.specs.get(name)?.to_status().to_json()));
     }
 
     /// Sends an event to the subscribers, if there are any.
-    fn tell(&self, event: &str, data: impl FnOnce() -> Option<serde_json::Value>) {
-        if self.house.told.receiver_count() > 0
+    fn notify_subscribers(&self, event: &str, data: impl FnOnce() -> Option<serde_json::Value>) {
+        if self.context.subscribers.receiver_count() > 0
             && let Some(data) = data()
         {
-            let _ = self.house.told.send(http::told(event, &data));
+            let _ = self.context.subscribers.send(http::sse_event(event, &data));
         }
     }
 
     /// Publishes the new status.
-    fn show(&mut self) {
+    fn publish_status(&mut self) {
         let changed = self.specs.take_changed();
-        let (specs, runs) = (&self.specs, self.runs.all());
+        let (specs, runs) = (&self.specs, self.runs.list_runs());
         self.publish.send_modify(|status| {
             for name in changed {
                 match specs.get(&name) {
-                    Some(entry) => status.specs.insert(name, Arc::new(entry.status())),
+                    Some(spec) => status.specs.insert(name, Arc::new(spec.to_status())),
                     None => status.specs.remove(&name),
                 };
             }
             status.runs = runs;
-            status.queued = specs.waiting();
-            status.blind.clone_from(&self.blind);
+            status.queued = specs.count_waiting();
+            status.watch_error.clone_from(&self.watch_error);
         });
-        self.runs.release();
+        self.runs.notify_waiters();
     }
 }
 
 /// Returns the failure of a request during shutdown.
-pub(super) fn ending() -> Failure {
-    Failure::input("the daemon is shutting down", "retry after its restart")
+pub(super) fn ending_failure() -> Failure {
+    Failure::wrong_input("the daemon is shutting down", "retry after its restart")
 }
 
-async fn tick(alive: Option<&mut tokio::time::Interval>) {
-    match alive {
+async fn tick_watchdog(watchdog: Option<&mut tokio::time::Interval>) {
+    match watchdog {
         Some(interval) => {
             interval.tick().await;
         }

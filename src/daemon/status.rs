@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
-use super::loaded::ActiveSpec;
+use super::active_spec::ActiveSpec;
 use crate::cell::{State, Tally};
 use crate::failure::Failure;
 use crate::materialize::ColumnReport;
@@ -26,7 +26,7 @@ pub struct DaemonStatus {
     /// Whether the daemon asks without approval.
     pub spend: bool,
     /// Reason why some changes are not reported.
-    pub blind: Option<String>,
+    pub watch_error: Option<String>,
     /// Specs, by name.
     pub specs: BTreeMap<String, Arc<SpecStatus>>,
     /// Recent runs, newest first.
@@ -43,11 +43,11 @@ pub struct SpecStatus {
     /// Path of the file.
     pub path: String,
     /// Spec in force: the last valid version.
-    pub(super) loaded: Option<Arc<ActiveSpec>>,
+    pub(super) active_spec: Option<Arc<ActiveSpec>>,
     /// Reason why the current file is not in force.
     pub problem: Option<Arc<Failure>>,
     /// Failure of the last run; it is retried after a pause.
-    pub trouble: Option<Arc<Failure>>,
+    pub retried_failure: Option<Arc<Failure>>,
     /// Reports of the columns.
     pub columns: Arc<Vec<ColumnReport>>,
     /// Plan of the missing cells with their price, if the spec waits for approval.
@@ -59,9 +59,9 @@ pub struct SpecStatus {
     /// Run in progress.
     pub run: Option<u64>,
     /// Previous run.
-    pub last: Option<u64>,
+    pub last_run: Option<u64>,
     /// Whether a run has looked at the spec since the daemon started.
-    pub looked: bool,
+    pub has_run: bool,
 }
 
 /// State of a run.
@@ -97,7 +97,7 @@ impl RunState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The daemon started.
-    Begin,
+    DaemonStart,
     /// The spec changed.
     Spec,
     /// The overrides changed.
@@ -109,7 +109,7 @@ pub enum Cause {
     /// Requests failed in the previous run.
     Retry,
     /// A new day has a new budget.
-    Day,
+    NewDay,
     /// A client requested the run.
     Client,
 }
@@ -119,13 +119,13 @@ impl Cause {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Begin => "daemon began",
+            Self::DaemonStart => "daemon began",
             Self::Spec => "spec changed",
             Self::Overrides => "overrides changed",
             Self::Files => "data changed",
             Self::Reload => "reload",
             Self::Retry => "retry",
-            Self::Day => "new day",
+            Self::NewDay => "new day",
             Self::Client => "client",
         }
     }
@@ -185,7 +185,7 @@ impl DaemonStatus {
         json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "url": self.url,
             "began": self.began, "cache": self.cache, "watched": self.watched, "spend": self.spend,
-            "blind": self.blind, "queued": self.queued,
+            "blind": self.watch_error, "queued": self.queued,
             "specs": self.specs.values().map(|s| s.to_json()).collect::<Vec<_>>(),
             "runs": self.runs.iter().take(20).map(|r| r.to_json()).collect::<Vec<_>>(),
         })
@@ -196,14 +196,14 @@ impl SpecStatus {
     /// Returns the state in one word: `broken`, `running`, `waiting`, `failing`, `complete`,
     /// `incomplete` or `new`.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn state_name(&self) -> &'static str {
         match self {
             Self { problem: Some(_), .. } => "broken",
             Self { run: Some(_), .. } => "running",
             Self { held: Some(_), .. } => "waiting",
-            Self { trouble: Some(_), .. } => "failing",
-            Self { looked: false, .. } => "new",
-            _ if self.unasked() == 0 && self.cells().failed() == 0 => "complete",
+            Self { retried_failure: Some(_), .. } => "failing",
+            Self { has_run: false, .. } => "new",
+            _ if self.unasked() == 0 && self.cells().count_failed() == 0 => "complete",
             _ => "incomplete",
         }
     }
@@ -235,15 +235,15 @@ impl SpecStatus {
                 })
             })
             .collect();
-        let loaded = self.loaded.as_ref();
+        let active_spec = self.active_spec.as_ref();
         json!({
-            "name": self.name, "path": self.path, "state": self.word(), "in_force": loaded.is_some(),
-            "problem": self.problem.as_ref().or(self.trouble.as_ref()).map(|p| p.to_json()),
-            "warnings": loaded.map(|l| l.warnings.to_json()),
-            "database": loaded.map(|l| &l.spec.database),
-            "target": loaded.map(|l| l.spec.target()),
-            "model": loaded.map(|l| &l.spec.model.name),
-            "columns": columns, "held": self.held, "resumes": self.resumes, "plan": self.plan, "run": self.run, "last_run": self.last,
+            "name": self.name, "path": self.path, "state": self.state_name(), "in_force": active_spec.is_some(),
+            "problem": self.problem.as_ref().or(self.retried_failure.as_ref()).map(|p| p.to_json()),
+            "warnings": active_spec.map(|l| l.warnings.to_json()),
+            "database": active_spec.map(|l| &l.spec.database),
+            "target": active_spec.map(|l| l.spec.target()),
+            "model": active_spec.map(|l| &l.spec.model.name),
+            "columns": columns, "held": self.held, "resumes": self.resumes, "plan": self.plan, "run": self.run, "last_run": self.last_run,
         })
     }
 }
@@ -252,7 +252,8 @@ impl SpecStatus {
 #[must_use]
 pub fn coverage(column: &ColumnReport) -> f64 {
     let all = column.cells.total() + column.unasked;
-    let shown: u64 = State::ALL.iter().filter(|s| s.shows()).map(|s| column.cells.get(*s)).sum();
+    let shown: u64 =
+        State::ALL.iter().filter(|s| s.has_value()).map(|s| column.cells.get(*s)).sum();
     if all == 0 { 1.0 } else { shown as f64 / all as f64 }
 }
 

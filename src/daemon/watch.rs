@@ -15,9 +15,9 @@ use super::event::DaemonEvent;
 use super::servers::Servers;
 
 /// Time without changes after which a file is reported.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
 /// Interval of the check for quiet files.
-const TICK: Duration = Duration::from_millis(25);
+const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Watcher of directories, which sends events to the loop.
 pub(super) struct Watch {
@@ -30,9 +30,9 @@ pub(super) struct Watch {
 /// A requested directory.
 struct Directory {
     /// Number of requests.
-    asked: usize,
+    requests: usize,
     /// Whether the system watches it.
-    watched: bool,
+    is_watched: bool,
 }
 
 impl Watch {
@@ -41,10 +41,10 @@ impl Watch {
     /// # Errors
     /// Returns the reason and a suggestion.
     pub(super) fn new(events: mpsc::Sender<DaemonEvent>) -> Result<Self, String> {
-        let tell = move |result: DebounceEventResult| {
+        let send_event = move |result: DebounceEventResult| {
             let event = match result {
                 // The system's event queue overflowed.
-                Ok(all) if all.iter().any(|e| e.need_rescan()) => DaemonEvent::Look,
+                Ok(all) if all.iter().any(|e| e.need_rescan()) => DaemonEvent::CompareFiles,
                 Ok(all) => {
                     let changes = all.into_iter().filter(|e| {
                         // Ignore read access; otherwise the daemon would trigger itself.
@@ -56,47 +56,53 @@ impl Watch {
                     if paths.is_empty() {
                         return;
                     }
-                    DaemonEvent::Files(paths)
+                    DaemonEvent::FilesChanged(paths)
                 }
-                Err(errors) => {
-                    DaemonEvent::Blind(errors.iter().map(said).collect::<Vec<_>>().join("; "))
-                }
+                Err(errors) => DaemonEvent::WatchFailed(
+                    errors.iter().map(format_error).collect::<Vec<_>>().join("; "),
+                ),
             };
             let _ = events.blocking_send(event);
         };
-        let watcher = new_debouncer_opt(QUIET, Some(TICK), tell, NoCache, Config::default())
-            .map_err(|e| said(&e))?;
+        let watcher = new_debouncer_opt(
+            QUIET_PERIOD,
+            Some(CHECK_INTERVAL),
+            send_event,
+            NoCache,
+            Config::default(),
+        )
+        .map_err(|e| format_error(&e))?;
         Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
     /// Watches a directory until it is released once per request. A call that is not a new request
     /// only retries the watch.
-    pub(super) fn ask(&mut self, dir: &Path, anew: bool) {
-        let new = || Directory { asked: 0, watched: false };
+    pub(super) fn watch_directory(&mut self, dir: &Path, is_new_request: bool) {
+        let new = || Directory { requests: 0, is_watched: false };
         let known = match self.directories.get_mut(dir) {
             Some(known) => known,
             None => self.directories.entry(dir.to_owned()).or_insert_with(new),
         };
-        known.asked += usize::from(anew);
-        if known.watched {
+        known.requests += usize::from(is_new_request);
+        if known.is_watched {
             return;
         }
         match self.watcher.watch(dir, RecursiveMode::NonRecursive) {
             Ok(()) => {
-                known.watched = true;
+                known.is_watched = true;
                 self.failed.remove(dir);
             }
             Err(error) => {
-                self.failed.insert(dir.to_owned(), said(&error));
+                self.failed.insert(dir.to_owned(), format_error(&error));
             }
         }
     }
 
     /// Releases a directory. It stays watched while other requests remain.
-    pub(super) fn release(&mut self, dir: &Path) {
+    pub(super) fn release_directory(&mut self, dir: &Path) {
         let Some(known) = self.directories.get_mut(dir) else { return };
-        known.asked = known.asked.saturating_sub(1);
-        if known.asked > 0 {
+        known.requests = known.requests.saturating_sub(1);
+        if known.requests > 0 {
             return;
         }
         let _ = self.watcher.unwatch(dir);
@@ -104,26 +110,26 @@ impl Watch {
         self.failed.remove(dir);
         // Retry another directory, because a watch is free now.
         if let Some(next) = self.failed.first_key_value().map(|(dir, _)| dir.clone()) {
-            self.ask(&next, false);
+            self.watch_directory(&next, false);
         }
     }
 
     /// Renews the watches of directories that were removed or replaced; the system's watch was lost
     /// with the old directory.
-    pub(super) fn lost(&mut self, changed: &[PathBuf]) {
+    pub(super) fn renew_watches(&mut self, changed: &[PathBuf]) {
         for dir in changed {
             if let Some(known) = self.directories.get_mut(dir) {
                 let _ = self.watcher.unwatch(dir);
-                known.watched = false;
+                known.is_watched = false;
                 if dir.is_dir() {
-                    self.ask(dir, false);
+                    self.watch_directory(dir, false);
                 }
             }
         }
     }
 
     /// Returns why some directories are not watched, with a suggestion.
-    pub(super) fn failed(&self) -> Option<String> {
+    pub(super) fn error_message(&self) -> Option<String> {
         let (dir, why) = self.failed.first_key_value()?;
         let more = match self.failed.len() - 1 {
             0 => String::new(),
@@ -134,23 +140,25 @@ impl Watch {
 }
 
 /// Requests a comparison of all files at a fixed interval.
-pub(super) async fn poll(every: Duration, events: mpsc::Sender<DaemonEvent>) {
+pub(super) async fn poll_files(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     loop {
         tokio::time::sleep(every).await;
-        if events.send(DaemonEvent::Look).await.is_err() {
+        if events.send(DaemonEvent::CompareFiles).await.is_err() {
             return;
         }
     }
 }
 
 /// Polls the database servers at a fixed interval and reports those that changed.
-pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
+pub(super) fn poll_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     std::thread::spawn(move || {
         let mut servers = Servers::default();
         while !events.is_closed() {
             std::thread::sleep(every);
-            let changed = servers.changed();
-            if !changed.is_empty() && events.blocking_send(DaemonEvent::Files(changed)).is_err() {
+            let changed = servers.poll_changed();
+            if !changed.is_empty()
+                && events.blocking_send(DaemonEvent::FilesChanged(changed)).is_err()
+            {
                 return;
             }
         }
@@ -159,15 +167,15 @@ pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
 
 /// Requests another look at a file after all pending events: a file that is created and deleted at
 /// once causes no event.
-pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
+pub(super) fn check_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     tokio::spawn(async move {
-        tokio::time::sleep(3 * QUIET).await;
-        let _ = events.send(DaemonEvent::Files(vec![file])).await;
+        tokio::time::sleep(3 * QUIET_PERIOD).await;
+        let _ = events.send(DaemonEvent::FilesChanged(vec![file])).await;
     });
 }
 
 /// Returns an error message with a suggestion.
-fn said(error: &notify::Error) -> String {
+fn format_error(error: &notify::Error) -> String {
     match &error.kind {
         ErrorKind::MaxFilesWatch => "the system's limit for watched files is reached: raise fs.inotify.max_user_watches, or start with --poll"
             .to_owned(),

@@ -9,9 +9,9 @@ pub struct Benchmark {
     /// Name, as in BIRD.
     pub name: &'static str,
     /// Tables and columns that the prepared copy lacks.
-    pub hidden: &'static [Hidden],
+    pub hidden: &'static [HiddenColumns],
     /// Hidden columns that the copy keeps, because HQDL's published SQL reads them.
-    pub read: &'static [Read],
+    pub read_by_hqdl: &'static [ReadColumn],
     /// SQL statements, in order, that delete the rows SWAN drops.
     pub rules: &'static [&'static str],
     /// True values of the generated columns.
@@ -38,7 +38,7 @@ pub struct BenchmarkShots {
 
 /// A hidden column that HQDL's published SQL reads.
 #[derive(Debug)]
-pub struct Read {
+pub struct ReadColumn {
     /// Name of the question whose query reads the column.
     pub qid: &'static str,
     /// The table.
@@ -47,17 +47,17 @@ pub struct Read {
     pub column: &'static str,
 }
 
-impl Read {
+impl ReadColumn {
     /// Returns a description such as `circuits.url (formula_1-06)`.
     #[must_use]
-    pub fn named(&self) -> String {
+    pub fn to_label(&self) -> String {
         format!("{}.{} ({})", self.table, self.column, self.qid)
     }
 }
 
 /// Hidden columns of a table.
 #[derive(Debug)]
-pub struct Hidden {
+pub struct HiddenColumns {
     /// The table.
     pub table: &'static str,
     /// Hidden columns; an empty list hides the whole table.
@@ -86,14 +86,14 @@ pub struct BenchmarkTruth {
 impl Benchmark {
     /// Returns the benchmark with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<&'static Self> {
+    pub fn find_by_name(name: &str) -> Option<&'static Self> {
         ALL.iter().copied().find(|b| b.name == name)
     }
 }
 
 /// Returns the name of a database: its file name, up to the first dot.
 #[must_use]
-pub fn name_of(database: &Path) -> String {
+pub fn database_name(database: &Path) -> String {
     let file = database.file_name().unwrap_or_default().to_string_lossy().into_owned();
     file.split('.').next().unwrap_or_default().to_owned()
 }
@@ -118,11 +118,11 @@ const SUPERHERO: Benchmark = Benchmark {
     }],
     spec: include_str!("../../specs/swan/superhero.toml"),
     counts_keys: true,
-    read: &[],
+    read_by_hqdl: &[],
     hidden: &[
-        Hidden { table: "alignment", columns: &[] },
-        Hidden { table: "hero_power", columns: &[] },
-        Hidden {
+        HiddenColumns { table: "alignment", columns: &[] },
+        HiddenColumns { table: "hero_power", columns: &[] },
+        HiddenColumns {
             table: "superhero",
             columns: &[
                 "gender_id",
@@ -228,15 +228,15 @@ const FORMULA_1: Benchmark = Benchmark {
     ],
     spec: include_str!("../../specs/swan/formula_1.toml"),
     counts_keys: false,
-    read: &[
-        Read { qid: "formula_1-06", table: "circuits", column: "url" },
-        Read { qid: "formula_1-28", table: "races", column: "date" },
+    read_by_hqdl: &[
+        ReadColumn { qid: "formula_1-06", table: "circuits", column: "url" },
+        ReadColumn { qid: "formula_1-28", table: "races", column: "date" },
     ],
     hidden: &[
-        Hidden { table: "circuits", columns: &["country", "url", "lat", "lng"] },
-        Hidden { table: "constructors", columns: &["nationality", "url"] },
-        Hidden { table: "drivers", columns: &["nationality", "dob", "url", "code"] },
-        Hidden { table: "races", columns: &["date", "url"] },
+        HiddenColumns { table: "circuits", columns: &["country", "url", "lat", "lng"] },
+        HiddenColumns { table: "constructors", columns: &["nationality", "url"] },
+        HiddenColumns { table: "drivers", columns: &["nationality", "dob", "url", "code"] },
+        HiddenColumns { table: "races", columns: &["date", "url"] },
     ],
     rules: &[],
     truth: &[
@@ -316,12 +316,12 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
     ],
     spec: include_str!("../../specs/swan/california_schools.toml"),
     counts_keys: false,
-    read: &[
-        Read { qid: "california_schools-08", table: "frpm", column: "County Name" },
-        Read { qid: "california_schools-14", table: "schools", column: "City" },
+    read_by_hqdl: &[
+        ReadColumn { qid: "california_schools-08", table: "frpm", column: "County Name" },
+        ReadColumn { qid: "california_schools-14", table: "schools", column: "City" },
     ],
     hidden: &[
-        Hidden {
+        HiddenColumns {
             table: "frpm",
             columns: &[
                 "County Name",
@@ -332,8 +332,8 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
                 "Charter Funding Type",
             ],
         },
-        Hidden { table: "satscores", columns: &["cname"] },
-        Hidden { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
+        HiddenColumns { table: "satscores", columns: &["cname"] },
+        HiddenColumns { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
     ],
     rules: &[
         // Keep schools that are in both tables, have a name and a website, and whose funding type
@@ -414,17 +414,21 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
     ],
     spec: include_str!("../../specs/swan/european_football_2.toml"),
     counts_keys: false,
-    read: &[Read { qid: "european_football_2-20", table: "Player", column: "height" }],
+    read_by_hqdl: &[ReadColumn {
+        qid: "european_football_2-20",
+        table: "Player",
+        column: "height",
+    }],
     hidden: &[
-        Hidden { table: "League", columns: &["country_id", "name"] },
-        Hidden { table: "Country", columns: &["name"] },
-        Hidden {
+        HiddenColumns { table: "League", columns: &["country_id", "name"] },
+        HiddenColumns { table: "Country", columns: &["name"] },
+        HiddenColumns {
             table: "Match",
             columns: &["league_id", "country_id", "home_team_goal", "away_team_goal", "goal"],
         },
-        Hidden { table: "Team", columns: &["team_short_name"] },
-        Hidden { table: "Player", columns: &["birthday", "height"] },
-        Hidden { table: "Player_Attributes", columns: &["preferred_foot"] },
+        HiddenColumns { table: "Team", columns: &["team_short_name"] },
+        HiddenColumns { table: "Player", columns: &["birthday", "height"] },
+        HiddenColumns { table: "Player_Attributes", columns: &["preferred_foot"] },
     ],
     rules: &[
         // A player is deleted with all namesakes if one of them does not have exactly one preferred

@@ -56,7 +56,7 @@ pub struct Axis {
     /// Positions of the ticks; `None` for even ticks.
     pub ticks: Option<Vec<f64>>,
     /// Minimum value of the axis's end.
-    pub least: f64,
+    pub minimum: f64,
 }
 
 const PLOT: (f64, f64, f64, f64) = (64.0, 44.0, 500.0, 300.0);
@@ -71,7 +71,7 @@ const COLOURS: [&str; 8] =
 impl Chart {
     /// Returns the chart as SVG.
     #[must_use]
-    pub fn svg(&self) -> String {
+    pub fn to_svg(&self) -> String {
         let rows = self.series.len() as f64;
         let height = (PLOT.1 + PLOT.3 + 64.0).max(PLOT.1 + rows * LEGEND_ROW + 24.0);
         let longest = self.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
@@ -81,22 +81,28 @@ impl Chart {
              height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" role=\"img\">\n\
              <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
              <text x=\"{1}\" y=\"24\" font-size=\"15\" font-weight=\"bold\">{0}</text>\n",
-            escaped(&self.title),
+            escape_xml(&self.title),
             PLOT.0
         );
         let scale = Scale {
-            x: Steps::of(&self.x, self.series.iter().flat_map(|s| &s.points).map(|p| p.0)),
-            y: Steps::of(&self.y, self.series.iter().flat_map(|s| &s.points).map(|p| p.1)),
+            x: AxisTicks::for_axis(
+                &self.x,
+                self.series.iter().flat_map(|s| &s.points).map(|p| p.0),
+            ),
+            y: AxisTicks::for_axis(
+                &self.y,
+                self.series.iter().flat_map(|s| &s.points).map(|p| p.1),
+            ),
         };
-        self.axes(&scale, &mut svg);
+        self.draw_axes(&scale, &mut svg);
         for (n, series) in self.series.iter().enumerate() {
-            draw(series, n, &scale, &mut svg);
+            draw_series(series, n, &scale, &mut svg);
         }
         svg.push_str("</svg>\n");
         svg
     }
 
-    fn axes(&self, scale: &Scale, svg: &mut String) {
+    fn draw_axes(&self, scale: &Scale, svg: &mut String) {
         let (left, top, width, height) = PLOT;
         let (right, bottom) = (left + width, top + height);
         for tick in &scale.y.ticks {
@@ -107,7 +113,7 @@ impl Chart {
                  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 left - 8.0,
                 y + 4.0,
-                scale.y.label(*tick)
+                scale.y.format_tick(*tick)
             );
         }
         for tick in &scale.x.ticks {
@@ -117,7 +123,7 @@ impl Chart {
                 "<path d=\"M{x:.1} {bottom}v5\" stroke=\"#333333\"/>\
                  <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 19.0,
-                scale.x.label(*tick)
+                scale.x.format_tick(*tick)
             );
         }
         let _ = writeln!(
@@ -127,15 +133,15 @@ impl Chart {
              <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             left + width / 2.0,
             bottom + 42.0,
-            escaped(&self.x.label),
+            escape_xml(&self.x.label),
             top + height / 2.0,
-            escaped(&self.y.label)
+            escape_xml(&self.y.label)
         );
     }
 }
 
 /// Draws a series and its row in the legend.
-fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
+fn draw_series(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     let colour = COLOURS[series.style % COLOURS.len()];
     let dash = match series.line {
         Stroke::Dashed => " stroke-dasharray=\"6 4\"",
@@ -162,7 +168,7 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     // When the colours repeat, the marks change.
     let marked = (series.style + series.style / COLOURS.len(), series.hollow);
     if series.line != Stroke::Steps {
-        at.iter().for_each(|(x, y)| mark(marked, *x, *y, colour, svg));
+        at.iter().for_each(|(x, y)| draw_mark(marked, *x, *y, colour, svg));
     }
     for ((x, y), label) in at.iter().zip(&series.labels) {
         let _ = writeln!(
@@ -170,7 +176,7 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
             "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"10\">{}</text>",
             x + 7.0,
             y - 5.0,
-            escaped(label)
+            escape_xml(label)
         );
     }
     let y = PLOT.1 + 8.0 + n as f64 * LEGEND_ROW;
@@ -178,19 +184,19 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
         let _ = writeln!(svg, "<path d=\"M{LEGEND} {y}h24\" {stroke}/>");
     }
     if series.line != Stroke::Steps {
-        mark(marked, LEGEND + 12.0, y, colour, svg);
+        draw_mark(marked, LEGEND + 12.0, y, colour, svg);
     }
     let _ = writeln!(
         svg,
         "<text x=\"{}\" y=\"{}\">{}</text>",
         LEGEND + 32.0,
         y + 4.0,
-        escaped(&series.name)
+        escape_xml(&series.name)
     );
 }
 
 /// Draws a mark of a series.
-fn mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut String) {
+fn draw_mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut String) {
     let fill = if hollow { "#ffffff" } else { colour };
     let style = format!("fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"");
     let _ = match n % 4 {
@@ -211,49 +217,49 @@ fn mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut Stri
 }
 
 struct Scale {
-    x: Steps,
-    y: Steps,
+    x: AxisTicks,
+    y: AxisTicks,
 }
 
 impl Scale {
     fn x(&self, value: f64) -> f64 {
-        PLOT.0 + PLOT.2 * value / self.x.most
+        PLOT.0 + PLOT.2 * value / self.x.max
     }
 
     fn y(&self, value: f64) -> f64 {
-        PLOT.1 + PLOT.3 * (1.0 - value / self.y.most)
+        PLOT.1 + PLOT.3 * (1.0 - value / self.y.max)
     }
 }
 
 /// Ticks of an axis that starts at 0.
-struct Steps {
+struct AxisTicks {
     ticks: Vec<f64>,
-    most: f64,
+    max: f64,
     decimals: usize,
 }
 
-impl Steps {
-    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
-        let most = values.filter(|v| v.is_finite()).fold(axis.least, f64::max).max(1e-9);
+impl AxisTicks {
+    fn for_axis(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
+        let max = values.filter(|v| v.is_finite()).fold(axis.minimum, f64::max).max(1e-9);
         if let Some(ticks) = &axis.ticks {
-            let most = ticks.iter().copied().fold(most, f64::max);
-            return Self { ticks: ticks.clone(), most, decimals: 0 };
+            let max = ticks.iter().copied().fold(max, f64::max);
+            return Self { ticks: ticks.clone(), max, decimals: 0 };
         }
         // Steps of 1, 2 or 5 times a power of ten, so that there are four to eight.
-        let rough = most / 5.0;
+        let rough = max / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]
             .into_iter()
             .map(|m| m * power)
             .find(|s| *s >= rough)
             .unwrap_or(10.0 * power);
-        let steps = (most / step).ceil();
+        let steps = (max / step).ceil();
         let ticks = (0..=steps as u32).map(|n| f64::from(n) * step).collect();
         let decimals = (-step.log10().floor()).max(0.0) as usize;
-        Self { ticks, most: steps * step, decimals }
+        Self { ticks, max: steps * step, decimals }
     }
 
-    fn label(&self, tick: f64) -> String {
+    fn format_tick(&self, tick: f64) -> String {
         if tick >= 1e6 {
             return format!("{} M", tick / 1e6);
         }
@@ -261,6 +267,6 @@ impl Steps {
     }
 }
 
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

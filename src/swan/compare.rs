@@ -4,7 +4,7 @@ use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
 
 use crate::blendsql::SqlError;
-use crate::query::Smoothie;
+use crate::query::QueryResult;
 
 /// A comparable value. A whole number is equal as integer and real, as in Python, the language of
 /// SWAN's own scorer.
@@ -23,7 +23,7 @@ pub enum ComparedCell {
 impl ComparedCell {
     /// Converts a value of a result.
     #[must_use]
-    pub fn of(json: &Json) -> Self {
+    pub fn from_json(json: &Json) -> Self {
         match json {
             Json::Null => Self::Null,
             Json::Bool(b) => Self::Integer(i64::from(*b)),
@@ -40,7 +40,7 @@ impl ComparedCell {
 
     /// Returns the number, unless the value is NULL or text.
     #[must_use]
-    pub fn number(&self) -> Option<f64> {
+    pub fn as_number(&self) -> Option<f64> {
         match self {
             Self::Integer(i) => Some(*i as f64),
             Self::Real(bits) => Some(f64::from_bits(*bits)),
@@ -74,20 +74,20 @@ pub fn to_json(value: ValueRef<'_>) -> Json {
 
 /// Converts the rows of a query to their form in a record.
 #[must_use]
-pub fn kept(smoothie: &Smoothie) -> Rows {
+pub fn to_rows(result: &QueryResult) -> Rows {
     let row = |row: &Vec<_>| row.iter().map(|v| to_json(ValueRef::from(v))).collect();
-    smoothie.rows.iter().map(row).collect()
+    result.rows.iter().map(row).collect()
 }
 
 /// Converts rows to comparable values.
 #[must_use]
-pub fn cells(rows: &Rows) -> Vec<Vec<ComparedCell>> {
-    rows.iter().map(|row| row.iter().map(ComparedCell::of).collect()).collect()
+pub fn to_cells(rows: &Rows) -> Vec<Vec<ComparedCell>> {
+    rows.iter().map(|row| row.iter().map(ComparedCell::from_json).collect()).collect()
 }
 
 /// Sorts the values of each row, as SWAN does.
 #[must_use]
-pub fn sorted(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
+pub fn sort_cells(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
     let mut rows = rows.to_vec();
     rows.iter_mut().for_each(|row| row.sort());
     rows
@@ -97,8 +97,12 @@ pub fn sorted(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
 /// sorted tuple. The order of rows counts only if the tested query contains ORDER BY anywhere;
 /// otherwise the rows are compared as sets.
 #[must_use]
-pub fn by_swan(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], tested: &str) -> bool {
-    let (mut ours, mut gold) = (sorted(ours), sorted(gold));
+pub fn is_equal_by_swan(
+    ours: &[Vec<ComparedCell>],
+    gold: &[Vec<ComparedCell>],
+    tested: &str,
+) -> bool {
+    let (mut ours, mut gold) = (sort_cells(ours), sort_cells(gold));
     if ours.len() != gold.len() {
         return false;
     }
@@ -115,7 +119,11 @@ pub fn by_swan(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], tested: &
 /// duplicates, and the columns in the same order. The order of rows counts if the gold query's
 /// outermost SELECT has an ORDER BY.
 #[must_use]
-pub fn strictly(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], ordered: bool) -> bool {
+pub fn is_equal_strictly(
+    ours: &[Vec<ComparedCell>],
+    gold: &[Vec<ComparedCell>],
+    ordered: bool,
+) -> bool {
     if ordered {
         return ours == gold;
     }
@@ -129,6 +137,6 @@ pub fn strictly(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], ordered:
 ///
 /// # Errors
 /// [`SqlError`] for an unterminated string or name.
-pub fn orders(sql: &str) -> Result<bool, SqlError> {
-    crate::blendsql::orders_outermost(sql)
+pub fn is_ordered(sql: &str) -> Result<bool, SqlError> {
+    crate::blendsql::has_outer_order_by(sql)
 }

@@ -55,7 +55,7 @@ type KeyedRows = HashMap<FactualityKey, Vec<Vec<ComparedCell>>>;
 /// # Errors
 /// [`StoreError`] if one of the databases cannot be read. An unpublished table or column is no
 /// error: its cells are wrong.
-pub fn factuality(
+pub fn compute_factuality(
     benchmark: &Benchmark,
     gold: &Path,
     expanded: &Path,
@@ -70,39 +70,40 @@ pub fn factuality(
     let (truths, ours) = (open(gold)?, open(expanded)?);
     let mut found = Factuality::default();
     for truth in benchmark.truth {
-        let wanted = read(&truths, truth.select, truth.key.len())
+        let expected = read_rows(&truths, truth.select, truth.key.len())
             .map_err(|e| StoreError::from_sqlite(gold, &e))?;
-        let given = published(&ours, truth).map_err(|e| StoreError::from_sqlite(expanded, &e))?;
+        let actual =
+            read_published(&ours, truth).map_err(|e| StoreError::from_sqlite(expanded, &e))?;
         match truth.many {
-            None => single(benchmark, truth, &wanted, &given, &mut found),
-            Some(_) => many(truth, &wanted, &given, &mut found),
+            None => score_single_values(benchmark, truth, &expected, &actual, &mut found),
+            Some(_) => score_many_values(truth, &expected, &actual, &mut found),
         }
     }
     Ok(found)
 }
 
 /// Compares the columns with one value per key.
-fn single(
+fn score_single_values(
     benchmark: &Benchmark,
     truth: &BenchmarkTruth,
-    wanted: &KeyedRows,
-    given: &KeyedRows,
+    expected: &KeyedRows,
+    actual: &KeyedRows,
     found: &mut Factuality,
 ) {
     for (at, name) in truth.columns.iter().enumerate() {
         let mut score = Share::default();
-        for (key, rows) in wanted {
+        for (key, rows) in expected {
             let value = |rows: &[Vec<ComparedCell>]| rows.first().and_then(|r| r.get(at)).cloned();
-            let wanted = value(rows).unwrap_or(ComparedCell::Null);
-            let given = given.get(key).and_then(|r| value(r)).unwrap_or(ComparedCell::Null);
-            let right = same(&given, &wanted);
-            found.swan.add(right && wanted != ComparedCell::Null);
-            if wanted != ComparedCell::Null {
+            let expected = value(rows).unwrap_or(ComparedCell::Null);
+            let actual = actual.get(key).and_then(|r| value(r)).unwrap_or(ComparedCell::Null);
+            let right = is_same_value(&actual, &expected);
+            found.swan.add(right && expected != ComparedCell::Null);
+            if expected != ComparedCell::Null {
                 score.add(right);
             }
         }
-        found.cells.right += score.right;
-        found.cells.of += score.of;
+        found.cells.correct += score.correct;
+        found.cells.total += score.total;
         found.columns.push(ColumnFacts {
             table: truth.table.to_owned(),
             column: (*name).to_owned(),
@@ -111,14 +112,19 @@ fn single(
         });
     }
     if benchmark.counts_keys {
-        let keys = (wanted.len() * truth.key.len()) as u64;
-        found.swan.right += keys as f64;
-        found.swan.of += keys;
+        let keys = (expected.len() * truth.key.len()) as u64;
+        found.swan.correct += keys as f64;
+        found.swan.total += keys;
     }
 }
 
 /// Compares a column with many values per key.
-fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factuality) {
+fn score_many_values(
+    truth: &BenchmarkTruth,
+    expected: &KeyedRows,
+    actual: &KeyedRows,
+    found: &mut Factuality,
+) {
     let mut score = Share::default();
     let none = Vec::new();
     let values = |rows: &[Vec<ComparedCell>]| -> BTreeSet<ComparedCell> {
@@ -128,17 +134,17 @@ fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &m
             .cloned()
             .collect()
     };
-    for (key, rows) in wanted {
-        let wanted = values(rows);
-        let given = values(given.get(key).unwrap_or(&none));
-        let both = wanted.intersection(&given).count() as f64;
-        let all = (wanted.len() + given.len()) as u64;
-        score.right += 2.0 * both;
-        score.of += all;
+    for (key, rows) in expected {
+        let expected = values(rows);
+        let actual = values(actual.get(key).unwrap_or(&none));
+        let both = expected.intersection(&actual).count() as f64;
+        let all = (expected.len() + actual.len()) as u64;
+        score.correct += 2.0 * both;
+        score.total += all;
         if all > 0 {
-            found.swan.right += 2.0 * both / all as f64;
+            found.swan.correct += 2.0 * both / all as f64;
         }
-        found.swan.of += wanted.len() as u64;
+        found.swan.total += expected.len() as u64;
     }
     found.columns.push(ColumnFacts {
         table: truth.table.to_owned(),
@@ -150,42 +156,42 @@ fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &m
 
 /// Returns true if a generated value equals the true one. Numbers are compared as numbers, whatever
 /// type they are stored as.
-fn same(given: &ComparedCell, wanted: &ComparedCell) -> bool {
-    if given == wanted {
+fn is_same_value(actual: &ComparedCell, expected: &ComparedCell) -> bool {
+    if actual == expected {
         return true;
     }
     let number = |cell: &ComparedCell| match cell {
         ComparedCell::Text(text) => text.trim().parse::<f64>().ok(),
-        other => other.number(),
+        other => other.as_number(),
     };
     // Two texts that format the same number differently are different.
-    let texts = matches!((given, wanted), (ComparedCell::Text(_), ComparedCell::Text(_)));
-    !texts && number(given).is_some() && number(given) == number(wanted)
+    let texts = matches!((actual, expected), (ComparedCell::Text(_), ComparedCell::Text(_)));
+    !texts && number(actual).is_some() && number(actual) == number(expected)
 }
 
 /// Returns the published values of the columns; a missing column is NULL.
-fn published(connection: &Connection, truth: &BenchmarkTruth) -> rusqlite::Result<KeyedRows> {
+fn read_published(connection: &Connection, truth: &BenchmarkTruth) -> rusqlite::Result<KeyedRows> {
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
-    let there: Vec<String> =
+    let present: Vec<String> =
         columns.query_map([truth.table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let has = |name: &str| there.iter().any(|t| t.eq_ignore_ascii_case(name));
+    let has = |name: &str| present.iter().any(|t| t.eq_ignore_ascii_case(name));
     if !truth.key.iter().all(|k| has(k)) {
         return Ok(KeyedRows::new());
     }
-    let column = |name: &&str| if has(name) { sql::name(name) } else { "NULL".to_owned() };
+    let column = |name: &&str| if has(name) { sql::quote_name(name) } else { "NULL".to_owned() };
     let names: Vec<String> = truth.key.iter().chain(truth.columns).map(column).collect();
-    let select = format!("SELECT {} FROM {}", names.join(", "), sql::name(truth.table));
-    read(connection, &select, truth.key.len())
+    let select = format!("SELECT {} FROM {}", names.join(", "), sql::quote_name(truth.table));
+    read_rows(connection, &select, truth.key.len())
 }
 
-fn read(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<KeyedRows> {
+fn read_rows(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<KeyedRows> {
     let mut statement = connection.prepare(select)?;
     let width = statement.column_count();
     let mut rows = statement.query([])?;
     let mut table = KeyedRows::new();
     while let Some(row) = rows.next()? {
         let mut cells = (0..width)
-            .map(|at| Ok(ComparedCell::of(&compare::to_json(row.get_ref(at)?))))
+            .map(|at| Ok(ComparedCell::from_json(&compare::to_json(row.get_ref(at)?))))
             .collect::<rusqlite::Result<Vec<ComparedCell>>>()?;
         let values = cells.split_off(key);
         table.entry(cells).or_default().push(values);

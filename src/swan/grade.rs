@@ -10,9 +10,9 @@ use serde_json::Value as Json;
 use super::compare::{self, ComparedCell, Rows};
 
 /// Maximum number of rows of each kind in the description.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 /// Maximum length of a value in the description.
-const LONGEST: usize = 40;
+const MAX_LENGTH: usize = 40;
 
 /// Grade of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -32,7 +32,7 @@ pub struct Grade {
 impl Grade {
     /// Returns the grade of an answer without rows.
     #[must_use]
-    pub fn none(why: impl Into<String>) -> Self {
+    pub fn without_rows(why: impl Into<String>) -> Self {
         Self { difference: why.into(), ..Self::default() }
     }
 }
@@ -40,10 +40,10 @@ impl Grade {
 /// Grades an answer. `tested` is the query that produced it; `ordered` is true if the gold query's
 /// outermost SELECT has an ORDER BY.
 #[must_use]
-pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
-    let (our_cells, gold_cells) = (compare::cells(ours), compare::cells(gold));
-    let swan = compare::by_swan(&our_cells, &gold_cells, tested);
-    let strict = compare::strictly(&our_cells, &gold_cells, ordered);
+pub fn grade_answer(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
+    let (our_cells, gold_cells) = (compare::to_cells(ours), compare::to_cells(gold));
+    let swan = compare::is_equal_by_swan(&our_cells, &gold_cells, tested);
+    let strict = compare::is_equal_strictly(&our_cells, &gold_cells, ordered);
     let errors = relative_errors(&our_cells, &gold_cells);
     let (graded, relative_error) = match &errors {
         Some(errors) => {
@@ -52,12 +52,14 @@ pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
             };
             (mean(&|e| (1.0 - e).max(0.0)), Some(mean(&|e| e)))
         }
-        None => (f1(&compare::sorted(&our_cells), &compare::sorted(&gold_cells)), None),
+        None => {
+            (f1_score(&compare::sort_cells(&our_cells), &compare::sort_cells(&gold_cells)), None)
+        }
     };
     let difference = if errors.is_some() && !strict {
-        format!("{} instead of {}", row(&ours[0]), row(&gold[0]))
+        format!("{} instead of {}", format_row(&ours[0]), format_row(&gold[0]))
     } else {
-        difference(ours, gold, strict)
+        describe_difference(ours, gold, strict)
     };
     Grade { swan, strict, graded, relative_error, difference }
 }
@@ -70,20 +72,20 @@ fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Op
         return None;
     }
     let error = |(ours, gold): (&ComparedCell, &ComparedCell)| {
-        let wanted = gold.number()?;
+        let expected = gold.as_number()?;
         // NULL instead of a number counts as 0.
-        let given = if *ours == ComparedCell::Null { 0.0 } else { ours.number()? };
+        let actual = if *ours == ComparedCell::Null { 0.0 } else { ours.as_number()? };
         Some(match (ours == gold, *gold == ComparedCell::Integer(0)) {
             (true, _) => 0.0,
             (false, true) => 1.0,
-            (false, false) => ((given - wanted) / wanted).abs(),
+            (false, false) => ((actual - expected) / expected).abs(),
         })
     };
     ours.iter().zip(gold).map(error).collect()
 }
 
 /// Returns the F1 score of two lists of rows; duplicates count separately.
-fn f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
+fn f1_score(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
     if ours.is_empty() && gold.is_empty() {
         return 1.0;
     }
@@ -100,12 +102,12 @@ fn f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
 }
 
 /// Describes the difference between two lists of rows.
-fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
+fn describe_difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if strict {
         return String::new();
     }
-    let missing = beyond(gold, ours);
-    let extra = beyond(ours, gold);
+    let missing = unmatched_rows(gold, ours);
+    let extra = unmatched_rows(ours, gold);
     if missing.is_empty() && extra.is_empty() {
         return "the same rows in another order".to_owned();
     }
@@ -113,32 +115,33 @@ fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
     if !ours.is_empty() && !gold.is_empty() && width(ours) != width(gold) {
         return format!("{} instead of {}", count_noun(width(ours) as u64, "column"), width(gold));
     }
-    let whole = |rows: &Rows| compare::sorted(&compare::cells(rows));
-    let (mut a, mut b) = (whole(ours), whole(gold));
+    let sorted_rows = |rows: &Rows| compare::sort_cells(&compare::to_cells(rows));
+    let (mut a, mut b) = (sorted_rows(ours), sorted_rows(gold));
     a.sort();
     b.sort();
     if a == b {
         return "the same values in other columns".to_owned();
     }
-    let mut said = vec![format!("{} of {} rows", gold.len() - missing.len(), gold.len())];
+    let mut parts = vec![format!("{} of {} rows", gold.len() - missing.len(), gold.len())];
     for (name, rows) in [("missing", missing), ("too many", extra)] {
         if !rows.is_empty() {
-            let mut named: Vec<String> = rows.iter().take(NAMED).map(|r| row(r)).collect();
-            if rows.len() > NAMED {
-                named.push(format!("{} more", rows.len() - NAMED));
+            let mut named: Vec<String> =
+                rows.iter().take(MAX_NAMED).map(|r| format_row(r)).collect();
+            if rows.len() > MAX_NAMED {
+                named.push(format!("{} more", rows.len() - MAX_NAMED));
             }
-            said.push(format!("{name}: {}", named.join(", ")));
+            parts.push(format!("{name}: {}", named.join(", ")));
         }
     }
-    said.join("; ")
+    parts.join("; ")
 }
 
 /// Returns the rows that occur less often in the other list.
-fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
+fn unmatched_rows<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
     let mut left: HashMap<Vec<ComparedCell>, usize> = HashMap::new();
-    compare::cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
+    compare::to_cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
     let new = |row: &&Vec<Json>| {
-        let cells: Vec<ComparedCell> = row.iter().map(ComparedCell::of).collect();
+        let cells: Vec<ComparedCell> = row.iter().map(ComparedCell::from_json).collect();
         match left.get_mut(&cells).filter(|n| **n > 0) {
             Some(n) => {
                 *n -= 1;
@@ -151,11 +154,11 @@ fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
 }
 
 /// Formats a row for the description.
-fn row(row: &[Json]) -> String {
+fn format_row(row: &[Json]) -> String {
     let value = |json: &Json| match json {
         Json::Null => "NULL".to_owned(),
-        Json::String(text) if text.chars().count() > LONGEST => {
-            text.chars().take(LONGEST).chain(['…']).collect()
+        Json::String(text) if text.chars().count() > MAX_LENGTH => {
+            text.chars().take(MAX_LENGTH).chain(['…']).collect()
         }
         Json::String(text) => text.clone(),
         Json::Number(n) => match n.as_f64() {

@@ -62,7 +62,7 @@ pub enum SwanError {
 }
 
 impl SwanError {
-    fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    fn wrong_input(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Input { message: message.into(), hint: hint.into() }
     }
 

@@ -24,7 +24,7 @@ pub struct TrueValues {
     /// Table, key names and key values as one text, then values by column.
     rows: HashMap<String, BTreeMap<&'static str, Json>>,
     tables: Vec<&'static str>,
-    beside: AtomicU64,
+    other_questions: AtomicU64,
 }
 
 impl TrueValues {
@@ -38,23 +38,23 @@ impl TrueValues {
         let connection = Connection::open_with_flags(gold, flags).map_err(error)?;
         let mut rows = HashMap::new();
         for truth in benchmark.truth {
-            read(&connection, truth, &mut rows).map_err(error)?;
+            read_truth(&connection, truth, &mut rows).map_err(error)?;
         }
         let tables = benchmark.truth.iter().map(|t| t.expansion).collect();
-        Ok(Self { rows, tables, beside: AtomicU64::new(0) })
+        Ok(Self { rows, tables, other_questions: AtomicU64::new(0) })
     }
 
     /// Returns the number of questions asked about anything but the columns.
     #[must_use]
-    pub fn beside(&self) -> u64 {
-        self.beside.load(Ordering::Relaxed)
+    pub fn count_other_questions(&self) -> u64 {
+        self.other_questions.load(Ordering::Relaxed)
     }
 
-    fn reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
-        let question = Question::read(&prompt.system, &prompt.user)
+    fn answer_prompt(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
+        let question = Question::parse(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if !self.tables.contains(&question.table.as_str()) {
-            self.beside.fetch_add(1, Ordering::Relaxed);
+            self.other_questions.fetch_add(1, Ordering::Relaxed);
             let asked: Vec<&str> = question.columns.iter().map(|c| c.about.trim()).collect();
             return Err(ModelError::NoAnswer(format!(
                 "the true values have no column that answers \"{}\"",
@@ -66,7 +66,7 @@ impl TrueValues {
             .rows
             .iter()
             .filter_map(|row| {
-                let known = self.rows.get(&place(&question.table, &names, &row.key))?;
+                let known = self.rows.get(&row_key(&question.table, &names, &row.key))?;
                 let value = |name: &String| known.get(name.as_str()).cloned().unwrap_or_default();
                 let cells: Map<String, Json> =
                     question.columns.iter().map(|c| (c.name.clone(), value(&c.name))).collect();
@@ -78,7 +78,7 @@ impl TrueValues {
     }
 }
 
-fn read(
+fn read_truth(
     connection: &Connection,
     truth: &BenchmarkTruth,
     into: &mut HashMap<String, BTreeMap<&'static str, Json>>,
@@ -88,7 +88,7 @@ fn read(
     while let Some(row) = rows.next()? {
         let value = |at: usize| row.get_ref(at).map(compare::to_json);
         let key = (0..truth.key.len()).map(value).collect::<rusqlite::Result<Vec<Json>>>()?;
-        let known = into.entry(place(truth.expansion, truth.key, &key)).or_default();
+        let known = into.entry(row_key(truth.expansion, truth.key, &key)).or_default();
         for (at, name) in truth.columns.iter().enumerate() {
             let value = value(truth.key.len() + at)?;
             match truth.many {
@@ -109,8 +109,8 @@ fn read(
 
 /// Returns the lookup key of a row. Key values are canonical, as in the facts, independent of their
 /// type.
-fn place(table: &str, names: &[&str], key: &[Json]) -> String {
-    let part = |k: &Json| Value::from_json(k).canonical().map(std::borrow::Cow::into_owned);
+fn row_key(table: &str, names: &[&str], key: &[Json]) -> String {
+    let part = |k: &Json| Value::from_json(k).canonical_text().map(std::borrow::Cow::into_owned);
     json!([table, names, key.iter().map(part).collect::<Vec<_>>()]).to_string()
 }
 
@@ -119,15 +119,15 @@ impl Model for TrueValues {
         NAME
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        Box::pin(std::future::ready(self.reply(prompt)))
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        Box::pin(std::future::ready(self.answer_prompt(prompt)))
     }
 
-    fn repeats_itself(&self) -> bool {
+    fn is_deterministic(&self) -> bool {
         true
     }
 
-    fn format(&self) -> Format {
+    fn answer_format(&self) -> Format {
         Format::Json
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value as Json;
 
-use super::benchmark::{Benchmark, BenchmarkTruth, Read};
+use super::benchmark::{Benchmark, BenchmarkTruth, ReadColumn};
 use super::shots::{self, Example, Examples, Shots};
 use super::{SwanError, compare};
 use crate::database::{Database, StoreError};
@@ -36,14 +36,14 @@ pub struct Prepared {
 
 /// Returns the path of BIRD's copy of a database in a folder, or `None`.
 #[must_use]
-pub fn find(bird: &Path, name: &str) -> Option<PathBuf> {
+pub fn find_database(bird: &Path, name: &str) -> Option<PathBuf> {
     let file = format!("{name}.sqlite");
     let places = [
         bird.join(name).join(&file),
         bird.join("dev_databases").join(name).join(&file),
         bird.join(&file),
     ];
-    if bird.is_file() && super::benchmark::name_of(bird) == name {
+    if bird.is_file() && super::benchmark::database_name(bird) == name {
         return Some(bird.to_owned());
     }
     places.into_iter().find(|p| p.is_file())
@@ -54,7 +54,7 @@ pub fn find(bird: &Path, name: &str) -> Option<PathBuf> {
 /// # Errors
 /// [`SwanError`] if the source is not BIRD's database, or if a copy exists already and `force` is
 /// not set.
-pub fn prepare(
+pub fn prepare_database(
     benchmark: &'static Benchmark,
     source: &Path,
     out: &Path,
@@ -62,45 +62,45 @@ pub fn prepare(
 ) -> Result<Prepared, SwanError> {
     let path = out.join(format!("{}.sqlite", benchmark.name));
     let gold = out.join("gold").join(format!("{}.sqlite", benchmark.name));
-    let shots = shots::path_of(&path);
+    let shots = shots::shots_path(&path);
     for target in [&path, &gold, &shots] {
-        refuse(target, source, force)?;
+        ensure_writable(target, source, force)?;
     }
     let dir = out.join("gold");
     std::fs::create_dir_all(&dir).map_err(|e| SwanError::file(&dir, e))?;
     let database = Database::open(source)?;
     database
-        .only_a_file("hqdl cannot prepare a database on a server", "pass BIRD's SQLite file")?;
-    has_what_is_hidden(&database, benchmark)?;
+        .require_file("hqdl cannot prepare a database on a server", "pass BIRD's SQLite file")?;
+    ensure_hidden_columns(&database, benchmark)?;
     let part = PartFile::new(&gold)?;
     database
         .connection()
         .execute("VACUUM INTO ?1", [part.path.to_string_lossy()])
-        .map_err(|e| database.error(&e))?;
-    let removed = curate(&part.path, benchmark)?;
+        .map_err(|e| database.to_store_error(&e))?;
+    let removed = apply_rules(&part.path, benchmark)?;
     let masked = PartFile::new(&path)?;
-    let hidden = mask(&part.path, &masked.path, benchmark)?;
+    let hidden = write_masked(&part.path, &masked.path, benchmark)?;
     write_shots(&part.path, &shots, benchmark)?;
     masked.finish(&path)?;
     part.finish(&gold)?;
-    let left = benchmark.read.iter().map(Read::named).collect();
+    let left = benchmark.read_by_hqdl.iter().map(ReadColumn::to_label).collect();
     Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, left, removed })
 }
 
 /// Returns an error if the target is the source, or exists and `force` is not set.
-fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
+fn ensure_writable(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
     let same = match (target.canonicalize(), source.canonicalize()) {
         (Ok(target), Ok(source)) => target == source,
         _ => false,
     };
     if same {
-        return Err(SwanError::input(
+        return Err(SwanError::wrong_input(
             format!("{} is BIRD's database itself", target.display()),
             "choose another folder with --out",
         ));
     }
     if target.exists() && !force {
-        return Err(SwanError::input(
+        return Err(SwanError::wrong_input(
             format!("{} exists", target.display()),
             "pass --force to create it again; this deletes the tables that hqdl published there, but not the stored answers",
         ));
@@ -138,14 +138,14 @@ impl Drop for PartFile {
 
 /// Returns an error if the database lacks a hidden column: then it is not BIRD's, and nothing could
 /// be masked.
-fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
-    let (_, missing) = hidden_of(database, benchmark)?;
+fn ensure_hidden_columns(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
+    let (_, missing) = hidden_columns(database, benchmark)?;
     // Only some of BIRD's releases have this column.
     let missing: Vec<String> = missing.into_iter().filter(|m| m != "Match.goal").collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(SwanError::input(
+    Err(SwanError::wrong_input(
         format!(
             "{} is not BIRD's {}: it lacks {}",
             database.path().display(),
@@ -161,40 +161,40 @@ fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), 
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read.
-pub fn hidden_of(
+pub fn hidden_columns(
     database: &Database,
     benchmark: &Benchmark,
 ) -> Result<(Vec<String>, Vec<String>), StoreError> {
-    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    let (mut present, mut missing) = (Vec::new(), Vec::new());
     for hidden in benchmark.hidden {
-        let columns =
-            columns(database.connection(), hidden.table).map_err(|e| database.error(&e))?;
+        let columns = declared_columns(database.connection(), hidden.table)
+            .map_err(|e| database.to_store_error(&e))?;
         if columns.is_empty() || hidden.columns.is_empty() {
-            let side = if columns.is_empty() { &mut missing } else { &mut there };
+            let side = if columns.is_empty() { &mut missing } else { &mut present };
             side.push(hidden.table.to_owned());
             continue;
         }
         for name in hidden.columns {
             let has = columns.iter().any(|c| c.name.eq_ignore_ascii_case(name));
-            if has && !hides(benchmark, hidden.table, name) {
+            if has && !is_hidden(benchmark, hidden.table, name) {
                 continue;
             }
-            let side = if has { &mut there } else { &mut missing };
+            let side = if has { &mut present } else { &mut missing };
             side.push(format!("{}.{name}", hidden.table));
         }
     }
-    Ok((there, missing))
+    Ok((present, missing))
 }
 
 /// Deletes the rows that SWAN drops. Returns the number of deleted rows by table.
-fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
-    let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
+    let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let run = || -> rusqlite::Result<Vec<(String, u64)>> {
         let count = |table: &String| -> rusqlite::Result<u64> {
-            let sql = format!("SELECT count(*) FROM {}", sql::name(table));
+            let sql = format!("SELECT count(*) FROM {}", sql::quote_name(table));
             connection.query_row(&sql, [], |r| r.get(0))
         };
-        let tables = tables(&connection)?;
+        let tables = user_tables(&connection)?;
         let before = tables.iter().map(|(t, _)| count(t)).collect::<rusqlite::Result<Vec<_>>>()?;
         for rule in benchmark.rules {
             connection.execute(rule, [])?;
@@ -217,39 +217,44 @@ fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, Swan
 ///
 /// # Errors
 /// [`SwanError`] when a file cannot be read or written.
-pub(in crate::swan) fn mask(
+pub(in crate::swan) fn write_masked(
     gold: &Path,
     masked: &Path,
     benchmark: &Benchmark,
 ) -> Result<Vec<String>, SwanError> {
     let connection =
-        open(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        open_unchecked(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
     let mut left_out = Vec::new();
     let mut run = || -> rusqlite::Result<()> {
         connection.execute("ATTACH ?1 AS gold", [gold.to_string_lossy()])?;
         let source = Connection::open_with_flags(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         connection.execute_batch("BEGIN")?;
-        for (table, without_rowid) in tables(&source)? {
+        for (table, without_rowid) in user_tables(&source)? {
             let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(&table));
             if hidden.is_some_and(|h| h.columns.is_empty()) {
                 left_out.push(table);
                 continue;
             }
-            let all = columns(&source, &table)?;
-            let shown = |c: &&DeclaredColumn| !hides(benchmark, &table, &c.name);
+            let all = declared_columns(&source, &table)?;
+            let shown = |c: &&DeclaredColumn| !is_hidden(benchmark, &table, &c.name);
             left_out
                 .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
             let kept: Vec<&DeclaredColumn> = all.iter().filter(shown).collect();
-            let mut constraints = unique(&source, &table, &kept)?;
+            let mut constraints = unique_constraints(&source, &table, &kept)?;
             constraints.extend(foreign_keys(&source, &table, &kept, benchmark)?);
-            connection.execute_batch(&definition(&table, &kept, &constraints, without_rowid))?;
-            let names = sql::names("", kept.iter().map(|c| &c.name));
-            let name = sql::name(&table);
+            connection.execute_batch(&create_table_sql(
+                &table,
+                &kept,
+                &constraints,
+                without_rowid,
+            ))?;
+            let names = sql::quote_names("", kept.iter().map(|c| &c.name));
+            let name = sql::quote_name(&table);
             let order = if without_rowid { "" } else { " ORDER BY rowid" };
             connection.execute_batch(&format!(
                 "INSERT INTO main.{name} ({names}) SELECT {names} FROM gold.{name}{order}"
             ))?;
-            for index in indexes(&source, &table, &kept)? {
+            for index in kept_indexes(&source, &table, &kept)? {
                 connection.execute_batch(&index)?;
             }
         }
@@ -260,30 +265,30 @@ pub(in crate::swan) fn mask(
 }
 
 /// Returns true if the prepared copy lacks a column.
-fn hides(benchmark: &Benchmark, table: &str, column: &str) -> bool {
+fn is_hidden(benchmark: &Benchmark, table: &str, column: &str) -> bool {
     let same = |t: &str, c: &str| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
     benchmark.hidden.iter().any(|h| h.columns.iter().any(|c| same(h.table, c)))
-        && !benchmark.read.iter().any(|r| same(r.table, r.column))
+        && !benchmark.read_by_hqdl.iter().any(|r| same(r.table, r.column))
 }
 
 /// A column, as declared by its table.
 struct DeclaredColumn {
     name: String,
-    kind: String,
+    data_type: String,
     not_null: bool,
     default: Option<String>,
     /// Position in the primary key, from 1; 0 if it is not in the key.
     primary: i64,
 }
 
-fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<DeclaredColumn>> {
+fn declared_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<DeclaredColumn>> {
     let sql = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1)
                WHERE hidden <> 1 ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
     let column = |row: &rusqlite::Row<'_>| {
         Ok(DeclaredColumn {
             name: row.get(0)?,
-            kind: row.get(1)?,
+            data_type: row.get(1)?,
             not_null: row.get(2)?,
             default: row.get(3)?,
             primary: row.get(4)?,
@@ -293,7 +298,7 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Declare
 }
 
 /// Returns the user's tables in the order of their creation, and whether each is WITHOUT ROWID.
-fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
+fn user_tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
     let sql = "SELECT l.name, l.wr FROM pragma_table_list AS l
                JOIN sqlite_schema AS s ON s.name = l.name AND s.type = 'table'
                WHERE l.schema = 'main' AND l.type = 'table' AND l.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
@@ -314,18 +319,20 @@ fn foreign_keys(
     let parts: Vec<(i64, String, String, Option<String>)> = statement
         .query_map([table], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let stands = |(_, parent, from, to): &(i64, String, String, Option<String>)| {
+    let is_kept = |(_, parent, from, to): &(i64, String, String, Option<String>)| {
         let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(parent));
         kept.iter().any(|c| c.name.eq_ignore_ascii_case(from))
             && !hidden.is_some_and(|h| {
-                h.columns.is_empty() || to.as_deref().is_some_and(|to| hides(benchmark, parent, to))
+                h.columns.is_empty()
+                    || to.as_deref().is_some_and(|to| is_hidden(benchmark, parent, to))
             })
     };
     let mut found = Vec::new();
-    for key in parts.chunk_by(|a, b| a.0 == b.0).filter(|key| key.iter().all(stands)) {
-        let parent = key.first().map(|k| sql::name(&k.1)).unwrap_or_default();
-        let from = sql::names("", key.iter().map(|k| &k.2));
-        let to: Vec<String> = key.iter().filter_map(|k| k.3.as_deref().map(sql::name)).collect();
+    for key in parts.chunk_by(|a, b| a.0 == b.0).filter(|key| key.iter().all(is_kept)) {
+        let parent = key.first().map(|k| sql::quote_name(&k.1)).unwrap_or_default();
+        let from = sql::quote_names("", key.iter().map(|k| &k.2));
+        let to: Vec<String> =
+            key.iter().filter_map(|k| k.3.as_deref().map(sql::quote_name)).collect();
         let to = if to.is_empty() { String::new() } else { format!(" ({})", to.join(", ")) };
         found.push(format!("FOREIGN KEY ({from}) REFERENCES {parent}{to}"));
     }
@@ -333,7 +340,7 @@ fn foreign_keys(
 }
 
 /// Returns the UNIQUE constraints whose columns are all kept.
-fn unique(
+fn unique_constraints(
     source: &Connection,
     table: &str,
     kept: &[&DeclaredColumn],
@@ -345,7 +352,7 @@ fn unique(
     let mut found = Vec::new();
     for name in names {
         if let Some(columns) = index_columns(source, &name, kept)? {
-            found.push(format!("UNIQUE ({})", sql::names("", &columns)));
+            found.push(format!("UNIQUE ({})", sql::quote_names("", &columns)));
         }
     }
     Ok(found)
@@ -361,19 +368,19 @@ fn index_columns(
     // An expression has no name, and the columns it reads are unknown.
     let names: Vec<Option<String>> =
         statement.query_map([index], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let stands = |name: &String| kept.iter().any(|c| c.name.eq_ignore_ascii_case(name));
-    Ok(names.into_iter().map(|name| name.filter(stands)).collect())
+    let is_kept = |name: &String| kept.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+    Ok(names.into_iter().map(|name| name.filter(is_kept)).collect())
 }
 
 /// Returns the CREATE TABLE statement with the kept columns.
-fn definition(
+fn create_table_sql(
     table: &str,
     kept: &[&DeclaredColumn],
     constraints: &[String],
     without_rowid: bool,
 ) -> String {
     let column = |c: &&DeclaredColumn| {
-        let mut text = format!("{} {}", sql::name(&c.name), c.kind);
+        let mut text = format!("{} {}", sql::quote_name(&c.name), c.data_type);
         if c.not_null {
             text.push_str(" NOT NULL");
         }
@@ -386,16 +393,16 @@ fn definition(
     let mut primary: Vec<&&DeclaredColumn> = kept.iter().filter(|c| c.primary > 0).collect();
     primary.sort_by_key(|c| c.primary);
     if !primary.is_empty() {
-        let names = sql::names("", primary.iter().map(|c| &c.name));
+        let names = sql::quote_names("", primary.iter().map(|c| &c.name));
         parts.push(format!("PRIMARY KEY ({names})"));
     }
     parts.extend(constraints.iter().cloned());
     let rowid = if without_rowid { " WITHOUT ROWID" } else { "" };
-    format!("CREATE TABLE {} (\n  {}\n){rowid}", sql::name(table), parts.join(",\n  "))
+    format!("CREATE TABLE {} (\n  {}\n){rowid}", sql::quote_name(table), parts.join(",\n  "))
 }
 
 /// Returns the indexes of a table whose columns are all kept.
-fn indexes(
+fn kept_indexes(
     source: &Connection,
     table: &str,
     kept: &[&DeclaredColumn],
@@ -419,7 +426,7 @@ fn indexes(
 /// Writes the example rows for `--shots`: SWAN's own, and in the place of those that the
 /// database lacks the first rows of the truth.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
-    let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
     for shown in benchmark.shots {
         let of = |t: &&BenchmarkTruth| {
@@ -427,11 +434,11 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
         };
         let mut found: Vec<(usize, Example)> = Vec::new();
         for truth in benchmark.truth.iter().filter(of) {
-            examples(&connection, truth, shown.keys, &mut found)
+            read_examples(&connection, truth, shown.keys, &mut found)
                 .map_err(|e| StoreError::from_sqlite(gold, &e))?;
         }
         found.sort_by_key(|(rank, _)| *rank);
-        let rows = found.into_iter().map(|(_, row)| row).take(shots::MOST).collect();
+        let rows = found.into_iter().map(|(_, row)| row).take(shots::MAX_EXAMPLES).collect();
         all.entry(shown.expansion.to_owned()).or_default().push(rows);
     }
     let only = |mut sources: Vec<Vec<Example>>| match sources.len() {
@@ -445,7 +452,7 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
 
 /// Adds the rows of a truth with these keys to the examples, by the places of their keys;
 /// after those the first rows of the truth. Unknown values are left out.
-fn examples(
+fn read_examples(
     connection: &Connection,
     truth: &BenchmarkTruth,
     keys: &[&[&str]],
@@ -465,7 +472,7 @@ fn examples(
         let same = |(_, shot): &(usize, Example)| example_key(truth, shot) == texts;
         let at = match found.iter().position(same) {
             Some(at) => at,
-            None if named.is_some() || first < shots::MOST && truth.many.is_none() => {
+            None if named.is_some() || first < shots::MAX_EXAMPLES && truth.many.is_none() => {
                 first += usize::from(named.is_none());
                 found.push((named.unwrap_or(keys.len() + first), example));
                 found.len() - 1
@@ -499,7 +506,7 @@ fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
 }
 
 /// Opens a database without foreign-key checks, because BIRD's databases violate some keys.
-fn open(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
+fn open_unchecked(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
     let opened = Connection::open_with_flags(path, flags);
     let free = |c: Connection| c.pragma_update(None, "foreign_keys", false).map(|()| c);
     opened.and_then(free).map_err(|e| StoreError::from_sqlite(path, &e).into())

@@ -70,26 +70,26 @@ struct QuestionColumns {
     hqdl: Option<usize>,
     blendsql: Option<usize>,
     /// In SWAN's own files: the columns of the database and of the query, of either kind.
-    swans: Option<(usize, usize)>,
+    own_layout: Option<(usize, usize)>,
 }
 
 /// Reads questions. `database` names the questions that have no name of their own.
 ///
 /// # Errors
 /// [`SwanError`] if the file has neither of the two layouts.
-pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
+pub fn read_questions(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();
     let text = std::str::from_utf8(&bytes).map_err(|e| {
         let line = bytes[..e.valid_up_to()].split(|b| *b == b'\n').count();
-        SwanError::input(
+        SwanError::wrong_input(
             format!("{name}, line {line}: text that is not UTF-8"),
             "save the file as UTF-8, then run this again",
         )
     })?;
-    if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
-        let message = format!("{name}, line {line}: {}", hqdl_values::csv::UNENDED);
-        return Err(SwanError::input(message, FORMS));
+    if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
+        let message = format!("{name}, line {line}: {}", hqdl_values::csv::UNCLOSED_FIELD_MESSAGE);
+        return Err(SwanError::wrong_input(message, LAYOUTS));
     }
     let text = text.trim_start_matches('\u{feff}');
     let mut reader =
@@ -100,41 +100,42 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
     // A file of SWAN's own has queries of one kind; only BlendSQL's contain calls.
     let calls = text.contains("{{");
     for row in reader.records() {
-        let row = row.map_err(|e| SwanError::input(format!("{name}: {e}"), FORMS))?;
+        let row = row.map_err(|e| SwanError::wrong_input(format!("{name}: {e}"), LAYOUTS))?;
         let line = row.position().map_or(0, csv::Position::line);
         if std::mem::take(&mut first)
             && row.iter().any(|f| f.trim().eq_ignore_ascii_case("gold_sql"))
         {
-            header = Some(named(&row, path)?);
+            header = Some(columns_by_header(&row, path)?);
             continue;
         }
         let columns = match header {
             Some(columns) => columns,
-            None => placed(&row).ok_or_else(|| {
-                SwanError::input(
+            None => columns_by_position(&row).ok_or_else(|| {
+                SwanError::wrong_input(
                     format!(
                         "{name}, line {line}: a row of {} matches no format of SWAN",
                         count_noun(row.len() as u64, "column")
                     ),
-                    FORMS,
+                    LAYOUTS,
                 )
             })?,
         };
         let field = |at: usize| row.get(at).map(str::trim).filter(|t| !t.is_empty());
-        let query = columns.swans.and_then(|(_, at)| field(at)).map(str::to_owned);
-        let of = columns.swans.and_then(|(at, _)| field(at)).unwrap_or(database);
-        if !of.eq_ignore_ascii_case(database) {
-            others.insert(of.to_owned());
+        let query = columns.own_layout.and_then(|(_, at)| field(at)).map(str::to_owned);
+        let row_database = columns.own_layout.and_then(|(at, _)| field(at)).unwrap_or(database);
+        if !row_database.eq_ignore_ascii_case(database) {
+            others.insert(row_database.to_owned());
             continue;
         }
-        let gold = field(columns.gold)
-            .ok_or_else(|| SwanError::input(format!("{name}, line {line}: no gold SQL"), FORMS))?;
+        let gold = field(columns.gold).ok_or_else(|| {
+            SwanError::wrong_input(format!("{name}, line {line}: no gold SQL"), LAYOUTS)
+        })?;
         let qid = columns
             .qid
             .and_then(field)
             .map_or_else(|| format!("{database}-{:02}", questions.len()), str::to_owned);
         if !seen.insert(qid.clone()) {
-            return Err(SwanError::input(
+            return Err(SwanError::wrong_input(
                 format!("{name}, line {line}: a second question has the id {qid}"),
                 "give each question its own id",
             ));
@@ -155,32 +156,35 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
     }
     if questions.is_empty() && !others.is_empty() {
         let others: Vec<String> = others.into_iter().collect();
-        return Err(SwanError::input(
+        return Err(SwanError::wrong_input(
             format!("{name} is about {}, not about {database}", others.join(", ")),
             "pass the questions of this database, or the database of these questions",
         ));
     }
     if questions.is_empty() {
-        return Err(SwanError::input(format!("{name} contains no questions"), FORMS));
+        return Err(SwanError::wrong_input(format!("{name} contains no questions"), LAYOUTS));
     }
     Ok(questions)
 }
 
-const FORMS: &str = "SWAN's own files are read as they are (database, question, evidence, gold \
+const LAYOUTS: &str = "SWAN's own files are read as they are (database, question, evidence, gold \
                      SQL, difficulty, query); in others, a header names qid, question, gold_sql, \
                      hqdl_sql and blendsql; without one, the columns are qid, question, evidence, \
                      difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
 
 /// Returns the columns that a header names.
-fn named(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, SwanError> {
+fn columns_by_header(
+    header: &csv::StringRecord,
+    path: &Path,
+) -> Result<QuestionColumns, SwanError> {
     let at = |names: &[&str]| {
         header.iter().position(|f| names.iter().any(|n| f.trim().eq_ignore_ascii_case(n)))
     };
     let missing = |name: &str| {
         let found: Vec<&str> = header.iter().collect();
-        SwanError::input(
+        SwanError::wrong_input(
             format!("{}: no column `{name}` among {}", path.display(), found.join(", ")),
-            FORMS,
+            LAYOUTS,
         )
     };
     Ok(QuestionColumns {
@@ -189,27 +193,27 @@ fn named(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, Swa
         gold: at(&["gold_sql"]).ok_or_else(|| missing("gold_sql"))?,
         hqdl: Some(at(&["hqdl_sql"]).ok_or_else(|| missing("hqdl_sql"))?),
         blendsql: at(&["blendsql", "blendsql_2024", "blendsql_sql"]),
-        swans: None,
+        own_layout: None,
     })
 }
 
 /// Returns the columns of a row without a header. The position of the difficulty identifies the
 /// layout: in SWAN's own files it is between the gold SQL and the query; otherwise the queries
 /// follow it.
-fn placed(row: &csv::StringRecord) -> Option<QuestionColumns> {
+fn columns_by_position(row: &csv::StringRecord) -> Option<QuestionColumns> {
     let difficulty = row
         .iter()
         .position(|f| DIFFICULTIES.contains(&f.trim().to_lowercase().as_str()))
         .unwrap_or(3);
     if matches!((difficulty, row.len()), (4, 6 | 7)) {
-        let swans = Some((0, 5));
+        let own_layout = Some((0, 5));
         return Some(QuestionColumns {
             qid: None,
             question: 1,
             gold: 3,
             hqdl: None,
             blendsql: None,
-            swans,
+            own_layout,
         });
     }
     let fits = matches!((difficulty, row.len()), (2, 5 | 6) | (3, 6 | 7));
@@ -219,6 +223,6 @@ fn placed(row: &csv::StringRecord) -> Option<QuestionColumns> {
         gold: difficulty + 1,
         hqdl: Some(difficulty + 2),
         blendsql: (row.len() > difficulty + 3).then_some(difficulty + 3),
-        swans: None,
+        own_layout: None,
     })
 }

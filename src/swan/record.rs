@@ -14,7 +14,7 @@ use super::{Mode, SwanError};
 use crate::format::count_noun;
 
 /// Name of the record in a run's folder.
-pub const FILE: &str = "run.jsonl";
+pub const RECORD_FILE: &str = "run.jsonl";
 
 /// Identity of a run. All runs in a folder have the same database, mode, shots and model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +162,7 @@ pub struct Invocation {
 impl Invocation {
     /// Returns the cost of the whole run.
     #[must_use]
-    pub fn cost(&self) -> Cost {
+    pub fn total_cost(&self) -> Cost {
         if let Some(total) = self.total {
             return total;
         }
@@ -186,22 +186,22 @@ impl RunsRecord {
     ///
     /// # Errors
     /// [`SwanError`] if there is no record, or the file is not a record.
-    pub fn read(dir: &Path) -> Result<Self, SwanError> {
-        let path = dir.join(FILE);
+    pub fn read_dir(dir: &Path) -> Result<Self, SwanError> {
+        let path = dir.join(RECORD_FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| {
-            SwanError::input(
+            SwanError::wrong_input(
                 format!("{} has no record of a run: {e}", path.display()),
                 "pass directories that `hqdl swan run --out` wrote",
             )
         })?;
         let mut runs: Vec<Invocation> = Vec::new();
-        let whole = text.lines().count();
+        let line_count = text.lines().count();
         for (n, line) in text.lines().enumerate() {
             let line = match serde_json::from_str(line) {
                 Ok(line) => line,
-                Err(_) if n + 1 == whole => break,
+                Err(_) if n + 1 == line_count => break,
                 Err(e) => {
-                    return Err(SwanError::input(
+                    return Err(SwanError::wrong_input(
                         format!("{}, line {}: {e}", path.display(), n + 1),
                         "it is not a record of `hqdl swan run`, or it was edited: run into a new directory",
                     ));
@@ -225,7 +225,7 @@ impl RunsRecord {
             }
         }
         if runs.is_empty() {
-            return Err(SwanError::input(
+            return Err(SwanError::wrong_input(
                 format!("{} contains no run", path.display()),
                 "pass directories that `hqdl swan run --out` wrote",
             ));
@@ -242,32 +242,32 @@ impl RunsRecord {
 
     /// Returns the last answer to each question.
     #[must_use]
-    pub fn answers(&self) -> BTreeMap<&str, &QuestionOutcome> {
+    pub fn last_answers(&self) -> BTreeMap<&str, &QuestionOutcome> {
         self.runs.iter().flat_map(|r| &r.answers).map(|a| (a.qid.as_str(), a)).collect()
     }
 }
 
 /// Writer of a record.
 #[derive(Debug)]
-pub struct Writer {
+pub struct RecordWriter {
     path: PathBuf,
     file: File,
 }
 
-impl Writer {
+impl RecordWriter {
     /// Starts a run in a folder's record. Creates the folder and the record if necessary.
     ///
     /// # Errors
     /// [`SwanError`] if the folder contains a different run, or cannot be written.
-    pub fn begin(dir: &Path, header: &Header) -> Result<Self, SwanError> {
-        let path = dir.join(FILE);
+    pub fn begin_run(dir: &Path, header: &Header) -> Result<Self, SwanError> {
+        let path = dir.join(RECORD_FILE);
         if path.exists() {
-            let before = RunsRecord::read(dir)?;
+            let before = RunsRecord::read_dir(dir)?;
             let before = before.header();
             let same = (&before.database, before.mode, before.shots, &before.model)
                 == (&header.database, header.mode, header.shots, &header.model);
             if !same {
-                return Err(SwanError::input(
+                return Err(SwanError::wrong_input(
                     format!(
                         "{} already contains a run of {} in mode {} with {} by {}",
                         dir.display(),
@@ -285,9 +285,9 @@ impl Writer {
         let mut file =
             OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(failed)?;
         // A kill may have truncated the last line, so remove it before appending.
-        cut_half_line(&mut file).map_err(failed)?;
+        truncate_partial_line(&mut file).map_err(failed)?;
         let mut writer = Self { path, file };
-        writer.write(&RecordLine::Run(header.clone()))?;
+        writer.write_line(&RecordLine::Run(header.clone()))?;
         Ok(writer)
     }
 
@@ -295,7 +295,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`SwanError`] if the line cannot be written.
-    pub fn write(&mut self, line: &RecordLine) -> Result<(), SwanError> {
+    pub fn write_line(&mut self, line: &RecordLine) -> Result<(), SwanError> {
         let failed = |e: std::io::Error| SwanError::file(&self.path, e);
         let mut text = serde_json::to_string(line).map_err(|e| failed(e.into()))?;
         text.push('\n');
@@ -304,7 +304,7 @@ impl Writer {
 }
 
 /// Removes an incomplete last line.
-fn cut_half_line(file: &mut File) -> std::io::Result<()> {
+fn truncate_partial_line(file: &mut File) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.read_to_end(&mut bytes)?;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::compare;
-use super::record::{Cost, QuestionOutcome, RecordLine, Writer};
+use super::record::{Cost, QuestionOutcome, RecordLine, RecordWriter};
 use super::{BenchmarkQuestion, Mode, SwanError};
 use crate::database::Database;
 use crate::facts::Facts;
-use crate::generate::{Event, Listener, Stopped};
-use crate::materialize::{MaterializeError, Report, Selection, Work};
+use crate::generate::{Event, Listener, StopReason};
+use crate::materialize::{MaterializeError, Materializer, Report, Selection};
 use crate::model::Model;
-use crate::query::{self, Meta, QueryError, Request, Smoothie};
+use crate::query::{self, Meta, QueryError, QueryResult, Request};
 use crate::spec::Spec;
 use crate::usage::Usage;
 
@@ -48,7 +48,7 @@ pub struct BenchmarkRun<'r> {
 
 /// Result of a run.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct RunOutcome {
     /// Number of questions with rows.
     pub answered: u64,
     /// Number of questions without rows.
@@ -58,21 +58,21 @@ pub struct Ended {
     /// Cost of the run.
     pub cost: Cost,
     /// Reason for an early end, if any.
-    pub stop: Option<Stop>,
+    pub stop: Option<BenchmarkStop>,
 }
 
 /// Reason why a run ended early.
 #[derive(Debug)]
-pub enum Stop {
+pub enum BenchmarkStop {
     /// Materializing stopped.
-    Run(Arc<Stopped>),
+    Run(Arc<StopReason>),
     /// Materializing failed.
     Materialize(MaterializeError),
     /// A query stopped, or an error would affect all queries.
     Query(QueryError),
 }
 
-impl std::fmt::Display for Stop {
+impl std::fmt::Display for BenchmarkStop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Run(why) => why.fmt(f),
@@ -89,32 +89,32 @@ impl std::fmt::Display for Stop {
 /// [`SwanError`] if the record cannot be written.
 pub fn run(
     mut run: BenchmarkRun<'_>,
-    writer: &mut Writer,
-    told: &mut dyn FnMut(&RecordLine),
-) -> Result<Ended, SwanError> {
-    let mut tell = |line: &RecordLine| {
-        told(line);
-        writer.write(line)
+    writer: &mut RecordWriter,
+    on_line: &mut dyn FnMut(&RecordLine),
+) -> Result<RunOutcome, SwanError> {
+    let mut record_line = |line: &RecordLine| {
+        on_line(line);
+        writer.write_line(line)
     };
-    let mut ended = Ended::default();
+    let mut outcome = RunOutcome::default();
     if run.materialize {
-        let (report, cost) = run.expand();
-        ended.cost.add(&cost);
-        ended.missing += report.cells.without_value() + report.unasked;
-        tell(&RecordLine::Materialized { cells: report.cells.to_json(), cost })?;
-        let failed = report.failed.map(Stop::Materialize);
-        ended.stop = failed.or(report.stopped.map(Stop::Run));
-        run.pay(&cost, report.in_doubt.most.usd, report.in_doubt.most.tokens);
+        let (report, cost) = run.materialize_spec();
+        outcome.cost.add(&cost);
+        outcome.missing += report.cells.count_without_value() + report.unasked;
+        record_line(&RecordLine::Materialized { cells: report.cells.to_json(), cost })?;
+        let failed = report.failure.map(BenchmarkStop::Materialize);
+        outcome.stop = failed.or(report.stop_reason.map(BenchmarkStop::Run));
+        run.reduce_budget(&cost, report.in_doubt.max_spent.usd, report.in_doubt.max_spent.tokens);
     }
     for question in run.questions {
-        if ended.stop.is_some() {
+        if outcome.stop.is_some() {
             break;
         }
         let began = Instant::now();
-        let spent: Arc<Mutex<Usage>> = Arc::default();
-        let (smoothie, error) = run.answer(question, &spent);
-        let used = *spent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cost = cost_of(&smoothie.meta);
+        let usage: Arc<Mutex<Usage>> = Arc::default();
+        let (result, error) = run.answer_question(question, &usage);
+        let used = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cost = cost_of(&result.meta);
         if error.is_some() {
             // The usage of a failed query is known only from its events.
             cost.requests = used.requests;
@@ -123,40 +123,40 @@ pub fn run(
             cost.cost_usd = used.cost_usd;
         }
         cost.seconds = began.elapsed().as_secs_f64();
-        ended.cost.add(&cost);
-        ended.missing += cost.values_missing;
-        run.pay(&cost, 0.0, 0);
-        let stops = error.as_ref().is_some_and(FailedQuestion::stops);
-        let rows = error.is_none().then(|| compare::kept(&smoothie));
+        outcome.cost.add(&cost);
+        outcome.missing += cost.values_missing;
+        run.reduce_budget(&cost, 0.0, 0);
+        let is_fatal = error.as_ref().is_some_and(FailedQuestion::is_fatal);
+        let rows = error.is_none().then(|| compare::to_rows(&result));
         let answer = QuestionOutcome {
             qid: question.qid.clone(),
             query: question.query(run.mode).unwrap_or_default().to_owned(),
-            columns: smoothie.columns,
+            columns: result.columns,
             rows,
             error: error.as_ref().map(ToString::to_string),
-            routes: smoothie.meta.routes.iter().map(|r| r.route.name().to_owned()).collect(),
+            routes: result.meta.routes.iter().map(|r| r.route.name().to_owned()).collect(),
             cost,
         };
         match error {
-            None => ended.answered += 1,
+            None => outcome.answered += 1,
             // The question is not recorded, so that the next run asks it again.
-            Some(FailedQuestion::Query(error)) if stops => {
-                ended.stop = Some(Stop::Query(error));
+            Some(FailedQuestion::Query(error)) if is_fatal => {
+                outcome.stop = Some(BenchmarkStop::Query(error));
                 break;
             }
-            Some(_) => ended.failed += 1,
+            Some(_) => outcome.failed += 1,
         }
-        tell(&RecordLine::Answer(Box::new(answer)))?;
+        record_line(&RecordLine::Answer(Box::new(answer)))?;
     }
-    tell(&match &ended.stop {
+    record_line(&match &outcome.stop {
         None => RecordLine::Finished {
-            answered: ended.answered,
-            failed: ended.failed,
-            cost: ended.cost,
+            answered: outcome.answered,
+            failed: outcome.failed,
+            cost: outcome.cost,
         },
-        Some(stop) => RecordLine::Stopped { message: stop.to_string(), cost: ended.cost },
+        Some(stop) => RecordLine::Stopped { message: stop.to_string(), cost: outcome.cost },
     })?;
-    Ok(ended)
+    Ok(outcome)
 }
 
 /// Reason why a question has no rows.
@@ -170,7 +170,7 @@ enum FailedQuestion {
 
 impl FailedQuestion {
     /// Returns true if the next question would fail for the same reason.
-    fn stops(&self) -> bool {
+    fn is_fatal(&self) -> bool {
         match self {
             Self::NoQuery(_) => false,
             Self::Query(error) => !matches!(
@@ -186,19 +186,24 @@ impl FailedQuestion {
 
 impl BenchmarkRun<'_> {
     /// Materializes the spec. Returns the report and the cost.
-    fn expand(&self) -> (Report, Cost) {
+    fn materialize_spec(&self) -> (Report, Cost) {
         let began = Instant::now();
         let selection = Selection::default();
-        let work =
-            Work::new(&self.spec, self.database, self.facts, Arc::clone(&self.model), &selection);
-        let report = work
+        let materializer = Materializer::new(
+            &self.spec,
+            self.database,
+            self.facts,
+            Arc::clone(&self.model),
+            &selection,
+        );
+        let report = materializer
             .and_then(|w| w.materialize(self.command, &self.listener, &self.interrupt))
-            .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
+            .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });
         let cost = Cost {
             requests: report.usage.requests,
-            values_asked: report.asked.total(),
+            values_asked: report.requested.total(),
             values_reused: report.reused,
-            values_missing: report.cells.without_value(),
+            values_missing: report.cells.count_without_value(),
             input_tokens: report.usage.input_tokens,
             output_tokens: report.usage.output_tokens,
             cost_usd: report.usage.cost_usd,
@@ -208,16 +213,16 @@ impl BenchmarkRun<'_> {
     }
 
     /// Runs the query of a question.
-    fn answer(
+    fn answer_question(
         &self,
         question: &BenchmarkQuestion,
-        spent: &Arc<Mutex<Usage>>,
-    ) -> (Smoothie, Option<FailedQuestion>) {
-        let mut smoothie = Smoothie::default();
+        total_usage: &Arc<Mutex<Usage>>,
+    ) -> (QueryResult, Option<FailedQuestion>) {
+        let mut result = QueryResult::default();
         let Some(sql) = question.query(self.mode) else {
-            return (smoothie, Some(FailedQuestion::NoQuery(self.mode)));
+            return (result, Some(FailedQuestion::NoQuery(self.mode)));
         };
-        let (listener, spent) = (Arc::clone(&self.query_listener), Arc::clone(spent));
+        let (listener, total_usage) = (Arc::clone(&self.query_listener), Arc::clone(total_usage));
         let target = self.spec.target();
         let database = if target.exists() { target } else { &self.spec.database };
         let request = Request {
@@ -225,30 +230,30 @@ impl BenchmarkRun<'_> {
             timeout: Some(self.timeout),
             command: self.command,
             listener: Arc::new(move |event: &Event| {
-                if let Event::Kept { usage, .. } = event {
-                    *spent.lock().unwrap_or_else(PoisonError::into_inner) = *usage;
+                if let Event::Stored { usage, .. } = event {
+                    *total_usage.lock().unwrap_or_else(PoisonError::into_inner) = *usage;
                 }
                 listener(event);
             }),
             interrupt: self.interrupt.clone(),
-            ..Request::of(&self.spec, database, self.facts, sql)
+            ..Request::new(&self.spec, database, self.facts, sql)
         };
-        let ran = if query::may_ask(&self.spec, sql, request.dialect, request.classify) {
-            query::run(&request, &mut smoothie)
+        let outcome = if query::may_ask(&self.spec, sql, request.dialect, request.classify) {
+            query::run(&request, &mut result)
         } else {
-            request.plain().run(&mut smoothie)
+            request.to_plain().run(&mut result)
         };
-        match ran {
+        match outcome {
             Ok(meta) => {
-                smoothie.meta = meta;
-                (smoothie, None)
+                result.meta = meta;
+                (result, None)
             }
-            Err(error) => (smoothie, Some(error.into())),
+            Err(error) => (result, Some(error.into())),
         }
     }
 
     /// Subtracts the spending from the budget of the remaining steps.
-    fn pay(&mut self, cost: &Cost, doubt_usd: f64, doubt_tokens: u64) {
+    fn reduce_budget(&mut self, cost: &Cost, doubt_usd: f64, doubt_tokens: u64) {
         let limits = &mut self.spec.limits;
         if let Some(budget) = &mut limits.budget_usd {
             *budget = (*budget - cost.cost_usd - doubt_usd).max(0.0);

@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json};
 
 use super::SwanError;
 use crate::format::count_noun;
-use crate::spec::Draft;
 use crate::spec::Literal;
+use crate::spec::UncheckedSpec;
 use crate::spec::file::{ShotCell, ShotsField};
 
 /// Example row: column to value, or to a list of values.
@@ -38,11 +38,11 @@ impl Examples {
 }
 
 /// Number of examples written per source: the maximum in SWAN.
-pub const MOST: usize = 5;
+pub const MAX_EXAMPLES: usize = 5;
 
 /// Returns the path of a database's examples.
 #[must_use]
-pub fn path_of(database: &Path) -> PathBuf {
+pub fn shots_path(database: &Path) -> PathBuf {
     database.with_extension("shots.json")
 }
 
@@ -50,13 +50,13 @@ pub fn path_of(database: &Path) -> PathBuf {
 ///
 /// # Errors
 /// [`SwanError`] if there are too few examples.
-pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanError> {
+pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Result<(), SwanError> {
     if shots == 0 {
         draft.file.expansion.iter_mut().for_each(|e| e.shots = None);
         return Ok(());
     }
     let bad = |message: String| {
-        SwanError::input(
+        SwanError::wrong_input(
             message,
             "`hqdl swan prepare` writes them beside the database; or pass a file with --shots-file",
         )
@@ -78,7 +78,9 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
             )));
         }
         let rows = sources.iter().flat_map(|rows| rows.iter().take(shots)).map(|row| {
-            row.iter().filter_map(|(name, value)| Some((name.clone(), cell(value)?))).collect()
+            row.iter()
+                .filter_map(|(name, value)| Some((name.clone(), parse_cell(value)?)))
+                .collect()
         });
         expansion.shots = Some(ShotsField::Rows(rows.collect()));
     }
@@ -86,14 +88,16 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
 }
 
 /// Parses a cell of an example; `None` if the value is unknown.
-fn cell(json: &Json) -> Option<ShotCell> {
+fn parse_cell(json: &Json) -> Option<ShotCell> {
     match json {
-        Json::Array(items) => Some(ShotCell::Many(items.iter().filter_map(literal).collect())),
-        one => literal(one).map(ShotCell::One),
+        Json::Array(items) => {
+            Some(ShotCell::Many(items.iter().filter_map(parse_literal).collect()))
+        }
+        one => parse_literal(one).map(ShotCell::One),
     }
 }
 
-fn literal(json: &Json) -> Option<Literal> {
+fn parse_literal(json: &Json) -> Option<Literal> {
     match json {
         Json::Bool(b) => Some(Literal::Boolean(*b)),
         Json::Number(n) => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::project::Project;
 
@@ -36,7 +36,7 @@ const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
      INSERT INTO place VALUES ('Leeds'), ('Lyon'), ('Vigo'), ('York')";
 
 fn endpoint() -> Endpoint {
-    Endpoint::start(|_, key| match key[0].as_str().unwrap_or_default() {
+    Endpoint::start_with(|_, key| match key[0].as_str().unwrap_or_default() {
         "Leeds" => "United Kingdom".into(),
         "York" => "uk".into(),
         "Lyon" => "Gaul".into(),
@@ -45,7 +45,7 @@ fn endpoint() -> Endpoint {
 }
 
 fn cells(project: &Project) -> Vec<Vec<Json>> {
-    project.rows(
+    project.query_rows(
         "SELECT l.name, l.country, h.state FROM llm AS l
          JOIN hqdl_cell AS h ON h.key = json_array(l.name) ORDER BY 1",
     )
@@ -55,8 +55,8 @@ fn cells(project: &Project) -> Vec<Vec<Json>> {
 fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec(""));
-    project.materialize(&[]).exits(1);
-    let asked = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(1);
+    let asked = endpoint.request_count();
     let without = [
         [json!("Leeds"), Json::Null, json!("not_in_list")],
         [json!("Lyon"), Json::Null, json!("not_in_list")],
@@ -66,8 +66,8 @@ fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
     assert_eq!(cells(&project), without);
     let mut with = without.clone();
     with[0] = [json!("Leeds"), json!("UK"), json!("ok")];
-    project.spec(&spec("aliases = { \"united kingdom\" = \"UK\" }"));
-    project.materialize(&[]).exits(1);
+    project.write_spec(&spec("aliases = { \"united kingdom\" = \"UK\" }"));
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(cells(&project), with);
     // From a file, and to another value: what the model said is what counts.
     std::fs::write(
@@ -75,18 +75,20 @@ fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
         "said,means\nUnited Kingdom,Spain\nGaul,France\n",
     )
     .unwrap();
-    project.spec(&spec("aliases = \"words.csv\""));
-    project.materialize(&[]).exits(0);
+    project.write_spec(&spec("aliases = \"words.csv\""));
+    project.run_materialize(&[]).expect_exit_code(0);
     with[0] = [json!("Leeds"), json!("Spain"), json!("ok")];
     with[1] = [json!("Lyon"), json!("France"), json!("ok")];
     assert_eq!(cells(&project), with);
-    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    let why = project
+        .run_hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"])
+        .expect_exit_code(0);
     assert!(why.stdout.contains("United Kingdom"), "{}", why.stdout);
     // And without them again.
-    project.spec(&spec(""));
-    project.materialize(&[]).exits(1);
+    project.write_spec(&spec(""));
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(cells(&project), without);
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 /// An open list keeps what is not on it, but for other words of its values; lists of
@@ -101,19 +103,19 @@ fn open_lists_and_lists_of_values_have_aliases() {
         }
         let plain = toml.replace("ALIASES", "");
         let project = Project::new(&endpoint, PLACES, &plain);
-        project.materialize(&[]);
-        let asked = endpoint.count();
+        project.run_materialize(&[]);
+        let asked = endpoint.request_count();
         let table = if many { "llm_country" } else { "llm" };
         let of_leeds =
-            || project.rows(&format!("SELECT country FROM {table} WHERE name = 'Leeds'"));
+            || project.query_rows(&format!("SELECT country FROM {table} WHERE name = 'Leeds'"));
         let before = of_leeds();
-        project.spec(&toml.replace("ALIASES", "aliases = { \"United Kingdom\" = \"UK\" }"));
-        project.materialize(&[]);
+        project.write_spec(&toml.replace("ALIASES", "aliases = { \"United Kingdom\" = \"UK\" }"));
+        project.run_materialize(&[]);
         assert_eq!(of_leeds(), [[json!("UK")]], "open {open}, many {many}");
-        project.spec(&plain);
-        project.materialize(&[]);
+        project.write_spec(&plain);
+        project.run_materialize(&[]);
         assert_eq!(of_leeds(), before, "open {open}, many {many}");
-        assert_eq!(endpoint.count(), asked, "open {open}, many {many}");
+        assert_eq!(endpoint.request_count(), asked, "open {open}, many {many}");
     }
 }
 
@@ -135,13 +137,13 @@ fn aliases_that_cannot_be_are_told() {
         ),
     ] {
         std::fs::write(project.path(format!("specs/{name}")), text).unwrap();
-        project.spec(&spec(&format!("aliases = \"{name}\"")));
-        let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
+        project.write_spec(&spec(&format!("aliases = \"{name}\"")));
+        let told = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2).stderr;
         assert!(told.contains(said), "{name}: {told}");
     }
     std::fs::write(project.path("specs/bytes.csv"), b"said,means\n\xff,UK\n").unwrap();
-    project.spec(&spec("aliases = \"bytes.csv\""));
-    let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
+    project.write_spec(&spec("aliases = \"bytes.csv\""));
+    let told = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2).stderr;
     assert!(told.contains("bytes.csv") && told.contains("UTF-8"), "{told}");
     for (aliases, told) in [
         ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not in the value list of `country`"),
@@ -151,21 +153,21 @@ fn aliases_that_cannot_be_are_told() {
         ("aliases = \"three.csv\"", "three.csv"),
         ("aliases = 3", "aliases"),
     ] {
-        project.spec(&spec(aliases));
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        project.write_spec(&spec(aliases));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
     }
     for (aliases, told) in [
         ("{ \"Britain\" = \"UK\", \"uk\" = \"GB\" }", "\"uk\" is a value of other aliases"),
         ("{ \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
     ] {
-        project.spec(&spec(&format!("aliases = {aliases}")).replace(LIST, ""));
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        project.write_spec(&spec(&format!("aliases = {aliases}")).replace(LIST, ""));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
     }
     let year = spec("type = \"integer\"\naliases = { \"Gaul\" = \"France\" }").replace(LIST, "");
-    project.spec(&year);
-    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    project.write_spec(&year);
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("\"France\" is not of type integer"), "{}", ended.stderr);
 }
 
@@ -175,7 +177,7 @@ const LIST: &str = "values = { list = [\"UK\", \"France\", \"Spain\"] }";
 /// case of the values they mean, is read otherwise.
 #[test]
 fn a_column_without_a_list_has_aliases() {
-    let endpoint = Endpoint::start(|_, key| match key[0].as_str().unwrap_or_default() {
+    let endpoint = Endpoint::start_with(|_, key| match key[0].as_str().unwrap_or_default() {
         "Leeds" => "United Kingdom".into(),
         "York" => "uk".into(),
         "Lyon" => "Frances".into(),
@@ -183,26 +185,28 @@ fn a_column_without_a_list_has_aliases() {
     });
     let plain = spec("").replace(LIST, "");
     let project = Project::new(&endpoint, PLACES, &plain);
-    project.materialize(&[]).exits(0);
-    let asked = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = endpoint.request_count();
     let cell = |value: &str| json!(value);
     let without = ["United Kingdom", "Frances", "", "uk"].map(cell);
     let values = || cells(&project).into_iter().map(|row| row[1].clone()).collect::<Vec<_>>();
     assert_eq!(values(), without);
     let aliases = "aliases = { \"united kingdom\" = \"UK\", \"Gaul\" = \"France\" }";
-    project.spec(&spec(aliases).replace(LIST, ""));
-    project.materialize(&[]).exits(0);
+    project.write_spec(&spec(aliases).replace(LIST, ""));
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(values(), ["UK", "Frances", "", "UK"].map(cell));
-    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    let why = project
+        .run_hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"])
+        .expect_exit_code(0);
     assert!(why.stdout.contains("alias brought to the alias's value"), "{}", why.stdout);
-    project.spec(&plain);
-    project.materialize(&[]).exits(0);
+    project.write_spec(&plain);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(values(), without);
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
     // The prompt is the same with and without them.
     let fresh = Project::new(&endpoint, PLACES, &spec(aliases).replace(LIST, ""));
-    fresh.materialize(&[]).exits(0);
-    assert_eq!(fresh.rows("SELECT country FROM llm ORDER BY name")[0][0], "UK");
+    fresh.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(fresh.query_rows("SELECT country FROM llm ORDER BY name")[0][0], "UK");
 }
 
 #[test]
@@ -217,10 +221,10 @@ fn a_daemon_sees_an_alias_file_change() {
     let country = |n: usize| {
         project.has_table("llm") && cells(&project).get(n).is_some_and(|row| row[1] != Json::Null)
     };
-    until("the tables", || country(1));
+    wait_until("the tables", || country(1));
     assert!(!country(0));
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     write("Gaul,France\nUnited Kingdom,UK\n");
-    until("the new alias", || country(0));
-    assert_eq!(endpoint.count(), asked);
+    wait_until("the new alias", || country(0));
+    assert_eq!(endpoint.request_count(), asked);
 }

@@ -5,28 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-use hqdl_testkit::endpoint::batches::{Fate, Silence};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::endpoint::batches::{BatchOutcome, SilencePoint};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
-    ASKED, EXPANSION, Ended, HEROES, MODEL, Project, check, check_complete, honest,
+    CommandResult, EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, check_cells,
+    check_complete, truthful_endpoint,
 };
 
 /// Heroes whose batches are looked at often; with more `[limits]`.
 fn heroes(endpoint: &Endpoint, limits: &str) -> Project {
     let limits = format!("concurrency = 4\nbatch_poll_seconds = 0.03\n{limits}");
     let model = MODEL.replace("concurrency = 4", &limits);
-    Project::new(endpoint, HEROES, &[&model, EXPANSION, ASKED].concat())
+    Project::new(endpoint, HEROES, &[&model, EXPANSION, EXPANSION_COLUMNS].concat())
 }
 
-fn batch(project: &Project, flags: &[&str]) -> Ended {
-    project.materialize(&[&["--batch"], flags].concat())
+fn batch(project: &Project, flags: &[&str]) -> CommandResult {
+    project.run_materialize(&[&["--batch"], flags].concat())
 }
 
 /// No cell was answered twice.
 fn nothing_twice(endpoint: &Endpoint) {
     let mut seen = BTreeSet::new();
-    for request in endpoint.requests().into_iter().filter(|r| r.answered) {
-        for (key, column) in request.cells() {
+    for request in endpoint.received_requests().into_iter().filter(|r| r.is_answered) {
+        for (key, column) in request.requested_cells() {
             assert!(seen.insert((Json::from(key).to_string(), column)), "asked twice");
         }
     }
@@ -37,17 +38,17 @@ fn price(input: u64, output: u64) -> f64 {
     (input as f64 * 0.5 + output as f64) / 1e6
 }
 
-fn events<'e>(ended: &'e Ended, name: &str) -> Vec<&'e Json> {
+fn events<'e>(ended: &'e CommandResult, name: &str) -> Vec<&'e Json> {
     ended.lines.iter().filter(|l| l["event"] == name).collect()
 }
 
 #[test]
 fn a_batch_is_written_sent_looked_at_and_collected() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(0);
+    let ended = batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    let created = endpoint.created();
+    let created = endpoint.created_lines();
     assert_eq!(created.len(), 1);
     assert_eq!(created[0].len(), 3, "ten rows, four a request");
     for line in &created[0] {
@@ -56,8 +57,8 @@ fn a_batch_is_written_sent_looked_at_and_collected() {
         assert!(line["custom_id"].as_str().unwrap().starts_with("p1:"));
         assert_eq!(line["body"]["model"], "test-model");
     }
-    let (input, output) = endpoint.billed();
-    let done = ended.done();
+    let (input, output) = endpoint.billed_tokens();
+    let done = ended.done_event();
     assert_eq!(done["requests"], 3);
     assert_eq!(done["input_tokens"], input);
     assert!((done["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9, "{done}");
@@ -65,22 +66,22 @@ fn a_batch_is_written_sent_looked_at_and_collected() {
     assert!(!events(&ended, "polled").is_empty());
     assert_eq!(events(&ended, "collected")[0]["answered"], 3);
     // Everything is in its place, and nothing is left behind.
-    let again = batch(&project, &[]).exits(0);
-    assert_eq!(again.done()["requests"], 0);
-    assert_eq!(endpoint.created().len(), 1);
+    let again = batch(&project, &[]).expect_exit_code(0);
+    assert_eq!(again.done_event()["requests"], 0);
+    assert_eq!(endpoint.created_lines().len(), 1);
     assert_eq!(std::fs::read_dir(project.path("cache/batches")).unwrap().count(), 0);
-    let key = project.rows("SELECT DISTINCT prompt_hash FROM hqdl_cell");
+    let key = project.query_rows("SELECT DISTINCT prompt_hash FROM hqdl_cell");
     assert_eq!(key.len(), 3, "provenance knows the prompts");
 }
 
 #[test]
 fn a_batch_is_split_at_its_limits() {
     for limit in ["batch_requests = 2", "batch_bytes = 3000"] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = heroes(&endpoint, limit);
-        batch(&project, &[]).exits(0);
+        batch(&project, &[]).expect_exit_code(0);
         check_complete(&project);
-        let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+        let sizes: Vec<usize> = endpoint.created_lines().iter().map(Vec::len).collect();
         assert_eq!(sizes.iter().sum::<usize>(), 3, "{sizes:?}");
         assert!(sizes.len() >= 2, "{limit}: {sizes:?}");
         nothing_twice(&endpoint);
@@ -89,42 +90,45 @@ fn a_batch_is_split_at_its_limits() {
 
 #[test]
 fn requests_that_fail_are_sent_again_and_only_those() {
-    let endpoint = honest();
-    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(500, "oops", "server_error"), Frequency::Once);
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = endpoint.created_lines().iter().map(Vec::len).collect();
     assert_eq!(sizes, [3, 1]);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn a_request_that_always_fails_is_given_up_and_told() {
-    let endpoint = honest();
-    endpoint.fault_where(Fault::status(429, "slow down", "rate_limit"), Times::Always, |q| {
-        q.rows.iter().any(|r| r.key[0] == "Zed")
-    });
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault_where(
+        Fault::status(429, "slow down", "rate_limit"),
+        Frequency::Always,
+        |q| q.rows.iter().any(|r| r.key[0] == "Zed"),
+    );
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(1);
-    assert_eq!(endpoint.created().len(), 3, "three times in all");
+    let ended = batch(&project, &[]).expect_exit_code(1);
+    assert_eq!(endpoint.created_lines().len(), 3, "three times in all");
     assert!(ended.stdout.contains("slow down"), "{}", ended.stdout);
-    assert_eq!(ended.done()["cells"]["error"], 8);
-    assert_eq!(check(&project)["error"], 8);
-    endpoint.mend();
-    batch(&project, &[]).exits(0);
+    assert_eq!(ended.done_event()["cells"]["error"], 8);
+    assert_eq!(check_cells(&project)["error"], 8);
+    endpoint.clear_faults();
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
 }
 
 #[test]
 fn rows_that_failed_are_asked_again_in_smaller_requests() {
-    let endpoint = honest();
-    endpoint.fault(Fault::MissingRows, Times::First(3));
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::MissingRows, Frequency::First(3));
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.created().len(), 2);
-    let rows: Vec<usize> = endpoint.requests().iter().map(|r| r.question.rows.len()).collect();
+    assert_eq!(endpoint.created_lines().len(), 2);
+    let rows: Vec<usize> =
+        endpoint.received_requests().iter().map(|r| r.question.rows.len()).collect();
     assert_eq!(rows[..3].iter().sum::<usize>(), 10);
     assert_eq!(rows[3..].iter().sum::<usize>(), 5, "{rows:?}");
     assert!(rows[3..].iter().all(|n| *n <= 2));
@@ -132,126 +136,126 @@ fn rows_that_failed_are_asked_again_in_smaller_requests() {
 
 #[test]
 fn asking_again_has_an_end() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Empty, Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Empty, Frequency::Always);
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(1);
-    assert_eq!(ended.done()["cells"]["invalid"], 40);
-    assert_eq!(endpoint.created().len(), 3);
+    let ended = batch(&project, &[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["invalid"], 40);
+    assert_eq!(endpoint.created_lines().len(), 3);
 }
 
 #[test]
 fn a_request_too_long_is_split() {
-    let endpoint = honest();
-    endpoint.fault(Fault::ContextLength(2), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::ContextLength(2), Frequency::Always);
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn what_an_expired_batch_answered_is_kept_and_the_rest_sent_again_once() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Expires(1));
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::Expired(1));
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = endpoint.created_lines().iter().map(Vec::len).collect();
     assert_eq!(sizes, [3, 2]);
     nothing_twice(&endpoint);
 
-    let endpoint = honest();
-    endpoint.fate(Fate::Expires(1)).fate(Fate::Expires(1));
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::Expired(1)).set_next_outcome(BatchOutcome::Expired(1));
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(1);
-    assert_eq!(endpoint.created().len(), 2, "once again, and no more");
+    let ended = batch(&project, &[]).expect_exit_code(1);
+    assert_eq!(endpoint.created_lines().len(), 2, "once again, and no more");
     assert!(ended.stdout.contains("batch_expired"), "{}", ended.stdout);
     nothing_twice(&endpoint);
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn a_batch_that_fails_as_a_whole_is_sent_again_once() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Fails("invalid_request", "line 1 is odd"));
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::Failed("invalid_request", "line 1 is odd"));
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.created().len(), 2);
+    assert_eq!(endpoint.created_lines().len(), 2);
 
-    let endpoint = honest();
-    let fails = || Fate::Fails("invalid_request", "line 1 is odd");
-    endpoint.fate(fails()).fate(fails());
+    let endpoint = truthful_endpoint();
+    let fails = || BatchOutcome::Failed("invalid_request", "line 1 is odd");
+    endpoint.set_next_outcome(fails()).set_next_outcome(fails());
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(4);
+    let ended = batch(&project, &[]).expect_exit_code(4);
     assert!(ended.stderr.contains("line 1 is odd"), "{}", ended.stderr);
-    assert_eq!(endpoint.created().len(), 2);
-    assert_eq!(endpoint.billed(), (0, 0));
-    batch(&project, &[]).exits(0);
+    assert_eq!(endpoint.created_lines().len(), 2);
+    assert_eq!(endpoint.billed_tokens(), (0, 0));
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
 }
 
 #[test]
 fn a_full_queue_is_waited_for() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Completes(3));
-    let full = || Fate::Fails("token_limit_exceeded", "Enqueued token limit reached");
-    endpoint.fate(full()).fate(full());
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::Completed(3));
+    let full = || BatchOutcome::Failed("token_limit_exceeded", "Enqueued token limit reached");
+    endpoint.set_next_outcome(full()).set_next_outcome(full());
     let project = heroes(&endpoint, "batch_requests = 1");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn the_rest_of_a_cancelled_batch_is_left() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Cancelled(2));
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::Cancelled(2));
     let project = heroes(&endpoint, "");
-    let ended = batch(&project, &[]).exits(1);
-    assert_eq!(endpoint.created().len(), 1, "somebody wanted it so");
+    let ended = batch(&project, &[]).expect_exit_code(1);
+    assert_eq!(endpoint.created_lines().len(), 1, "somebody wanted it so");
     assert!(ended.stdout.contains("was cancelled"), "{}", ended.stdout);
-    assert!(ended.done()["cells_unasked"].as_u64().unwrap() >= 8);
-    batch(&project, &[]).exits(0);
+    assert!(ended.done_event()["cells_unasked"].as_u64().unwrap() >= 8);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
 }
 
 /// Runs until the endpoint falls silent at some step, and is killed there.
-fn killed_at(endpoint: &Endpoint, project: &Project, at: Silence) {
-    endpoint.silence(at);
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+fn killed_at(endpoint: &Endpoint, project: &Project, at: SilencePoint) {
+    endpoint.fall_silent_at(at);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_silence();
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
 }
 
 #[test]
 fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
     let steps = [
-        (Silence::BeforeUpload, 1, 1),
-        (Silence::AfterUpload, 1, 1),
-        (Silence::BeforeCreate, 1, 1),
-        (Silence::AfterCreate, 1, 1),
-        (Silence::Poll, 1, 1),
-        (Silence::Download, 1, 1),
+        (SilencePoint::BeforeUpload, 1, 1),
+        (SilencePoint::AfterUpload, 1, 1),
+        (SilencePoint::BeforeCreate, 1, 1),
+        (SilencePoint::AfterCreate, 1, 1),
+        (SilencePoint::Poll, 1, 1),
+        (SilencePoint::Download, 1, 1),
     ];
     for (at, uploads, batches) in steps {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = heroes(&endpoint, "");
         killed_at(&endpoint, &project, at);
-        batch(&project, &[]).exits(0);
+        batch(&project, &[]).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(endpoint.created().len(), batches, "{at:?}");
-        assert_eq!(endpoint.uploads(), uploads, "{at:?}");
+        assert_eq!(endpoint.created_lines().len(), batches, "{at:?}");
+        assert_eq!(endpoint.upload_count(), uploads, "{at:?}");
         nothing_twice(&endpoint);
         // What was billed is what the journal says was spent, once.
         let sql = "SELECT sum(input_tokens), sum(output_tokens) FROM completion";
-        let spent = &project.recorded(sql)[0];
-        let (input, output) = endpoint.billed();
+        let spent = &project.query_facts(sql)[0];
+        let (input, output) = endpoint.billed_tokens();
         assert_eq!(spent, &[Json::from(input), Json::from(output)], "{at:?}");
     }
 }
@@ -259,16 +263,16 @@ fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
 #[test]
 fn killed_while_collecting_no_answer_is_taken_twice() {
     for kills in 0..6 {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = heroes(&endpoint, "");
-        project.execute(
+        project.execute_sql(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
              INSERT INTO hero (name, full_name) SELECT 'Hero ' || i, 'Nobody ' || i FROM n",
         );
-        let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+        let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
         // From the first answer on the disk, a little later each time.
         let answers = || {
-            let count = project.recorded("SELECT count(*) FROM completion");
+            let count = project.query_facts("SELECT count(*) FROM completion");
             count.first().map_or(0, |row| row[0].as_u64().unwrap())
         };
         let began = std::time::Instant::now();
@@ -277,11 +281,11 @@ fn killed_while_collecting_no_answer_is_taken_twice() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         std::thread::sleep(std::time::Duration::from_millis(kills * 2));
-        running.signal("KILL");
-        running.wait();
-        batch(&project, &[]).exits(0);
-        assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), 410 * 4)]));
-        assert_eq!(endpoint.created().len(), 1);
+        running.send_signal("KILL");
+        running.wait_for_exit();
+        batch(&project, &[]).expect_exit_code(0);
+        assert_eq!(check_cells(&project), BTreeMap::from([("ok".to_owned(), 410 * 4)]));
+        assert_eq!(endpoint.created_lines().len(), 1);
         assert_eq!(answers(), 103);
         nothing_twice(&endpoint);
     }
@@ -289,219 +293,220 @@ fn killed_while_collecting_no_answer_is_taken_twice() {
 
 #[test]
 fn a_batch_is_found_among_many() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    endpoint.page(2);
-    killed_at(&endpoint, &project, Silence::AfterCreate);
+    endpoint.set_page_size(2);
+    killed_at(&endpoint, &project, SilencePoint::AfterCreate);
     (0..5).for_each(|_| endpoint.foreign_batch());
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.calls("POST batches"), 1);
+    assert_eq!(endpoint.count_calls("POST batches"), 1);
 }
 
 #[test]
 fn a_creation_in_doubt_is_looked_up_before_it_is_asked_for_again() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     endpoint.lie_about_creation(500);
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.calls("POST batches"), 1);
+    assert_eq!(endpoint.count_calls("POST batches"), 1);
 }
 
 #[test]
 fn an_interrupted_wait_leaves_the_batch_to_the_next_run() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(2);
-    running.signal("INT");
-    let ended = running.wait().exits(130);
+    running.send_signal("INT");
+    let ended = running.wait_for_exit().expect_exit_code(130);
     assert!(ended.stderr.contains("batch_1"), "{}", ended.stderr);
     assert!(ended.stderr.contains("--batch"), "{}", ended.stderr);
     assert_eq!(ended.lines.last().unwrap()["event"], "done");
-    endpoint.relent();
-    batch(&project, &[]).exits(0);
+    endpoint.stop_rejecting();
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.created().len(), 1);
+    assert_eq!(endpoint.created_lines().len(), 1);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn a_plain_run_leaves_out_what_a_batch_asks_for() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
     let running =
-        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+        project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(1);
-    running.signal("INT");
-    running.wait().exits(130);
-    let plan = project.plan(&[]);
+    running.send_signal("INT");
+    running.wait_for_exit().expect_exit_code(130);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["cells"], 24, "six of ten heroes");
     // The same command again waits, and asks for no other four.
     let running =
-        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+        project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(4);
-    running.signal("INT");
-    running.wait().exits(130);
-    assert_eq!(endpoint.created().len(), 1);
-    let ended = project.materialize(&[]).exits(1);
+    running.send_signal("INT");
+    running.wait_for_exit().expect_exit_code(130);
+    assert_eq!(endpoint.created_lines().len(), 1);
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
     assert!(ended.stdout.contains("running batches ask for 16 cells"), "{}", ended.stdout);
-    assert_eq!(check(&project)["ok"], 24);
-    assert_eq!(ended.done()["cells_unasked"], 16);
+    assert_eq!(check_cells(&project)["ok"], 24);
+    assert_eq!(ended.done_event()["cells_unasked"], 16);
     nothing_twice(&endpoint);
     // Once it has ended, a plain run collects it.
-    endpoint.relent();
-    let before = endpoint.count();
-    let ended = project.materialize(&[]).exits(0);
-    assert_eq!(ended.done()["requests"], 1);
-    assert_eq!(endpoint.count(), before + 1, "answered in the batch alone");
+    endpoint.stop_rejecting();
+    let before = endpoint.request_count();
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["requests"], 1);
+    assert_eq!(endpoint.request_count(), before + 1, "answered in the batch alone");
     check_complete(&project);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     let before = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
-    project.spec(&before.replace("what the hero says", "the hero's last words"));
-    endpoint.relent();
+    project.write_spec(&before.replace("what the hero says", "the hero's last words"));
+    endpoint.stop_rejecting();
     // Only the column that means something else now is asked for anew.
-    let before_run = endpoint.count();
-    batch(&project, &[]).exits(0);
+    let before_run = endpoint.request_count();
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     let asked = endpoint.cells_since(before_run + 3);
     assert!(asked.iter().all(|(_, c)| c == "motto"), "{asked:?}");
     assert_eq!(asked.len(), 10);
     // And back: what was asked then is known.
-    project.spec(&before);
-    let ended = project.materialize(&[]).exits(0);
-    assert_eq!(ended.done()["requests"], 0);
+    project.write_spec(&before);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["requests"], 0);
 }
 
 #[test]
 fn a_budget_is_never_overshot_and_what_fits_is_sent() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 1");
     // Of one request after the other: the worst case is far above what it takes.
-    let plan = project.plan(&["--batch"]);
+    let plan = project.run_plan(&["--batch"]);
     let likely = plan["totals"]["cost_usd"]["likely"].as_f64().unwrap();
-    let live = project.plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    let live = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     assert!((likely * 2.0 - live).abs() < 1e-9);
-    let ended = batch(&project, &["--budget", "0.0001"]).exits(3);
-    assert_eq!(endpoint.created().len(), 0, "{}", ended.stderr);
+    let ended = batch(&project, &["--budget", "0.0001"]).expect_exit_code(3);
+    assert_eq!(endpoint.created_lines().len(), 0, "{}", ended.stderr);
     // Enough for the worst case of one request at a time.
-    let ended = batch(&project, &["--budget", "0.009"]).exits(0);
+    let ended = batch(&project, &["--budget", "0.009"]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.created().len(), 3);
-    assert!(ended.done()["cost_usd"].as_f64().unwrap() < 0.009);
+    assert_eq!(endpoint.created_lines().len(), 3);
+    assert!(ended.done_event()["cost_usd"].as_f64().unwrap() < 0.009);
 }
 
 /// As a live run does: what fits is asked, and the rest when answers made room.
 #[test]
 fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    project.spec(&project.spec_text().replace("test-model", "gpt-4o-mini"));
-    project.execute(
+    project.write_spec(&project.spec_text().replace("test-model", "gpt-4o-mini"));
+    project.execute_sql(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 190)
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
     );
     let whole = ["--rows-per-request", "200", "--batch-file", "out", "--cache", "paper"];
-    project.materialize(&whole).exits(0);
+    project.run_materialize(&whole).expect_exit_code(0);
     let sql = "SELECT count(*), total(worst_usd) FROM request";
-    let most = project.rows_of("paper/journal.sqlite", sql)[0].clone();
+    let most = project.query_rows_of("paper/journal.sqlite", sql)[0].clone();
     assert_eq!(most[0], 1);
     let most = most[1].as_f64().unwrap();
     for (n, part) in [0.7, 0.4].into_iter().enumerate() {
         let budget = most * part;
         let text = budget.to_string();
         let cache = format!("cache-{n}");
-        let (before, billed) = (endpoint.count(), endpoint.billed());
+        let (before, billed) = (endpoint.request_count(), endpoint.billed_tokens());
         let flags = ["--rows-per-request", "200", "--cache", &cache, "--budget", &text];
         let ended = batch(&project, &flags);
         assert!(matches!(ended.code, 0 | 3), "{ended:?}");
-        assert!(endpoint.count() > before, "none of it: {ended:?}");
-        let spent = price(endpoint.billed().0 - billed.0, endpoint.billed().1 - billed.1);
+        assert!(endpoint.request_count() > before, "none of it: {ended:?}");
+        let spent =
+            price(endpoint.billed_tokens().0 - billed.0, endpoint.billed_tokens().1 - billed.1);
         assert!(spent <= budget + 1e-12, "{spent} of {budget}");
         // What is left of it does not hold one row.
-        let left = budget - ended.done()["cost_usd"].as_f64().unwrap();
+        let left = budget - ended.done_event()["cost_usd"].as_f64().unwrap();
         println!(
             "{part}: {} of 800 cells, ${left:.6} of ${budget:.6} left",
-            ended.done()["cells"]["ok"]
+            ended.done_event()["cells"]["ok"]
         );
         assert!(ended.code == 0 || left < 0.2 * most, "{left} left: {ended:?}");
         let asked = endpoint.cells_since(before);
         let different: BTreeSet<String> = asked.iter().map(|cell| format!("{cell:?}")).collect();
         assert_eq!(asked.len(), different.len(), "asked twice");
-        project.execute("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
+        project.execute_sql("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
     }
 }
 
 /// An output file that the user deleted, or that has expired.
 #[test]
 fn an_output_that_is_gone_is_told_and_asked_again() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    endpoint.refuse("GET files/", 404);
-    let ended = batch(&project, &[]).exits(1);
+    endpoint.reject_requests("GET files/", 404);
+    let ended = batch(&project, &[]).expect_exit_code(1);
     assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     let sql = "SELECT coalesce(sum(cost_usd), 0) FROM completion";
-    let counted = project.recorded(sql)[0][0].as_f64().unwrap();
+    let counted = project.query_facts(sql)[0][0].as_f64().unwrap();
     assert!(counted >= price(input, output) - 1e-9, "{counted} counted");
-    endpoint.relent();
-    batch(&project, &[]).exits(0);
+    endpoint.stop_rejecting();
+    batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.created().len(), 2);
+    assert_eq!(endpoint.created_lines().len(), 2);
     // Killed before it was brought, and deleted then.
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
-    running.signal("KILL");
-    running.wait();
-    endpoint.relent();
-    endpoint.refuse("GET files/file-2", 404);
-    let ended = batch(&project, &[]).exits(0);
+    running.send_signal("KILL");
+    running.wait_for_exit();
+    endpoint.stop_rejecting();
+    endpoint.reject_requests("GET files/file-2", 404);
+    let ended = batch(&project, &[]).expect_exit_code(0);
     assert!(ended.stdout.contains("no longer has the output of batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
 #[test]
 fn what_is_under_way_counts_against_the_budget_after_a_kill() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "budget_tokens = 20000");
     let running =
-        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+        project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(1);
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     // With the worst case of the request under way, there is no room for another.
-    let worst = project.recorded("SELECT sum(worst_tokens) FROM request");
+    let worst = project.query_facts("SELECT sum(worst_tokens) FROM request");
     let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 500);
     let capped = project.spec_text().replace("budget_tokens = 20000", &budget);
-    project.spec(&capped);
-    let ended = project.materialize(&[]).exits(3);
+    project.write_spec(&capped);
+    let ended = project.run_materialize(&[]).expect_exit_code(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // Once it has settled, there is room again.
-    endpoint.relent();
-    project.materialize(&["--limit", "1"]).exits(0);
-    assert_eq!(endpoint.count(), 2, "the batch's request, and one more");
+    endpoint.stop_rejecting();
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 2, "the batch's request, and one more");
     assert_eq!(endpoint.cells_since(0).len(), 20);
-    project.spec(&project.spec_text().replace(&budget, "budget_tokens = 20000"));
-    project.materialize(&["--rows-per-request", "1"]).exits(0);
+    project.write_spec(&project.spec_text().replace(&budget, "budget_tokens = 20000"));
+    project.run_materialize(&["--rows-per-request", "1"]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
 }
@@ -509,99 +514,101 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
 #[test]
 fn an_endpoint_that_refuses_ends_the_run() {
     for (call, status) in [("POST files", 401), ("POST batches", 404), ("GET batches/", 401)] {
-        let endpoint = honest();
-        endpoint.refuse(call, status);
+        let endpoint = truthful_endpoint();
+        endpoint.reject_requests(call, status);
         let project = heroes(&endpoint, "");
-        batch(&project, &[]).exits(4);
-        endpoint.relent();
-        batch(&project, &[]).exits(0);
+        batch(&project, &[]).expect_exit_code(4);
+        endpoint.stop_rejecting();
+        batch(&project, &[]).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(endpoint.created().len(), 1, "{call}");
+        assert_eq!(endpoint.created_lines().len(), 1, "{call}");
         nothing_twice(&endpoint);
     }
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    endpoint.fault(Fault::status(401, "no such key sk-recognisable", "auth"), Times::Always);
-    batch(&project, &[]).exits(4);
-    assert_eq!(endpoint.created().len(), 1);
+    endpoint
+        .add_fault(Fault::status(401, "no such key sk-recognisable", "auth"), Frequency::Always);
+    batch(&project, &[]).expect_exit_code(4);
+    assert_eq!(endpoint.created_lines().len(), 1);
 }
 
 #[test]
 fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     endpoint.forget_batches();
-    let ended = batch(&project, &[]).exits(0);
+    let ended = batch(&project, &[]).expect_exit_code(0);
     assert!(ended.stdout.contains("no longer knows batch_1"), "{}", ended.stdout);
     check_complete(&project);
 }
 
 #[test]
 fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
-    endpoint.refuse("GET batches/", 503);
+    endpoint.reject_requests("GET batches/", 503);
     // One look is tried six times, so one at least has failed.
-    endpoint.wait_for_polls(endpoint.calls("GET batches/") + 8);
-    endpoint.relent();
-    let ended = running.wait().exits(0);
+    endpoint.wait_for_polls(endpoint.count_calls("GET batches/") + 8);
+    endpoint.stop_rejecting();
+    let ended = running.wait_for_exit().expect_exit_code(0);
     assert_eq!(ended.stdout.matches("hqdl retries").count(), 1, "{}", ended.stdout);
     check_complete(&project);
 }
 
 #[test]
 fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
     let second = EXPANSION.replace("name = \"llm\"", "name = \"more\"")
         + "\n[[expansion.column]]\nname = \"lair\"\nabout = \"where the hero lives\"\n";
-    project.spec(&(project.spec_text() + &second));
-    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    project.write_spec(&(project.spec_text() + &second));
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch"]);
     endpoint.wait_for_polls(1);
-    running.signal("INT");
-    running.wait().exits(130);
-    assert_eq!(endpoint.created()[0].len(), 6, "three for each expansion");
+    running.send_signal("INT");
+    running.wait_for_exit().expect_exit_code(130);
+    assert_eq!(endpoint.created_lines()[0].len(), 6, "three for each expansion");
     // Its worst case is all that the day had.
     let capped = project.spec_text();
-    project.spec(&capped.replace("concurrency", "budget_usd_per_day = 0.005\nconcurrency"));
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
-    let ended = project.materialize(&[]).exits(3);
+    project.write_spec(&capped.replace("concurrency", "budget_usd_per_day = 0.005\nconcurrency"));
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let ended = project.run_materialize(&[]).expect_exit_code(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 0);
-    project.spec(&capped);
-    endpoint.relent();
-    batch(&project, &[]).exits(0);
-    assert_eq!(check(&project)["ok"], 44);
-    assert_eq!(project.rows("SELECT count(lair) FROM more")[0][0], 11);
+    assert_eq!(endpoint.request_count(), 0);
+    project.write_spec(&capped);
+    endpoint.stop_rejecting();
+    batch(&project, &[]).expect_exit_code(0);
+    assert_eq!(check_cells(&project)["ok"], 44);
+    assert_eq!(project.query_rows("SELECT count(lair) FROM more")[0][0], 11);
     nothing_twice(&endpoint);
 }
 
 #[test]
 fn recordings_take_no_batches() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     std::fs::write(project.path("r.jsonl"), "").unwrap();
-    let ended = project.materialize(&["--batch", "--recordings", "r.jsonl"]).exits(2);
+    let ended =
+        project.run_materialize(&["--batch", "--recordings", "r.jsonl"]).expect_exit_code(2);
     assert!(ended.stderr.contains("recordings cannot be run as batches"), "{}", ended.stderr);
 }
 
 #[test]
 fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 2");
-    let ended = project.materialize(&["--batch-file", "out"]).exits(0);
+    let ended = project.run_materialize(&["--batch-file", "out"]).expect_exit_code(0);
     let written = events(&ended, "written");
     assert_eq!(written.len(), 2);
-    assert_eq!(endpoint.calls(""), 0, "nothing is sent");
+    assert_eq!(endpoint.count_calls(""), 0, "nothing is sent");
     assert!(!project.has_table("llm"));
     let mut files = Vec::new();
     for (n, file) in written.iter().enumerate() {
@@ -612,62 +619,64 @@ fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
         files.push(format!("{n}.jsonl"));
     }
     let import =
-        |files: &[&str]| project.hqdl(&[&["import", "specs/x.toml", "--json"], files].concat());
-    let ended = import(&[&files[0]]).exits(1);
+        |files: &[&str]| project.run_hqdl(&[&["import", "specs/x.toml", "--json"], files].concat());
+    let ended = import(&[&files[0]]).expect_exit_code(1);
     let imported = events(&ended, "imported")[0].clone();
     assert_eq!(imported["answered"], 2);
     assert_eq!(imported["unknown"], 1);
-    assert_eq!(check(&project)["ok"], 32);
-    let ended = import(&[&files[0], &files[1]]).exits(0);
+    assert_eq!(check_cells(&project)["ok"], 32);
+    let ended = import(&[&files[0], &files[1]]).expect_exit_code(0);
     let imported = events(&ended, "imported")[0].clone();
     assert_eq!((&imported["answered"], &imported["known"]), (&1.into(), &2.into()));
     check_complete(&project);
-    let dump = project.rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4");
-    let ended = import(&[&files[0], &files[1]]).exits(0);
-    assert_eq!(ended.done()["published"], false);
-    assert_eq!(dump, project.rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4"));
+    let dump = project.query_rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4");
+    let ended = import(&[&files[0], &files[1]]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["published"], false);
+    assert_eq!(dump, project.query_rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4"));
     // Nothing is left to ask.
-    let ended = project.materialize(&[]).exits(0);
-    assert_eq!(ended.done()["requests"], 0);
-    let (input, output) = endpoint.billed();
-    let cost = project.rows("SELECT sum(cost_usd) FROM hqdl_cell")[0][0].as_f64().unwrap();
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["requests"], 0);
+    let (input, output) = endpoint.billed_tokens();
+    let cost = project.query_rows("SELECT sum(cost_usd) FROM hqdl_cell")[0][0].as_f64().unwrap();
     assert!((cost - price(input, output)).abs() < 1e-9, "{cost}");
 }
 
 #[test]
 fn failures_of_an_import_are_asked_for_by_the_next_run() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    let ended = project.materialize(&["--batch-file", "out"]).exits(0);
+    let ended = project.run_materialize(&["--batch-file", "out"]).expect_exit_code(0);
     let path = events(&ended, "written")[0]["file"].as_str().unwrap().to_owned();
-    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
-    endpoint.fault(Fault::MissingRows, Times::Once);
+    endpoint.add_fault(Fault::status(500, "oops", "server_error"), Frequency::Once);
+    endpoint.add_fault(Fault::MissingRows, Frequency::Once);
     let text = std::fs::read_to_string(project.path(path)).unwrap();
     let (output, errors) = endpoint.run_file(&text);
-    endpoint.mend();
+    endpoint.clear_faults();
     std::fs::write(project.path("o.jsonl"), output).unwrap();
     std::fs::write(project.path("e.jsonl"), errors).unwrap();
-    let ended = project.hqdl(&["import", "specs/x.toml", "--json", "o.jsonl", "e.jsonl"]).exits(1);
+    let ended = project
+        .run_hqdl(&["import", "specs/x.toml", "--json", "o.jsonl", "e.jsonl"])
+        .expect_exit_code(1);
     assert_eq!(events(&ended, "imported")[0]["failed"], 1);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
 }
 
 /// What a plan says the budget has left.
 fn left_usd(project: &Project, flags: &[&str]) -> f64 {
-    project.plan(flags)["budget"]["left_usd"].as_f64().unwrap()
+    project.run_plan(flags)["budget"]["left_usd"].as_f64().unwrap()
 }
 
 #[test]
 fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "budget_usd_per_day = 1");
     let running =
-        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+        project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(1);
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     let journal = || rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
     let under_way: f64 =
         journal().query_row("SELECT sum(worst_usd) FROM request", [], |r| r.get(0)).unwrap();
@@ -687,16 +696,16 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
     // Of the run and of the day alike, and at a live run's beginning.
     near(left_usd(&project, &["--budget", "1"]), 0.25 + under_way);
     let budget = format!("{}", 0.25 + under_way + 1e-6);
-    let ended = project.materialize(&["--budget", &budget]).exits(3);
+    let ended = project.run_materialize(&["--budget", &budget]).expect_exit_code(3);
     assert!(ended.stdout.contains("1 request was in flight"), "{}", ended.stdout);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // What has settled is no longer held back, what is in doubt is.
-    endpoint.relent();
-    let ended = batch(&project, &[]).exits(0);
+    endpoint.stop_rejecting();
+    let ended = batch(&project, &[]).expect_exit_code(0);
     check_complete(&project);
     nothing_twice(&endpoint);
-    let (input, output) = endpoint.billed();
-    assert!((ended.done()["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9);
+    let (input, output) = endpoint.billed_tokens();
+    assert!((ended.done_event()["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9);
     near(left_usd(&project, &[]), 0.25 + price(input, output));
     let notes: (u64, u64) = journal()
         .query_row("SELECT count(*), sum(in_doubt) FROM reservation", [], |r| {
@@ -708,27 +717,27 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
 
 #[test]
 fn a_run_with_batches_under_way_leaves_no_note_of_what_was_not_sent() {
-    let endpoint = honest();
-    endpoint.fate(Fate::Stays);
+    let endpoint = truthful_endpoint();
+    endpoint.set_next_outcome(BatchOutcome::InProgress);
     let project = heroes(&endpoint, "");
     let running =
-        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+        project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
     endpoint.wait_for_polls(1);
-    running.signal("INT");
-    running.wait().exits(130);
-    project.materialize(&[]).exits(1);
-    endpoint.relent();
-    let ended = batch(&project, &[]).exits(0);
+    running.send_signal("INT");
+    running.wait_for_exit().expect_exit_code(130);
+    project.run_materialize(&[]).expect_exit_code(1);
+    endpoint.stop_rejecting();
+    let ended = batch(&project, &[]).expect_exit_code(0);
     assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
-    assert_eq!(ended.done()["in_doubt"]["requests"], 0);
+    assert_eq!(ended.done_event()["in_doubt"]["requests"], 0);
     check_complete(&project);
 }
 
 #[test]
 fn a_batch_tells_what_each_column_used() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    let done = batch(&project, &[]).exits(0).done().clone();
+    let done = batch(&project, &[]).expect_exit_code(0).done_event().clone();
     let columns = done["columns"].as_array().unwrap();
     assert_eq!(columns.len(), 4);
     for column in columns {
@@ -740,37 +749,37 @@ fn a_batch_tells_what_each_column_used() {
 
 #[test]
 fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
+    batch(&project, &[]).expect_exit_code(0);
     let refresh = ["materialize", "specs/x.toml", "--json", "--batch", "--refresh", "born"];
     for batches in [2, 3] {
         // Killed while its batch is under way, the same command waits for that.
-        endpoint.fate(Fate::Stays);
-        let looks = endpoint.calls("GET batches/");
-        let running = project.start(&refresh);
+        endpoint.set_next_outcome(BatchOutcome::InProgress);
+        let looks = endpoint.count_calls("GET batches/");
+        let running = project.start_hqdl(&refresh);
         endpoint.wait_for_polls(looks + 1);
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         // A plain refresh leaves the cells to the batch, and the round open.
-        project.materialize(&["--refresh", "born"]).exits(1);
-        assert_eq!(endpoint.created().len(), batches);
-        endpoint.relent();
-        batch(&project, &["--refresh", "born"]).exits(0);
-        assert_eq!(endpoint.created().len(), batches, "nothing was asked twice in a round");
+        project.run_materialize(&["--refresh", "born"]).expect_exit_code(1);
+        assert_eq!(endpoint.created_lines().len(), batches);
+        endpoint.stop_rejecting();
+        batch(&project, &["--refresh", "born"]).expect_exit_code(0);
+        assert_eq!(endpoint.created_lines().len(), batches, "nothing was asked twice in a round");
         check_complete(&project);
     }
 }
 
 #[test]
 fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
-    batch(&project, &[]).exits(0);
-    endpoint.fate(Fate::Cancelled(2));
+    batch(&project, &[]).expect_exit_code(0);
+    endpoint.set_next_outcome(BatchOutcome::Cancelled(2));
     batch(&project, &["--refresh", "born"]);
     let asked = endpoint.cells_since(0).len();
-    let ended = batch(&project, &["--refresh", "born"]).exits(0);
+    let ended = batch(&project, &["--refresh", "born"]).expect_exit_code(0);
     assert!(ended.stdout.contains("continues"), "{}", ended.stdout);
     let rest = endpoint.cells_since(0).len() - asked;
     assert!((1..10).contains(&rest), "{rest}");
@@ -785,7 +794,7 @@ fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
         for line in text.lines() {
             let line: Json = serde_json::from_str(line).unwrap();
             let message = |n: usize| line["body"]["messages"][n]["content"].as_str().unwrap();
-            let question = hqdl::prompt::Question::read(message(0), message(1)).unwrap();
+            let question = hqdl::prompt::Question::parse(message(0), message(1)).unwrap();
             for row in &question.rows {
                 for column in &question.columns {
                     let cell = format!("{:?} {}", row.key, column.name);
@@ -801,54 +810,63 @@ fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
 /// when that is asked for.
 #[test]
 fn what_stands_in_a_file_is_not_written_twice() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "batch_requests = 2");
-    let write = |flags: &[&str]| project.materialize(&[&["--batch-file", "out"], flags].concat());
-    let first = write(&["--columns", "born,motto"]).exits(0);
+    let write =
+        |flags: &[&str]| project.run_materialize(&[&["--batch-file", "out"], flags].concat());
+    let first = write(&["--columns", "born,motto"]).expect_exit_code(0);
     let files = events(&first, "written");
     assert_eq!(in_files(&project, &files).len(), 20);
     // The rest of the columns, and nothing of these.
-    let second = write(&[]).exits(0);
+    let second = write(&[]).expect_exit_code(0);
     let named = events(&second, "unanswered");
     assert_eq!(named.len(), 2, "{second:?}");
     assert_eq!((&named[0]["exists"], &named[0]["cells"]), (&true.into(), &16.into()));
     let more = events(&second, "written");
     let all = in_files(&project, &[files.clone(), more.clone()].concat());
     assert_eq!((all.len(), all.values().max()), (40, Some(&1)));
-    let third = write(&[]).exits(0);
+    let third = write(&[]).expect_exit_code(0);
     assert_eq!(events(&third, "written").len(), 0);
     assert_eq!(events(&third, "unanswered").len(), 4);
-    let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
+    let said = project
+        .run_hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"])
+        .expect_exit_code(0);
     assert!(said.stderr.contains("--again writes these cells again"), "{}", said.stderr);
     assert!(said.stderr.contains("no cell is missing beside these"), "{}", said.stderr);
     // Gone, it may have been sent.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();
-    let fourth = write(&[]).exits(0);
+    let fourth = write(&[]).expect_exit_code(0);
     assert_eq!(events(&fourth, "written").len(), 0);
     assert_eq!(events(&fourth, "unanswered")[0]["exists"], false);
-    let again = write(&["--again"]).exits(0);
+    let again = write(&["--again"]).expect_exit_code(0);
     assert_eq!(in_files(&project, &events(&again, "written")).len(), 40);
     assert_eq!(events(&again, "unanswered").len(), 0);
-    let ended = project.hqdl(&["materialize", "specs/x.toml", "--again"]);
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--again"]);
     assert_eq!(ended.code, 2, "--again is of files");
-    assert_eq!(endpoint.calls(""), 0, "nothing is sent");
+    assert_eq!(endpoint.count_calls(""), 0, "nothing is sent");
     // A run asks for what nobody answers.
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(events(&write(&[]).exits(0), "unanswered").len(), 0, "nothing is missing");
+    assert_eq!(
+        events(&write(&[]).expect_exit_code(0), "unanswered").len(),
+        0,
+        "nothing is missing"
+    );
 }
 
 /// What an import brings is known; what it says failed may be written again, and is
 /// taken in all the same when it comes.
 #[test]
 fn half_an_import_leaves_the_other_half_in_its_file() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = heroes(&endpoint, "");
     let other = project.spec_text().replace("\"llm\"", "\"llm2\"");
     std::fs::write(project.path("specs/y.toml"), other).unwrap();
     let write = |spec: &str| {
         let spec = format!("specs/{spec}.toml");
-        project.hqdl(&["materialize", &spec, "--json", "--batch-file", "out"]).exits(0)
+        project
+            .run_hqdl(&["materialize", &spec, "--json", "--batch-file", "out"])
+            .expect_exit_code(0)
     };
     let written = write("x");
     let path = events(&written, "written")[0]["file"].as_str().unwrap().to_owned();
@@ -857,13 +875,13 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
     let same = write("y");
     assert_eq!((events(&same, "written").len(), events(&same, "unanswered").len()), (0, 1));
     assert_eq!(std::fs::read(project.path(&path)).unwrap(), before);
-    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
+    endpoint.add_fault(Fault::status(500, "oops", "server_error"), Frequency::Once);
     let (output, errors) = endpoint.run_file(&String::from_utf8(before).unwrap());
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!((lines.len(), errors.lines().count()), (2, 1));
     let import = |text: &str, code: i32| {
         std::fs::write(project.path("o.jsonl"), text).unwrap();
-        project.hqdl(&["import", "specs/x.toml", "o.jsonl"]).exits(code)
+        project.run_hqdl(&["import", "specs/x.toml", "o.jsonl"]).expect_exit_code(code)
     };
     import(lines[0], 1);
     let next = write("x");
@@ -904,17 +922,17 @@ fn whatever_goes_wrong_every_cell_is_answered_once() {
     let mut most = 0;
     for seed in seed..seed + rounds {
         let mut chance = fastrand::Rng::with_seed(seed);
-        let endpoint = honest();
-        endpoint.trouble(seed, 0.05 + 0.25 * chance.f64());
+        let endpoint = truthful_endpoint();
+        endpoint.add_random_faults(seed, 0.05 + 0.25 * chance.f64());
         for _ in 0..chance.usize(0..3) {
-            endpoint.fate(match chance.u8(0..4) {
-                0 => Fate::Expires(chance.usize(0..2)),
-                1 => Fate::Fails("server_error", "it had a bad day"),
-                _ => Fate::Completes(chance.usize(0..3)),
+            endpoint.set_next_outcome(match chance.u8(0..4) {
+                0 => BatchOutcome::Expired(chance.usize(0..2)),
+                1 => BatchOutcome::Failed("server_error", "it had a bad day"),
+                _ => BatchOutcome::Completed(chance.usize(0..3)),
             });
         }
         if chance.bool() {
-            endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Every(4));
+            endpoint.add_fault(Fault::status(500, "oops", "server_error"), Frequency::Every(4));
         }
         let project = heroes(&endpoint, "batch_requests = 2");
         let mut tries = 0;

@@ -88,15 +88,15 @@ fn truth(column: &str, key: &[Json]) -> Json {
 }
 
 fn project() -> (Project, Endpoint) {
-    let endpoint = Endpoint::start(truth);
+    let endpoint = Endpoint::start_with(truth);
     let project = Project::new(&endpoint, CIRCUITS, &[MODEL, SPEC].concat());
-    project.materialize(&[]);
+    project.run_materialize(&[]);
     (project, endpoint)
 }
 
 /// The rows of a query, and the way its first call took.
 fn ask(project: &Project, sql: &str) -> (Json, String, u64) {
-    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
     assert!(matches!(ended.code, 0 | 1), "{sql}\n{}", ended.stderr);
     let json: Json = serde_json::from_str(&ended.stdout).unwrap();
     let route = json["meta"]["routes"][0]["route"].as_str().unwrap().to_owned();
@@ -110,7 +110,8 @@ fn stored(project: &Project, sql: &str, rows: &Json) {
 }
 
 fn live(project: &Project, sql: &str) {
-    let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    let ended =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).expect_exit_code(0);
     let routes = ended.lines[0]["routes"].clone();
     assert_eq!(routes[0]["route"], "ad-hoc", "{sql}\n{routes:#}");
 }
@@ -170,9 +171,9 @@ CREATE VIEW last AS SELECT max(name) AS n, location AS l FROM circuits GROUP BY 
 /// A view is seen through as a subquery is.
 #[test]
 fn a_value_is_followed_through_views() {
-    let endpoint = Endpoint::start(truth);
+    let endpoint = Endpoint::start_with(truth);
     let project = Project::new(&endpoint, &[CIRCUITS, VIEWS].concat(), &[MODEL, SPEC].concat());
-    project.materialize(&[]);
+    project.run_materialize(&[]);
     let melbourne = json!([["Albert Park", "Australia"], ["Old Park", "New Zealand"]]);
     for sql in [
         "SELECT track, {{LLMMap('Which country?', tracks.track)}} FROM tracks \
@@ -281,10 +282,10 @@ fn a_value_that_is_not_the_key_is_asked_live() {
 /// Where the value that a call names is NULL, its answer is, whatever the rest of the key is.
 #[test]
 fn a_key_with_a_null_part_gives_null() {
-    let endpoint = Endpoint::start(truth);
+    let endpoint = Endpoint::start_with(truth);
     let tables = format!("{CIRCUITS} INSERT INTO circuits (id, location) VALUES (90, 'Nowhere');");
     let project = Project::new(&endpoint, &tables, &[MODEL, SPEC].concat());
-    project.materialize(&[]);
+    project.run_materialize(&[]);
     for (value, answer) in
         [("name", Json::Null), ("location || ', ' || name", Json::Null), ("location", json!(0))]
     {
@@ -407,9 +408,9 @@ fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
         let text = |n: usize| key.get(n).and_then(Json::as_str).unwrap_or("-");
         format!("{} {} {}", text(0), text(1), text(2)).into()
     };
-    let endpoint = Endpoint::start(result);
+    let endpoint = Endpoint::start_with(result);
     let project = Project::new(&endpoint, GAMES, &[MODEL, GAME].concat());
-    project.materialize(&[]);
+    project.run_materialize(&[]);
     let all = json!([
         ["Ajax Betis 2020-01-01"],
         ["Betis Ajax 2020-01-02"],
@@ -486,6 +487,6 @@ fn a_slot_takes_values_that_are_there() {
     live(&project, &sql("Europe"));
     live(&project, "SELECT 1 FROM drivers WHERE {{LLMMap('Is the driver Dutch?', forename)}}");
     // One that is not known may be anywhere.
-    project.execute("INSERT INTO circuits VALUES (6, 'Imola', 'Imola', 37)");
+    project.execute_sql("INSERT INTO circuits VALUES (6, 'Imola', 'Imola', 37)");
     live(&project, &sql("Italy"));
 }

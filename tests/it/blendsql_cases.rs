@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::Request;
-use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, plain, same};
+use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows, plain_rows};
 use hqdl_testkit::oracle;
 
 /// Where an ORDER BY has ties, which rows come first is not said: what of a row
@@ -71,7 +71,7 @@ fn run(folder: &Path, case: &Json, url: &str, flags: &[&str]) -> Outcome {
         flags: flags.iter().map(|f| (*f).to_owned()).collect(),
         sql: case["blendsql_llm"].as_str().unwrap(),
     };
-    query.run()
+    query.run_query()
 }
 
 /// Without the columns that only `BlendSQL` adds.
@@ -98,7 +98,7 @@ fn compare(folder: &Path, case: &Json, outcome: &Outcome) -> Result<(), String> 
     let id = case["id"].as_str().unwrap();
     let db = folder.join(case["db"].as_str().unwrap());
     let sql = case["sql"].as_str().unwrap();
-    let expected = plain(&db, sql)?;
+    let expected = plain_rows(&db, sql)?;
     let ours = dropped(case, outcome);
     if let Some(accept) = case["accept_first_value"].as_array() {
         let wrong = ours.iter().find(|row| !accept.contains(&row[0]));
@@ -112,18 +112,18 @@ fn compare(folder: &Path, case: &Json, outcome: &Outcome) -> Result<(), String> 
         && limit.trim().parse::<u32>().is_ok()
         && !sql.contains("ORDER BY")
     {
-        return any_of(&ours, expected.len(), &plain(&db, all)?);
+        return check_subset(&ours, expected.len(), &plain_rows(&db, all)?);
     }
     let ties = TIES.iter().find(|(tied, _)| *tied == id);
     match (case["compare"].as_str().unwrap(), ties) {
         ("ordered", Some((_, columns))) => {
             if !TIES_UNDER_LIMIT.contains(&id) {
-                same(&ours, &expected, Order::Any)?;
+                compare_rows(&ours, &expected, Order::Unordered)?;
             }
-            same(&keys(&ours, columns), &keys(&expected, columns), Order::Given)
+            compare_rows(&keys(&ours, columns), &keys(&expected, columns), Order::Ordered)
         }
-        ("ordered", None) => same(&ours, &expected, Order::Given),
-        ("unordered", _) => same(&ours, &expected, Order::Any),
+        ("ordered", None) => compare_rows(&ours, &expected, Order::Ordered),
+        ("unordered", _) => compare_rows(&ours, &expected, Order::Unordered),
         (other, _) => Err(format!("compare {other}?")),
     }
 }
@@ -132,8 +132,8 @@ fn compare(folder: &Path, case: &Json, outcome: &Outcome) -> Result<(), String> 
 /// passes: with the fake ingredients of its tests, or with a model where that is
 /// more by a look ahead. (Of a QA it counts the rows of the context, we one.)
 fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u64), String> {
-    let all = oracle::pairs(requests).len() as u64;
-    if outcome.count("values_asked")? != all {
+    let all = oracle::count_pairs(requests).len() as u64;
+    if outcome.meta_count("values_asked")? != all {
         return Err(format!("the endpoint saw {all} values: {}", outcome.meta));
     }
     let is_map = |r: &&Request| {
@@ -142,7 +142,7 @@ fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u
             && question.rows.iter().all(|r| r.context.is_empty())
     };
     let maps: Vec<Request> = requests.iter().filter(is_map).cloned().collect();
-    let asked = oracle::pairs(&maps).len() as u64;
+    let asked = oracle::count_pairs(&maps).len() as u64;
     let Some(expected) = case["expected_values_passed"].as_u64() else {
         return Ok((asked, u64::MAX));
     };
@@ -157,28 +157,30 @@ fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u
 /// The expected rows can be had: needs no engine.
 #[test]
 fn plain_sql_of_the_blendsql_cases_runs() {
-    let Some(folder) = engine::shared("blendsql") else { return };
+    let Some(folder) = engine::shared_folder("blendsql") else { return };
     let cases = read(&folder);
     let plain_cases: Vec<&Json> = cases.iter().filter(|c| c["sql"].is_string()).collect();
     assert_eq!((cases.len(), plain_cases.len()), (125, 68));
     for case in plain_cases {
         let db = folder.join(case["db"].as_str().unwrap());
-        let rows = plain(&db, case["sql"].as_str().unwrap()).unwrap();
+        let rows = plain_rows(&db, case["sql"].as_str().unwrap()).unwrap();
         assert_eq!(case["expected_n_rows"].as_u64(), Some(rows.len() as u64), "{}", case["id"]);
     }
 }
 
 #[test]
 fn blendsql_cases_give_the_rows_of_plain_sql() {
-    let Some(folder) = engine::shared("blendsql") else { return };
+    let Some(folder) = engine::shared_folder("blendsql") else { return };
     let cases: Vec<Json> = read(&folder).into_iter().filter(|c| c["sql"].is_string()).collect();
-    let endpoint = oracle::endpoint();
-    let url = endpoint.url();
+    let endpoint = oracle::start_endpoint();
+    let url = endpoint.base_url();
     let totals = std::sync::Mutex::new((0, 0));
-    let failed = engine::in_parallel(&cases, |case| {
+    let failed = engine::run_in_parallel(&cases, |case| {
         let outcome = run(&folder, case, &url, &[]);
-        let held =
-            outcome.exits(&[0]).and_then(|()| compare(&folder, case, &outcome)).and_then(|()| {
+        let held = outcome
+            .check_exit_code(&[0])
+            .and_then(|()| compare(&folder, case, &outcome))
+            .and_then(|()| {
                 let requests = endpoint.requests_to(case["id"].as_str().unwrap());
                 count(case, &outcome, &requests)
             });
@@ -206,12 +208,12 @@ fn query_text(case: &Json) -> &str {
 
 #[test]
 fn blendsql_cases_for_real_models_end_well() {
-    let Some(folder) = engine::shared("blendsql") else { return };
+    let Some(folder) = engine::shared_folder("blendsql") else { return };
     let cases: Vec<Json> = read(&folder).into_iter().filter(|c| c["sql"].is_null()).collect();
     assert_eq!(cases.len(), 57);
-    let endpoint = oracle::endpoint();
-    let url = endpoint.url();
-    let failed = engine::in_parallel(&cases, |case| {
+    let endpoint = oracle::start_endpoint();
+    let url = endpoint.base_url();
+    let failed = engine::run_in_parallel(&cases, |case| {
         let id = case["id"].as_str().unwrap();
         let flags: &[&str] = match id {
             "l033" => &["--param", "1=5"],
@@ -236,7 +238,7 @@ fn blendsql_cases_for_real_models_end_well() {
             _ => Ok(()),
         };
         outcome
-            .exits(codes)
+            .check_exit_code(codes)
             .and(clear)
             .map_err(|why| format!("== {id}\n{why}\n{}\n", query_text(case)))
     });

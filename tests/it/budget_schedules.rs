@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times, lock};
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, lock_mutex};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Seeds of schedules that are always run: no usage or zeros while cache writes are billed, and long
 /// prompts that are reported as short ones.
@@ -247,7 +247,7 @@ fn write_spec(project: &Project, schedule: &Schedule) {
         None => "[limits]",
     };
     let text = project.spec_text();
-    project.spec(
+    project.write_spec(
         &text
             .replace("test-model", schedule.model)
             .replace("price = { input = 1.0, output = 2.0 }", &schedule.price())
@@ -260,34 +260,43 @@ fn write_spec(project: &Project, schedule: &Schedule) {
 /// Runs a schedule. Returns what the endpoint billed without what exceeds the limits of a request,
 /// the budget, and what hqdl counted.
 fn run(seed: u64, schedule: &Schedule) -> (f64, f64, f64) {
-    let endpoint: Endpoint = honest();
-    let project = heroes(&endpoint, if seed.is_multiple_of(2) { "csv" } else { "json" });
-    project.execute(
+    let endpoint: Endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, if seed.is_multiple_of(2) { "csv" } else { "json" });
+    project.execute_sql(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150)
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
     );
     write_spec(&project, schedule);
-    let likely = project.plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    let likely = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     // A query asks one column of the four.
     let budget = likely * schedule.budget * if schedule.is_query { 0.4 } else { 1.0 };
     if let Some(every) = schedule.breaks {
-        endpoint.fault(Fault::DroppedMidBody, Times::Every(every));
+        endpoint.add_fault(Fault::DroppedMidBody, Frequency::Every(every));
     }
     let books: Arc<Mutex<Books>> = Arc::default();
     let (kept, truth) = (Arc::clone(&books), *schedule);
     let chance = Mutex::new(fastrand::Rng::with_seed(seed));
-    let meter =
-        move |_: &Json, input, output| lock(&kept).bill(&truth, &mut lock(&chance), input, output);
-    endpoint.meter(meter);
+    let meter = move |_: &Json, input, output| {
+        lock_mutex(&kept).bill(&truth, &mut lock_mutex(&chance), input, output)
+    };
+    endpoint.set_usage_fn(meter);
     let budget_flag = format!("{budget:.12}");
     let ended = if schedule.is_query {
         let sql = "SELECT name, {{LLMMap('What does the hero fear?', hero.name)}} FROM hero";
-        project.hqdl(&["query", "--spec", "specs/x.toml", "--json", "--budget", &budget_flag, sql])
+        project.run_hqdl(&[
+            "query",
+            "--spec",
+            "specs/x.toml",
+            "--json",
+            "--budget",
+            &budget_flag,
+            sql,
+        ])
     } else {
-        project.materialize(&["--budget", &budget_flag])
+        project.run_materialize(&["--budget", &budget_flag])
     };
     assert!((0..=4).contains(&ended.code), "{seed} {schedule:?}\n{}", ended.stderr);
-    let Books { bill: billed, excessive, .. } = *lock(&books);
+    let Books { bill: billed, excessive, .. } = *lock_mutex(&books);
     // All of them left before the first one was reported.
     assert!(excessive <= schedule.concurrency, "{seed}: {excessive:?} {schedule:?}");
     let done = ended.lines.iter().rev().find(|line| line.get("cost_usd").is_some());

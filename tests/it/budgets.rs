@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Project, check_complete, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    Project, check_complete, heroes_project, heroes_spec, truthful_endpoint,
+};
 
 /// The heroes with a model whose tokens can be counted, and limits.
 fn limited(endpoint: &Endpoint, limits: &str) -> Project {
-    let project = heroes(endpoint, "csv");
-    project.spec(
-        &spec()
+    let project = heroes_project(endpoint, "csv");
+    project.write_spec(
+        &heroes_spec()
             .replace("test-model", "gpt-4o-mini")
             .replace("concurrency = 4", &format!("concurrency = 4\n{limits}")),
     );
@@ -24,16 +26,16 @@ fn usd(json: &Json) -> f64 {
 
 #[test]
 fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "");
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["budget"], Json::Null);
     let (likely, most) =
         (usd(&plan["totals"]["cost_usd"]["likely"]), usd(&plan["totals"]["cost_usd"]["most"]));
     assert!(likely < most);
     // Half of what is likely, something between, more than the most.
     let half = format!("{}", likely / 2.0);
-    let plan = project.plan(&["--budget", &half]);
+    let plan = project.run_plan(&["--budget", &half]);
     let budget = &plan["budget"];
     assert!((usd(&budget["left_usd"]) - likely / 2.0).abs() < 1e-12);
     assert!((usd(&budget["likely_over_usd"]) - likely / 2.0).abs() < 1e-12);
@@ -41,26 +43,34 @@ fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
     let fit = budget["cells_that_fit"].as_u64().unwrap();
     // Fewer than half of them: what a request may cost must be there before it goes.
     assert!(fit <= 20, "{fit}");
-    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &half]).exits(0).stdout;
+    let said =
+        project.run_hqdl(&["plan", "specs/x.toml", "--budget", &half]).expect_exit_code(0).stdout;
     assert!(said.contains("will likely be reached") && said.contains("of 40 cells fit"), "{said}");
-    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", "0.00001"]).exits(0).stdout;
+    let said = project
+        .run_hqdl(&["plan", "specs/x.toml", "--budget", "0.00001"])
+        .expect_exit_code(0)
+        .stdout;
     assert!(said.contains("0 of 40 cells fit: one request can cost $0."), "{said}");
     let between = format!("{}", f64::midpoint(likely, most));
-    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &between]).exits(0).stdout;
+    let said = project
+        .run_hqdl(&["plan", "specs/x.toml", "--budget", &between])
+        .expect_exit_code(0)
+        .stdout;
     assert!(said.contains("the budget may be reached"), "{said}");
-    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", "9"]).exits(0).stdout;
+    let said =
+        project.run_hqdl(&["plan", "specs/x.toml", "--budget", "9"]).expect_exit_code(0).stdout;
     assert!(said.contains("budget    enough, even for the maximum"), "{said}");
-    assert_eq!(project.plan(&["--budget", "9"])["budget"]["cells_that_fit"], 40);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(project.run_plan(&["--budget", "9"])["budget"]["cells_that_fit"], 40);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
 fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "budget_tokens = 900");
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     assert!(plan["budget"]["likely_over_tokens"].as_u64().unwrap() > 0, "{plan}");
-    let ended = project.materialize(&[]).exits(3);
+    let ended = project.run_materialize(&[]).expect_exit_code(3);
     let at = |event: &str, word: &str| {
         let is = |l: &Json| l["event"] == event && l.to_string().contains(word);
         ended.lines.iter().position(is).unwrap_or_else(|| panic!("no {event}: {ended:?}"))
@@ -68,11 +78,11 @@ fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
     assert!(at("warning", "900 tokens left") < at("begin", "llm"));
     // What the day has spent is gone from what is left.
     let project = limited(&endpoint, "budget_usd_per_day = 0.5");
-    let ended = project.materialize(&[]).exits(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert!(!ended.stdout.contains("the budget"), "{ended:?}");
     check_complete(&project);
-    let spent = usd(&ended.done()["cost_usd"]);
-    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    let spent = usd(&ended.done_event()["cost_usd"]);
+    let left = usd(&project.run_plan(&[])["budget"]["left_usd"]);
     assert!((left - (0.5 - spent)).abs() < 1e-9, "{left}");
 }
 
@@ -82,8 +92,8 @@ fn a_hint_names_the_budget_that_is_spent() {
         ("budget_usd = 0.0001", "the budget is reached", "--budget"),
         ("budget_usd_per_day = 0.0001", "the budget of the day is reached", "`budget_usd_per_day`"),
     ] {
-        let endpoint = honest();
-        let ended = limited(&endpoint, limits).materialize(&[]).exits(3);
+        let endpoint = truthful_endpoint();
+        let ended = limited(&endpoint, limits).run_materialize(&[]).expect_exit_code(3);
         let error = ended.lines.iter().find(|line| line["event"] == "error").unwrap();
         assert!(error["message"].as_str().unwrap().contains(message), "{error}");
         let said = error["hint"].as_str().unwrap();
@@ -96,7 +106,7 @@ fn a_hint_names_the_budget_that_is_spent() {
 fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
     let project = limited(endpoint, limits);
     let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
-    project.spec(
+    project.write_spec(
         &text
             .replace("rows_per_request = 4", "rows_per_request = 1")
             .replace("price = {", "max_output_tokens = 100\nprice = {"),
@@ -107,7 +117,7 @@ fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
 /// Reservations of the journal: USD, and whether they are in doubt.
 fn reservations(project: &Project) -> Vec<(f64, bool)> {
     project
-        .recorded("SELECT cost_usd, in_doubt FROM reservation")
+        .query_facts("SELECT cost_usd, in_doubt FROM reservation")
         .iter()
         .map(|r| (usd(&r[0]), r[1] == 1))
         .collect()
@@ -116,33 +126,33 @@ fn reservations(project: &Project) -> Vec<(f64, bool)> {
 #[test]
 fn a_request_in_flight_at_a_kill_counts_as_spent() {
     for limits in ["budget_usd = 0.01", "budget_usd_per_day = 0.01"] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = thrifty(&endpoint, limits);
-        let left = |project: &Project| usd(&project.plan(&[])["budget"]["left_usd"]);
+        let left = |project: &Project| usd(&project.run_plan(&[])["budget"]["left_usd"]);
         // The first request of all goes alone.
-        project.materialize(&["--limit", "1"]).exits(0);
-        let (before, asked) = (left(&project), endpoint.count());
-        endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+        project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+        let (before, asked) = (left(&project), endpoint.request_count());
+        endpoint.add_fault(Fault::Latency(Duration::from_secs(20)), Frequency::Always);
         let running =
-            project.start(&["materialize", "specs/x.toml", "--json", "--concurrency", "3"]);
+            project.start_hqdl(&["materialize", "specs/x.toml", "--json", "--concurrency", "3"]);
         endpoint.wait_for(asked + 3);
         assert_eq!(reservations(&project).len(), 3, "noted before they left");
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         let noted: f64 = reservations(&project).iter().map(|r| r.0).sum();
         assert!(noted > 0.0);
         assert!((left(&project) - (before - noted)).abs() < 1e-9, "{limits}: {}", left(&project));
-        endpoint.mend();
-        let ended = project.materialize(&[]).exits(0);
+        endpoint.clear_faults();
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
         assert!(ended.stdout.contains("3 requests were in flight"), "{}", ended.stdout);
         assert!(reservations(&project).iter().all(|r| r.1), "in doubt, and nothing else");
         assert_eq!(reservations(&project).len(), 3);
         // It is told once.
-        project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
-        let ended = project.materialize(&[]).exits(0);
+        project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
         assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
-        let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+        let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
         assert!((usd(&stats.lines[0]["cost_in_doubt_usd"]) - noted).abs() < 1e-9);
     }
 }
@@ -151,28 +161,29 @@ fn a_request_in_flight_at_a_kill_counts_as_spent() {
 /// stays within the budget.
 #[test]
 fn kills_again_and_again_do_not_overspend() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(30)), Frequency::Always);
     let project = thrifty(&endpoint, "budget_usd = 0.006");
     let mut kills = 0;
     loop {
-        let count = endpoint.count();
-        let mut running = project.start(&["materialize", "specs/x.toml", "--concurrency", "2"]);
-        while endpoint.count() == count && !running.has_ended() {
+        let count = endpoint.request_count();
+        let mut running =
+            project.start_hqdl(&["materialize", "specs/x.toml", "--concurrency", "2"]);
+        while endpoint.request_count() == count && !running.has_ended() {
             std::thread::sleep(Duration::from_millis(2));
         }
         if running.has_ended() {
-            running.wait().exits(3);
+            running.wait_for_exit().expect_exit_code(3);
             break;
         }
         // The endpoint has seen it, and bills it when it is answered.
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         kills += 1;
         assert!(kills < 40, "the budget is never reached");
     }
     std::thread::sleep(Duration::from_millis(100));
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     let spent = (input as f64 + 2.0 * output as f64) / 1e6;
     assert!(kills >= 5, "{kills} kills");
     assert!(spent <= 0.006, "{spent} in {kills} kills");
@@ -180,44 +191,53 @@ fn kills_again_and_again_do_not_overspend() {
 
 #[test]
 fn a_request_that_broke_on_the_way_counts_and_is_told() {
-    let endpoint = honest();
-    endpoint.fault(Fault::DroppedMidBody, Times::First(1));
-    endpoint.fault(Fault::status(500, "The server had an error", "server_error"), Times::First(1));
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::DroppedMidBody, Frequency::First(1));
+    endpoint.add_fault(
+        Fault::status(500, "The server had an error", "server_error"),
+        Frequency::First(1),
+    );
     let project = thrifty(&endpoint, "budget_usd_per_day = 0.01");
-    let ended = project.materialize(&[]).exits(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
-    let in_doubt = &ended.done()["in_doubt"];
+    let in_doubt = &ended.done_event()["in_doubt"];
     assert_eq!(in_doubt["requests"], 1, "a status is an answer: {in_doubt}");
     let noted = reservations(&project);
     assert_eq!((noted.len(), noted[0].1), (1, true));
     assert!((usd(&in_doubt["cost_usd"]) - noted[0].0).abs() < 1e-12);
-    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
-    let spent = usd(&ended.done()["cost_usd"]);
+    let left = usd(&project.run_plan(&[])["budget"]["left_usd"]);
+    let spent = usd(&ended.done_event()["cost_usd"]);
     assert!((left - (0.01 - spent - noted[0].0)).abs() < 1e-9, "{left}");
 }
 
 #[test]
 fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
-    endpoint.fault(Fault::too_many("retry-after-ms", "100"), Times::Every(3));
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
+    endpoint.add_fault(Fault::too_many("retry-after-ms", "100"), Frequency::Every(3));
     let project = thrifty(&endpoint, "budget_usd_per_day = 1.0");
     for wait in [0, 30, 60, 90] {
-        let count = endpoint.count();
-        let mut running =
-            project.start(&["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"]);
-        while endpoint.count() == count && !running.has_ended() {
+        let count = endpoint.request_count();
+        let mut running = project.start_hqdl(&[
+            "materialize",
+            "specs/x.toml",
+            "--concurrency",
+            "8",
+            "--limit",
+            "8",
+        ]);
+        while endpoint.request_count() == count && !running.has_ended() {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_millis(wait));
         if !running.has_ended() {
-            running.signal("INT");
+            running.send_signal("INT");
         }
-        running.wait();
+        running.wait_for_exit();
         assert_eq!(reservations(&project), [], "after {wait} ms");
     }
-    let spent = 1.0 - usd(&project.plan(&[])["budget"]["left_usd"]);
-    let (input, output) = endpoint.billed();
+    let spent = 1.0 - usd(&project.run_plan(&[])["budget"]["left_usd"]);
+    let (input, output) = endpoint.billed_tokens();
     let billed = (input as f64 + 2.0 * output as f64) / 1e6;
     assert!((spent - billed).abs() < 1e-9, "{spent} counted, {billed} billed");
 }
@@ -226,9 +246,9 @@ fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
 /// are paid for has it, no budget holds it, whatever its price would be.
 #[test]
 fn replay_is_not_spending() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "budget_tokens = 500\nbudget_usd_per_day = 0.004");
-    let lines = project.rows("SELECT name, full_name FROM hero");
+    let lines = project.query_rows("SELECT name, full_name FROM hero");
     let said = |row: &Vec<Json>| {
         let content = "1,x,y,Blue,1999,Flight,Up".to_owned();
         let tokens = serde_json::json!({
@@ -239,31 +259,31 @@ fn replay_is_not_spending() {
     let text: String = lines.iter().map(said).collect();
     std::fs::write(project.path("r.jsonl"), text).unwrap();
     let replay = ["--provider", "replay", "--recordings", "r.jsonl"];
-    let plan = project.plan(&replay);
+    let plan = project.run_plan(&replay);
     assert_eq!(plan["totals"]["cost_usd"]["most"], 0.0, "{plan}");
     assert_eq!(plan["budget"], Json::Null, "nothing is spent of it");
-    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    let left = usd(&project.run_plan(&[])["budget"]["left_usd"]);
     for _ in 0..2 {
         let flags = [&replay[..], &["--budget", "0.0001", "--retry-failed"]].concat();
-        let ended = project.materialize(&flags);
+        let ended = project.run_materialize(&flags);
         assert!(ended.code < 2, "no budget ends it: {ended:?}");
-        assert_eq!(ended.done()["requests"], 10, "{ended:?}");
-        assert_eq!(usd(&ended.done()["cost_usd"]), 0.0);
+        assert_eq!(ended.done_event()["requests"], 10, "{ended:?}");
+        assert_eq!(usd(&ended.done_event()["cost_usd"]), 0.0);
     }
-    let ended = project.hqdl(&["status", "specs/x.toml", "--json"]);
+    let ended = project.run_hqdl(&["status", "specs/x.toml", "--json"]);
     assert!(!ended.stdout.contains("0.03"), "{}", ended.stdout);
-    assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
-    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(usd(&project.run_plan(&[])["budget"]["left_usd"]), left, "of the day");
+    let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
     // A journal of before holds prices of recordings.
-    project.change_record("UPDATE completion SET cost_usd = 0.01");
-    assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
-    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    project.change_facts("UPDATE completion SET cost_usd = 0.01");
+    assert_eq!(usd(&project.run_plan(&[])["budget"]["left_usd"]), left, "of the day");
+    let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
     let daemon = hqdl_testkit::daemon::Daemon::start(&project, &["--no-spend"]);
-    let page = daemon.get("/").is(200).body;
+    let page = daemon.get("/").expect_status(200).body;
     assert!(page.contains("$0.0000 for 0 requests"), "{page}");
-    let metrics = daemon.get("/metrics").is(200).body;
+    let metrics = daemon.get("/metrics").expect_status(200).body;
     assert!(metrics.contains("hqdl_cost_usd_total 0\n"), "{metrics}");
 }
 
@@ -271,14 +291,14 @@ fn replay_is_not_spending() {
 /// what is asked live beside it is.
 #[test]
 fn live_spending_counts_beside_replay() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = limited(&endpoint, "budget_usd_per_day = 1.0");
-    let ended = project.materialize(&[]).exits(0);
-    let spent = usd(&ended.done()["cost_usd"]);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    let spent = usd(&ended.done_event()["cost_usd"]);
     assert!(spent > 0.0);
-    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
     assert!((usd(&stats.lines[0]["cost_usd"]) - spent).abs() < 1e-12);
-    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    let left = usd(&project.run_plan(&[])["budget"]["left_usd"]);
     assert!((left - (1.0 - spent)).abs() < 1e-9);
 }
 
@@ -289,16 +309,19 @@ fn live_spending_counts_beside_replay() {
 fn a_run_answers_about_as_many_cells_as_the_plan_says() {
     let schedules = std::env::var("HQDL_TEST_SCHEDULES").ok().and_then(|s| s.parse().ok());
     let mut chance = fastrand::Rng::with_seed(5);
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.execute(
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.execute_sql(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 190)
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
     );
     // What it is priced at, and what it costs.
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     let likely = usd(&plan["totals"]["cost_usd"]["likely"]);
-    let cost = usd(&project.materialize(&["--cache", "whole"]).exits(0).done()["cost_usd"]);
+    let cost = usd(&project
+        .run_materialize(&["--cache", "whole"])
+        .expect_exit_code(0)
+        .done_event()["cost_usd"]);
     let ratio = likely / cost;
     println!("the plan says {likely}, it costs {cost}");
     for schedule in 0..schedules.unwrap_or(6) {
@@ -320,16 +343,16 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
         let planned: Vec<&str> =
             flags.iter().copied().filter(|f| *f != "--concurrency").collect::<Vec<_>>();
         let planned = &planned[..planned.len() - 1];
-        let plan = project.plan(planned);
+        let plan = project.run_plan(planned);
         let fit = plan["budget"]["cells_that_fit"].as_u64().unwrap() as f64;
-        let before = endpoint.billed();
-        let ended = project.materialize(&flags);
-        let after = endpoint.billed();
+        let before = endpoint.billed_tokens();
+        let ended = project.run_materialize(&flags);
+        let after = endpoint.billed_tokens();
         let (input, output) = (after.0 - before.0, after.1 - before.1);
         let billed = (input as f64 + 2.0 * output as f64) / 1e6;
         assert!(billed <= budget + 1e-12, "{billed} of {budget}");
-        let got = ended.done()["cells"]["ok"].as_u64().unwrap_or(0) as f64
-            + ended.done()["cells"]["unknown"].as_u64().unwrap_or(0) as f64;
+        let got = ended.done_event()["cells"]["ok"].as_u64().unwrap_or(0) as f64
+            + ended.done_event()["cells"]["unknown"].as_u64().unwrap_or(0) as f64;
         println!("{rows} rows, ${budget:.5}: {fit} said, {got} answered");
         assert!(fit > 0.0 || got == 0.0 || got <= 4.0, "{got} answered, none said: {plan}");
         assert!(fit == 0.0 || got > 0.0, "none of {fit}: {ended:?}");
@@ -341,27 +364,27 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
         );
         std::fs::remove_dir_all(project.path(&cache)).unwrap();
         std::fs::remove_file(project.path("specs/x.db")).ok();
-        project.execute("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
+        project.execute_sql("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
     }
 }
 
 /// A plan tells its time by what the model's latest answers took.
 #[test]
 fn a_plans_time_is_learnt_from_earlier_answers() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let seconds = || project.plan(&[])["totals"]["seconds"].as_f64().unwrap();
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let seconds = || project.run_plan(&[])["totals"]["seconds"].as_f64().unwrap();
     let assumed = seconds();
     assert!(assumed > 0.0);
-    project.materialize(&["--limit", "4"]).exits(0);
+    project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
     let took = |seconds: f64| {
-        project.change_record(&format!("UPDATE completion SET seconds = {seconds:?}"));
+        project.change_facts(&format!("UPDATE completion SET seconds = {seconds:?}"));
     };
     took(4.0);
     let slow = seconds();
     took(40.0);
     assert!((seconds() / slow - 10.0).abs() < 0.01, "{} of {slow}", seconds());
     // Of another model nothing is known.
-    let other = project.plan(&["--model", "another"]);
+    let other = project.run_plan(&["--model", "another"]);
     assert!((other["totals"]["seconds"].as_f64().unwrap() - assumed).abs() < 1e-9, "{other}");
 }

@@ -4,12 +4,12 @@
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::{Endpoint, Request};
-use hqdl_testkit::project::{Ended, Project, heroes, honest};
+use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
 /// Two expansions that share the name of a column, and not the columns of their
 /// sources.
 fn two() -> (Endpoint, Project) {
-    let endpoint = Endpoint::start(|column, key| format!("{column} of {}", key[0]).into());
+    let endpoint = Endpoint::start_with(|column, key| format!("{column} of {}", key[0]).into());
     let spec = "[database]\npath = \"../data.sqlite\"\n\
         [model]\nname = \"test-model\"\nbase_url = \"{base_url}\"\n\
         [[expansion]]\nname = \"llm_album\"\nsource = \"album\"\nkey = [\"title\"]\n\
@@ -24,7 +24,7 @@ fn two() -> (Endpoint, Project) {
     (endpoint, project)
 }
 
-fn warnings(ended: &Ended) -> Vec<String> {
+fn warnings(ended: &CommandResult) -> Vec<String> {
     let of = |l: &&Json| l["event"] == "warning";
     ended.lines.iter().filter(of).map(|l| l["message"].to_string()).collect()
 }
@@ -32,11 +32,11 @@ fn warnings(ended: &Ended) -> Vec<String> {
 #[test]
 fn where_applies_where_its_columns_are_and_says_where_not() {
     let (endpoint, project) = two();
-    let ended = project.materialize(&["--where", "year > 1992"]).exits(0);
+    let ended = project.run_materialize(&["--where", "year > 1992"]).expect_exit_code(0);
     let mut asked: Vec<Json> = endpoint
-        .requests()
+        .received_requests()
         .iter()
-        .flat_map(Request::cells)
+        .flat_map(Request::requested_cells)
         .map(|(key, _)| key[0].clone())
         .collect();
     asked.sort_by_key(ToString::to_string);
@@ -45,95 +45,97 @@ fn where_applies_where_its_columns_are_and_says_where_not() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("llm_artist: skipped, because --where does not apply"), "{told:?}");
     // Of no expansion at all: a mistake.
-    let ended = project.materialize(&["--where", "yeer > 1992"]).exits(2);
+    let ended = project.run_materialize(&["--where", "yeer > 1992"]).expect_exit_code(2);
     assert!(ended.stderr.contains("yeer"), "{}", ended.stderr);
-    let ended = project.hqdl(&["plan", "specs/x.toml", "--where", "year >"]).exits(2);
+    let ended =
+        project.run_hqdl(&["plan", "specs/x.toml", "--where", "year >"]).expect_exit_code(2);
     assert!(ended.stderr.contains("syntax error"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_column_is_named_with_its_expansion() {
     let (endpoint, project) = two();
-    project.materialize(&["--columns", "LLM_Album.genre"]).exits(0);
-    let asked: usize = endpoint.requests().iter().map(|r| r.question.rows.len()).sum();
+    project.run_materialize(&["--columns", "LLM_Album.genre"]).expect_exit_code(0);
+    let asked: usize = endpoint.received_requests().iter().map(|r| r.question.rows.len()).sum();
     assert_eq!(asked, 3);
-    project.materialize(&["--refresh", "llm_album.genre", "--limit", "1"]).exits(0);
-    project.materialize(&["--columns", "llm_album.title"]).exits(2);
-    project.materialize(&["--columns", "genre"]).exits(0);
-    assert_eq!(project.rows("SELECT count(genre) FROM llm_artist")[0][0], 2);
+    project.run_materialize(&["--refresh", "llm_album.genre", "--limit", "1"]).expect_exit_code(0);
+    project.run_materialize(&["--columns", "llm_album.title"]).expect_exit_code(2);
+    project.run_materialize(&["--columns", "genre"]).expect_exit_code(0);
+    assert_eq!(project.query_rows("SELECT count(genre) FROM llm_artist")[0][0], 2);
 }
 
 #[test]
 fn a_limit_that_was_fulfilled_is_a_success_and_a_plan_tells_scripts_what_is_missing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    project.hqdl(&["plan", "specs/x.toml"]).exits(0);
-    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
-    project.materialize(&["--limit", "3"]).exits(0);
-    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
-    project.materialize(&[]).exits(0);
-    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(0);
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'N. Ew')");
-    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
-    project.materialize(&[]).exits(0);
-    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0);
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(1);
+    project.run_materialize(&["--limit", "3"]).expect_exit_code(0);
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(1);
+    project.run_materialize(&[]).expect_exit_code(0);
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(0);
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'N. Ew')");
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(1);
+    project.run_materialize(&[]).expect_exit_code(0);
+    project.run_hqdl(&["plan", "specs/x.toml", "--check"]).expect_exit_code(0);
 }
 
 #[test]
 fn an_unknown_value_is_an_answer_unless_values_are_required() {
-    let endpoint = Endpoint::start(|_, _| Json::Null);
-    let project = heroes(&endpoint, "json");
-    project.materialize(&["--limit", "2"]).exits(0);
-    project.materialize(&["--limit", "1", "--require-values"]).exits(1);
+    let endpoint = Endpoint::start_with(|_, _| Json::Null);
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
+    project.run_materialize(&["--limit", "1", "--require-values"]).expect_exit_code(1);
     let query =
         ["query", "--spec", "specs/x.toml", "SELECT {{LLMMap('Is it odd?', name)}} FROM hero"];
-    let ended = project.hqdl(&query).exits(0);
+    let ended = project.run_hqdl(&query).expect_exit_code(0);
     assert!(ended.stderr.contains("the model does not know"), "{}", ended.stderr);
-    project.hqdl(&[&query[..], &["--require-values"]].concat()).exits(1);
+    project.run_hqdl(&[&query[..], &["--require-values"]].concat()).expect_exit_code(1);
 }
 
 #[test]
 fn a_persons_word_is_looked_at_before_it_is_taken() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let set = |words: &[&str]| {
-        project.hqdl(&[&["override", "set", "specs/x.toml", "llm"], words].concat())
+        project.run_hqdl(&[&["override", "set", "specs/x.toml", "llm"], words].concat())
     };
     let file = project.path("specs/x.overrides.csv");
     // Everything at once.
-    let ended = set(&["Nobody", "No Body", "eye_color", "Octarine"]).exits(2);
+    let ended = set(&["Nobody", "No Body", "eye_color", "Octarine"]).expect_exit_code(2);
     assert!(ended.stderr.contains("no source of `llm` has the key (Nobody, No Body)"));
     assert!(
         ended.stderr.contains("\"Octarine\" is not a valid value for `eye_color`"),
         "{}",
         ended.stderr
     );
-    let ended = set(&["Nobody", "colour", "x"]).exits(2);
+    let ended = set(&["Nobody", "colour", "x"]).expect_exit_code(2);
     assert!(ended.stderr.contains("2 parts, but the command has 1"), "{}", ended.stderr);
     assert!(ended.stderr.contains("no column `colour`"), "{}", ended.stderr);
-    set(&["Zed", "Zed Zedsson", "born", "yesterday"]).exits(2);
+    set(&["Zed", "Zed Zedsson", "born", "yesterday"]).expect_exit_code(2);
     assert!(!file.exists());
-    set(&["Zed", "Zed Zedsson", "motto", "Zzz"]).exits(0);
-    set(&["Nobody", "No Body", "motto", "Me", "--force"]).exits(0);
+    set(&["Zed", "Zed Zedsson", "motto", "Zzz"]).expect_exit_code(0);
+    set(&["Nobody", "No Body", "motto", "Me", "--force"]).expect_exit_code(0);
     assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 3);
 }
 
 #[test]
 fn what_is_sent_can_be_read_before() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    let ended = project.hqdl(&["plan", "specs/x.toml", "--show-prompt", "--json"]).exits(0);
-    assert_eq!(endpoint.count(), 0);
-    project.materialize(&["--concurrency", "1"]).exits(0);
-    let sent = &endpoint.requests()[0].body["messages"];
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let ended =
+        project.run_hqdl(&["plan", "specs/x.toml", "--show-prompt", "--json"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 0);
+    project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
+    let sent = &endpoint.received_requests()[0].body["messages"];
     assert_eq!(ended.lines[0]["system"], sent[0]["content"]);
     assert_eq!(ended.lines[0]["user"], sent[1]["content"]);
 }
 
 #[test]
 fn the_schema_has_a_name_with_a_version() {
-    let project = heroes(&honest(), "json");
-    let ended = project.hqdl(&["check", "--schema"]).exits(0);
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let ended = project.run_hqdl(&["check", "--schema"]).expect_exit_code(0);
     let schema: Json = serde_json::from_str(&ended.stdout).unwrap();
     let id = format!("urn:hqdl:spec:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(schema["$id"], id);

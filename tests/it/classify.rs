@@ -4,7 +4,7 @@ use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::project::{CommandResult, Project};
 
 const SPEC: &str = r#"
 [database]
@@ -50,13 +50,14 @@ fn project(endpoint: &Endpoint, classify: &str) -> Project {
     )
 }
 
-fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {
-    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
+fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
+    project
+        .run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
 }
 
 #[test]
 fn other_words_mean_the_values_that_mean_the_same() {
-    let endpoint = Endpoint::answering(meant);
+    let endpoint = Endpoint::start_answering(meant);
     let project = project(&endpoint, "");
     let cases: [(&str, &str, usize); 11] = [
         ("price = 'inexpensive'", "price IN ('cheap', 'moderate')", 1),
@@ -84,59 +85,61 @@ fn other_words_mean_the_values_that_mean_the_same() {
         ("name = 'place'", "name = 'place'", 0),
     ];
     for (condition, plain, asked) in cases {
-        let before = endpoint.count();
+        let before = endpoint.request_count();
         let sql = format!("SELECT id FROM place WHERE {condition} ORDER BY id");
-        let ended = query(&project, &["--dialect", "suql", "--classify"], &sql).exits(0);
-        let expected = project.rows(&format!("SELECT id FROM place WHERE {plain} ORDER BY id"));
+        let ended = query(&project, &["--dialect", "suql", "--classify"], &sql).expect_exit_code(0);
+        let expected =
+            project.query_rows(&format!("SELECT id FROM place WHERE {plain} ORDER BY id"));
         assert_eq!(ended.lines[0]["rows"], json!(expected), "{condition}");
-        assert_eq!(endpoint.count() - before, asked, "{condition}");
+        assert_eq!(endpoint.request_count() - before, asked, "{condition}");
     }
     // A word that means nobody knows what is one that nothing equals.
-    let ended =
-        query(&project, &["--classify"], "SELECT id FROM place WHERE price = 'free'").exits(0);
+    let ended = query(&project, &["--classify"], "SELECT id FROM place WHERE price = 'free'")
+        .expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([]));
     // Off, it is plain SQL.
-    let before = endpoint.count();
-    let ended =
-        query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'").exits(0);
+    let before = endpoint.request_count();
+    let ended = query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'")
+        .expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[0]]));
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 fn the_spec_says_it_of_a_column() {
-    let endpoint = Endpoint::answering(meant);
+    let endpoint = Endpoint::start_answering(meant);
     let project = project(&endpoint, "classify = true");
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
     let sql = "SELECT count(*) FROM llm WHERE mood = 'busy'";
-    let ended = query(&project, &[], sql).exits(0);
+    let ended = query(&project, &[], sql).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[40]]));
-    assert_eq!(endpoint.count(), before + 1);
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0);
+    assert_eq!(endpoint.request_count(), before + 1);
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", sql]).expect_exit_code(0);
     assert!(
         explained.stdout.contains("mean the same") && explained.stdout.contains("'busy'"),
         "{}",
         explained.stdout
     );
     // Of other columns it is not said.
-    let ended =
-        query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'").exits(0);
+    let ended = query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'")
+        .expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[0]]));
-    assert_eq!(endpoint.count(), before + 1);
+    assert_eq!(endpoint.request_count(), before + 1);
     // Errors point into the query as it was written.
-    let ended =
-        query(&project, &[], "SELECT nme FROM llm WHERE mood = 'busy' AND nam = 1").exits(2);
+    let ended = query(&project, &[], "SELECT nme FROM llm WHERE mood = 'busy' AND nam = 1")
+        .expect_exit_code(2);
     assert!(ended.stderr.contains("<query>:1:8"), "{}", ended.stderr);
-    let ended =
-        query(&project, &[], "SELECT name FROM llm WHERE mood = 'busy' AND nam = 1").exits(2);
+    let ended = query(&project, &[], "SELECT name FROM llm WHERE mood = 'busy' AND nam = 1")
+        .expect_exit_code(2);
     assert!(ended.stderr.contains("<query>:1:46"), "{}", ended.stderr);
     // Without a list there is nothing to choose from.
-    project.spec(
+    project.write_spec(
         &SPEC
             .replace("CLASSIFY", "classify = true")
             .replace("values = [\"calm\", \"lively\", \"romantic\"]\n", ""),
     );
-    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("`classify` needs `values`"), "{}", ended.stderr);
 }

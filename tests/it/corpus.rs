@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use hqdl::blendsql::parse::parse;
-use hqdl::blendsql::rewrite::{CallSite, Costs, Rewriter};
+use hqdl::blendsql::parse::parse_query;
+use hqdl::blendsql::rewrite::{CallSite, Rewriter, Statistics};
 use hqdl::blendsql::scope::Schema;
-use hqdl::blendsql::spelling::Spelled;
-use hqdl::blendsql::{mask, scan};
-use hqdl::spec::Draft;
+use hqdl::blendsql::spelling::NormalizedQuery;
+use hqdl::blendsql::{mask_calls, scan_calls};
+use hqdl::spec::UncheckedSpec;
 
 /// The files of `tests/corpus/<target>`, with whether each is to be read.
 fn seeds(target: &str) -> Vec<(PathBuf, String, bool)> {
@@ -32,10 +32,10 @@ fn seeds(target: &str) -> Vec<(PathBuf, String, bool)> {
 #[test]
 fn the_scanners_seeds_are_read_or_refused() {
     for (path, sql, reads) in seeds("scanner") {
-        match scan(&sql) {
+        match scan_calls(&sql) {
             Ok(calls) => {
                 assert!(reads, "{} was read", path.display());
-                assert_eq!(mask(&sql, &calls).len(), sql.len());
+                assert_eq!(mask_calls(&sql, &calls).len(), sql.len());
             }
             Err(error) => assert!(!reads, "{}: {}", path.display(), error.render(&sql, false)),
         }
@@ -46,7 +46,7 @@ fn the_scanners_seeds_are_read_or_refused() {
 struct Tables;
 
 impl Schema for Tables {
-    fn columns(&self, _: &str) -> Option<Vec<String>> {
+    fn column_names(&self, _: &str) -> Option<Vec<String>> {
         Some(vec!["id".to_owned(), "name".to_owned()])
     }
 }
@@ -55,15 +55,15 @@ impl Schema for Tables {
 fn the_scanners_seeds_are_rewritten_without_a_call_left() {
     let mut count = 0;
     for (path, sql, reads) in seeds("scanner") {
-        let Ok(spelled) = Spelled::of(&sql) else { continue };
+        let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
         assert!(reads);
-        let calls = scan(&spelled.text).unwrap();
-        let Ok(parsed) = parse(&spelled.text, calls) else { continue };
+        let calls = scan_calls(&spelled.text).unwrap();
+        let Ok(parsed) = parse_query(&spelled.text, calls) else { continue };
         let site = CallSite::default();
         let sites = vec![site; parsed.calls.len()];
-        let costs = Costs::default();
-        let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
-        let left = scan(&rewritten.sql).unwrap();
+        let costs = Statistics::default();
+        let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).rewrite(&parsed);
+        let left = scan_calls(&rewritten.sql).unwrap();
         assert!(left.is_empty(), "{}: {}", path.display(), rewritten.sql);
         count += 1;
     }
@@ -73,7 +73,7 @@ fn the_scanners_seeds_are_rewritten_without_a_call_left() {
 #[test]
 fn the_specs_seeds_are_read_or_refused() {
     for (path, text, reads) in seeds("spec") {
-        match Draft::parse(&path, text) {
+        match UncheckedSpec::parse(&path, text) {
             Ok(draft) => {
                 assert!(reads, "{} was read", path.display());
                 // What is wrong with a spec of the right form is told later.
@@ -170,20 +170,20 @@ fn mutate() {
         for (_, seed, _) in &queries {
             let sql = mutated(&mut rng, seed);
             if let Ok(translated) = hqdl::suql::translate(&sql) {
-                let _ = scan(&translated.sql);
+                let _ = scan_calls(&translated.sql);
             }
-            let Ok(spelled) = Spelled::of(&sql) else { continue };
-            let Ok(calls) = scan(&spelled.text) else { continue };
-            let Ok(parsed) = parse(&spelled.text, calls) else { continue };
+            let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
+            let Ok(calls) = scan_calls(&spelled.text) else { continue };
+            let Ok(parsed) = parse_query(&spelled.text, calls) else { continue };
             let site = CallSite::default();
             let sites = vec![site; parsed.calls.len()];
-            let costs = Costs::default();
-            let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
-            let left = scan(&rewritten.sql);
+            let costs = Statistics::default();
+            let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).rewrite(&parsed);
+            let left = scan_calls(&rewritten.sql);
             assert!(left.is_ok_and(|l| l.is_empty()), "{sql}\n{}", rewritten.sql);
         }
         for (path, seed, _) in &specs {
-            let _ = Draft::parse(path, mutated(&mut rng, seed));
+            let _ = UncheckedSpec::parse(path, mutated(&mut rng, seed));
         }
     }
 }

@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use hqdl_testkit::daemon::{DEADLINE, Daemon, until};
+use hqdl_testkit::daemon::{DEADLINE, Daemon, wait_until};
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 fn waiting() -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     (endpoint, project, daemon)
 }
 
 /// A figure of `/metrics`.
 fn figure(daemon: &Daemon, name: &str) -> u64 {
-    let text = daemon.get("/metrics").is(200).body;
+    let text = daemon.get("/metrics").expect_status(200).body;
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}: {text}")).parse().unwrap()
 }
@@ -56,14 +56,14 @@ fn event_streams_leave_room_for_short_requests() {
     assert_eq!((open, refused.len()), (256, 344));
     assert!(refused.iter().all(|h| h.contains("retry-after: ")), "{:?}", refused[0]);
     // While they are open, all else is answered.
-    daemon.get("/healthz").is(200);
+    daemon.get("/healthz").expect_status(200);
     assert_eq!(daemon.status()["specs"][0]["name"], "x");
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
     assert_eq!(figure(&daemon, "hqdl_event_streams"), 256);
-    until("the refused are let go of", || figure(&daemon, "hqdl_connections") == 257);
+    wait_until("the refused are let go of", || figure(&daemon, "hqdl_connections") == 257);
     // Who goes makes room.
     drop(streams);
-    until("no stream", || figure(&daemon, "hqdl_event_streams") == 0);
+    wait_until("no stream", || figure(&daemon, "hqdl_event_streams") == 0);
     assert!(head(&sent(&daemon, ask.as_bytes())).starts_with("HTTP/1.1 200"));
 }
 
@@ -81,17 +81,17 @@ fn clients_that_wait_for_runs_leave_room_for_others() {
     let waiting: Vec<TcpStream> = (0..70).map(|_| sent(&daemon, ask.as_bytes())).collect();
     let refused = |route: &str| {
         let name = format!("hqdl_http_seconds_count{{route=\"{route}\",status=\"503\"}}");
-        let text = daemon.get("/metrics").is(200).body;
+        let text = daemon.get("/metrics").expect_status(200).body;
         let count = text.lines().find_map(|l| l.strip_prefix(&name)?.trim().parse::<u64>().ok());
         count.unwrap_or(0)
     };
-    until("some refused", || refused("/v1/runs") == 6);
-    daemon.get("/healthz").is(200);
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    wait_until("some refused", || refused("/v1/runs") == 6);
+    daemon.get("/healthz").expect_status(200);
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
     // Without waiting, a run can be wanted all the same, or be told that many are.
     drop(waiting);
     let again = json!({ "limit": 0, "wait": false });
-    until("places again", || daemon.post("/v1/runs", &again).status != 503);
+    wait_until("places again", || daemon.post("/v1/runs", &again).status != 503);
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn a_client_that_does_not_read_is_let_go_of() {
     let (_endpoint, _project, daemon) = waiting();
     let ask = format!("GET /v1/openapi.json HTTP/1.1\r\nHost: {}\r\n\r\n", daemon.address);
     // More than all buffers on the way hold.
-    let length = daemon.get("/v1/openapi.json").is(200).body.len();
+    let length = daemon.get("/v1/openapi.json").expect_status(200).body.len();
     let many = ask.repeat((32 << 20) / length);
     let deaf = sent(&daemon, many.as_bytes());
     assert_eq!(figure(&daemon, "hqdl_connections"), 2);
-    until("let go of", || figure(&daemon, "hqdl_connections") == 1);
+    wait_until("let go of", || figure(&daemon, "hqdl_connections") == 1);
     drop(deaf);
 }
 
@@ -196,16 +196,16 @@ fn malformed_requests_are_refused_and_harm_nobody() {
             said.is_empty() || said.starts_with("HTTP/1.1 ") || said.starts_with("HTTP/1.0 ");
         assert!(fine && !said.contains(" 500 ") && !said.contains("a bug in hqdl"), "{told}");
     }
-    until("all ended", || figure(&daemon, "hqdl_connections") == 1);
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
-    daemon.rests("waiting");
-    assert_eq!(endpoint.count(), 0);
+    wait_until("all ended", || figure(&daemon, "hqdl_connections") == 1);
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
+    daemon.wait_until_idle("waiting");
+    assert_eq!(endpoint.request_count(), 0);
     assert!(before == std::fs::read(project.path("data.sqlite")).unwrap());
 }
 
 /// A project of so many specs, each with a database and recordings of its own.
 fn many(endpoint: &Endpoint, specs: usize) -> Project {
-    let project = heroes(endpoint, "csv");
+    let project = heroes_project(endpoint, "csv");
     std::fs::remove_file(project.path("specs/x.toml")).unwrap();
     std::fs::create_dir(project.path("data")).unwrap();
     (0..specs).for_each(|n| add(&project, n));
@@ -255,7 +255,7 @@ fn complete(daemon: &Daemon, specs: usize) {
 
 #[test]
 fn what_a_spec_costs_does_not_depend_on_how_many_there_are() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let looks = |specs: usize| {
         let project = many(&endpoint, specs);
         let daemon = Daemon::start(&project, &[]);
@@ -263,7 +263,7 @@ fn what_a_spec_costs_does_not_depend_on_how_many_there_are() {
         // One more, and one that changes.
         add(&project, specs);
         complete(&daemon, specs + 1);
-        let value = project.rows_of(&format!("data/{specs}.sqlite"), "SELECT age FROM llm");
+        let value = project.query_rows_of(&format!("data/{specs}.sqlite"), "SELECT age FROM llm");
         assert_eq!(value, [[json!(specs)]]);
         // All together: what is seen a moment later is looked at then.
         figure(&daemon, "hqdl_file_looks_total") as f64 / (specs + 1) as f64

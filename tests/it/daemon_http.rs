@@ -4,22 +4,22 @@ use serde_json::json;
 
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{COLUMNS, COUNT, Project, heroes, honest};
+use hqdl_testkit::project::{COLUMN_NAMES, HERO_COUNT, Project, heroes_project, truthful_endpoint};
 
 fn filled() -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     (endpoint, project, daemon)
 }
 
 /// A daemon that asks for nothing by itself.
 fn waiting() -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     (endpoint, project, daemon)
 }
 
@@ -28,29 +28,32 @@ fn rows_come_as_json_lines_with_columns_before_and_meta_after() {
     let (_endpoint, _project, daemon) = filled();
     let asked = json!({ "spec": "x", "sql": "SELECT name, height, x'0aff' AS b, 1.5 AS r FROM hero
                         WHERE height > :h ORDER BY 2 LIMIT 2", "params": { "h": 180 } });
-    let lines = daemon.post("/v1/query", &asked).is(200).lines();
+    let lines = daemon.post("/v1/query", &asked).expect_status(200).json_lines();
     assert_eq!(lines[0], json!({ "columns": ["name", "height", "b", "r"] }));
     assert_eq!(lines[1], json!(["Captain O'Malley", 181, { "blob": "0aff" }, 1.5]));
     assert_eq!(lines.len(), 4);
     assert_eq!(lines[3]["meta"]["requests"], 0);
     let by_position = json!({ "sql": "SELECT ? + ?", "params": [1, 2] });
-    assert_eq!(daemon.post("/v1/query", &by_position).is(200).lines()[1], json!([3]));
+    assert_eq!(
+        daemon.post("/v1/query", &by_position).expect_status(200).json_lines()[1],
+        json!([3])
+    );
 }
 
 #[test]
 fn a_query_asks_what_is_missing_and_explain_asks_nothing() {
     let (endpoint, _project, daemon) = waiting();
     let sql = "SELECT name FROM hero WHERE height > 180 AND {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
-    let explained = daemon.post("/v1/explain", &json!({ "sql": sql })).is(200).json();
+    let explained = daemon.post("/v1/explain", &json!({ "sql": sql })).expect_status(200).json();
     assert_eq!(explained["routes"][0]["column"], "eye_color", "{explained}");
-    assert_eq!(endpoint.count(), 0);
-    let lines = daemon.post("/v1/query", &json!({ "sql": sql })).is(200).lines();
+    assert_eq!(endpoint.request_count(), 0);
+    let lines = daemon.post("/v1/query", &json!({ "sql": sql })).expect_status(200).json_lines();
     let meta = &lines.last().unwrap()["meta"];
     assert!(meta["values_asked"].as_u64().unwrap() > 0, "{meta}");
     assert_eq!(endpoint.cells_since(0).len() as u64, meta["values_asked"].as_u64().unwrap());
-    let metrics = daemon.get("/metrics").is(200).body;
+    let metrics = daemon.get("/metrics").expect_status(200).body;
     assert!(metrics.contains("hqdl_model_requests_total{outcome=\"answered\"} "), "{metrics}");
-    let again = daemon.post("/v1/query", &json!({ "sql": sql })).is(200).lines();
+    let again = daemon.post("/v1/query", &json!({ "sql": sql })).expect_status(200).json_lines();
     assert_eq!(again.last().unwrap()["meta"]["requests"], 0);
 }
 
@@ -58,10 +61,11 @@ fn a_query_asks_what_is_missing_and_explain_asks_nothing() {
 fn errors_are_those_of_the_command_line() {
     let (_endpoint, project, daemon) = waiting();
     let wrong = "SELECT nme FROM hero WHERE {{LLMMap('Old?', hero.name)}}";
-    let over_http = daemon.post("/v1/query", &json!({ "sql": wrong })).is(400).json();
-    daemon.signal("TERM");
-    daemon.ends();
-    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", wrong]).exits(2);
+    let over_http = daemon.post("/v1/query", &json!({ "sql": wrong })).expect_status(400).json();
+    daemon.send_signal("TERM");
+    daemon.wait_for_exit();
+    let ended =
+        project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", wrong]).expect_exit_code(2);
     let problem = &ended.lines[0]["problems"][0];
     let told = &over_http["error"]["problems"][0];
     for part in ["message", "line", "column", "help"] {
@@ -76,41 +80,53 @@ fn requests_that_cannot_be_answered_say_why() {
     let post = |path: &str, body: serde_json::Value| daemon.post(path, &body);
     assert!(
         post("/v1/query", json!({ "sql": "SELECT 1", "spec": "y" }))
-            .is(404)
-            .error()
+            .expect_status(404)
+            .error_message()
             .contains("no spec `y`")
     );
-    assert!(post("/v1/query", json!({ "sqll": "SELECT 1" })).is(400).error().contains("sqll"));
-    post("/v1/query", json!({ "sql": "DELETE FROM hero" })).is(400);
-    post("/v1/query", json!({ "sql": "SELECT 1", "db": "/etc/passwd" })).is(400);
-    post("/v1/query", json!({ "sql": "SELECT ?", "params": [[1]] })).is(400);
-    post("/v1/query", json!({ "sql": "SELECT 1", "timeout": -1 })).is(400);
-    post("/v1/query", json!({ "sql": "x".repeat(2 << 20) })).is(413);
-    post("/v1/runs", json!({ "budget": -1.0 })).is(400);
-    post("/v1/runs", json!({ "columns": ["nothing"], "wait": true })).is(200);
-    post("/v1/facts", json!({ "keys": [["only one"]] })).is(400);
-    daemon.get("/v1/runs/999").is(404);
-    daemon.get("/v1/why?table=llm").is(400);
-    daemon.get("/v1/nothing").is(404);
-    daemon.get("/v1/query").is(405);
-    daemon.delete("/v1/runs/999", &json!({})).is(404);
+    assert!(
+        post("/v1/query", json!({ "sqll": "SELECT 1" }))
+            .expect_status(400)
+            .error_message()
+            .contains("sqll")
+    );
+    post("/v1/query", json!({ "sql": "DELETE FROM hero" })).expect_status(400);
+    post("/v1/query", json!({ "sql": "SELECT 1", "db": "/etc/passwd" })).expect_status(400);
+    post("/v1/query", json!({ "sql": "SELECT ?", "params": [[1]] })).expect_status(400);
+    post("/v1/query", json!({ "sql": "SELECT 1", "timeout": -1 })).expect_status(400);
+    post("/v1/query", json!({ "sql": "x".repeat(2 << 20) })).expect_status(413);
+    post("/v1/runs", json!({ "budget": -1.0 })).expect_status(400);
+    post("/v1/runs", json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
+    post("/v1/facts", json!({ "keys": [["only one"]] })).expect_status(400);
+    daemon.get("/v1/runs/999").expect_status(404);
+    daemon.get("/v1/why?table=llm").expect_status(400);
+    daemon.get("/v1/nothing").expect_status(404);
+    daemon.get("/v1/query").expect_status(405);
+    daemon.delete("/v1/runs/999", &json!({})).expect_status(404);
     let text = format!(
         "POST /v1/query HTTP/1.0\r\nHost: {}\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{{}}",
         daemon.address
     );
-    daemon.raw(&text).is(415);
+    daemon.send_raw(&text).expect_status(415);
     let slow = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "timeout": 0.2 });
-    assert!(post("/v1/query", slow).is(400).error().contains("exceeded its time limit"));
+    assert!(
+        post("/v1/query", slow)
+            .expect_status(400)
+            .error_message()
+            .contains("exceeded its time limit")
+    );
     let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100) SELECT i FROM n", "max_rows": 10 });
-    assert!(post("/v1/query", many).is(400).error().contains("more than 10 rows"));
-    assert_eq!(endpoint.count(), 0);
+    assert!(
+        post("/v1/query", many).expect_status(400).error_message().contains("more than 10 rows")
+    );
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
 fn an_error_on_the_way_ends_the_lines() {
     let (_endpoint, _project, daemon) = filled();
     let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000) SELECT i, hex(zeroblob(20)) FROM n", "max_rows": 50_000 });
-    let lines = daemon.post("/v1/query", &many).is(200).lines();
+    let lines = daemon.post("/v1/query", &many).expect_status(200).json_lines();
     assert!(lines.last().unwrap()["error"]["message"].as_str().unwrap().contains("50000"));
     assert_eq!(lines.len(), 50_002);
 }
@@ -121,35 +137,38 @@ fn facts_are_looked_up_and_filled_in_batches() {
     let keys =
         json!([["Zed", "Zed Zedsson"], { "name": "Echo", "full_name": null }, ["Nobody", "x"]]);
     let asked = json!({ "keys": keys, "columns": ["born", "motto"] });
-    let facts = daemon.post("/v1/facts", &asked).is(200).json();
+    let facts = daemon.post("/v1/facts", &asked).expect_status(200).json();
     assert_eq!(facts["facts"][0]["cells"]["born"]["state"], "missing");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     let filled = json!({ "keys": keys, "columns": ["born", "motto"], "fill": true });
-    let facts = daemon.post("/v1/facts", &filled).is(200).json();
+    let facts = daemon.post("/v1/facts", &filled).expect_status(200).json();
     assert_eq!(facts["facts"][1]["cells"]["motto"]["state"], "ok", "{facts}");
     assert_eq!(facts["facts"][2]["cells"]["motto"]["state"], "missing");
     assert_eq!(endpoint.cells_since(0).len(), 4);
-    daemon.post("/v1/facts", &filled).is(200);
+    daemon.post("/v1/facts", &filled).expect_status(200);
     assert_eq!(endpoint.cells_since(0).len(), 4);
-    assert_eq!(project.rows("SELECT count(*) FROM llm"), [[json!(2)]]);
+    assert_eq!(project.query_rows("SELECT count(*) FROM llm"), [[json!(2)]]);
 }
 
 #[test]
 fn why_tells_where_a_cell_came_from() {
     let (_endpoint, _project, daemon) = filled();
-    let why = daemon.get("/v1/why?table=llm&key=Zed&key=Zed%20Zedsson&column=motto").is(200).json();
+    let why = daemon
+        .get("/v1/why?table=llm&key=Zed&key=Zed%20Zedsson&column=motto")
+        .expect_status(200)
+        .json();
     assert_eq!(why["cells"][0]["state"], "ok");
     assert_eq!(why["cells"][0]["model"], "test-model");
-    daemon.get("/v1/why?table=llm&key=Nobody&column=motto").is(400);
+    daemon.get("/v1/why?table=llm&key=Nobody&column=motto").expect_status(400);
 }
 
 #[test]
 fn a_plan_has_a_price_and_asks_nothing() {
     let (endpoint, _project, daemon) = waiting();
-    let plan = daemon.post("/v1/plan", &json!({ "columns": ["born"] })).is(200).json();
-    assert_eq!(plan["totals"]["cells"], COUNT);
+    let plan = daemon.post("/v1/plan", &json!({ "columns": ["born"] })).expect_status(200).json();
+    assert_eq!(plan["totals"]["cells"], HERO_COUNT);
     assert!(plan["totals"]["cost_usd"]["likely"].as_f64().unwrap() > 0.0);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
@@ -158,58 +177,58 @@ fn runs_are_told_as_they_happen() {
     let ended =
         |event: &str, data: &serde_json::Value| event == "run" && data["state"] == "complete";
     let events = daemon.events_until(ended, || {
-        daemon.post("/v1/runs", &json!({})).is(202);
+        daemon.post("/v1/runs", &json!({})).expect_status(202);
     });
     let done = events.last().unwrap().1["cells_done"].as_u64().unwrap();
-    assert_eq!(done, (COUNT * COLUMNS.len()) as u64);
+    assert_eq!(done, (HERO_COUNT * COLUMN_NAMES.len()) as u64);
     assert!(events.iter().any(|(_, data)| data["state"] == "running"), "{events:?}");
 }
 
 #[test]
 fn the_cost_of_a_run_says_what_of_it_is_assumed() {
-    let endpoint = honest();
-    endpoint.meter(|_, input, output| {
+    let endpoint = truthful_endpoint();
+    endpoint.set_usage_fn(|_, input, output| {
         json!({ "prompt_tokens": input, "completion_tokens": output,
                 "prompt_tokens_details": { "cache_write_tokens": input } })
     });
-    let project = heroes(&endpoint, "csv");
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let notes = json!(["cache writes assumed at 1.25 × input"]);
-    let runs = daemon.get("/v1/runs").is(200).json();
+    let runs = daemon.get("/v1/runs").expect_status(200).json();
     assert_eq!(runs["runs"][0]["price_notes"], notes, "{runs}");
     assert_eq!(runs["runs"][0]["report"]["price_notes"], notes, "{runs}");
     let (_endpoint, _project, daemon) = filled();
-    let runs = daemon.get("/v1/runs").is(200).json();
+    let runs = daemon.get("/v1/runs").expect_status(200).json();
     assert_eq!(runs["runs"][0]["price_notes"], json!([]), "{runs}");
 }
 
 #[test]
 fn strangers_are_not_let_in() {
     let (endpoint, _project, daemon) = waiting();
-    let ask = |head: &str| daemon.raw(&format!("{head}\r\n\r\n"));
+    let ask = |head: &str| daemon.send_raw(&format!("{head}\r\n\r\n"));
     let own = daemon.address.clone();
     let port = own.rsplit(':').next().unwrap();
     // A name of somebody else's that points here.
-    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: evil.example:{port}")).is(421);
-    ask("GET /v1/specs HTTP/1.0").is(421);
-    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: 192.168.1.7:{port}")).is(421);
-    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: localhost:{port}")).is(200);
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: evil.example:{port}")).expect_status(421);
+    ask("GET /v1/specs HTTP/1.0").expect_status(421);
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: 192.168.1.7:{port}")).expect_status(421);
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: localhost:{port}")).expect_status(200);
     // A page of another site.
     let run = |more: &str| {
         ask(&format!(
             "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/json\r\n{more}\r\nContent-Length: 2\r\n\r\n{{}}"
         ))
     };
-    run("Origin: http://evil.example").is(403);
-    run("Origin: null").is(403);
-    run("Sec-Fetch-Site: cross-site").is(403);
+    run("Origin: http://evil.example").expect_status(403);
+    run("Origin: null").expect_status(403);
+    run("Sec-Fetch-Site: cross-site").expect_status(403);
     ask(&format!(
         "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{{}}"
     ))
-    .is(415);
-    assert_eq!(endpoint.count(), 0);
-    let head = daemon.get("/v1/specs").is(200).head.to_lowercase();
+    .expect_status(415);
+    assert_eq!(endpoint.request_count(), 0);
+    let head = daemon.get("/v1/specs").expect_status(200).headers.to_lowercase();
     assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
     assert!(head.contains("x-content-type-options: nosniff"), "{head}");
     assert!(!head.contains("access-control-allow"), "{head}");
@@ -217,38 +236,42 @@ fn strangers_are_not_let_in() {
 
 #[test]
 fn a_token_is_demanded_where_there_is_one() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let refused = project.hqdl(&["daemon", "--listen", "0.0.0.0:0"]).exits(2);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let refused = project.run_hqdl(&["daemon", "--listen", "0.0.0.0:0"]).expect_exit_code(2);
     assert!(refused.stderr.contains("HQDL_TOKEN"), "{}", refused.stderr);
-    let mut short = project.command(&["daemon", "--listen", "127.0.0.1:0"]);
+    let mut short = project.hqdl_command(&["daemon", "--listen", "127.0.0.1:0"]);
     assert_eq!(short.env("HQDL_TOKEN", "short").output().unwrap().status.code(), Some(2));
     let token = "0123456789abcdef0123";
     let mut daemon =
         Daemon::start_with(&project, &["--listen", "127.0.0.1:0"], &[("HQDL_TOKEN", token)]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     // Whoever may read the cache needs none.
-    project.hqdl(&["status"]).exits(0);
+    project.run_hqdl(&["status"]).expect_exit_code(0);
     daemon.token = None;
-    let refused = daemon.get("/v1/specs").is(401);
-    assert!(refused.head.to_lowercase().contains("www-authenticate: basic"), "{}", refused.head);
-    daemon.get("/").is(401);
-    daemon.get("/healthz").is(200);
+    let refused = daemon.get("/v1/specs").expect_status(401);
+    assert!(
+        refused.headers.to_lowercase().contains("www-authenticate: basic"),
+        "{}",
+        refused.headers
+    );
+    daemon.get("/").expect_status(401);
+    daemon.get("/healthz").expect_status(200);
     daemon.token = Some(format!("{token}0"));
-    daemon.get("/v1/specs").is(401);
+    daemon.get("/v1/specs").expect_status(401);
     // A browser shows it as the password of anyone: base64 of "me:" and the token.
     let head = format!(
         "GET /v1/specs HTTP/1.0\r\nHost: {}\r\nAuthorization: Basic bWU6MDEyMzQ1Njc4OWFiY2RlZjAxMjM=\r\n\r\n",
         daemon.address
     );
-    daemon.raw(&head).is(200);
+    daemon.send_raw(&head).expect_status(200);
     assert!(project.files_with(token).is_empty());
 }
 
 #[test]
 fn the_document_names_every_route_and_no_other() {
     let (_endpoint, _project, daemon) = waiting();
-    let document = daemon.get("/v1/openapi.json").is(200).json();
+    let document = daemon.get("/v1/openapi.json").expect_status(200).json();
     let source = std::fs::read_to_string(
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon/http/mod.rs"),
     )

@@ -4,18 +4,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use hqdl_testkit::daemon::{Daemon, status, until};
-use hqdl_testkit::endpoint::{Fault, Times};
-use hqdl_testkit::project::{COLUMNS, COUNT, check, heroes, honest};
+use hqdl_testkit::daemon::{Daemon, run_status, wait_until};
+use hqdl_testkit::endpoint::{Fault, Frequency};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, HERO_COUNT, check_cells, heroes_project, truthful_endpoint,
+};
 
-const CELLS: usize = COUNT * COLUMNS.len();
+const CELLS: usize = HERO_COUNT * COLUMN_NAMES.len();
 
 #[test]
 fn a_daemon_that_is_killed_goes_on_where_it_was() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    project.spec(
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(
         &project
             .spec_text()
             .replace("concurrency = 4", "concurrency = 1")
@@ -23,52 +25,52 @@ fn a_daemon_that_is_killed_goes_on_where_it_was() {
     );
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(4);
-    daemon.signal("KILL");
-    assert_eq!(daemon.ends(), -1);
-    let kept = project.kept();
+    daemon.send_signal("KILL");
+    assert_eq!(daemon.wait_for_exit(), -1);
+    let kept = project.stored_cells();
     assert!(!kept.is_empty() && kept.len() < CELLS, "{}", kept.len());
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(before).len(), CELLS - kept.len());
-    check(&project);
+    check_cells(&project);
 }
 
 #[test]
 fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(700)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(700)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(3);
-    daemon.signal("TERM");
-    assert_eq!(daemon.ends(), 0);
-    assert_eq!(project.kept().len(), CELLS);
+    daemon.send_signal("TERM");
+    assert_eq!(daemon.wait_for_exit(), 0);
+    assert_eq!(project.stored_cells().len(), CELLS);
     assert!(!project.path("cache/socket").exists());
-    status(&project, &[]).exits(2);
+    run_status(&project, &[]).expect_exit_code(2);
     // What was answered is there for anyone, and the cache is free.
-    endpoint.mend();
-    let asked = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), asked);
+    endpoint.clear_faults();
+    let asked = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 #[test]
 fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     // The first request of all goes alone.
-    project.materialize(&["--limit", "1"]).exits(0);
-    let asked = endpoint.count();
-    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Always);
     let daemon = Daemon::start(&project, &["--grace", "1"]);
     endpoint.wait_for(asked + 3);
     let began = Instant::now();
-    daemon.signal("INT");
-    assert_eq!(daemon.ends(), 0);
+    daemon.send_signal("INT");
+    assert_eq!(daemon.wait_for_exit(), 0);
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
-    endpoint.mend();
-    let ended = project.materialize(&[]).exits(0);
+    endpoint.clear_faults();
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert!(
         ended.stdout.contains("3 requests were in flight when an earlier run was killed"),
         "{ended:?}"
@@ -77,15 +79,15 @@ fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
 
 #[test]
 fn fifty_clients_that_ask_the_same_ask_once() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     let sql =
         "SELECT name, {{LLMMap('What does the hero whisper?', hero.name)}} FROM hero ORDER BY 1";
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..50).map(|_| scope.spawn(|| daemon.query(sql))).collect();
+        let all: Vec<_> = (0..50).map(|_| scope.spawn(|| daemon.query_rows(sql))).collect();
         all.into_iter().map(|a| a.join().unwrap()).collect()
     });
     assert!(answers.iter().all(|a| *a == answers[0]));
@@ -97,60 +99,61 @@ fn fifty_clients_that_ask_the_same_ask_once() {
 
 #[test]
 fn two_daemons_do_not_share_a_cache_or_a_port() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
-    let ended = project.hqdl(&["daemon", "--listen", "127.0.0.1:0"]).exits(2);
+    daemon.wait_until_idle("complete");
+    let ended = project.run_hqdl(&["daemon", "--listen", "127.0.0.1:0"]).expect_exit_code(2);
     assert!(ended.stderr.contains("in use by process"), "{}", ended.stderr);
     let other = project.path("other").display().to_string();
-    let ended =
-        project.hqdl(&["daemon", "--cache", &other, "--listen", &daemon.address.clone()]).exits(2);
+    let ended = project
+        .run_hqdl(&["daemon", "--cache", &other, "--listen", &daemon.address.clone()])
+        .expect_exit_code(2);
     assert!(ended.stderr.contains("cannot listen on"), "{}", ended.stderr);
     assert!(ended.stderr.contains("help: "), "{}", ended.stderr);
 }
 
 #[test]
 fn status_prints_what_the_daemon_says() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let none = status(&project, &[]).exits(2);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let none = run_status(&project, &[]).expect_exit_code(2);
     assert!(none.stderr.contains("no daemon runs on the cache"), "{}", none.stderr);
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
-    let said = status(&project, &[]).exits(0).stdout;
+    daemon.wait_until_idle("complete");
+    let said = run_status(&project, &[]).expect_exit_code(0).stdout;
     assert!(said.contains(&daemon.address) && said.contains("complete"), "{said}");
-    let json = &status(&project, &["--json"]).exits(0).lines[0];
+    let json = &run_status(&project, &["--json"]).expect_exit_code(0).lines[0];
     assert_eq!(json["specs"][0]["columns"][0]["coverage"], 1.0);
     // Killed, it leaves its socket; nobody answers there.
-    daemon.signal("KILL");
-    daemon.ends();
-    let gone = status(&project, &[]).exits(2);
+    daemon.send_signal("KILL");
+    daemon.wait_for_exit();
+    let gone = run_status(&project, &[]).expect_exit_code(2);
     assert!(gone.stderr.contains("no daemon runs on the cache"), "{}", gone.stderr);
 }
 
 #[test]
 fn a_hangup_reads_everything_again_and_opens_the_log_again() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let log = project.path("run.log");
     let daemon = Daemon::start(&project, &["--log", "run.log"]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     std::fs::rename(&log, project.path("run.log.1")).unwrap();
-    daemon.signal("HUP");
-    until("a new log", || std::fs::read_to_string(&log).is_ok_and(|t| t.contains("again")));
-    daemon.rests("complete");
+    daemon.send_signal("HUP");
+    wait_until("a new log", || std::fs::read_to_string(&log).is_ok_and(|t| t.contains("again")));
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn a_client_that_goes_away_stops_its_query() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 1"));
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&project.spec_text().replace("concurrency = 4", "concurrency = 1"));
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     let body = json!({
         "sql": "SELECT {{LLMMap('Is this hero old?', hero.name)}} FROM hero", "rows_per_request": 1,
     })
@@ -167,15 +170,15 @@ fn a_client_that_goes_away_stops_its_query() {
         .unwrap();
         endpoint.wait_for(1);
     }
-    until("nobody served", || daemon.get("/metrics").body.contains("\nhqdl_clients 0\n"));
+    wait_until("nobody served", || daemon.get("/metrics").body.contains("\nhqdl_clients 0\n"));
     std::thread::sleep(Duration::from_millis(900));
-    assert!(endpoint.count() < COUNT, "{}", endpoint.count());
+    assert!(endpoint.request_count() < HERO_COUNT, "{}", endpoint.request_count());
 }
 
 #[test]
 fn a_service_manager_is_told_how_it_goes() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let path = project.path("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(hqdl_testkit::daemon::DEADLINE)).unwrap();
@@ -194,20 +197,20 @@ fn a_service_manager_is_told_how_it_goes() {
     let told = until_told("READY=1");
     assert!(told.contains("STATUS=1 specs"), "{told}");
     until_told("WATCHDOG=1");
-    daemon.signal("HUP");
+    daemon.send_signal("HUP");
     until_told("RELOADING=1");
     until_told("READY=1");
-    daemon.signal("TERM");
+    daemon.send_signal("TERM");
     until_told("STOPPING=1");
-    assert_eq!(daemon.ends(), 0);
+    assert_eq!(daemon.wait_for_exit(), 0);
 }
 
 #[test]
 fn a_command_line_beside_the_daemon_says_the_same() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let bound =
         "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
     let commands: [&[&str]; 8] = [
@@ -220,12 +223,12 @@ fn a_command_line_beside_the_daemon_says_the_same() {
         &["why", "llm", "Zed", "motto", "--spec", "specs/x.toml"],
         &["check", "specs/x.toml"],
     ];
-    let all = || commands.map(|args| project.hqdl(args));
+    let all = || commands.map(|args| project.run_hqdl(args));
     let beside = all();
-    let verbose = project.hqdl(&["materialize", "specs/x.toml", "-v"]).exits(0);
+    let verbose = project.run_hqdl(&["materialize", "specs/x.toml", "-v"]).expect_exit_code(0);
     assert!(verbose.stderr.contains("daemon"), "{}", verbose.stderr);
-    daemon.signal("TERM");
-    assert_eq!(daemon.ends(), 0);
+    daemon.send_signal("TERM");
+    assert_eq!(daemon.wait_for_exit(), 0);
     for ((beside, alone), args) in beside.iter().zip(all()).zip(commands) {
         assert_eq!((beside.code, &beside.stdout), (alone.code, &alone.stdout), "{args:?}");
         assert_eq!(beside.stderr, alone.stderr, "{args:?}");
@@ -235,34 +238,38 @@ fn a_command_line_beside_the_daemon_says_the_same() {
 
 #[test]
 fn a_command_line_and_the_daemon_ask_nothing_twice() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
-    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    project.write_spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(2);
-    let ended = project.materialize(&[]).exits(0);
-    assert!(ended.done()["requests"].as_u64().unwrap() < COUNT as u64, "{}", ended.done());
-    daemon.rests("complete");
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert!(
+        ended.done_event()["requests"].as_u64().unwrap() < HERO_COUNT as u64,
+        "{}",
+        ended.done_event()
+    );
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
-    check(&project);
+    check_cells(&project);
 }
 
 #[test]
 fn who_borrows_the_cache_has_the_grace_too_and_nobody_new_does() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(4)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(4)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
-    let borrower = project.start(&["materialize", "specs/x.toml", "--json"]);
+    daemon.wait_until_idle("waiting");
+    let borrower = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
     endpoint.wait_for(3);
-    daemon.signal("TERM");
-    until("no socket", || !project.path("cache/socket").exists());
-    assert_eq!(borrower.wait().code, 0);
-    assert_eq!(daemon.ends(), 0);
-    assert_eq!(project.kept().len(), CELLS);
+    daemon.send_signal("TERM");
+    wait_until("no socket", || !project.path("cache/socket").exists());
+    assert_eq!(borrower.wait_for_exit().code, 0);
+    assert_eq!(daemon.wait_for_exit(), 0);
+    assert_eq!(project.stored_cells().len(), CELLS);
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
@@ -270,13 +277,13 @@ fn who_borrows_the_cache_has_the_grace_too_and_nobody_new_does() {
 /// clock goes on.
 #[test]
 fn the_last_answer_before_a_silence_is_shown() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Every(3));
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
     let run = || daemon.status()["runs"][0].clone();
-    until("both answers", || run()["requests"] == 2);
+    wait_until("both answers", || run()["requests"] == 2);
     assert!(run()["cells_done"].as_u64().unwrap() >= 24, "{}", run());
     let before = run()["seconds"].as_f64().unwrap();
-    until("the clock", || run()["seconds"].as_f64().unwrap() > before);
+    wait_until("the clock", || run()["seconds"].as_f64().unwrap() > before);
 }

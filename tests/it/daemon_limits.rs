@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::daemon::{Daemon, wait_until};
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// SQL that does not end.
 const ENDLESS: &str =
     "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c) > 0";
 
 fn waiting(flags: &[&str]) -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[&["--no-spend"], flags].concat());
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     (endpoint, project, daemon)
 }
 
@@ -24,12 +24,12 @@ fn waiting(flags: &[&str]) -> (Endpoint, Project, Daemon) {
 fn a_plan_that_does_not_end_is_broken_off() {
     let (endpoint, _project, daemon) = waiting(&[]);
     let asked = json!({ "where": ENDLESS, "timeout": 0.3 });
-    let said = daemon.post("/v1/plan", &asked).is(400);
-    assert!(said.error().contains("took longer than 0.3 s"), "{said:?}");
+    let said = daemon.post("/v1/plan", &asked).expect_status(400);
+    assert!(said.error_message().contains("took longer than 0.3 s"), "{said:?}");
     // Statements of its own do not run.
-    daemon.post("/v1/plan", &json!({ "where": "1); ATTACH 'x.db' AS x; --" })).is(400);
-    daemon.post("/v1/plan", &json!({ "where": "height > 180" })).is(200);
-    assert_eq!(endpoint.count(), 0);
+    daemon.post("/v1/plan", &json!({ "where": "1); ATTACH 'x.db' AS x; --" })).expect_status(400);
+    daemon.post("/v1/plan", &json!({ "where": "height > 180" })).expect_status(200);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
@@ -50,36 +50,36 @@ fn clients_that_take_all_places_leave_the_pages_to_others_and_their_places_when_
             stream
         })
         .collect();
-    until("all places taken", || {
+    wait_until("all places taken", || {
         daemon.get("/metrics").body.contains("\nhqdl_queries_waiting 4\n")
     });
     let began = Instant::now();
-    daemon.get("/").is(200);
-    daemon.post("/v1/facts", &json!({ "keys": [["Zed", "Zed Zedsson"]] })).is(200);
+    daemon.get("/").expect_status(200);
+    daemon.post("/v1/facts", &json!({ "keys": [["Zed", "Zed Zedsson"]] })).expect_status(200);
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     drop(plans);
-    until("nobody served", || daemon.get("/metrics").body.contains("\nhqdl_clients 0\n"));
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    wait_until("nobody served", || daemon.get("/metrics").body.contains("\nhqdl_clients 0\n"));
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
 }
 
 #[test]
 fn a_run_whose_where_does_not_end_can_be_ended_and_ends_by_itself() {
     let (endpoint, _project, daemon) = waiting(&[]);
     let asked = json!({ "where": ENDLESS, "timeout": 600 });
-    let id = daemon.post("/v1/runs", &asked).is(202).json()["run"].as_u64().unwrap();
-    daemon.until("running", |s| s["run"] == id);
-    daemon.delete(&format!("/v1/runs/{id}"), &json!({})).is(200);
-    daemon.until("ended", |s| s["run"].is_null());
-    let run = daemon.get(&format!("/v1/runs/{id}")).is(200).json();
+    let id = daemon.post("/v1/runs", &asked).expect_status(202).json()["run"].as_u64().unwrap();
+    daemon.wait_until("running", |s| s["run"] == id);
+    daemon.delete(&format!("/v1/runs/{id}"), &json!({})).expect_status(200);
+    daemon.wait_until("ended", |s| s["run"].is_null());
+    let run = daemon.get(&format!("/v1/runs/{id}")).expect_status(200).json();
     assert_eq!(run["state"], "interrupted", "{run}");
     let asked = json!({ "where": ENDLESS, "timeout": 0.3, "wait": true });
-    let run = daemon.post("/v1/runs", &asked).is(200).json();
+    let run = daemon.post("/v1/runs", &asked).expect_status(200).json();
     assert_eq!(run["state"], "failed", "{run}");
     assert!(run["error"]["message"].as_str().unwrap().contains("took longer"), "{run}");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // What a run asked is published, whatever ended it.
     let asked = json!({ "where": "height > 180", "timeout": 5, "wait": true });
-    let run = daemon.post("/v1/runs", &asked).is(200).json();
+    let run = daemon.post("/v1/runs", &asked).expect_status(200).json();
     assert!(run["requests"].as_u64().unwrap() > 0, "{run}");
 }
 
@@ -93,18 +93,19 @@ fn memory(daemon: &Daemon) -> u64 {
 #[test]
 fn one_query_does_not_take_all_memory() {
     let (_endpoint, _project, daemon) = waiting(&["--max-bytes", "2000000"]);
-    let said =
-        daemon.post("/v1/query", &json!({ "sql": "SELECT hex(zeroblob(200000000))" })).is(400);
-    assert!(said.error().contains("longer than 16777216 bytes"), "{said:?}");
+    let said = daemon
+        .post("/v1/query", &json!({ "sql": "SELECT hex(zeroblob(200000000))" }))
+        .expect_status(400);
+    assert!(said.error_message().contains("longer than 16777216 bytes"), "{said:?}");
     let form = "spec=x&do=run&sql=SELECT+hex(zeroblob(200000000))";
-    daemon.form("/query", form).is(400);
+    daemon.submit_form("/query", form).expect_status(400);
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 400)
                 SELECT i, hex(zeroblob(10000)) FROM n";
-    let lines = daemon.post("/v1/query", &json!({ "sql": many })).is(200).lines();
+    let lines = daemon.post("/v1/query", &json!({ "sql": many })).expect_status(200).json_lines();
     let last = lines.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
     assert!(last.contains("more than 2000000 bytes"), "{last}");
     let form = format!("spec=x&do=run&sql={}", many.replace('+', "%2B").replace(['\n', ' '], "+"));
-    let page = daemon.form("/query", &form).is(200).body;
+    let page = daemon.submit_form("/query", &form).expect_status(200).body;
     assert!(page.contains("400 rows, the first 104 shown"), "{}", page.len());
     assert!(memory(&daemon) < 300 << 20, "{}", memory(&daemon));
 }
@@ -129,9 +130,9 @@ fn readers_that_read_nothing_lose_their_places() {
             stream
         })
         .collect();
-    until("all are served", || daemon.get("/metrics").body.contains("\nhqdl_clients 16\n"));
+    wait_until("all are served", || daemon.get("/metrics").body.contains("\nhqdl_clients 16\n"));
     let began = Instant::now();
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
     assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     drop(readers);
 }
@@ -182,8 +183,8 @@ fn retry_after(head: &str) -> u64 {
 
 #[test]
 fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let socket = project.path("hqdl.sock");
     let flags = ["--no-spend", "--client-requests", "1", "--client-burst", "3"];
     let place = socket.to_str().unwrap().to_owned();
@@ -195,14 +196,14 @@ fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
     let refused: Vec<_> = all.iter().filter(|a| a.status == 429).collect();
     assert!((3..=5).contains(&refused.len()), "{all:?}");
     let last = refused.last().unwrap();
-    assert_eq!(retry_after(&last.head), 1);
+    assert_eq!(retry_after(&last.headers), 1);
     assert!(last.body.contains("1 request a second"), "{last:?}");
     // Nobody but a trusted proxy says whose a request is.
     let forged = format!(
         "GET /healthz HTTP/1.0\r\nHost: {}\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n",
         daemon.address
     );
-    let forged: Vec<u16> = (0..3).map(|_| daemon.raw(&forged).status).collect();
+    let forged: Vec<u16> = (0..3).map(|_| daemon.send_raw(&forged).status).collect();
     assert!(forged.contains(&429), "{forged:?}");
     // A user on the socket is another client, with a share of its own.
     let all: Vec<_> = (0..8).map(|_| ask_socket(&socket)).collect();
@@ -211,12 +212,12 @@ fn a_client_beyond_its_requests_waits_and_others_notice_nothing() {
     assert_eq!(retry_after(all.iter().find(|a| a.contains(" 429")).unwrap()), 1);
     // After that it is served again.
     std::thread::sleep(Duration::from_millis(1100));
-    daemon.get("/healthz").is(200);
+    daemon.get("/healthz").expect_status(200);
     assert!(ask_socket(&socket).starts_with("HTTP/1.0 200"));
     let mode = std::os::unix::fs::PermissionsExt::mode(&socket.metadata().unwrap().permissions());
     assert_eq!(mode & 0o777, 0o660);
-    daemon.signal("TERM");
-    assert_eq!(daemon.ends(), 0);
+    daemon.send_signal("TERM");
+    assert_eq!(daemon.wait_for_exit(), 0);
     assert!(!socket.exists());
 }
 
@@ -228,7 +229,7 @@ fn a_trusted_proxy_names_its_clients() {
         let host = &daemon.address;
         let head =
             format!("GET /healthz HTTP/1.0\r\nHost: {host}\r\nX-Forwarded-For: {from}\r\n\r\n");
-        daemon.raw(&head).status
+        daemon.send_raw(&head).status
     };
     let statuses = |from: &str| -> Vec<u16> { (0..4).map(|_| ask(from)).collect() };
     assert!(statuses("10.0.0.1").contains(&429));
@@ -245,8 +246,8 @@ fn a_trusted_proxy_names_its_clients() {
 
 /// A daemon of one spec, without waiting for it: that takes requests, too.
 fn waiting_for_one(flags: &[&str]) -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[&["--no-spend"], flags].concat());
     (endpoint, project, daemon)
 }
@@ -272,10 +273,10 @@ fn a_client_has_few_streams_and_others_have_theirs() {
     let statuses: Vec<&str> = streams.iter().map(|(_, status)| status.as_str()).collect();
     assert_eq!(statuses, ["200", "200", "429", "429"]);
     assert_eq!(open("10.0.0.2").1, "200");
-    assert_eq!(daemon.query("SELECT 1"), [json!([1])]);
+    assert_eq!(daemon.query_rows("SELECT 1"), [json!([1])]);
     // A stream that has ended makes room.
     drop(streams);
-    until("a stream is free", || open("10.0.0.1").1 == "200");
+    wait_until("a stream is free", || open("10.0.0.1").1 == "200");
 }
 
 #[test]
@@ -287,17 +288,17 @@ fn a_client_beyond_its_bytes_waits_when_its_stream_has_ended() {
                SELECT i, hex(zeroblob(5000)) FROM n";
     let body = json!({ "sql": sql }).to_string();
     let ask = |from: &str| {
-        daemon.raw(&format!(
+        daemon.send_raw(&format!(
             "POST /v1/query HTTP/1.0\r\nHost: {}\r\nX-Forwarded-For: {from}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             daemon.address,
             body.len()
         ))
     };
-    let first = ask("10.0.0.1").is(200);
+    let first = ask("10.0.0.1").expect_status(200);
     assert!(first.body.len() > 3_000_000 && first.body.contains("\"meta\""), "it is whole");
-    let second = ask("10.0.0.1").is(429);
-    assert!(second.error().contains("1 MB a minute"), "{second:?}");
+    let second = ask("10.0.0.1").expect_status(429);
+    assert!(second.error_message().contains("1 MB a minute"), "{second:?}");
     // Two megabytes above the limit.
-    assert!((110..=125).contains(&retry_after(&second.head)), "{}", second.head);
-    ask("10.0.0.2").is(200);
+    assert!((110..=125).contains(&retry_after(&second.headers)), "{}", second.headers);
+    ask("10.0.0.2").expect_status(200);
 }

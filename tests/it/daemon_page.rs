@@ -5,32 +5,34 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use hqdl_testkit::browser::{Browser, chromium};
-use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{COLUMNS, COUNT, Project, heroes, honest, truth};
+use hqdl_testkit::browser::{Browser, find_chromium};
+use hqdl_testkit::daemon::{Daemon, wait_until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, HERO_COUNT, Project, heroes_project, true_value, truthful_endpoint,
+};
 
 /// What a page would run if it were not escaped.
 const EVIL: &str =
     "<script>document.title='owned'</script>\"'><img src=x onerror=\"document.title='owned'\">";
 
 fn evil() -> (Endpoint, Project, Daemon) {
-    let endpoint = Endpoint::start(|column, key| match column {
+    let endpoint = Endpoint::start_with(|column, key| match column {
         "motto" => json!(EVIL),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
-    let project = heroes(&endpoint, "json");
-    project.execute(
+    let project = heroes_project(&endpoint, "json");
+    project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES ('<b>bold</b>', '\"><script>x</script>')",
     );
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     (endpoint, project, daemon)
 }
 
 fn page(daemon: &Daemon, path: &str) -> String {
-    let answer = daemon.get(path).is(200);
-    assert!(answer.head.contains("text/html"), "{}", answer.head);
+    let answer = daemon.get(path).expect_status(200);
+    assert!(answer.headers.contains("text/html"), "{}", answer.headers);
     answer.body
 }
 
@@ -54,42 +56,43 @@ fn what_a_model_says_is_text_on_every_page() {
     let table = page(&daemon, "/specs/x/tables/llm");
     assert!(table.contains("&lt;script&gt;document.title='owned'"), "{table}");
     assert!(table.contains("&lt;b&gt;bold&lt;/b&gt;"));
-    let answer = daemon.form("/query", "spec=x&do=run&sql=SELECT+motto+FROM+llm").is(200);
+    let answer =
+        daemon.submit_form("/query", "spec=x&do=run&sql=SELECT+motto+FROM+llm").expect_status(200);
     assert_eq!(answer.body.matches("<script").count(), 1);
-    let missing = daemon.get("/specs/%3Cscript%3Ealert(1)%3C%2Fscript%3E").is(404);
+    let missing = daemon.get("/specs/%3Cscript%3Ealert(1)%3C%2Fscript%3E").expect_status(404);
     assert_eq!(missing.body.matches("<script").count(), 1, "{}", missing.body);
 }
 
 #[test]
 fn pages_are_whole_without_a_script() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     let home = page(&daemon, "/");
     assert!(home.contains("href=\"/specs/x\"") && home.contains("waiting"), "{home}");
     let spec = page(&daemon, "/specs/x");
     assert!(spec.contains("Ask for 40 cells"), "{spec}");
-    let refused = daemon.form("/specs/x/go", "budget=lots").is(400);
+    let refused = daemon.submit_form("/specs/x/go", "budget=lots").expect_status(400);
     assert!(refused.body.contains("`lots` is not a valid budget"), "{}", refused.body);
-    let gone = daemon.form("/specs/x/go", "budget=1").is(303);
-    assert!(gone.head.contains("location: /specs/x"), "{}", gone.head);
-    daemon.rests("complete");
-    assert_eq!(endpoint.cells_since(0).len(), COUNT * COLUMNS.len());
+    let gone = daemon.submit_form("/specs/x/go", "budget=1").expect_status(303);
+    assert!(gone.headers.contains("location: /specs/x"), "{}", gone.headers);
+    daemon.wait_until_idle("complete");
+    assert_eq!(endpoint.cells_since(0).len(), HERO_COUNT * COLUMN_NAMES.len());
     let table = page(&daemon, "/specs/x/tables/llm?key=zed");
     assert!(table.contains("The motto of Zed") && !table.contains("Blaze"), "{table}");
     let link = "/specs/x/cell?table=llm&amp;column=motto&amp;key=Zed&amp;key=Zed%20Zedsson";
     assert!(table.contains(link), "{table}");
     let cell = page(&daemon, &link.replace("&amp;", "&"));
     assert!(cell.contains("test-model") && cell.contains("Override"), "{cell}");
-    daemon.get("/specs/x/tables/nothing").is(400);
-    daemon.get("/specs/nothing").is(404);
+    daemon.get("/specs/x/tables/nothing").expect_status(400);
+    daemon.get("/specs/nothing").expect_status(404);
     // Rows by the state of a cell, in the columns' own order.
     let none = page(&daemon, "/specs/x/tables/llm?state=error");
     assert!(none.contains("No rows."), "{none}");
     let all = page(&daemon, "/specs/x/tables/llm?state=ok");
     let places: Vec<usize> =
-        COLUMNS.iter().map(|c| all.find(&format!("<th>{c}</th>")).unwrap()).collect();
+        COLUMN_NAMES.iter().map(|c| all.find(&format!("<th>{c}</th>")).unwrap()).collect();
     assert!(places.is_sorted(), "{all}");
     // The values of a list stand beside the form, tables beside the query.
     let cell = page(&daemon, "/specs/x/cell?table=llm&column=eye_color&key=Zed&key=Zed%20Zedsson");
@@ -100,24 +103,25 @@ fn pages_are_whole_without_a_script() {
         let end = format!("\">{words}</a>");
         let before = box_of.split(&end).next().filter(|b| b.len() < box_of.len()).unwrap();
         let link = before.rsplit("href=\"").next().unwrap().replace("&amp;", "&");
-        let ran = daemon.form("/query", &format!("{}&do=run", link.trim_start_matches("/query?")));
-        let ran = ran.is(200).body;
+        let ran =
+            daemon.submit_form("/query", &format!("{}&do=run", link.trim_start_matches("/query?")));
+        let ran = ran.expect_status(200).body;
         assert!(ran.contains("10 rows") && ran.contains("0 values asked"), "{link}: {ran}");
     }
     // A page for who looks at pages, JSON for others.
     let head =
         format!("GET /nowhere HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n", daemon.address);
-    let nowhere = daemon.raw(&head).is(404);
+    let nowhere = daemon.send_raw(&head).expect_status(404);
     assert!(nowhere.body.contains("<h1>Error</h1>"), "{}", nowhere.body);
-    assert!(daemon.get("/nowhere").is(404).body.starts_with('{'));
+    assert!(daemon.get("/nowhere").expect_status(404).body.starts_with('{'));
 }
 
 #[test]
 fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let word =
         "table=llm&column=motto&key=Echo&key=NULL&value=Hello%3F+Hello%21&note=said+so&do=set";
     let head = format!(
@@ -125,17 +129,18 @@ fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
         daemon.address,
         word.len()
     );
-    daemon.raw(&head).is(403);
+    daemon.send_raw(&head).expect_status(403);
     assert!(!project.path("specs/x.overrides.csv").exists());
-    daemon.form("/specs/x/cell", word).is(303);
-    until("shown", || {
-        project.rows("SELECT motto FROM llm WHERE name = 'Echo'") == [[json!("Hello? Hello!")]]
+    daemon.submit_form("/specs/x/cell", word).expect_status(303);
+    wait_until("shown", || {
+        project.query_rows("SELECT motto FROM llm WHERE name = 'Echo'")
+            == [[json!("Hello? Hello!")]]
     });
     let cell = page(&daemon, "/specs/x/cell?table=llm&column=motto&key=Echo&key=NULL");
     assert!(cell.contains("overridden") && cell.contains("Remove the override"), "{cell}");
-    daemon.form("/specs/x/cell", &word.replace("do=set", "do=unset")).is(303);
-    until("the model's", || {
-        project.rows("SELECT motto FROM llm WHERE name = 'Echo'")
+    daemon.submit_form("/specs/x/cell", &word.replace("do=set", "do=unset")).expect_status(303);
+    wait_until("the model's", || {
+        project.query_rows("SELECT motto FROM llm WHERE name = 'Echo'")
             == [[json!("The motto of Echo alias nobody!")]]
     });
 }
@@ -143,12 +148,12 @@ fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
 /// What was spent stands there by day and by model.
 #[test]
 fn the_first_page_shows_what_each_model_cost() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let sql = "SELECT total(cost_usd), count(*) FROM completion";
-    let spent = &project.rows_of("cache/journal.sqlite", sql)[0];
+    let spent = &project.query_rows_of("cache/journal.sqlite", sql)[0];
     let usd = format!("${:.4}", spent[0].as_f64().unwrap());
     let row = format!(
         "<td>test-model</td><td class=\"n\">{usd}</td><td class=\"n\">{usd}</td><td class=\"bar\">"
@@ -156,18 +161,18 @@ fn the_first_page_shows_what_each_model_cost() {
     let shown = page(&daemon, "/");
     assert!(shown.contains("Spent in 30 days") && shown.contains(&row), "{row}: {shown}");
     // Each cell has its share: every column the same, and nothing is left over.
-    let share = format!("${:.4}", spent[0].as_f64().unwrap() / COLUMNS.len() as f64);
-    for column in COLUMNS {
+    let share = format!("${:.4}", spent[0].as_f64().unwrap() / COLUMN_NAMES.len() as f64);
+    for column in COLUMN_NAMES {
         let row = format!("<td>{column} <span class=\"quiet\">of full_name, name</span></td>");
         let after = shown.split(&row).nth(1).unwrap_or_else(|| panic!("{column}: {shown}"));
         let cells: Vec<&str> = after.split("</td>").take(4).collect();
         let money = format!("<td class=\"n\">{share}");
         assert_eq!(cells[..2], [&money, &money], "{column}");
-        assert_eq!(cells[3], format!("<td class=\"n\">{COUNT}"), "{column}");
+        assert_eq!(cells[3], format!("<td class=\"n\">{HERO_COUNT}"), "{column}");
     }
     assert!(!shown.contains("that filled no cell"), "{shown}");
     // What a query asks live is a column, too; the sums go on from where they were.
-    daemon.query("SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero");
+    daemon.query_rows("SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero");
     let shown = page(&daemon, "/");
     assert!(shown.contains("<td>Which planet is it from?"), "{shown}");
     assert_eq!(shown.matches("<td>eye_color ").count(), 1);
@@ -175,33 +180,38 @@ fn the_first_page_shows_what_each_model_cost() {
 
 #[test]
 fn the_query_box_explains_and_runs() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     let sql = "sql=SELECT+name+FROM+hero+WHERE+%7B%7BLLMMap%28%27What+is+the+eye+colour%3F%27%2C+hero.name%29%7D%7D+IS+NOT+NULL";
     // A link somebody sends asks nothing.
     let linked = page(&daemon, &format!("/query?do=run&{sql}"));
     assert!(linked.contains("What is the eye colour?"), "{linked}");
-    let explained = daemon.form("/query", &format!("spec=x&do=explain&{sql}")).is(200).body;
+    let explained =
+        daemon.submit_form("/query", &format!("spec=x&do=explain&{sql}")).expect_status(200).body;
     assert!(explained.contains("At most") && explained.contains("eye_color"), "{explained}");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // What costs something says so before it runs.
-    let priced = daemon.form("/query", &format!("spec=x&do=run&{sql}")).is(200).body;
+    let priced =
+        daemon.submit_form("/query", &format!("spec=x&do=run&{sql}")).expect_status(200).body;
     assert!(priced.contains("Run, for at most about $"), "{priced}");
-    assert_eq!(endpoint.count(), 0);
-    let ran = daemon.form("/query", &format!("spec=x&do=spend&{sql}")).is(200).body;
+    assert_eq!(endpoint.request_count(), 0);
+    let ran =
+        daemon.submit_form("/query", &format!("spec=x&do=spend&{sql}")).expect_status(200).body;
     assert!(ran.contains("10 rows") && ran.contains("<td>Zed</td>"), "{ran}");
-    assert_eq!(endpoint.cells_since(0).len(), COUNT);
-    let again = daemon.form("/query", &format!("spec=x&do=run&{sql}")).is(200).body;
+    assert_eq!(endpoint.cells_since(0).len(), HERO_COUNT);
+    let again =
+        daemon.submit_form("/query", &format!("spec=x&do=run&{sql}")).expect_status(200).body;
     assert!(again.contains("10 rows"), "what is known is free: {again}");
-    let wrong = daemon.form("/query", "spec=x&do=run&sql=SELECT+nope").is(400).body;
+    let wrong =
+        daemon.submit_form("/query", "spec=x&do=run&sql=SELECT+nope").expect_status(400).body;
     assert!(wrong.contains("no such column: nope") && wrong.contains("^^^^"), "{wrong}");
 }
 
 #[test]
 fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
-    let Some(program) = chromium() else {
+    let Some(program) = find_chromium() else {
         // Past the harness, which keeps what a test that passes prints.
         let _ = writeln!(
             std::io::stderr(),
@@ -213,9 +223,9 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
     let (_endpoint, project, daemon) = evil();
     let mut browser = Browser::start(&program, &project.path("."));
     let mut dom = |path: &str| {
-        browser.go(&format!("http://{}{path}", daemon.address));
-        let dom = browser.eval("document.documentElement.outerHTML");
-        (dom.as_str().unwrap().to_owned(), browser.eval("document.title"))
+        browser.open_page(&format!("http://{}{path}", daemon.address));
+        let dom = browser.eval_script("document.documentElement.outerHTML");
+        (dom.as_str().unwrap().to_owned(), browser.eval_script("document.title"))
     };
     let cell = "/specs/x/cell?table=llm&column=motto&key=Zed&key=Zed%20Zedsson";
     for (path, title) in
@@ -238,33 +248,33 @@ fn a_real_browser_shows_the_pages_and_runs_nothing_of_the_models() {
 /// A run that goes well shows no error: tables and columns that are not published yet are named.
 #[test]
 fn a_table_that_is_being_filled_is_no_error() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Always);
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
     let daemon = Daemon::start(&project, &[]);
-    until("under way", || daemon.status()["runs"][0]["state"] == "running");
+    wait_until("under way", || daemon.status()["runs"][0]["state"] == "running");
     for table in ["llm", "llm_power"] {
         let shown = page(&daemon, &format!("/specs/x/tables/{table}"));
         assert!(shown.contains("This table is not published yet."), "{shown}");
         assert!(shown.contains("A run is filling it") && !shown.contains("problem"), "{shown}");
     }
     let spec = page(&daemon, "/specs/x");
-    assert_eq!(spec.matches("being filled").count(), COLUMNS.len(), "{spec}");
+    assert_eq!(spec.matches("being filled").count(), COLUMN_NAMES.len(), "{spec}");
 }
 
 #[test]
 fn a_one_to_many_table_and_a_new_column_are_shown() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let powers = page(&daemon, "/specs/x/tables/llm_power");
     assert!(powers.contains("<th>powers</th>") && !powers.contains("<th>motto</th>"), "{powers}");
     assert!(powers.contains("Zed"), "{powers}");
-    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Always);
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Always);
     let column = "\n[[expansion.column]]\nname = \"city\"\ntype = \"text\"\nabout = \"home\"\n";
-    project.spec(&(project.spec_text() + column));
-    daemon.until("filling", |spec| !spec["run"].is_null());
+    project.write_spec(&(project.spec_text() + column));
+    daemon.wait_until("filling", |spec| !spec["run"].is_null());
     let spec = page(&daemon, "/specs/x");
     assert!(spec.contains("<td>city</td>") && spec.contains("being filled"), "{spec}");
     let table = page(&daemon, "/specs/x/tables/llm");

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use hqdl_testkit::daemon::Daemon;
-use hqdl_testkit::project::{heroes, honest};
+use hqdl_testkit::project::{heroes_project, truthful_endpoint};
 
 /// Bytes in memory and open handles.
 fn figures(daemon: &Daemon) -> (f64, f64) {
-    let text = daemon.get("/metrics").is(200).body;
+    let text = daemon.get("/metrics").expect_status(200).body;
     let of = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap().parse::<f64>().unwrap()
@@ -24,10 +24,10 @@ fn figures(daemon: &Daemon) -> (f64, f64) {
 fn soak() {
     let minutes: f64 =
         std::env::var("HQDL_SOAK_MINUTES").ok().and_then(|m| m.parse().ok()).unwrap_or(1.0);
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let began = Instant::now();
     let (mut rounds, mut queries, mut said) = (0u64, 0u64, Instant::now());
     let mut samples: Vec<(f64, f64, f64)> = Vec::new();
@@ -35,18 +35,18 @@ fn soak() {
         rounds += 1;
         let text = project.spec_text();
         match rounds % 6 {
-            0 => project.spec(&text.replace("what the hero says", "what the hero shouts")),
-            1 => project.spec(&text.replace("what the hero shouts", "what the hero says")),
-            2 => project.spec(&text.replace("type = \"integer\"", "type = \"number\"")),
-            3 => project.spec(&text.replace("type = \"number\"", "type = \"integer\"")),
-            4 => project.execute(&format!(
+            0 => project.write_spec(&text.replace("what the hero says", "what the hero shouts")),
+            1 => project.write_spec(&text.replace("what the hero shouts", "what the hero says")),
+            2 => project.write_spec(&text.replace("type = \"integer\"", "type = \"number\"")),
+            3 => project.write_spec(&text.replace("type = \"number\"", "type = \"integer\"")),
+            4 => project.execute_sql(&format!(
                 "INSERT INTO hero (name, full_name) VALUES ('Soak {}', 'x')",
                 rounds % 60
             )),
             _ => {
                 let word = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto",
                                    "value": format!("Z{rounds}") });
-                daemon.post("/v1/overrides", &word).is(200);
+                daemon.post("/v1/overrides", &word).expect_status(200);
             }
         }
         let until = Instant::now() + Duration::from_millis(700);
@@ -59,8 +59,8 @@ fn soak() {
                 daemon.post("/v1/query", &json!({ "sql": sql }));
                 queries += 1;
             }
-            daemon.get("/").is(200);
-            daemon.get("/specs/x/tables/llm").is(200);
+            daemon.get("/").expect_status(200);
+            daemon.get("/specs/x/tables/llm").expect_status(200);
             std::thread::sleep(Duration::from_millis(20));
         }
         if rounds == 1 || said.elapsed() > Duration::from_secs(30) {
@@ -69,7 +69,7 @@ fn soak() {
             let minute = began.elapsed().as_secs_f64() / 60.0;
             println!(
                 "{minute:5.1} min  {mb:6.1} MB  {handles:3.0} handles  {rounds} edits  {queries} queries  {} requests",
-                endpoint.count()
+                endpoint.request_count()
             );
             samples.push((minute, mb, handles));
         }

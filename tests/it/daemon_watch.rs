@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{COLUMNS, COUNT, Project, check, heroes, honest};
+use hqdl_testkit::daemon::{Daemon, wait_until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, HERO_COUNT, Project, check_cells, heroes_project, truthful_endpoint,
+};
 
-const CELLS: usize = COUNT * COLUMNS.len();
+const CELLS: usize = HERO_COUNT * COLUMN_NAMES.len();
 
 /// A daemon that has filled its tables.
 fn filled() -> (Endpoint, Project, Daemon) {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     (endpoint, project, daemon)
 }
 
@@ -29,8 +31,8 @@ fn columns(cells: &[(Vec<Json>, String)]) -> BTreeSet<String> {
 fn a_daemon_fills_the_tables_of_its_specs() {
     let (endpoint, project, daemon) = filled();
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
-    check(&project);
-    let runs = daemon.get("/v1/runs").is(200).json();
+    check_cells(&project);
+    let runs = daemon.get("/v1/runs").expect_status(200).json();
     assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");
     assert_eq!(runs["runs"][0]["state"], "complete");
     assert_eq!(runs["runs"][0]["cells_done"], CELLS);
@@ -39,35 +41,37 @@ fn a_daemon_fills_the_tables_of_its_specs() {
 #[test]
 fn only_the_column_that_changed_in_a_spec_is_asked() {
     let (endpoint, project, daemon) = filled();
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // Another order and other spaces mean the same.
-    project.spec(&project.spec_text().replace(" = ", "  =  "));
+    project.write_spec(&project.spec_text().replace(" = ", "  =  "));
     std::thread::sleep(Duration::from_millis(600));
-    daemon.rests("complete");
-    assert_eq!(endpoint.count(), before);
-    project.spec(&project.spec_text().replace("what the hero says", "what the hero shouts"));
-    until("the changed column asked", || endpoint.cells_since(before).len() >= COUNT);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
+    assert_eq!(endpoint.request_count(), before);
+    project.write_spec(&project.spec_text().replace("what the hero says", "what the hero shouts"));
+    wait_until("the changed column asked", || endpoint.cells_since(before).len() >= HERO_COUNT);
+    daemon.wait_until_idle("complete");
     let asked = endpoint.cells_since(before);
-    assert_eq!(asked.len(), COUNT);
+    assert_eq!(asked.len(), HERO_COUNT);
     assert_eq!(columns(&asked), BTreeSet::from(["motto".to_owned()]));
-    check(&project);
+    check_cells(&project);
 }
 
 #[test]
 fn new_rows_of_a_database_are_new_keys() {
     let (endpoint, project, daemon) = filled();
-    let before = endpoint.count();
-    project.execute(
+    let before = endpoint.request_count();
+    project.execute_sql(
         "INSERT INTO hero (name, full_name, height) VALUES ('N1', 'x', 1), ('N2', 'x', 1),
          ('N3', 'x', 1), ('N4', 'x', 1), ('N5', 'x', 1)",
     );
-    until("the new rows asked", || endpoint.cells_since(before).len() >= 5 * COLUMNS.len());
-    daemon.until("15 rows", |s| s["run"].is_null() && s["columns"][0]["cells"]["ok"] == 15);
+    wait_until("the new rows asked", || {
+        endpoint.cells_since(before).len() >= 5 * COLUMN_NAMES.len()
+    });
+    daemon.wait_until("15 rows", |s| s["run"].is_null() && s["columns"][0]["cells"]["ok"] == 15);
     let asked = endpoint.cells_since(before);
-    assert_eq!(asked.len(), 5 * COLUMNS.len());
+    assert_eq!(asked.len(), 5 * COLUMN_NAMES.len());
     assert!(asked.iter().all(|(key, _)| key[0].as_str().unwrap().starts_with('N')));
-    check(&project);
+    check_cells(&project);
 }
 
 #[test]
@@ -75,18 +79,18 @@ fn a_database_with_a_write_ahead_log_is_seen_to_change() {
     let (endpoint, project, daemon) = filled();
     let connection = project.connect();
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // The connection stays open, so the row stands in the log alone.
     connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
-    until("the row asked", || endpoint.cells_since(before).len() >= COLUMNS.len());
-    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
-    assert_eq!(endpoint.cells_since(before).len(), COLUMNS.len());
+    wait_until("the row asked", || endpoint.cells_since(before).len() >= COLUMN_NAMES.len());
+    daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    assert_eq!(endpoint.cells_since(before).len(), COLUMN_NAMES.len());
 }
 
 #[test]
 fn files_behind_links_are_seen_to_change() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let there = project.path("elsewhere");
     std::fs::create_dir_all(&there).unwrap();
     let (database, spec) = (there.join("real.sqlite"), there.join("real.toml"));
@@ -95,17 +99,17 @@ fn files_behind_links_are_seen_to_change() {
     std::fs::rename(project.path("specs/x.toml"), &spec).unwrap();
     std::os::unix::fs::symlink(&spec, project.path("specs/x.toml")).unwrap();
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let connection = rusqlite::Connection::open(&database).unwrap();
     connection.execute("INSERT INTO hero (name, full_name) VALUES ('Far', 'x')", []).unwrap();
-    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
     connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
-    daemon.until("12 rows", |s| s["columns"][0]["cells"]["ok"] == 12);
-    let before = endpoint.count();
+    daemon.wait_until("12 rows", |s| s["columns"][0]["cells"]["ok"] == 12);
+    let before = endpoint.request_count();
     let text = std::fs::read_to_string(&spec).unwrap();
     std::fs::write(&spec, text.replace("what the hero says", "what the hero shouts")).unwrap();
-    until("the changed column asked", || endpoint.cells_since(before).len() >= 12);
+    wait_until("the changed column asked", || endpoint.cells_since(before).len() >= 12);
     assert_eq!(columns(&endpoint.cells_since(before)), BTreeSet::from(["motto".to_owned()]));
 }
 
@@ -132,257 +136,260 @@ fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
 fn a_broken_spec_leaves_the_last_good_one_in_force() {
     let (endpoint, project, daemon) = filled();
     let good = project.spec_text();
-    project.spec(&good.replace("type = \"integer\"", "type = \"number\""));
-    let spec = daemon.until("broken", |s| s["state"] == "broken");
+    project.write_spec(&good.replace("type = \"integer\"", "type = \"number\""));
+    let spec = daemon.wait_until("broken", |s| s["state"] == "broken");
     assert_eq!(spec["in_force"], true);
     let problem = &spec["problem"]["problems"][0];
     assert!(problem["line"].as_u64().unwrap() > 1, "{spec}");
     // It still answers, and still fills rows that come.
-    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
-    let said = hqdl_testkit::daemon::status(&project, &[]).exits(0).stdout;
+    assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([HERO_COUNT])]);
+    let said = hqdl_testkit::daemon::run_status(&project, &[]).expect_exit_code(0).stdout;
     assert!(said.contains("broken") && said.contains("x.toml:"), "{said}");
-    project.spec(&good);
-    daemon.rests("complete");
+    project.write_spec(&good);
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn a_daemon_that_begins_with_a_broken_spec_serves_and_waits() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let good = project.spec_text();
-    project.spec("this is no TOML =");
+    project.write_spec("this is no TOML =");
     let daemon = Daemon::start(&project, &[]);
-    let spec = daemon.until("broken", |s| s["state"] == "broken");
+    let spec = daemon.wait_until("broken", |s| s["state"] == "broken");
     assert_eq!(spec["in_force"], false);
-    let refused = daemon.post("/v1/query", &json!({ "sql": "SELECT 1" })).is(400);
-    assert!(!refused.error().is_empty());
-    project.spec(&good);
-    daemon.rests("complete");
+    let refused = daemon.post("/v1/query", &json!({ "sql": "SELECT 1" })).expect_status(400);
+    assert!(!refused.error_message().is_empty());
+    project.write_spec(&good);
+    daemon.wait_until_idle("complete");
 }
 
 #[test]
 fn an_atomic_save_counts_once_and_files_come_and_go() {
     let (endpoint, project, daemon) = filled();
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // As an editor does it: a backup, a new file, a rename over the old one.
     let text = project.spec_text().replace("what the hero says", "what the hero sings");
     std::fs::copy(project.path("specs/x.toml"), project.path("specs/x.toml~")).unwrap();
     std::fs::write(project.path("specs/.x.toml.swp"), &text).unwrap();
     std::fs::rename(project.path("specs/.x.toml.swp"), project.path("specs/x.toml")).unwrap();
-    until("the column asked", || endpoint.cells_since(before).len() >= COUNT);
-    daemon.rests("complete");
-    assert_eq!(endpoint.cells_since(before).len(), COUNT);
+    wait_until("the column asked", || endpoint.cells_since(before).len() >= HERO_COUNT);
+    daemon.wait_until_idle("complete");
+    assert_eq!(endpoint.cells_since(before).len(), HERO_COUNT);
     assert_eq!(daemon.status()["specs"].as_array().unwrap().len(), 1);
     std::fs::rename(project.path("specs/x.toml"), project.path("specs/y.toml")).unwrap();
-    until("renamed", || {
+    wait_until("renamed", || {
         let specs = daemon.status()["specs"].clone();
         specs.as_array().unwrap().iter().map(|s| s["name"].clone()).eq([json!("y")])
     });
     std::fs::remove_file(project.path("specs/y.toml")).unwrap();
-    until("gone", || daemon.status()["specs"] == json!([]));
-    assert_eq!(endpoint.cells_since(before).len(), COUNT);
+    wait_until("gone", || daemon.status()["specs"] == json!([]));
+    assert_eq!(endpoint.cells_since(before).len(), HERO_COUNT);
 }
 
 #[test]
 fn a_folder_and_a_database_that_appear_later_are_seen() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
     std::fs::rename(project.path("data.sqlite"), project.path("later.sqlite")).unwrap();
     let daemon = Daemon::start(&project, &[]);
     assert_eq!(daemon.status()["specs"], json!([]));
     std::fs::rename(project.path("elsewhere"), project.path("specs")).unwrap();
-    let spec = daemon.until("without its database", |s| s["state"] == "broken");
+    let spec = daemon.wait_until("without its database", |s| s["state"] == "broken");
     assert!(spec.to_string().contains("no database at"), "{spec}");
     std::fs::rename(project.path("later.sqlite"), project.path("data.sqlite")).unwrap();
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     // The folder is taken away whole, and another takes its place.
     std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
-    until("gone", || daemon.status()["specs"] == json!([]));
+    wait_until("gone", || daemon.status()["specs"] == json!([]));
     std::fs::create_dir(project.path("specs")).unwrap();
     std::fs::copy(project.path("elsewhere/x.toml"), project.path("specs/x.toml")).unwrap();
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn overrides_show_at_once() {
     let (endpoint, project, daemon) = filled();
-    let motto = || project.rows("SELECT motto FROM llm WHERE name = 'Zed'");
+    let motto = || project.query_rows("SELECT motto FROM llm WHERE name = 'Zed'");
     project
-        .hqdl(&["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto", "Zzz"])
-        .exits(0);
-    until("shown", || motto() == [[json!("Zzz")]]);
-    until("told", || daemon.status()["runs"][0]["cause"] == "overrides changed");
+        .run_hqdl(&["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto", "Zzz"])
+        .expect_exit_code(0);
+    wait_until("shown", || motto() == [[json!("Zzz")]]);
+    wait_until("told", || daemon.status()["runs"][0]["cause"] == "overrides changed");
     let word = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto",
                        "value": "Zzzz", "note": "louder" });
-    daemon.post("/v1/overrides", &word).is(200);
-    until("louder", || motto() == [[json!("Zzzz")]]);
-    let all = daemon.get("/v1/overrides?spec=x").is(200).json();
+    daemon.post("/v1/overrides", &word).expect_status(200);
+    wait_until("louder", || motto() == [[json!("Zzzz")]]);
+    let all = daemon.get("/v1/overrides?spec=x").expect_status(200).json();
     assert_eq!(all["overrides"].as_array().unwrap().len(), 1, "{all}");
     daemon
         .delete(
             "/v1/overrides",
             &json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto" }),
         )
-        .is(200);
-    until("the model's again", || motto()[0][0].as_str().unwrap().starts_with("The motto of Zed"));
+        .expect_status(200);
+    wait_until("the model's again", || {
+        motto()[0][0].as_str().unwrap().starts_with("The motto of Zed")
+    });
     let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
-    let refused = daemon.post("/v1/overrides", &wrong).is(400);
+    let refused = daemon.post("/v1/overrides", &wrong).expect_status(400);
     assert_eq!(refused.json()["error"]["hint"], "its key is: name, full_name");
     // As on the command line, what is not on the list must be meant.
     let mut beyond = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "eye_color",
                              "value": "Purple" });
-    let refused = daemon.post("/v1/overrides", &beyond).is(400).error();
+    let refused = daemon.post("/v1/overrides", &beyond).expect_status(400).error_message();
     assert!(refused.contains("not in the value list"), "{refused}");
     beyond["force"] = true.into();
-    daemon.post("/v1/overrides", &beyond).is(200);
-    until("beyond the list", || {
-        project.rows("SELECT eye_color FROM llm WHERE name = 'Zed'") == [[json!("Purple")]]
+    daemon.post("/v1/overrides", &beyond).expect_status(200);
+    wait_until("beyond the list", || {
+        project.query_rows("SELECT eye_color FROM llm WHERE name = 'Zed'") == [[json!("Purple")]]
     });
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn polling_sees_what_the_system_does_not_tell() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--poll", "1"]);
-    daemon.rests("complete");
-    let before = endpoint.count();
-    project.spec(&project.spec_text().replace("what the hero says", "what the hero hums"));
-    until("the column asked", || endpoint.cells_since(before).len() >= COUNT);
+    daemon.wait_until_idle("complete");
+    let before = endpoint.request_count();
+    project.write_spec(&project.spec_text().replace("what the hero says", "what the hero hums"));
+    wait_until("the column asked", || endpoint.cells_since(before).len() >= HERO_COUNT);
 }
 
 #[test]
 fn without_spending_it_plans_and_waits_for_a_go() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    let spec = daemon.rests("waiting");
-    assert_eq!(endpoint.count(), 0);
+    let spec = daemon.wait_until_idle("waiting");
+    assert_eq!(endpoint.request_count(), 0);
     assert_eq!(spec["plan"]["totals"]["cells"], CELLS);
     assert!(spec["plan"]["totals"]["cost_usd"]["likely"].as_f64().unwrap() > 0.0);
     let run = daemon
         .post("/v1/runs", &json!({ "spec": "x", "columns": ["born"], "wait": true }))
-        .is(200)
+        .expect_status(200)
         .json();
-    assert_eq!(run["cells_done"], COUNT, "{run}");
+    assert_eq!(run["cells_done"], HERO_COUNT, "{run}");
     assert_eq!(columns(&endpoint.cells_since(0)), BTreeSet::from(["born".to_owned()]));
-    let begun = daemon.post("/v1/runs", &json!({})).is(202).json();
-    daemon.rests("complete");
-    let ended = daemon.get(&format!("/v1/runs/{}", begun["run"])).is(200).json();
+    let begun = daemon.post("/v1/runs", &json!({})).expect_status(202).json();
+    daemon.wait_until_idle("complete");
+    let ended = daemon.get(&format!("/v1/runs/{}", begun["run"])).expect_status(200).json();
     assert_eq!(ended["state"], "complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
     // A new row is planned, and waits again.
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
-    let spec = daemon.rests("waiting");
-    assert_eq!(spec["plan"]["totals"]["cells"], COLUMNS.len());
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    let spec = daemon.wait_until_idle("waiting");
+    assert_eq!(spec["plan"]["totals"]["cells"], COLUMN_NAMES.len());
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn an_endpoint_that_refuses_is_not_asked_again_until_something_changes() {
-    let endpoint = honest();
-    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(401, "bad key", "invalid_api_key"), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    let spec = daemon.rests("waiting");
+    let spec = daemon.wait_until_idle("waiting");
     assert!(spec["held"].as_str().unwrap().contains("401"), "{spec}");
-    let asked = endpoint.count();
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    let asked = endpoint.request_count();
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(endpoint.count(), asked);
-    endpoint.mend();
-    let run = daemon.post("/v1/runs", &json!({ "wait": true })).is(200).json();
+    assert_eq!(endpoint.request_count(), asked);
+    endpoint.clear_faults();
+    let run = daemon.post("/v1/runs", &json!({ "wait": true })).expect_status(200).json();
     assert_eq!(run["state"], "complete");
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
 }
 
 #[test]
 fn a_budget_that_is_reached_waits_for_a_go() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let spec =
         project.spec_text().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.001");
-    project.spec(&spec);
+    project.write_spec(&spec);
     let daemon = Daemon::start(&project, &[]);
-    let held = daemon.rests("waiting");
+    let held = daemon.wait_until_idle("waiting");
     assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(endpoint.count(), asked);
-    let run = daemon.post("/v1/runs", &json!({ "budget": 10.0, "wait": true })).is(200).json();
+    assert_eq!(endpoint.request_count(), asked);
+    let run =
+        daemon.post("/v1/runs", &json!({ "budget": 10.0, "wait": true })).expect_status(200).json();
     assert_eq!(run["state"], "complete", "{run}");
     assert_eq!(run["budget_usd"], 10.0);
 }
 
 #[test]
 fn a_budget_that_is_spent_is_not_spent_again_by_saving_the_same_spec() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let spec =
         project.spec_text().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.001");
-    project.spec(&spec);
+    project.write_spec(&spec);
     let daemon = Daemon::start(&project, &[]);
-    let held = daemon.rests("waiting");
+    let held = daemon.wait_until_idle("waiting");
     assert_eq!(held["resumes"], Json::Null, "{held}");
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     for text in [spec.replace(" = ", "  =  "), format!("# a comment\n{spec}\n")] {
-        project.spec(&text);
+        project.write_spec(&text);
         std::thread::sleep(Duration::from_millis(500));
-        let held = daemon.rests("waiting");
+        let held = daemon.wait_until_idle("waiting");
         assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
-        assert_eq!(endpoint.count(), asked);
+        assert_eq!(endpoint.request_count(), asked);
     }
     // Another budget is another spec.
-    project.spec(&spec.replace("0.001", "10.0"));
-    daemon.rests("complete");
+    project.write_spec(&spec.replace("0.001", "10.0"));
+    daemon.wait_until_idle("complete");
 }
 
 #[test]
 fn the_budget_of_a_day_is_waited_for_until_the_next() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let day = "concurrency = 1\nbudget_usd_per_day = 0.001";
-    project.spec(&project.spec_text().replace("concurrency = 4", day));
+    project.write_spec(&project.spec_text().replace("concurrency = 4", day));
     let daemon = Daemon::start(&project, &[]);
-    let held = daemon.rests("waiting");
+    let held = daemon.wait_until_idle("waiting");
     assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
     let resumes: jiff::Timestamp = held["resumes"].as_str().unwrap().parse().unwrap();
     let left = resumes.duration_since(jiff::Timestamp::now());
     assert!(resumes.as_second() % 86_400 == 0, "{held}");
     assert!(left.as_secs() <= 86_400 && left.is_positive(), "{held}");
     // A look at changed rows asks nothing, and is still held until then.
-    let asked = endpoint.count();
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    let asked = endpoint.request_count();
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     std::thread::sleep(Duration::from_millis(600));
-    let again = daemon.rests("waiting");
-    assert_eq!((&again["resumes"], endpoint.count()), (&held["resumes"], asked));
+    let again = daemon.wait_until_idle("waiting");
+    assert_eq!((&again["resumes"], endpoint.request_count()), (&held["resumes"], asked));
 }
 
 #[test]
 fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
-    let endpoint = honest();
-    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(401, "bad key", "invalid_api_key"), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("waiting");
-    endpoint.mend();
-    let before = endpoint.count();
+    daemon.wait_until_idle("waiting");
+    endpoint.clear_faults();
+    let before = endpoint.request_count();
     let facts = json!({ "keys": [["Zed", "Zed Zedsson"]], "columns": ["born"], "fill": true });
-    daemon.post("/v1/facts", &facts).is(200);
+    daemon.post("/v1/facts", &facts).expect_status(200);
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(endpoint.cells_since(before).len(), 1);
-    daemon.rests("waiting");
-    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
-    let spec = daemon.rests("complete");
+    daemon.wait_until_idle("waiting");
+    daemon.post("/v1/runs", &json!({ "wait": true })).expect_status(200);
+    let spec = daemon.wait_until_idle("complete");
     assert_eq!(spec["held"], Json::Null);
     // Nor does a mistake.
-    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).is(200);
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
-    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).expect_status(200);
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
 }
 
 #[test]
@@ -390,121 +397,129 @@ fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
     let (endpoint, project, daemon) = filled();
     let path = project.path("specs/x.overrides.csv");
     std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,never\n").unwrap();
-    let spec = daemon.rests("failing");
+    let spec = daemon.wait_until_idle("failing");
     assert!(
         spec["problem"]["message"].as_str().unwrap().contains("\"never\" is not a valid value"),
         "{spec}"
     );
-    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([HERO_COUNT])]);
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
     std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,1999\n").unwrap();
-    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
-    assert_eq!(project.rows("SELECT born FROM llm WHERE name = 'Zed'"), [[json!(1999)]]);
-    assert_eq!(endpoint.cells_since(0).len(), CELLS + COLUMNS.len());
+    daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    assert_eq!(project.query_rows("SELECT born FROM llm WHERE name = 'Zed'"), [[json!(1999)]]);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS + COLUMN_NAMES.len());
 }
 
 #[test]
 fn a_run_that_a_client_ends_stays_ended() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
-    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    project.write_spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(2);
-    let run = daemon.spec()["run"].clone();
-    assert!(daemon.get("/").is(200).body.contains(&format!("action=\"/runs/{run}/end\"")));
-    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
-    let spec = daemon.rests("waiting");
-    daemon.form(&format!("/runs/{run}/end"), "").is(404);
+    let run = daemon.spec_status()["run"].clone();
+    assert!(
+        daemon.get("/").expect_status(200).body.contains(&format!("action=\"/runs/{run}/end\""))
+    );
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).expect_status(200);
+    let spec = daemon.wait_until_idle("waiting");
+    daemon.submit_form(&format!("/runs/{run}/end"), "").expect_status(404);
     assert!(spec["held"].as_str().unwrap().contains("a client stopped the run"), "{spec}");
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     std::thread::sleep(Duration::from_millis(900));
-    assert_eq!(endpoint.count(), asked);
-    daemon.post("/v1/runs", &json!({})).is(202);
-    daemon.rests("complete");
+    assert_eq!(endpoint.request_count(), asked);
+    daemon.post("/v1/runs", &json!({})).expect_status(202);
+    daemon.wait_until_idle("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 
 #[test]
 fn a_part_that_a_client_ends_holds_nothing_back() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
-    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    project.write_spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
-    let before = endpoint.count();
+    daemon.wait_until_idle("complete");
+    let before = endpoint.request_count();
     let part = json!({ "refresh": ["motto"], "columns": ["motto"] });
-    let run = daemon.post("/v1/runs", &part).is(202).json()["run"].clone();
+    let run = daemon.post("/v1/runs", &part).expect_status(202).json()["run"].clone();
     endpoint.wait_for(before + 2);
-    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
-    let spec = daemon.until("ended", |s| s["run"].is_null());
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).expect_status(200);
+    let spec = daemon.wait_until("ended", |s| s["run"].is_null());
     assert_eq!(spec["held"], Json::Null, "{spec}");
-    endpoint.mend();
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
-    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    endpoint.clear_faults();
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.wait_until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
 }
 
 #[test]
 fn values_that_were_known_are_counted_wherever_they_are_used() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     // Told of nothing, it does not look again at what it has published itself.
     let daemon = Daemon::start(&project, &["--poll", "3600"]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let hits = || {
-        let text = daemon.get("/metrics").is(200).body;
+        let text = daemon.get("/metrics").expect_status(200).body;
         let line = text.lines().find_map(|l| l.strip_prefix("hqdl_cache_hits_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
     let before = hits();
-    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    daemon.post("/v1/runs", &json!({ "wait": true })).expect_status(200);
     assert_eq!(hits(), before + CELLS as u64);
     let before = hits();
     let form =
         "spec=x&do=run&sql=SELECT+%7B%7BLLMMap('Is+this+hero+old%3F',hero.name)%7D%7D+FROM+hero";
-    daemon.form("/query", &form.replace("do=run", "do=spend")).is(200);
-    let again = daemon.form("/query", form).is(200).body;
+    daemon.submit_form("/query", &form.replace("do=run", "do=spend")).expect_status(200);
+    let again = daemon.submit_form("/query", form).expect_status(200).body;
     // Two heroes have the same name.
     assert!(again.contains("0 values asked, 9 known"), "{again}");
-    assert_eq!(hits(), before + COUNT as u64 - 1);
+    assert_eq!(hits(), before + HERO_COUNT as u64 - 1);
 }
 
 #[test]
 fn a_spec_that_is_mended_is_another_chance() {
-    let endpoint = honest();
-    endpoint.fault(Fault::status(404, "no such model", "model_not_found"), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(404, "no such model", "model_not_found"), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     // Another spec is another chance, by itself.
-    endpoint.mend();
-    project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
-    daemon.rests("complete");
+    endpoint.clear_faults();
+    project.write_spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
+    daemon.wait_until_idle("complete");
 }
 
 #[test]
 fn a_copy_that_is_taken_away_is_made_again_and_asks_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let text = project.spec_text();
-    project.spec(&text.replace("data.sqlite\"", "data.sqlite\"\noutput = \"../copy.sqlite\""));
+    project
+        .write_spec(&text.replace("data.sqlite\"", "data.sqlite\"\noutput = \"../copy.sqlite\""));
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
-    let rows = || project.rows_of("copy.sqlite", "SELECT count(*) FROM llm");
-    assert_eq!(rows(), [[json!(COUNT)]]);
+    daemon.wait_until_idle("complete");
+    let rows = || project.query_rows_of("copy.sqlite", "SELECT count(*) FROM llm");
+    assert_eq!(rows(), [[json!(HERO_COUNT)]]);
     std::fs::remove_file(project.path("copy.sqlite")).unwrap();
-    until("made again", || project.path("copy.sqlite").exists() && !daemon.spec()["run"].is_u64());
-    daemon.rests("complete");
-    until("whole", || rows() == [[json!(COUNT)]]);
+    wait_until("made again", || {
+        project.path("copy.sqlite").exists() && !daemon.spec_status()["run"].is_u64()
+    });
+    daemon.wait_until_idle("complete");
+    wait_until("whole", || rows() == [[json!(HERO_COUNT)]]);
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
     // The copy is what is queried; the database of before has no such table.
-    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([HERO_COUNT])]);
     let db = project.path("data.sqlite").canonicalize().unwrap();
     let bare = json!({ "db": db, "sql": "SELECT count(*) FROM hero" });
-    assert_eq!(daemon.post("/v1/query", &bare).is(200).lines()[1], json!([COUNT]));
+    assert_eq!(
+        daemon.post("/v1/query", &bare).expect_status(200).json_lines()[1],
+        json!([HERO_COUNT])
+    );
     let none = json!({ "db": db, "sql": "SELECT count(*) FROM llm" });
-    daemon.post("/v1/query", &none).is(400);
+    daemon.post("/v1/query", &none).expect_status(400);
 }

@@ -5,67 +5,69 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use hqdl_testkit::endpoint::{Fault, Times};
-use hqdl_testkit::project::{Project, check_complete, check_in, heroes, honest};
+use hqdl_testkit::endpoint::{Fault, Frequency};
+use hqdl_testkit::project::{
+    Project, check_cells_in, check_complete, heroes_project, truthful_endpoint,
+};
 
 #[test]
 fn a_table_that_hqdl_did_not_make_is_never_touched() {
     for name in ["llm", "llm_power", "LLM"] {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        project.execute(&format!(
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        project.execute_sql(&format!(
             "CREATE TABLE \"{name}\" (mine TEXT); INSERT INTO \"{name}\" VALUES ('precious')"
         ));
         let bytes = std::fs::read(project.path("data.sqlite")).unwrap();
-        let ended = project.materialize(&[]).exits(2);
+        let ended = project.run_materialize(&[]).expect_exit_code(2);
         assert!(ended.stderr.contains(&name.to_lowercase()), "{}", ended.stderr);
         assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), bytes);
-        assert_eq!(endpoint.count(), 0);
+        assert_eq!(endpoint.request_count(), 0);
     }
 }
 
 #[test]
 fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     // hqdl made a table of this name once, but this is another.
-    project.execute(
+    project.execute_sql(
         "DROP TABLE llm; CREATE TABLE llm (mine TEXT); INSERT INTO llm VALUES ('precious')",
     );
-    project.materialize(&[]);
-    let rows = project.rows("SELECT * FROM llm");
+    project.run_materialize(&[]);
+    let rows = project.query_rows("SELECT * FROM llm");
     assert_eq!(rows, [[serde_json::json!("precious")]]);
 }
 
 #[test]
 fn a_view_of_a_users_is_left_and_noted() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.execute(
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.execute_sql(
         "CREATE TABLE hero_expanded (mine TEXT); INSERT INTO hero_expanded VALUES ('precious')",
     );
-    let ended = project.materialize(&[]).exits(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert!(ended.stdout.contains("hero_expanded"), "{}", ended.stdout);
-    assert_eq!(project.rows("SELECT mine FROM hero_expanded").len(), 1);
+    assert_eq!(project.query_rows("SELECT mine FROM hero_expanded").len(), 1);
     check_complete(&project);
 }
 
 #[test]
 fn everything_else_in_the_database_stays_as_it_was() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.execute(
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.execute_sql(
         "CREATE INDEX mine ON hero (height); CREATE VIEW tall AS SELECT * FROM hero WHERE height > 180;
          CREATE TRIGGER t AFTER INSERT ON power BEGIN SELECT 1; END; PRAGMA user_version = 42;",
     );
     let theirs = "SELECT type, name, sql FROM sqlite_schema WHERE name IN ('mine', 'tall', 't', 'hero', 'power') ORDER BY name";
-    let before = (project.rows(theirs), project.rows("SELECT * FROM hero"));
-    project.materialize(&[]).exits(0);
-    assert_eq!((project.rows(theirs), project.rows("SELECT * FROM hero")), before);
-    assert_eq!(project.rows("PRAGMA user_version")[0][0], 42);
+    let before = (project.query_rows(theirs), project.query_rows("SELECT * FROM hero"));
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((project.query_rows(theirs), project.query_rows("SELECT * FROM hero")), before);
+    assert_eq!(project.query_rows("PRAGMA user_version")[0][0], 42);
     assert_eq!(
-        project.rows("SELECT eye_color FROM hero_expanded WHERE eye_color IS NOT NULL").len(),
+        project.query_rows("SELECT eye_color FROM hero_expanded WHERE eye_color IS NOT NULL").len(),
         10
     );
 }
@@ -77,10 +79,10 @@ fn as_nobody(project: &Project, args: &[&str]) -> Option<(i32, String)> {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.arg(env!("CARGO_BIN_EXE_hqdl")).args(args);
-        project.surroundings(&mut command);
+        project.set_environment(&mut command);
         command
     } else {
-        project.command(args)
+        project.hqdl_command(args)
     };
     let Ok(output) = command.output() else {
         println!("skipped: there is no setpriv here");
@@ -96,8 +98,8 @@ fn as_nobody(project: &Project, args: &[&str]) -> Option<(i32, String)> {
 
 #[test]
 fn a_read_only_database_is_said_before_any_request_is_sent() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let mode = |path: &str, mode| {
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(project.path(path), permissions).unwrap();
@@ -108,18 +110,18 @@ fn a_read_only_database_is_said_before_any_request_is_sent() {
     let Some((code, stderr)) = as_nobody(&project, &args) else { return };
     assert_eq!(code, 2, "{stderr}");
     assert!(stderr.contains("cannot be written") && stderr.contains("--output"), "{stderr}");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // Into a copy it goes.
     let copy = ["materialize", "specs/x.toml", "--output", "copy.sqlite"];
     let Some((code, stderr)) = as_nobody(&project, &copy) else { return };
     assert_eq!(code, 0, "{stderr}");
-    assert_eq!(check_in(&project, "copy.sqlite")["ok"], 40);
+    assert_eq!(check_cells_in(&project, "copy.sqlite")["ok"], 40);
 }
 
 #[test]
 fn a_directory_that_cannot_be_written_is_said_before_any_request_is_sent() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     std::fs::create_dir(project.path("locked")).unwrap();
     std::fs::copy(project.path("data.sqlite"), project.path("locked/data.sqlite")).unwrap();
     let mode = |path: &str, mode| {
@@ -135,55 +137,55 @@ fn a_directory_that_cannot_be_written_is_said_before_any_request_is_sent() {
     let Some((code, stderr)) = result else { return };
     assert_eq!(code, 2, "{stderr}");
     assert!(stderr.contains("locked/data.sqlite"), "{stderr}");
-    assert_eq!(endpoint.count(), 0, "{stderr}");
+    assert_eq!(endpoint.request_count(), 0, "{stderr}");
 }
 
 #[test]
 fn a_locked_database_is_said_before_any_request_is_sent() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let stranger = project.connect();
     stranger.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let ended = project.materialize(&[]).exits(2);
+    let ended = project.run_materialize(&[]).expect_exit_code(2);
     assert!(ended.stderr.contains("locked by another process"), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     stranger.execute_batch("COMMIT").unwrap();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
 }
 
 #[test]
 fn a_database_locked_at_the_end_loses_nothing() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(500)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(500)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
     let stranger = project.connect();
     stranger.busy_timeout(Duration::from_secs(5)).unwrap();
     stranger.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let ended = running.wait().exits(2);
+    let ended = running.wait_for_exit().expect_exit_code(2);
     assert!(ended.stderr.contains("locked by another process"), "{}", ended.stderr);
-    assert_eq!((endpoint.count(), project.kept().len()), (3, 40));
+    assert_eq!((endpoint.request_count(), project.stored_cells().len()), (3, 40));
     stranger.execute_batch("ROLLBACK").unwrap();
     assert!(!project.has_table("llm"));
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 3, "what was answered is not asked again");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 3, "what was answered is not asked again");
     check_complete(&project);
 }
 
 #[test]
 fn a_reader_sees_the_old_table_until_the_new_one_is_whole() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.execute("PRAGMA journal_mode = WAL");
-    project.materialize(&["--limit", "4"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.execute_sql("PRAGMA journal_mode = WAL");
+    project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
     let reader = project.connect();
     reader.execute_batch("BEGIN").unwrap();
     let count =
         || reader.query_row("SELECT count(*) FROM llm", [], |r| r.get::<_, i64>(0)).unwrap();
     assert_eq!(count(), 4);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(count(), 4);
     reader.execute_batch("COMMIT").unwrap();
     assert_eq!(count(), 10);
@@ -191,8 +193,8 @@ fn a_reader_sees_the_old_table_until_the_new_one_is_whole() {
 
 #[test]
 fn what_is_no_database_is_said_with_its_place_in_the_spec() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     std::fs::write(project.path("text.sqlite"), "this is no database\n".repeat(100)).unwrap();
     std::fs::create_dir(project.path("dir.sqlite")).unwrap();
     std::fs::write(project.path("empty.sqlite"), "").unwrap();
@@ -203,30 +205,31 @@ fn what_is_no_database_is_said_with_its_place_in_the_spec() {
         ("empty.sqlite", "hero"),
     ] {
         for command in ["materialize", "plan"] {
-            let ended = project.hqdl(&[command, "specs/x.toml", "--db", path]).exits(2);
+            let ended =
+                project.run_hqdl(&[command, "specs/x.toml", "--db", path]).expect_exit_code(2);
             assert!(ended.stderr.contains(said), "{path}: {}", ended.stderr);
         }
     }
     assert!(!project.path("missing.sqlite").exists());
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
 fn an_output_that_hqdl_did_not_make_is_never_overwritten() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let stranger = rusqlite::Connection::open(project.path("theirs.sqlite")).unwrap();
     stranger.execute_batch("CREATE TABLE mine (a); INSERT INTO mine VALUES (1)").unwrap();
     drop(stranger);
     std::fs::write(project.path("note.txt"), "precious, and long enough to be read").unwrap();
     for path in ["theirs.sqlite", "note.txt", "data.sqlite"] {
         let before = std::fs::read(project.path(path)).unwrap();
-        let ended = project.materialize(&["--output", path]);
+        let ended = project.run_materialize(&["--output", path]);
         if path != "data.sqlite" {
-            let ended = ended.exits(2);
+            let ended = ended.expect_exit_code(2);
             assert!(ended.stderr.contains(path), "{}", ended.stderr);
             assert_eq!(std::fs::read(project.path(path)).unwrap(), before);
-            assert_eq!(endpoint.count(), 0);
+            assert_eq!(endpoint.request_count(), 0);
         }
     }
 }

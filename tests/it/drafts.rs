@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hqdl_testkit::endpoint::{Fault, Times};
+use hqdl_testkit::endpoint::{Fault, Frequency};
 use hqdl_testkit::engine::Query;
 use hqdl_testkit::oracle;
-use hqdl_testkit::project::{check, heroes, honest};
+use hqdl_testkit::project::{check_cells, heroes_project, truthful_endpoint};
 use serde_json::{Value as Json, json};
 
 use crate::faults::each_of;
@@ -29,46 +29,46 @@ const QUERIES: [(&str, Truth); 5] = [
     ("SELECT name, answer(name, 'fn:upper') FROM hero", |name| json!(name.to_uppercase())),
 ];
 
-fn times(chance: &mut fastrand::Rng) -> Times {
+fn times(chance: &mut fastrand::Rng) -> Frequency {
     match chance.u8(0..3) {
-        0 => Times::First(chance.usize(1..6)),
-        1 => Times::Every(chance.usize(2..4)),
-        _ => Times::Always,
+        0 => Frequency::First(chance.usize(1..6)),
+        1 => Frequency::Every(chance.usize(2..4)),
+        _ => Frequency::Always,
     }
 }
 
 /// Fills a table. Returns the values that it has and the cells.
 fn fill(seed: u64) -> (usize, usize) {
     let chance = &mut fastrand::Rng::with_seed(seed);
-    let endpoint = honest();
-    endpoint.fault(Fault::Drafts(seed), times(chance));
-    let project = heroes(&endpoint, ["csv", "json", "csv list last"][chance.usize(..3)]);
-    let ended = project.materialize(&["--rows-per-request", &chance.usize(1..=6).to_string()]);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::MixedDrafts(seed), times(chance));
+    let project = heroes_project(&endpoint, ["csv", "json", "csv list last"][chance.usize(..3)]);
+    let ended = project.run_materialize(&["--rows-per-request", &chance.usize(1..=6).to_string()]);
     assert!((0..=4).contains(&ended.code), "seed {seed}: {}", ended.stderr);
     if !project.has_table("llm") {
         return (0, 0);
     }
-    let states = check(&project);
+    let states = check_cells(&project);
     (states.get("ok").copied().unwrap_or_default(), states.values().sum())
 }
 
 /// Runs a query. Returns the values that its rows have and the rows.
 fn ask(seed: u64) -> (usize, usize) {
     let chance = &mut fastrand::Rng::with_seed(seed);
-    let project = heroes(&honest(), "csv");
-    let endpoint = oracle::endpoint();
-    endpoint.fault(Fault::Drafts(seed), times(chance));
+    let project = heroes_project(&truthful_endpoint(), "csv");
+    let endpoint = oracle::start_endpoint();
+    endpoint.add_fault(Fault::MixedDrafts(seed), times(chance));
     let (sql, truth) = QUERIES[chance.usize(..QUERIES.len())];
     let query = Query {
         db: project.path("data.sqlite"),
         cache: project.path("cache of queries"),
-        base_url: Some(endpoint.url()),
+        base_url: Some(endpoint.base_url()),
         model: "drafts",
         rows_per_request: chance.usize(1..=6),
         flags: Vec::new(),
         sql,
     };
-    let outcome = query.run();
+    let outcome = query.run_query();
     assert!((0..=4).contains(&outcome.code), "seed {seed}: {}", outcome.stderr);
     let mut values = 0;
     for row in &outcome.rows {

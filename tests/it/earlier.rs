@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Sql;
 use serde_json::Value as Json;
 
-use hqdl_testkit::project::Ended;
+use hqdl_testkit::project::CommandResult;
 
 fn fixtures() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -35,10 +35,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn hqdl(dir: &Path, args: &[&str]) -> Ended {
+fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
     command.args(args).args(["--cache", "cache"]).current_dir(dir).env_remove("HQDL_CACHE");
-    Ended::new(&command.output().unwrap())
+    CommandResult::new(&command.output().unwrap())
 }
 
 /// The rows of all published tables, and each cell's state and value.
@@ -82,9 +82,10 @@ fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
                 }
             }
             // Cells without a value are the model's own words: exit 1, as then.
-            let run = hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).exits(1);
-            assert_eq!(run.done()["requests"], 0, "{lost:?}: {run:?}");
-            assert_eq!(run.done()["cells"]["error"], 0, "{lost:?}: {run:?}");
+            let run =
+                hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).expect_exit_code(1);
+            assert_eq!(run.done_event()["requests"], 0, "{lost:?}: {run:?}");
+            assert_eq!(run.done_event()["cells"]["error"], 0, "{lost:?}: {run:?}");
             assert_eq!(published(dir.path()), before, "{lost:?}");
             for query in expected["queries"].as_array().unwrap() {
                 let sql = query["sql"].as_str().unwrap();
@@ -110,7 +111,7 @@ fn fingerprints_are_made_as_they_were() {
         copy(&fixture, dir.path());
         // Asked anew, into a cache of its own.
         std::fs::remove_dir_all(dir.path().join("cache")).unwrap();
-        hqdl(dir.path(), &["materialize", "towns.toml"]).exits(1);
+        hqdl(dir.path(), &["materialize", "towns.toml"]).expect_exit_code(1);
         for query in expected["queries"].as_array().unwrap() {
             let sql = query["sql"].as_str().unwrap();
             hqdl(dir.path(), &["query", "--spec", "towns.toml", "--json", sql]);

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, RunawayOutput, StreamFault};
 use hqdl_testkit::project::{
-    COUNT, HEROES, Project, SECRET, check, check_complete, heroes, honest, spec, truth,
+    HERO_COUNT, HEROES, Project, SECRET, check_cells, check_complete, heroes_project, heroes_spec,
+    true_value, truthful_endpoint,
 };
 
 /// Runs cases side by side (they mostly wait) and names those that fail.
@@ -46,9 +47,9 @@ const FORMATS: [&str; 3] = ["csv", "json", "csv list last"];
 /// Every fault in each of these formats.
 fn each_in(
     formats: &[&'static str],
-    faults: Vec<(Fault, Times)>,
-) -> Vec<(String, (Fault, Times, &'static str))> {
-    let cases = |(fault, times): (Fault, Times)| {
+    faults: Vec<(Fault, Frequency)>,
+) -> Vec<(String, (Fault, Frequency, &'static str))> {
+    let cases = |(fault, times): (Fault, Frequency)| {
         let case =
             |f: &&'static str| (format!("{fault:?} {times:?} {f}"), (fault.clone(), times, *f));
         formats.iter().map(case).collect::<Vec<_>>()
@@ -60,35 +61,38 @@ fn each_in(
 fn trouble_that_passes_is_waited_out() {
     let html = ("content-type", "text/html".to_owned());
     let faults = vec![
-        (Fault::Latency(Duration::from_millis(300)), Times::Always),
-        (Fault::too_many("retry-after", "1"), Times::Once),
-        (Fault::TooManyUntil(Duration::from_secs(2)), Times::Once),
-        (Fault::too_many("retry-after-ms", "50"), Times::Every(2)),
-        (Fault::too_many("retry-after", "soon"), Times::Once),
-        (Fault::Status(429, vec![], String::new()), Times::Once),
-        (Fault::Status(429, vec![html.clone()], "<html>slow down</html>".into()), Times::First(2)),
-        (Fault::status(500, "The server had an error", "server_error"), Times::Every(2)),
-        (Fault::Status(503, vec![html], "<html>overloaded</html>".into()), Times::Once),
-        (Fault::status(408, "timeout", "timeout"), Times::Once),
-        (Fault::status(409, "conflict", "conflict"), Times::Once),
-        (Fault::Dropped, Times::First(2)),
-        (Fault::DroppedMidBody, Times::Once),
-        (Fault::SlowDrip, Times::Always),
-        (Fault::Body("application/json", "\u{0}\u{1}garbage{{{"), Times::Once),
+        (Fault::Latency(Duration::from_millis(300)), Frequency::Always),
+        (Fault::too_many("retry-after", "1"), Frequency::Once),
+        (Fault::TooManyUntil(Duration::from_secs(2)), Frequency::Once),
+        (Fault::too_many("retry-after-ms", "50"), Frequency::Every(2)),
+        (Fault::too_many("retry-after", "soon"), Frequency::Once),
+        (Fault::Status(429, vec![], String::new()), Frequency::Once),
+        (
+            Fault::Status(429, vec![html.clone()], "<html>slow down</html>".into()),
+            Frequency::First(2),
+        ),
+        (Fault::status(500, "The server had an error", "server_error"), Frequency::Every(2)),
+        (Fault::Status(503, vec![html], "<html>overloaded</html>".into()), Frequency::Once),
+        (Fault::status(408, "timeout", "timeout"), Frequency::Once),
+        (Fault::status(409, "conflict", "conflict"), Frequency::Once),
+        (Fault::Dropped, Frequency::First(2)),
+        (Fault::DroppedMidBody, Frequency::Once),
+        (Fault::SlowDrip, Frequency::Always),
+        (Fault::Body("application/json", "\u{0}\u{1}garbage{{{"), Frequency::Once),
         (
             Fault::Body("application/json", "{\"error\":{\"message\":\"upstream\",\"code\":502}}"),
-            Times::Once,
+            Frequency::Once,
         ),
-        (Fault::Body("text/html", "<!DOCTYPE html><html>Log in</html>"), Times::Once),
-        (Fault::Body("application/json", ""), Times::Once),
+        (Fault::Body("text/html", "<!DOCTYPE html><html>Log in</html>"), Frequency::Once),
+        (Fault::Body("application/json", ""), Frequency::Once),
     ];
     each(each_in(&FORMATS[..2], faults), |(fault, times, format)| {
-        let endpoint = honest();
-        endpoint.fault(fault, times);
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]).exits(0);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(fault, times);
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(ended.done()["requests"], 3);
+        assert_eq!(ended.done_event()["requests"], 3);
     });
 }
 
@@ -102,11 +106,11 @@ fn the_endpoints_wish_to_wait_is_heard() {
     ];
     let named = waits.into_iter().map(|w| (format!("{w:?}"), w)).collect();
     each(named, |(fault, least)| {
-        let endpoint = honest();
-        endpoint.fault(fault, Times::Once);
-        let project = heroes(&endpoint, "csv");
-        project.materialize(&["--rows-per-request", "100"]).exits(0);
-        let at: Vec<_> = endpoint.requests().iter().map(|r| r.at).collect();
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(fault, Frequency::Once);
+        let project = heroes_project(&endpoint, "csv");
+        project.run_materialize(&["--rows-per-request", "100"]).expect_exit_code(0);
+        let at: Vec<_> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
         // How much later it is depends on the machine.
         let waited = (at[1] - at[0]).as_secs_f64();
         assert!(waited >= least - 0.05, "{waited}");
@@ -147,13 +151,14 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
         Fault::TooLarge(3),
         Fault::ContextLength(2),
     ];
-    let mut faults: Vec<(Fault, Times)> = once.into_iter().map(|f| (f, Times::First(2))).collect();
-    faults.extend(always.into_iter().map(|f| (f, Times::Always)));
+    let mut faults: Vec<(Fault, Frequency)> =
+        once.into_iter().map(|f| (f, Frequency::First(2))).collect();
+    faults.extend(always.into_iter().map(|f| (f, Frequency::Always)));
     each(each_in(&FORMATS, faults), |(fault, times, format)| {
-        let endpoint = honest();
-        endpoint.fault(fault, times);
-        let project = heroes(&endpoint, format);
-        project.materialize(&[]).exits(0);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(fault, times);
+        let project = heroes_project(&endpoint, format);
+        project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
     });
 }
@@ -161,7 +166,7 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
 /// A fault that never ends leaves states, and every value that is there is right.
 #[test]
 fn a_reply_that_is_always_odd_ends_in_exact_states() {
-    let cells = COUNT * 4;
+    let cells = HERO_COUNT * 4;
     let all = |state: &'static str| Some(vec![(state, cells)]);
     let faults = [
         (Fault::Empty, all("invalid")),
@@ -175,7 +180,7 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
         (Fault::ForeignColumnFirst, None),
         (Fault::MissingColumn, None),
         (Fault::MissingColumnBefore, None),
-        (Fault::OutsideList, Some(vec![("not_in_list", COUNT * 2), ("ok", COUNT * 2)])),
+        (Fault::OutsideList, Some(vec![("not_in_list", HERO_COUNT * 2), ("ok", HERO_COUNT * 2)])),
         (Fault::TooLarge(0), all("error")),
         (Fault::ContextLength(0), all("error")),
     ];
@@ -186,11 +191,11 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
         }
     }
     each(cases, |(fault, expected, format)| {
-        let endpoint = honest();
-        endpoint.fault(fault.clone(), Times::Always);
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]);
-        let states = check(&project);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(fault.clone(), Frequency::Always);
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]);
+        let states = check_cells(&project);
         if let Some(expected) = expected {
             let expected: BTreeMap<String, usize> =
                 expected.into_iter().map(|(s, n)| (s.to_owned(), n)).collect();
@@ -198,13 +203,17 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
         }
         let ok = states.get("ok").copied().unwrap_or(0);
         assert_eq!(states.values().sum::<usize>(), cells);
-        let ended = ended.exits(i32::from(ok < cells));
+        let ended = ended.expect_exit_code(i32::from(ok < cells));
         for (state, n) in &states {
-            assert_eq!(ended.done()["cells"][state], *n);
+            assert_eq!(ended.done_event()["cells"][state], *n);
         }
-        println!("{fault:?} {format}: {states:?}, {} requests", endpoint.count());
+        println!("{fault:?} {format}: {states:?}, {} requests", endpoint.request_count());
         // Nobody asks for ever.
-        assert!(endpoint.count() <= 3 * COUNT, "{} requests", endpoint.count());
+        assert!(
+            endpoint.request_count() <= 3 * HERO_COUNT,
+            "{} requests",
+            endpoint.request_count()
+        );
     });
 }
 
@@ -223,22 +232,22 @@ fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
         }
     }
     each(cases, |(status, code, format)| {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         // Like endpoints that put the key into their message.
         let message = format!("Your request was declined because of {code}");
-        endpoint.fault_where(Fault::status(status, &message, code), Times::Always, |q| {
+        endpoint.add_fault_where(Fault::status(status, &message, code), Frequency::Always, |q| {
             q.rows.iter().any(|r| r.key[0] == "Zed")
         });
-        let project = heroes(&endpoint, format);
+        let project = heroes_project(&endpoint, format);
         let flags = ["--rows-per-request", "1", "--concurrency", "1"];
-        let ended = project.materialize(&flags).exits(4);
+        let ended = project.run_materialize(&flags).expect_exit_code(4);
         assert!(ended.stderr.contains(&message), "{}", ended.stderr);
         assert!(ended.stderr.contains(&status.to_string()), "{}", ended.stderr);
-        let before = endpoint.count();
-        assert_eq!(before, COUNT, "Zed is the last, and is asked about once");
-        assert_eq!(check(&project)["ok"], 36);
-        endpoint.mend();
-        project.materialize(&flags).exits(0);
+        let before = endpoint.request_count();
+        assert_eq!(before, HERO_COUNT, "Zed is the last, and is asked about once");
+        assert_eq!(check_cells(&project)["ok"], 36);
+        endpoint.clear_faults();
+        project.run_materialize(&flags).expect_exit_code(0);
         let asked = endpoint.cells_since(before);
         assert_eq!(asked.len(), 4);
         assert!(asked.iter().all(|(k, _)| k[0] == "Zed"));
@@ -248,67 +257,72 @@ fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
 
 #[test]
 fn a_first_request_that_is_refused_is_the_only_one() {
-    let endpoint = honest();
-    endpoint
-        .fault(Fault::status(401, "Incorrect API key provided", "invalid_api_key"), Times::Always);
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(
+        Fault::status(401, "Incorrect API key provided", "invalid_api_key"),
+        Frequency::Always,
+    );
+    let project = heroes_project(&endpoint, "json");
     let flags = ["--concurrency", "1", "--rows-per-request", "1"];
-    let ended = project.materialize(&flags).exits(4);
-    assert_eq!(endpoint.count(), 1);
+    let ended = project.run_materialize(&flags).expect_exit_code(4);
+    assert_eq!(endpoint.request_count(), 1);
     assert!(ended.stderr.contains("Incorrect API key provided"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_refusal_ends_the_waits_of_other_requests() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     // The first request of all goes alone.
-    project.materialize(&["--limit", "1"]).exits(0);
-    let asked = endpoint.count();
-    endpoint.fault_where(Fault::Latency(Duration::from_millis(300)), Times::Always, |q| {
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    endpoint.add_fault_where(Fault::Latency(Duration::from_millis(300)), Frequency::Always, |q| {
         q.rows[0].key[0] == "Echo"
     });
-    endpoint.fault_where(
+    endpoint.add_fault_where(
         Fault::status(403, "Your country is not supported", "forbidden"),
-        Times::Always,
+        Frequency::Always,
         |q| q.rows[0].key[0] == "Echo",
     );
-    endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);
+    endpoint.add_fault(Fault::too_many("retry-after", "20"), Frequency::Always);
     let began = std::time::Instant::now();
-    let ended = project.materialize(&["--concurrency", "8", "--rows-per-request", "1"]).exits(4);
+    let ended = project
+        .run_materialize(&["--concurrency", "8", "--rows-per-request", "1"])
+        .expect_exit_code(4);
     assert!(ended.stderr.contains("Your country is not supported"), "{}", ended.stderr);
     assert!(began.elapsed() < Duration::from_secs(19), "it waited for what nobody wants any more");
-    assert_eq!(endpoint.count(), asked + 8);
-    endpoint.mend();
-    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.request_count(), asked + 8);
+    endpoint.clear_faults();
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
 }
 
 #[test]
 fn the_key_is_sent_and_is_nowhere_else() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let mut said = String::new();
-    let mut note =
-        |ended: hqdl_testkit::project::Ended| said.push_str(&(ended.stdout + &ended.stderr));
-    note(project.materialize(&["-v", "--limit", "2"]));
+    let mut note = |ended: hqdl_testkit::project::CommandResult| {
+        said.push_str(&(ended.stdout + &ended.stderr))
+    };
+    note(project.run_materialize(&["-v", "--limit", "2"]));
     // An endpoint that says the key back to whoever sent it.
     let echo = format!("Incorrect API key provided: {SECRET}");
-    endpoint.fault(Fault::status(401, &echo, "invalid_api_key"), Times::Once);
-    note(project.materialize(&["-v", "--concurrency", "1"]).exits(4));
-    endpoint.mend();
-    endpoint.fault(Fault::status(500, &echo, "server_error"), Times::Once);
-    endpoint.fault_where(Fault::status(413, &echo, "too_large"), Times::Always, |q| {
+    endpoint.add_fault(Fault::status(401, &echo, "invalid_api_key"), Frequency::Once);
+    note(project.run_materialize(&["-v", "--concurrency", "1"]).expect_exit_code(4));
+    endpoint.clear_faults();
+    endpoint.add_fault(Fault::status(500, &echo, "server_error"), Frequency::Once);
+    endpoint.add_fault_where(Fault::status(413, &echo, "too_large"), Frequency::Always, |q| {
         q.rows.iter().any(|r| r.key[0] == "Zed")
     });
-    note(project.materialize(&["-v"]).exits(1));
-    note(project.hqdl(&["plan", "specs/x.toml"]).exits(0));
-    note(project.hqdl(&["cache", "list"]).exits(0));
-    note(project.hqdl(&["why", "llm", "Zed", "Zed Zedsson", "born", "--db", "data.sqlite"]));
+    note(project.run_materialize(&["-v"]).expect_exit_code(1));
+    note(project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0));
+    note(project.run_hqdl(&["cache", "list"]).expect_exit_code(0));
+    note(project.run_hqdl(&["why", "llm", "Zed", "Zed Zedsson", "born", "--db", "data.sqlite"]));
     assert!(!said.contains(SECRET), "{said}");
     assert_eq!(project.files_with(SECRET), Vec::<std::path::PathBuf>::new());
     let bearer = format!("Bearer {SECRET}");
-    assert!(endpoint.requests().iter().all(|r| {
+    assert!(endpoint.received_requests().iter().all(|r| {
         r.headers.iter().any(|(n, v)| n == "authorization" && *v == bearer)
             && !r.body.to_string().contains(SECRET)
     }));
@@ -316,10 +330,10 @@ fn the_key_is_sent_and_is_nowhere_else() {
 
 #[test]
 fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    project.spec(&spec().replace("{base_url}", "https://api.example.invalid/v1"));
-    let mut command = project.command(&["materialize", "specs/x.toml"]);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.write_spec(&heroes_spec().replace("{base_url}", "https://api.example.invalid/v1"));
+    let mut command = project.hqdl_command(&["materialize", "specs/x.toml"]);
     let output = command.env_remove(hqdl_testkit::project::SECRET_ENV).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
@@ -328,20 +342,20 @@ fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
 
 #[test]
 fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--limit", "4"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
     // A port that was just free.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}/v1");
     let flags =
         ["--base-url", &url, "--rows-per-request", "1", "--concurrency", "8", "--limit", "8"];
-    let ended = project.materialize(&flags);
+    let ended = project.run_materialize(&flags);
     assert!(matches!(ended.code, 1 | 4), "{ended:?}");
-    let states = check(&project);
+    let states = check_cells(&project);
     assert_eq!(states["ok"], 16);
     assert!(states.get("error").is_none_or(|n| *n <= 24));
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(0).len(), 40);
     check_complete(&project);
 }
@@ -356,50 +370,50 @@ fn named(cells: impl IntoIterator<Item = (Vec<Json>, String)>) -> Vec<(String, S
 
 #[test]
 fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(150)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let args = ["materialize", "specs/x.toml", "--rows-per-request", "1", "--concurrency", "2"];
-    let running = project.start(&args);
+    let running = project.start_hqdl(&args);
     endpoint.wait_for(4);
-    running.signal("INT");
-    let ended = running.wait().exits(130);
+    running.send_signal("INT");
+    let ended = running.wait_for_exit().expect_exit_code(130);
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
-    let first = endpoint.count();
-    assert!(first < COUNT, "it went on to the end");
+    let first = endpoint.request_count();
+    assert!(first < HERO_COUNT, "it went on to the end");
     // What was in flight is paid for, so it is waited for and kept.
-    assert!(endpoint.requests().iter().all(|r| r.answered));
-    assert_eq!(project.kept(), named(endpoint.cells_since(0)).into_iter().collect());
-    assert_eq!(check(&project)["ok"], first * 4);
-    endpoint.mend();
-    project.materialize(&["--rows-per-request", "1"]).exits(0);
-    assert_eq!(endpoint.count(), COUNT, "each hero once");
+    assert!(endpoint.received_requests().iter().all(|r| r.is_answered));
+    assert_eq!(project.stored_cells(), named(endpoint.cells_since(0)).into_iter().collect());
+    assert_eq!(check_cells(&project)["ok"], first * 4);
+    endpoint.clear_faults();
+    project.run_materialize(&["--rows-per-request", "1"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), HERO_COUNT, "each hero once");
     check_complete(&project);
 }
 
 #[test]
 fn ctrl_c_twice_leaves_what_is_in_flight() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    let mut running = project.start(&["materialize", "specs/x.toml"]);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    let mut running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
     let began = std::time::Instant::now();
     // Two that come at once may be one.
     while !running.has_ended() {
-        running.signal("INT");
+        running.send_signal("INT");
         std::thread::sleep(Duration::from_millis(300));
     }
-    running.wait().exits(130);
+    running.wait_for_exit().expect_exit_code(130);
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
 fn a_long_pause_that_an_endpoint_asks_for_is_told() {
-    let endpoint = honest();
-    endpoint.fault(Fault::too_many("retry-after", "7"), Times::Once);
-    let project = heroes(&endpoint, "csv");
-    let ended = project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::too_many("retry-after", "7"), Frequency::Once);
+    let project = heroes_project(&endpoint, "csv");
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(ended.stdout.matches("wait until").count(), 1, "{ended:?}");
     assert!(ended.stdout.contains("as the endpoint requested (Retry-After)"), "{ended:?}");
     check_complete(&project);
@@ -407,83 +421,84 @@ fn a_long_pause_that_an_endpoint_asks_for_is_told() {
 
 #[test]
 fn ctrl_c_ends_a_wait_between_tries() {
-    let endpoint = honest();
-    endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::too_many("retry-after", "20"), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
     std::thread::sleep(Duration::from_millis(100));
-    running.signal("INT");
+    running.send_signal("INT");
     let began = std::time::Instant::now();
-    running.wait().exits(130);
+    running.wait_for_exit().expect_exit_code(130);
     assert!(began.elapsed() < Duration::from_secs(19), "nothing was in flight to wait for");
 }
 
 #[test]
 fn killed_at_any_moment_no_answer_is_asked_for_again() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(25)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(25)), Frequency::Always);
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90)
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
     );
-    let project = Project::new(&endpoint, &sql, &spec());
+    let project = Project::new(&endpoint, &sql, &heroes_spec());
     let args = ["materialize", "specs/x.toml", "--rows-per-request", "1"];
     // Counted from the first request of each run, so that some answers are in.
     let mut kills = 0;
     for wait in [5, 60, 140, 0, 210, 95] {
-        let kept = project.kept();
-        let before = endpoint.count();
-        let mut running = project.start(&args);
+        let kept = project.stored_cells();
+        let before = endpoint.request_count();
+        let mut running = project.start_hqdl(&args);
         endpoint.wait_for(before + 1);
         std::thread::sleep(Duration::from_millis(wait));
         kills += usize::from(!running.has_ended());
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         // Requests that were on their way still come in.
         std::thread::sleep(Duration::from_millis(60));
         let asked: BTreeSet<_> = named(endpoint.cells_since(before)).into_iter().collect();
         let twice: Vec<_> = asked.intersection(&kept).collect();
         assert!(twice.is_empty(), "asked again after a kill: {twice:?}");
         // At most what was in flight is lost.
-        let answered = endpoint.requests()[before..].iter().filter(|r| r.answered).count();
-        let gained = project.kept().len() - kept.len();
+        let answered =
+            endpoint.received_requests()[before..].iter().filter(|r| r.is_answered).count();
+        let gained = project.stored_cells().len() - kept.len();
         assert!(gained + 4 * 4 >= answered * 4, "{gained} cells kept of {answered} answers");
     }
     assert!(kills >= 5, "the test's runs ended before they were killed");
-    let kept = project.kept();
+    let kept = project.stored_cells();
     assert!(!kept.is_empty() && kept.len() < 400, "{}", kept.len());
-    let before = endpoint.count();
-    endpoint.mend();
-    project.materialize(&["--rows-per-request", "7"]).exits(0);
+    let before = endpoint.request_count();
+    endpoint.clear_faults();
+    project.run_materialize(&["--rows-per-request", "7"]).expect_exit_code(0);
     let asked: BTreeSet<_> = named(endpoint.cells_since(before)).into_iter().collect();
     assert_eq!(asked.len(), 400 - kept.len());
     assert!(asked.is_disjoint(&kept));
-    assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), 400)]));
+    assert_eq!(check_cells(&project), BTreeMap::from([("ok".to_owned(), 400)]));
 }
 
 #[test]
 fn the_second_process_on_a_cache_says_which_holds_it() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::First(1));
-    let project = heroes(&endpoint, "csv");
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::First(1));
+    let project = heroes_project(&endpoint, "csv");
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
-    let second = project.materialize(&[]).exits(2);
+    let second = project.run_materialize(&[]).expect_exit_code(2);
     let holder = format!("process {}", running.id());
     assert!(second.stderr.contains(&holder), "{}", second.stderr);
     assert!(second.stderr.contains("materialize"), "{}", second.stderr);
-    running.wait().exits(0);
+    running.wait_for_exit().expect_exit_code(0);
     check_complete(&project);
     // Free again, and another cache is free all the time.
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 3);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 3);
 }
 
 #[test]
 fn a_truth_with_unknowns_survives_every_fault_mixed() {
-    let endpoint = Endpoint::start(|column, key| {
-        if column == "born" && key[0] == "Echo" { Json::Null } else { truth(column, key) }
+    let endpoint = Endpoint::start_with(|column, key| {
+        if column == "born" && key[0] == "Echo" { Json::Null } else { true_value(column, key) }
     });
     for (fault, every) in [
         (Fault::Truncated, 2),
@@ -493,14 +508,14 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
         (Fault::MissingRows, 3),
         (Fault::Permuted, 1),
     ] {
-        endpoint.fault(fault, Times::Every(every));
+        endpoint.add_fault(fault, Frequency::Every(every));
     }
     for format in ["csv", "json"] {
-        let project = heroes(&endpoint, format);
+        let project = heroes_project(&endpoint, format);
         // One after the other: which request a fault strikes is the same each time.
-        project.materialize(&["--concurrency", "1"]);
-        project.materialize(&["--concurrency", "1", "--retry-failed"]);
-        let states = check(&project);
+        project.run_materialize(&["--concurrency", "1"]);
+        project.run_materialize(&["--concurrency", "1", "--retry-failed"]);
+        let states = check_cells(&project);
         assert_eq!(states.get("unknown"), Some(&1), "{states:?}");
     }
 }
@@ -509,27 +524,27 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
 /// that it said so.
 #[test]
 fn an_answer_is_not_lost_to_words_that_say_nothing() {
-    let endpoint = Endpoint::start(|column, key| {
-        if column == "born" && key[0] == "Echo" { Json::Null } else { truth(column, key) }
+    let endpoint = Endpoint::start_with(|column, key| {
+        if column == "born" && key[0] == "Echo" { Json::Null } else { true_value(column, key) }
     });
     for format in ["csv", "json"] {
-        let project = heroes(&endpoint, format);
-        project.materialize(&[]).exits(0);
-        let known = check(&project);
+        let project = heroes_project(&endpoint, format);
+        project.run_materialize(&[]).expect_exit_code(0);
+        let known = check_cells(&project);
         assert_eq!(known.get("unknown"), Some(&1), "{known:?}");
         let silent = [Fault::Empty, Fault::RefusalInWords, Fault::Refusal, Fault::ContentFilter];
         for fault in silent {
-            let before = endpoint.count();
-            endpoint.fault(fault.clone(), Times::Always);
-            project.materialize(&["--retry-failed"]).exits(1);
-            assert!(endpoint.count() > before, "{fault:?}");
-            assert_eq!(check(&project), known, "{format}, {fault:?}");
-            endpoint.mend();
+            let before = endpoint.request_count();
+            endpoint.add_fault(fault.clone(), Frequency::Always);
+            project.run_materialize(&["--retry-failed"]).expect_exit_code(1);
+            assert!(endpoint.request_count() > before, "{fault:?}");
+            assert_eq!(check_cells(&project), known, "{format}, {fault:?}");
+            endpoint.clear_faults();
         }
         // The index made anew from the journal says the same.
-        project.hqdl(&["cache", "rebuild"]).exits(0);
-        project.materialize(&[]).exits(0);
-        assert_eq!(check(&project), known);
+        project.run_hqdl(&["cache", "rebuild"]).expect_exit_code(0);
+        project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(check_cells(&project), known);
     }
 }
 
@@ -565,19 +580,21 @@ fn trouble_that_never_passes_ends_in_exact_states() {
     // All at once: they wait for seconds, and hardly work.
     each_of(24, cases, |(fault, format)| {
         let answers = matches!(fault, Fault::Latency(_) | Fault::SlowDrip);
-        let endpoint = honest();
-        endpoint.fault_where(fault, Times::Always, |q| q.rows.iter().any(|r| r.key[0] == "Zed"));
-        let project = heroes(&endpoint, format);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault_where(fault, Frequency::Always, |q| {
+            q.rows.iter().any(|r| r.key[0] == "Zed")
+        });
+        let project = heroes_project(&endpoint, format);
         let flags = ["--rows-per-request", "1"];
-        let ended = project.materialize(&flags).exits(i32::from(!answers));
+        let ended = project.run_materialize(&flags).expect_exit_code(i32::from(!answers));
         if !answers {
-            let states = check(&project);
+            let states = check_cells(&project);
             let expected = [("error".to_owned(), 4), ("ok".to_owned(), 36)];
             assert_eq!(states, BTreeMap::from(expected));
-            assert_eq!(ended.done()["cells"]["error"], 4);
-            let count = endpoint.count();
-            endpoint.mend();
-            project.materialize(&flags).exits(0);
+            assert_eq!(ended.done_event()["cells"]["error"], 4);
+            let count = endpoint.request_count();
+            endpoint.clear_faults();
+            project.run_materialize(&flags).expect_exit_code(0);
             let asked = endpoint.cells_since(count);
             assert!(asked.len() == 4 && asked.iter().all(|(k, _)| k[0] == "Zed"), "{asked:?}");
         }
@@ -619,47 +636,52 @@ fn all_faults_at_random_never_put_a_value_in_a_wrong_cell() {
             Fault::ContextLength(1),
             Fault::Usage(json!({ "prompt_tokens": "in", "completion_tokens": null })),
             Fault::Huge(200, 20 << 20),
-            Fault::NoStream("no stream"),
+            Fault::RejectsStream("no stream"),
         ]);
-        let rambling = [Ramble::Circle, Ramble::Strangers, Ramble::Prose, Ramble::BeyondTheCap];
-        faults.extend(rambling.map(Fault::Ramble));
+        let rambling = [
+            RunawayOutput::Repetition,
+            RunawayOutput::UnknownRows,
+            RunawayOutput::Prose,
+            RunawayOutput::ExceedsCap,
+        ];
+        faults.extend(rambling.map(Fault::Runaway));
         let streams = [
-            Wrong::Whole,
-            Wrong::CutMidEvent,
-            Wrong::NoDone,
-            Wrong::NoUsageChunk,
-            Wrong::Error,
-            Wrong::Filter,
-            Wrong::Garbage,
-            Wrong::OneMessage,
-            Wrong::Noise,
-            Wrong::UsageEverywhere,
-            Wrong::StaysOpen,
+            StreamFault::NotStreamed,
+            StreamFault::CutMidEvent,
+            StreamFault::NoDone,
+            StreamFault::NoUsageChunk,
+            StreamFault::Error,
+            StreamFault::Filter,
+            StreamFault::Garbage,
+            StreamFault::OneMessage,
+            StreamFault::Noise,
+            StreamFault::UsageEverywhere,
+            StreamFault::StaysOpen,
         ];
         faults.extend(streams.map(Fault::Stream));
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         for (n, fault) in faults.into_iter().enumerate() {
             let chance = Mutex::new(fastrand::Rng::with_seed(seed.wrapping_add(n as u64)));
-            endpoint.fault_where(fault, Times::Always, move |_| {
+            endpoint.add_fault_where(fault, Frequency::Always, move |_| {
                 chance.lock().unwrap_or_else(PoisonError::into_inner).f64() < 0.02
             });
         }
-        let project = heroes(&endpoint, format);
-        project.execute(
+        let project = heroes_project(&endpoint, format);
+        project.execute_sql(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50)
              INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
         );
-        let all = (COUNT + 50) * 4;
+        let all = (HERO_COUNT + 50) * 4;
         for run in 0..10 {
-            let ended = project.materialize(&["--retry-failed"]);
+            let ended = project.run_materialize(&["--retry-failed"]);
             assert!(matches!(ended.code, 0 | 1 | 4), "{ended:?}");
             // Compares every value with the truth.
-            let states = check(&project);
-            println!("{format}, run {run}: {states:?}, {} requests", endpoint.count());
+            let states = check_cells(&project);
+            println!("{format}, run {run}: {states:?}, {} requests", endpoint.request_count());
             if states == BTreeMap::from([("ok".to_owned(), all)]) {
                 return;
             }
         }
-        panic!("not complete after ten runs: {:?}", check(&project));
+        panic!("not complete after ten runs: {:?}", check_cells(&project));
     });
 }

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::daemon::{Daemon, wait_until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::postgres::{self, Proxy, Server, sql_at};
-use hqdl_testkit::project::{COLUMNS, Ended, HEROES, MODEL, Project, Running, check, honest, spec};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, CommandResult, HEROES, MODEL, Project, RunningCommand, check_cells, heroes_spec,
+    truthful_endpoint,
+};
 
 /// Heroes of a machine, besides the ten.
 const NUMBERS: usize = 110;
-const CELLS: usize = (NUMBERS + 10) * COLUMNS.len();
+const CELLS: usize = (NUMBERS + 10) * COLUMN_NAMES.len();
 
 /// A machine: a database and a spec, the same as on the others.
 fn machine(endpoint: &Endpoint, spec: &str) -> Project {
@@ -25,11 +28,11 @@ fn machine(endpoint: &Endpoint, spec: &str) -> Project {
 }
 
 fn machines(endpoint: &Endpoint, n: usize) -> Vec<Project> {
-    (0..n).map(|_| machine(endpoint, &spec())).collect()
+    (0..n).map(|_| machine(endpoint, &heroes_spec())).collect()
 }
 
 /// Starts a run that leaves its lease to others after so many seconds.
-fn start(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> Running {
+fn start(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> RunningCommand {
     start_with_key(project, cache, lease, flags, "a key")
 }
 
@@ -40,16 +43,16 @@ fn start_with_key(
     lease: &str,
     flags: &[&str],
     key: &str,
-) -> Running {
+) -> RunningCommand {
     let args = [&["materialize", "specs/x.toml", "--json", "--cache", cache], flags].concat();
-    let mut command = project.command(&args);
+    let mut command = project.hqdl_command(&args);
     command.env("HQDL_LEASE", lease).env("HQDL_TEST_KEY", key);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    Running::of(command.spawn().unwrap())
+    RunningCommand::from_child(command.spawn().unwrap())
 }
 
-fn run(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> Ended {
-    start(project, cache, lease, flags).wait()
+fn run(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> CommandResult {
+    start(project, cache, lease, flags).wait_for_exit()
 }
 
 /// How often each cell was asked.
@@ -77,64 +80,67 @@ const ROWS: [&str; 4] = ["--rows-per-request", "3", "--concurrency", "3"];
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_one_machine_asks_no_other_does_and_all_have_it() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(20)), Times::Always);
-    let cache = postgres::database();
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(20)), Frequency::Always);
+    let cache = postgres::create_database();
     let all = machines(&endpoint, 4);
     let running: Vec<_> = all.iter().map(|one| start(one, &cache, "60", &ROWS)).collect();
     for (one, running) in all.iter().zip(running) {
-        running.wait().exits(0);
-        assert_eq!(check(one), complete());
+        running.wait_for_exit().expect_exit_code(0);
+        assert_eq!(check_cells(one), complete());
     }
     assert_once(&endpoint);
     // One that comes later asks nothing, plans nothing, and tells where it came from.
-    let late = machine(&endpoint, &spec());
-    let before = endpoint.count();
+    let late = machine(&endpoint, &heroes_spec());
+    let before = endpoint.request_count();
     let on_server = ["--cache", cache.as_str()];
-    let plan = late.plan(&on_server);
+    let plan = late.run_plan(&on_server);
     assert_eq!(plan["totals"]["cells"], 0, "{plan}");
-    assert_eq!(run(&late, &cache, "60", &ROWS).exits(0).done()["requests"], 0);
-    assert_eq!((check(&late), endpoint.count()), (complete(), before));
-    let why = late.hqdl(&["why", "llm", "Zed", "Zed Zedsson", "motto", "--json"]).exits(0);
+    assert_eq!(run(&late, &cache, "60", &ROWS).expect_exit_code(0).done_event()["requests"], 0);
+    assert_eq!((check_cells(&late), endpoint.request_count()), (complete(), before));
+    let why =
+        late.run_hqdl(&["why", "llm", "Zed", "Zed Zedsson", "motto", "--json"]).expect_exit_code(0);
     assert!(why.stdout.contains("test-model"), "{}", why.stdout);
     let query = ["query", "--spec", "specs/x.toml", "SELECT count(*) FROM llm", "--format", "csv"];
-    let query = late.hqdl(&[&query[..], &on_server].concat()).exits(0);
+    let query = late.run_hqdl(&[&query[..], &on_server].concat()).expect_exit_code(0);
     assert!(query.stdout.contains("120"), "{}", query.stdout);
-    let stats = late.hqdl(&[&["cache", "stats", "--json"][..], &on_server].concat()).exits(0);
+    let stats = late
+        .run_hqdl(&[&["cache", "stats", "--json"][..], &on_server].concat())
+        .expect_exit_code(0);
     assert_eq!(stats.lines[0]["entities"], NUMBERS + 10);
-    assert_eq!(late.hqdl(&[&["cache", "rebuild"][..], &on_server].concat()).code, 0);
-    assert_eq!(late.hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
+    assert_eq!(late.run_hqdl(&[&["cache", "rebuild"][..], &on_server].concat()).code, 0);
+    assert_eq!(late.run_hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
 }
 
 /// Who finds rows that another is asking about goes on with those that nobody asks about.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn nobody_waits_for_another_while_there_is_something_to_ask() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     // Longer than any of this takes.
-    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Once);
-    let cache = postgres::database();
-    let [first, second] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Once);
+    let cache = postgres::create_database();
+    let [first, second] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
     let flags = ["--rows-per-request", "1", "--concurrency", "1"];
     let held = start(&first, &cache, "3", &flags);
-    until("the first asks", || endpoint.count() == 1);
+    wait_until("the first asks", || endpoint.request_count() == 1);
     let running = start(&second, &cache, "60", &flags);
     let rows = NUMBERS + 10;
-    until("all other rows are asked", || endpoint.count() == rows);
-    held.signal("KILL");
-    held.wait();
-    running.wait().exits(0);
-    assert_eq!((check(&second), endpoint.count()), (complete(), rows + 1));
+    wait_until("all other rows are asked", || endpoint.request_count() == rows);
+    held.send_signal("KILL");
+    held.wait_for_exit();
+    running.wait_for_exit().expect_exit_code(0);
+    assert_eq!((check_cells(&second), endpoint.request_count()), (complete(), rows + 1));
 }
 
 /// However many requests brought what is known, where it came from is read at once.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_is_published_takes_few_words_with_the_server() {
-    let endpoint = honest();
-    let cache = postgres::database();
-    let [first, second] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
-    run(&first, &cache, "60", &["--rows-per-request", "1"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let cache = postgres::create_database();
+    let [first, second] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
+    run(&first, &cache, "60", &["--rows-per-request", "1"]).expect_exit_code(0);
     let words = || -> i64 {
         let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
         sql_at(&cache, sql)[0][0].as_ref().unwrap().parse().unwrap()
@@ -143,12 +149,12 @@ fn what_is_published_takes_few_words_with_the_server() {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
         sql_at(&cache, sql)[0][0].as_deref() == Some("1")
     };
-    until("the first has gone", gone);
+    wait_until("the first has gone", gone);
     let before = words();
-    run(&second, &cache, "60", &[]).exits(0);
-    until("the second has gone", gone);
+    run(&second, &cache, "60", &[]).expect_exit_code(0);
+    wait_until("the second has gone", gone);
     let all = words() - before;
-    assert_eq!(check(&second), complete());
+    assert_eq!(check_cells(&second), complete());
     assert!((10..100).contains(&all), "{all} transactions for {} completions", NUMBERS + 10);
 }
 
@@ -156,40 +162,40 @@ fn what_is_published_takes_few_words_with_the_server() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn machines_that_come_first_together_make_one_schema() {
-    let endpoint = honest();
-    let one = machine(&endpoint, &spec());
+    let endpoint = truthful_endpoint();
+    let one = machine(&endpoint, &heroes_spec());
     for _ in 0..3 {
-        let cache = postgres::database();
-        let held = postgres::Held::lock(&cache, 0x6871_646c);
+        let cache = postgres::create_database();
+        let held = postgres::HeldLock::acquire(&cache, 0x6871_646c);
         let stats = || {
-            let mut command = one.command(&["cache", "stats", "--json", "--cache", &cache]);
+            let mut command = one.hqdl_command(&["cache", "stats", "--json", "--cache", &cache]);
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-            Running::of(command.spawn().unwrap())
+            RunningCommand::from_child(command.spawn().unwrap())
         };
         let all: Vec<_> = (0..8).map(|_| stats()).collect();
-        until("all wait for the lock", || {
+        wait_until("all wait for the lock", || {
             let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
             sql_at(&cache, sql)[0][0].as_deref() == Some("8")
         });
         drop(held);
-        all.into_iter().for_each(|one| drop(one.wait().exits(0)));
+        all.into_iter().for_each(|one| drop(one.wait_for_exit().expect_exit_code(0)));
     }
 }
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn no_machine_spends_what_another_has_of_the_day() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(10)), Times::Always);
-    let cache = postgres::database();
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(10)), Frequency::Always);
+    let cache = postgres::create_database();
     let most = 0.01;
     let limits = format!("concurrency = 4\nbudget_usd_per_day = {most}");
-    let spec = spec().replace("concurrency = 4", &limits);
+    let spec = heroes_spec().replace("concurrency = 4", &limits);
     let all: Vec<_> = (0..4).map(|_| machine(&endpoint, &spec)).collect();
     let running: Vec<_> = all.iter().map(|one| start(one, &cache, "60", &ROWS)).collect();
-    let codes: Vec<i32> = running.into_iter().map(|running| running.wait().code).collect();
+    let codes: Vec<i32> = running.into_iter().map(|running| running.wait_for_exit().code).collect();
     assert!(codes.contains(&3), "the budget is not enough for all: {codes:?}");
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     let spent = input as f64 / 1e6 + output as f64 * 2.0 / 1e6;
     assert!(spent <= most, "${spent} of ${most}");
     let kept = &sql_at(&cache, "SELECT usd FROM hqdl.day")[0][0];
@@ -203,19 +209,20 @@ fn no_machine_spends_what_another_has_of_the_day() {
 fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
     // Seconds that all requests take at least by the pace of one limit, and that they took.
     let paced = |limits: [&str; 3]| {
-        let endpoint = honest();
-        let cache = postgres::database();
-        let spec =
-            |limits| spec().replace("concurrency = 4", &format!("concurrency = 4\n{limits}"));
+        let endpoint = truthful_endpoint();
+        let cache = postgres::create_database();
+        let spec = |limits| {
+            heroes_spec().replace("concurrency = 4", &format!("concurrency = 4\n{limits}"))
+        };
         let all: Vec<_> = limits.iter().map(|limits| machine(&endpoint, &spec(limits))).collect();
         let began = Instant::now();
         let keyed = |(one, key)| start_with_key(one, &cache, "60", &ROWS, key);
         let keys = ["first key", "second key", "third key"];
         let running: Vec<_> = all.iter().zip(keys).map(keyed).collect();
-        running.into_iter().for_each(|running| drop(running.wait().exits(0)));
+        running.into_iter().for_each(|running| drop(running.wait_for_exit().expect_exit_code(0)));
         // However late each of them came, they cannot have come sooner.
-        let requests = endpoint.requests();
-        let last = requests.iter().map(|r| r.at).max().unwrap();
+        let requests = endpoint.received_requests();
+        let last = requests.iter().map(|r| r.received_at).max().unwrap();
         assert_once(&endpoint);
         ((requests.len() - 1) as f64 * 60.0 / 400.0, last.duration_since(began).as_secs_f64())
     };
@@ -232,32 +239,32 @@ fn machines_together_keep_the_pace_of_one_limit_whatever_their_keys() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn daemons_of_two_machines_share_what_was_asked() {
-    let endpoint = honest();
-    let cache = postgres::database();
+    let endpoint = truthful_endpoint();
+    let cache = postgres::create_database();
     let all = machines(&endpoint, 2);
     let start = |one| Daemon::start(one, &["--cache", cache.as_str()]);
     let daemons: Vec<_> = all.iter().map(start).collect();
     for (one, daemon) in all.iter().zip(&daemons) {
-        daemon.rests("complete");
-        assert_eq!(check(one), complete());
-        assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([NUMBERS + 10])]);
+        daemon.wait_until_idle("complete");
+        assert_eq!(check_cells(one), complete());
+        assert_eq!(daemon.query_rows("SELECT count(*) FROM llm"), [json!([NUMBERS + 10])]);
     }
     assert_once(&endpoint);
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     let row = "INSERT INTO hero (name, full_name) VALUES ('New', 'Newcomer')";
     for (one, daemon) in all.iter().zip(&daemons) {
-        one.execute(row);
-        until("the new hero is there", || {
-            !one.rows("SELECT 1 FROM llm WHERE name = 'New'").is_empty()
+        one.execute_sql(row);
+        wait_until("the new hero is there", || {
+            !one.query_rows("SELECT 1 FROM llm WHERE name = 'New'").is_empty()
         });
-        daemon.rests("complete");
+        daemon.wait_until_idle("complete");
     }
-    assert_eq!(endpoint.count(), before + 1);
-    let status = all[0].hqdl(&["status", "--cache", &cache]).exits(2);
+    assert_eq!(endpoint.request_count(), before + 1);
+    let status = all[0].run_hqdl(&["status", "--cache", &cache]).expect_exit_code(2);
     assert!(status.stderr.contains("over HTTP"), "{}", status.stderr);
     for daemon in daemons {
-        daemon.signal("TERM");
-        assert_eq!(daemon.ends(), 0);
+        daemon.send_signal("TERM");
+        assert_eq!(daemon.wait_for_exit(), 0);
     }
 }
 
@@ -265,9 +272,9 @@ fn daemons_of_two_machines_share_what_was_asked() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
-    let cache = postgres::database();
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
+    let cache = postgres::create_database();
     let all = machines(&endpoint, 3);
     // Its own lease alone is short: a slow machine must not lose the others'.
     let leases = ["3", "60", "60"].into_iter();
@@ -275,16 +282,16 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
         all.iter().zip(leases).map(|(one, lease)| start(one, &cache, lease, &ROWS)).collect();
     endpoint.wait_for(12);
     let dead = running.remove(0);
-    dead.signal("KILL");
-    dead.wait();
+    dead.send_signal("KILL");
+    dead.wait_for_exit();
     for (one, running) in all[1..].iter().zip(running) {
-        running.wait().exits(0);
-        assert_eq!(check(one), complete());
+        running.wait_for_exit().expect_exit_code(0);
+        assert_eq!(check_cells(one), complete());
     }
     let asked = asked(&endpoint);
     let twice = asked.values().filter(|n| **n > 1).count();
     // Three requests of three rows, each of all columns, were under way.
-    assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
+    assert!(twice <= 3 * 3 * COLUMN_NAMES.len(), "{twice} cells were asked again");
     let most = asked.values().max();
     assert!(most <= Some(&2) && asked.len() == CELLS, "{most:?} times, {} cells", asked.len());
 }
@@ -294,17 +301,17 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Once);
-    let cache = postgres::database();
-    let one = machine(&endpoint, &spec());
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(300)), Frequency::Once);
+    let cache = postgres::create_database();
+    let one = machine(&endpoint, &heroes_spec());
     let flags = ["--rows-per-request", "1", "--concurrency", "1"];
     let killed = start(&one, &cache, "600", &flags);
-    until("it asks", || endpoint.count() == 1);
-    killed.signal("KILL");
-    killed.wait();
-    run(&one, &cache, "600", &flags).exits(0);
-    assert_eq!((check(&one), endpoint.count()), (complete(), NUMBERS + 11));
+    wait_until("it asks", || endpoint.request_count() == 1);
+    killed.send_signal("KILL");
+    killed.wait_for_exit();
+    run(&one, &cache, "600", &flags).expect_exit_code(0);
+    assert_eq!((check_cells(&one), endpoint.request_count()), (complete(), NUMBERS + 11));
     let left = "SELECT count(*) FROM hqdl.session";
     assert_eq!(sql_at(&cache, left)[0][0].as_deref(), Some("0"), "all have left");
 }
@@ -313,45 +320,45 @@ fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_machine_that_was_away_for_longer_than_its_lease_ends_its_run() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
-    let cache = postgres::database();
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
+    let cache = postgres::create_database();
     let all = machines(&endpoint, 2);
     let sleeper = start(&all[0], &cache, "3", &ROWS);
     endpoint.wait_for(4);
-    sleeper.signal("STOP");
-    start(&all[1], &cache, "60", &ROWS).wait().exits(0);
-    assert_eq!(check(&all[1]), complete());
-    sleeper.signal("CONT");
-    let woken = sleeper.wait();
+    sleeper.send_signal("STOP");
+    start(&all[1], &cache, "60", &ROWS).wait_for_exit().expect_exit_code(0);
+    assert_eq!(check_cells(&all[1]), complete());
+    sleeper.send_signal("CONT");
+    let woken = sleeper.wait_for_exit();
     assert!([0, 5].contains(&woken.code), "{}\n{}", woken.code, woken.stderr);
     let asked = asked(&endpoint);
     let twice = asked.values().filter(|n| **n > 1).count();
-    assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
+    assert!(twice <= 3 * 3 * COLUMN_NAMES.len(), "{twice} cells were asked again");
     // What it was answered is kept, and what it was not is there.
-    run(&all[0], &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&all[0]), complete());
+    run(&all[0], &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&all[0]), complete());
     assert_eq!(asked.len(), CELLS);
 }
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_server_that_is_killed_and_comes_back_costs_nothing() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
-    let server = Server::start();
-    let cache = server.database();
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
+    let server = Server::start_server();
+    let cache = server.create_database();
     let all = machines(&endpoint, 3);
     let running: Vec<_> = all.iter().map(|one| start(one, &cache, "120", &ROWS)).collect();
     for requests in [6, 18] {
         endpoint.wait_for(requests);
-        server.kill();
+        server.crash();
         std::thread::sleep(Duration::from_millis(300));
-        server.go_on();
+        server.restart();
     }
     for (one, running) in all.iter().zip(running) {
-        let ended = running.wait().exits(0);
-        assert_eq!(check(one), complete(), "{}", ended.stderr);
+        let ended = running.wait_for_exit().expect_exit_code(0);
+        assert_eq!(check_cells(one), complete(), "{}", ended.stderr);
     }
     assert_once(&endpoint);
 }
@@ -359,22 +366,22 @@ fn a_server_that_is_killed_and_comes_back_costs_nothing() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_network_that_is_cut_costs_nothing() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
-    let proxy = Proxy::to(postgres::shared().port());
-    proxy.delay(2);
-    let direct = postgres::database();
-    let cache = proxy.url(&direct);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
+    let proxy = Proxy::new_to_port(postgres::shared_server().port());
+    proxy.set_delay(2);
+    let direct = postgres::create_database();
+    let cache = proxy.database_url(&direct);
     let all = machines(&endpoint, 2);
     let there = start(&all[0], &direct, "120", &ROWS);
     let cut_off = start(&all[1], &cache, "120", &ROWS);
     endpoint.wait_for(6);
-    proxy.cut();
+    proxy.block();
     std::thread::sleep(Duration::from_secs(2));
-    proxy.mend();
+    proxy.unblock();
     for (one, running) in all.iter().zip([there, cut_off]) {
-        running.wait().exits(0);
-        assert_eq!(check(one), complete());
+        running.wait_for_exit().expect_exit_code(0);
+        assert_eq!(check_cells(one), complete());
     }
     assert_once(&endpoint);
 }
@@ -383,21 +390,21 @@ fn a_network_that_is_cut_costs_nothing() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_was_answered_during_an_outage_survives_a_kill() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(400)), Times::Always);
-    let proxy = Proxy::to(postgres::shared().port());
-    let direct = postgres::database();
-    let one = machine(&endpoint, &spec());
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(400)), Frequency::Always);
+    let proxy = Proxy::new_to_port(postgres::shared_server().port());
+    let direct = postgres::create_database();
+    let one = machine(&endpoint, &heroes_spec());
     let flags = ["--rows-per-request", "1", "--concurrency", "16"];
-    let killed = start(&one, &proxy.url(&direct), "120", &flags);
+    let killed = start(&one, &proxy.database_url(&direct), "120", &flags);
     endpoint.wait_for(40);
-    proxy.cut();
+    proxy.block();
     std::thread::sleep(Duration::from_millis(2500));
-    killed.signal("KILL");
-    killed.wait();
-    proxy.mend();
-    run(&one, &direct, "60", &flags).exits(0);
-    assert_eq!(check(&one), complete());
+    killed.send_signal("KILL");
+    killed.wait_for_exit();
+    proxy.unblock();
+    run(&one, &direct, "60", &flags).expect_exit_code(0);
+    assert_eq!(check_cells(&one), complete());
     assert_once(&endpoint);
 }
 
@@ -406,9 +413,9 @@ const BREAKS: [fn(&Proxy); 4] = [
     |proxy| proxy.sever(80),
     |proxy| proxy.half_open(150),
     |proxy| {
-        proxy.cut();
+        proxy.block();
         std::thread::sleep(Duration::from_millis(1500));
-        proxy.mend();
+        proxy.unblock();
     },
     |proxy| proxy.sever(0),
 ];
@@ -421,51 +428,54 @@ const BREAKS: [fn(&Proxy); 4] = [
 fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
     let kills: usize = number("HQDL_FLEET_KILLS").unwrap_or(2);
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let latency = Duration::from_millis(150);
-    endpoint.fault(Fault::Latency(latency), Times::Always);
-    let direct = postgres::database();
+    endpoint.add_fault(Fault::Latency(latency), Frequency::Always);
+    let direct = postgres::create_database();
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;",
         kills * 150
     );
-    let machines: Vec<_> = (0..3).map(|_| Project::new(&endpoint, &sql, &spec())).collect();
-    let proxies: Vec<_> = machines.iter().map(|_| Proxy::to(postgres::shared().port())).collect();
-    proxies.iter().for_each(|proxy| proxy.delay(3));
+    let machines: Vec<_> = (0..3).map(|_| Project::new(&endpoint, &sql, &heroes_spec())).collect();
+    let proxies: Vec<_> =
+        machines.iter().map(|_| Proxy::new_to_port(postgres::shared_server().port())).collect();
+    proxies.iter().for_each(|proxy| proxy.set_delay(3));
     let mut times = 0;
     let mut start = |n: usize| {
         times += 1;
-        let (cache, key) = (proxies[n].url(&direct), format!("asker-{times}"));
+        let (cache, key) = (proxies[n].database_url(&direct), format!("asker-{times}"));
         let flags = ["--json", "--rows-per-request", "1", "--concurrency", "3", "--cache", &cache];
         let mut command =
-            machines[n].command(&[&["materialize", "specs/x.toml"], &flags[..]].concat());
+            machines[n].hqdl_command(&[&["materialize", "specs/x.toml"], &flags[..]].concat());
         command.env("HQDL_LEASE", "60").env("HQDL_TEST_KEY", &key);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        (key, Running::of(command.spawn().unwrap()))
+        (key, RunningCommand::from_child(command.spawn().unwrap()))
     };
     let mut running: Vec<_> = (0..machines.len()).map(&mut start).collect();
     let mut killed = HashMap::new();
     for n in 0..kills {
-        let before = endpoint.count();
-        until("it goes on", || endpoint.count() >= before + 20 || n == 0 && endpoint.count() > 20);
+        let before = endpoint.request_count();
+        wait_until("it goes on", || {
+            endpoint.request_count() >= before + 20 || n == 0 && endpoint.request_count() > 20
+        });
         for (proxy, shift) in proxies.iter().zip(0..) {
             BREAKS[(n + shift) % BREAKS.len()](proxy);
         }
         let at = n % machines.len();
         let (key, dead) = std::mem::replace(&mut running[at], start(at));
-        dead.signal("KILL");
+        dead.send_signal("KILL");
         killed.insert(format!("Bearer {key}"), Instant::now());
-        dead.wait();
+        dead.wait_for_exit();
     }
     for (project, (_, running)) in machines.iter().zip(running) {
-        let ended = running.wait().exits(0);
-        assert_eq!(check(project).keys().collect::<Vec<_>>(), ["ok"], "{}", ended.stderr);
+        let ended = running.wait_for_exit().expect_exit_code(0);
+        assert_eq!(check_cells(project).keys().collect::<Vec<_>>(), ["ok"], "{}", ended.stderr);
     }
     let (mut askers, mut in_flight): (HashMap<String, Vec<usize>>, _) = (HashMap::new(), 0);
-    let requests = endpoint.requests();
+    let requests = endpoint.received_requests();
     for (n, request) in requests.iter().enumerate() {
-        for cell in request.cells() {
+        for cell in request.requested_cells() {
             askers.entry(format!("{cell:?}")).or_default().push(n);
         }
     }
@@ -478,7 +488,8 @@ fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
         let dead = key.and_then(|(_, key)| killed.get(key));
         // A second until it is in a file, and another for a busy machine.
         let most = latency + Duration::from_secs(2);
-        let excused = dead.is_some_and(|at| at.saturating_duration_since(requests[n].at) < most);
+        let excused =
+            dead.is_some_and(|at| at.saturating_duration_since(requests[n].received_at) < most);
         assert!(excused, "request {n} of {key:?} was asked again: {:?}", requests[n].question);
         in_flight += 1;
     }
@@ -495,29 +506,29 @@ fn a_breaking_network_and_kills_cost_only_what_was_in_flight() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_was_answered_while_the_server_was_gone_is_kept() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
-    let server = Server::start();
-    let cache = server.database();
-    let one = machine(&endpoint, &spec());
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    let server = Server::start_server();
+    let cache = server.create_database();
+    let one = machine(&endpoint, &heroes_spec());
     let running = start(&one, &cache, "6", &ROWS);
     endpoint.wait_for(7);
-    server.kill();
-    let ended = running.wait().exits(5);
+    server.crash();
+    let ended = running.wait_for_exit().expect_exit_code(5);
     assert!(ended.stderr.contains("cannot be reached"), "{}", ended.stderr);
     assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
-    let answered = endpoint.requests().iter().filter(|r| r.answered).count();
+    let answered = endpoint.received_requests().iter().filter(|r| r.is_answered).count();
     // Gone from the beginning on, the same.
-    let again = run(&one, &cache, "1", &ROWS).exits(5);
+    let again = run(&one, &cache, "1", &ROWS).expect_exit_code(5);
     assert!(again.stderr.contains("hqdl retries"), "{}", again.stderr);
-    server.go_on();
+    server.restart();
     // One that is there and says nothing is no better than one that is not.
-    let silent = Proxy::to(server.port());
-    silent.cut();
-    let says = run(&one, &silent.url(&cache), "1", &ROWS).exits(5);
+    let silent = Proxy::new_to_port(server.port());
+    silent.block();
+    let says = run(&one, &silent.database_url(&cache), "1", &ROWS).expect_exit_code(5);
     assert!(says.stderr.contains("no connection within"), "{}", says.stderr);
-    run(&one, &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&one), complete());
+    run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&one), complete());
     let asked = asked(&endpoint);
     assert!(answered > 0 && asked.values().all(|n| *n == 1), "{answered}: {asked:?}");
     assert_eq!(asked.len(), CELLS);
@@ -526,11 +537,13 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn facts_move_to_a_server_and_back_as_they_are() {
-    let endpoint = honest();
-    let one = machine(&endpoint, &spec());
-    one.materialize(&["--rows-per-request", "20"]).exits(0);
-    let (first, second) = (postgres::database(), postgres::database());
-    let export = |cache: &str| one.hqdl(&["cache", "export", "--cache", cache]).exits(0).stdout;
+    let endpoint = truthful_endpoint();
+    let one = machine(&endpoint, &heroes_spec());
+    one.run_materialize(&["--rows-per-request", "20"]).expect_exit_code(0);
+    let (first, second) = (postgres::create_database(), postgres::create_database());
+    let export = |cache: &str| {
+        one.run_hqdl(&["cache", "export", "--cache", cache]).expect_exit_code(0).stdout
+    };
     let sorted = |text: &str| {
         // Tokens and price are the share of a request, which an import is none of.
         let fact = |line: &str| {
@@ -549,8 +562,9 @@ fn facts_move_to_a_server_and_back_as_they_are() {
     std::fs::write(one.path("facts.jsonl"), &lines).unwrap();
     for cache in [first.as_str(), second.as_str(), "back"] {
         let import = |expected: usize| {
-            let said = one.hqdl(&["cache", "import", "facts.jsonl", "--json", "--cache", cache]);
-            assert_eq!(said.exits(0).lines[0]["imported"], expected, "{cache}");
+            let said =
+                one.run_hqdl(&["cache", "import", "facts.jsonl", "--json", "--cache", cache]);
+            assert_eq!(said.expect_exit_code(0).lines[0]["imported"], expected, "{cache}");
         };
         import(CELLS);
         import(0);
@@ -559,29 +573,29 @@ fn facts_move_to_a_server_and_back_as_they_are() {
         std::fs::write(one.path("facts.jsonl"), again).unwrap();
     }
     // They are worth as much there.
-    let before = endpoint.count();
-    run(&machine(&endpoint, &spec()), &first, "60", &ROWS).exits(0);
-    assert_eq!(endpoint.count(), before);
+    let before = endpoint.request_count();
+    run(&machine(&endpoint, &heroes_spec()), &first, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn who_is_not_let_in_is_told_why_and_shown_no_password() {
-    let endpoint = honest();
-    let one = machine(&endpoint, &spec());
-    let server = postgres::shared();
-    let cache = server.database();
+    let endpoint = truthful_endpoint();
+    let one = machine(&endpoint, &heroes_spec());
+    let server = postgres::shared_server();
+    let cache = server.create_database();
     let name = cache.rsplit('/').next().unwrap();
     let port = server.port();
-    server.sql("postgres", "CREATE DATABASE guarded");
+    server.execute_sql("postgres", "CREATE DATABASE guarded");
     let roles = "CREATE ROLE keeper LOGIN PASSWORD 'a word nobody knows'; CREATE ROLE guest LOGIN";
-    server.sql("postgres", roles);
+    server.execute_sql("postgres", roles);
     let guarded = format!("postgres://keeper@127.0.0.1:{port}/guarded");
     let tried = |cache: &str, variable: (&str, &str)| {
         let args = ["cache", "stats", "--cache", cache];
-        let mut command = one.command(&args);
+        let mut command = one.hqdl_command(&args);
         command.env("HQDL_LEASE", "1").env(variable.0, variable.1);
-        let ended = Ended::new(&command.output().unwrap());
+        let ended = CommandResult::new(&command.output().unwrap());
         for text in [&ended.stdout, &ended.stderr] {
             assert!(!text.contains("a word nobody knows"), "{text}");
         }
@@ -589,7 +603,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     };
     let none = ("PGAPPNAME", "");
     let refuses = |cache: &str, variable, code, words: &[&str]| {
-        let ended = tried(cache, variable).exits(code);
+        let ended = tried(cache, variable).expect_exit_code(code);
         for word in words {
             assert!(ended.stderr.contains(word), "no {word:?} in:\n{}", ended.stderr);
         }
@@ -610,84 +624,103 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     refuses(&guarded, ("PGPASSWORD", "wrong"), 2, &["password authentication failed", "~/.pgpass"]);
     refuses(&format!("{cache}?sslmode=require"), none, 2, &["sslmode"]);
     // Let in with the right one, from the environment and from the file.
-    server.sql("guarded", "CREATE SCHEMA hqdl AUTHORIZATION keeper");
-    tried(&guarded, ("PGPASSWORD", "a word nobody knows")).exits(0);
+    server.execute_sql("guarded", "CREATE SCHEMA hqdl AUTHORIZATION keeper");
+    tried(&guarded, ("PGPASSWORD", "a word nobody knows")).expect_exit_code(0);
     let file = one.path(".pgpass");
     std::fs::write(&file, "*:*:elsewhere:*:no\n127.0.0.1:*:guarded:keeper:a word nobody knows\n")
         .unwrap();
     refuses(&guarded, none, 2, &["~/.pgpass"]);
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    tried(&guarded, none).exits(0);
+    tried(&guarded, none).expect_exit_code(0);
     // A guest may make nothing, read nothing; a reader reads.
     let guest = cache.replace("owner@", "guest@");
     refuses(&guest, none, 2, &["permission denied", "a role with this permission"]);
-    tried(&cache, none).exits(0);
+    tried(&cache, none).expect_exit_code(0);
     refuses(&guest, none, 2, &["permission denied", "a role with this permission"]);
-    server.sql(
+    server.execute_sql(
         name,
         "GRANT USAGE ON SCHEMA hqdl TO guest; GRANT SELECT ON ALL TABLES IN SCHEMA hqdl TO guest",
     );
-    tried(&guest, none).exits(0);
+    tried(&guest, none).expect_exit_code(0);
     // A newer schema, and one that may only be read.
-    server.sql(name, &format!("ALTER DATABASE {name} SET default_transaction_read_only = on"));
-    let asks = one.hqdl(&["materialize", "specs/x.toml", "--cache", &cache]).exits(2);
+    server.execute_sql(
+        name,
+        &format!("ALTER DATABASE {name} SET default_transaction_read_only = on"),
+    );
+    let asks =
+        one.run_hqdl(&["materialize", "specs/x.toml", "--cache", &cache]).expect_exit_code(2);
     assert!(
         asks.stderr.contains("read-only") && asks.stderr.contains("primary"),
         "{}",
         asks.stderr
     );
-    server.sql("postgres", &format!("ALTER DATABASE {name} RESET default_transaction_read_only"));
-    server.sql(name, "INSERT INTO hqdl.migration (version) VALUES (999)");
+    server.execute_sql(
+        "postgres",
+        &format!("ALTER DATABASE {name} RESET default_transaction_read_only"),
+    );
+    server.execute_sql(name, "INSERT INTO hqdl.migration (version) VALUES (999)");
     refuses(&cache, none, 2, &["version 999", "newer"]);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 /// The roles of docs/guides/shared-cache.md, made as it says: what each may, and what it is told else.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn owner_worker_and_reader_may_what_their_roles_say() {
-    let endpoint = honest();
-    let one = machine(&endpoint, &spec());
-    let server = Server::start();
-    server.sql("postgres", "CREATE DATABASE facts");
-    let text =
-        std::fs::read_to_string(hqdl_testkit::root().join("docs/guides/shared-cache.md")).unwrap();
+    let endpoint = truthful_endpoint();
+    let one = machine(&endpoint, &heroes_spec());
+    let server = Server::start_server();
+    server.execute_sql("postgres", "CREATE DATABASE facts");
+    let text = std::fs::read_to_string(
+        hqdl_testkit::repository_root().join("docs/guides/shared-cache.md"),
+    )
+    .unwrap();
     let sql = text.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
     let (owner, others) = sql.split_once("\n\n").unwrap();
-    server.sql("facts", owner);
-    let cache = |role: &str| server.url("facts").replace("owner@", &format!("{role}@"));
-    let stats = |role: &str| one.hqdl(&["cache", "stats", "--json", "--cache", &cache(role)]);
-    stats("hqdl_owner").exits(0);
-    server.sql("facts", others);
-    server.sql(
+    server.execute_sql("facts", owner);
+    let cache = |role: &str| server.database_url("facts").replace("owner@", &format!("{role}@"));
+    let stats = |role: &str| one.run_hqdl(&["cache", "stats", "--json", "--cache", &cache(role)]);
+    stats("hqdl_owner").expect_exit_code(0);
+    server.execute_sql("facts", others);
+    server.execute_sql(
         "facts",
         "CREATE ROLE worker LOGIN IN ROLE hqdl_worker; CREATE ROLE reader LOGIN IN ROLE hqdl_reader",
     );
-    run(&one, &cache("worker"), "60", &["--limit", "40"]).exits(0);
-    assert_eq!(stats("reader").exits(0).lines[0]["entities"], 40);
+    run(&one, &cache("worker"), "60", &["--limit", "40"]).expect_exit_code(0);
+    assert_eq!(stats("reader").expect_exit_code(0).lines[0]["entities"], 40);
     let reader = cache("reader");
     let query = |sql: &str| {
-        one.hqdl(&["query", "--spec", "specs/x.toml", "--cache", &reader, "--format", "csv", sql])
+        one.run_hqdl(&[
+            "query",
+            "--spec",
+            "specs/x.toml",
+            "--cache",
+            &reader,
+            "--format",
+            "csv",
+            sql,
+        ])
     };
-    let known = query("SELECT count(motto) FROM llm").exits(0);
+    let known = query("SELECT count(motto) FROM llm").expect_exit_code(0);
     assert_eq!(known.stdout.trim(), "count(motto)\n40");
     // A call whose column has all answers is read; and so is a live question that was asked.
     let routed = "SELECT count({{LLMMap('What is the eye colour?', hero.name, hero.full_name)}}) AS n FROM hero WHERE id <= 5";
     let live = "SELECT {{LLMMap('What is the motto?', hero.name)}} AS motto FROM hero WHERE id = 1";
     let as_worker =
         ["query", "--spec", "specs/x.toml", "--cache", &cache("worker"), "--format", "csv", live];
-    let brought = one.hqdl(&as_worker).exits(0).stdout;
-    let asked = endpoint.count();
-    assert_eq!(query(routed).exits(0).stdout.trim(), "n\n5");
-    assert_eq!(query(live).exits(0).stdout, brought);
-    one.hqdl(&["plan", "specs/x.toml", "--cache", &reader]).exits(0);
-    one.hqdl(&["cache", "export", "x.jsonl", "--cache", &reader]).exits(0);
-    let live = query("SELECT {{LLMMap('Is it real?', hero.name)}} FROM hero").exits(2);
+    let brought = one.run_hqdl(&as_worker).expect_exit_code(0).stdout;
+    let asked = endpoint.request_count();
+    assert_eq!(query(routed).expect_exit_code(0).stdout.trim(), "n\n5");
+    assert_eq!(query(live).expect_exit_code(0).stdout, brought);
+    one.run_hqdl(&["plan", "specs/x.toml", "--cache", &reader]).expect_exit_code(0);
+    one.run_hqdl(&["cache", "export", "x.jsonl", "--cache", &reader]).expect_exit_code(0);
+    let live = query("SELECT {{LLMMap('Is it real?', hero.name)}} FROM hero").expect_exit_code(2);
     assert!(live.stderr.contains("permission denied"), "{}", live.stderr);
     assert!(live.stderr.contains("a role with this permission"), "{}", live.stderr);
-    let fills = one.hqdl(&["materialize", "specs/x.toml", "--cache", &reader]).exits(2);
+    let fills =
+        one.run_hqdl(&["materialize", "specs/x.toml", "--cache", &reader]).expect_exit_code(2);
     assert!(fills.stderr.contains("permission denied"), "{}", fills.stderr);
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 /// What an endpoint has answered when the server's disk is full is kept, and sent when
@@ -695,10 +728,10 @@ fn owner_worker_and_reader_may_what_their_roles_say() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_full_disk_of_the_server_costs_nothing() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
-    let cache = postgres::database();
-    let one = machine(&endpoint, &spec());
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
+    let cache = postgres::create_database();
+    let one = machine(&endpoint, &heroes_spec());
     let running = start(&one, &cache, "6", &ROWS);
     endpoint.wait_for(8);
     let full = "CREATE FUNCTION hqdl.is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -706,12 +739,12 @@ fn a_full_disk_of_the_server_costs_nothing() {
         END $$;
         CREATE TRIGGER is_full BEFORE INSERT ON hqdl.completion EXECUTE FUNCTION hqdl.is_full()";
     sql_at(&cache, full);
-    let ended = running.wait().exits(5);
+    let ended = running.wait_for_exit().expect_exit_code(5);
     assert!(ended.stderr.contains("No space left on device"), "{}", ended.stderr);
     assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
     sql_at(&cache, "DROP TRIGGER is_full ON hqdl.completion");
-    run(&one, &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&one), complete());
+    run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&one), complete());
     assert_once(&endpoint);
 }
 
@@ -720,28 +753,28 @@ fn a_full_disk_of_the_server_costs_nothing() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn connections_are_encrypted_and_certificates_looked_at() {
-    let endpoint = honest();
-    let one = machine(&endpoint, &spec());
-    let server = Server::start();
-    let own = hqdl_testkit::certificate(&one.path("."), true).expect("openssl makes one");
-    server.secure(&own);
+    let endpoint = truthful_endpoint();
+    let one = machine(&endpoint, &heroes_spec());
+    let server = Server::start_server();
+    let own = hqdl_testkit::create_certificate(&one.path("."), true).expect("openssl makes one");
+    server.enable_tls(&own);
     std::fs::write(one.path("own.pem"), &own.0).unwrap();
-    let other = hqdl_testkit::certificate(&one.path("."), false).unwrap();
+    let other = hqdl_testkit::create_certificate(&one.path("."), false).unwrap();
     std::fs::write(one.path("other.pem"), &other.0).unwrap();
     std::fs::write(one.path("none.pem"), "none").unwrap();
-    server.sql("postgres", "CREATE DATABASE secured");
+    server.execute_sql("postgres", "CREATE DATABASE secured");
     let stats = |parameters: &str| {
-        let mut cache = server.url("secured");
+        let mut cache = server.database_url("secured");
         cache.push_str(parameters);
         let args = ["cache", "stats", "--json", "--cache", &cache];
-        let mut command = one.command(&args);
+        let mut command = one.hqdl_command(&args);
         command.env("HQDL_LEASE", "1");
-        Ended::new(&command.output().unwrap())
+        CommandResult::new(&command.output().unwrap())
     };
-    until("the server encrypts", || stats("").code == 0);
-    stats("?sslmode=require&sslrootcert=own.pem").exits(0);
-    stats("?sslmode=verify-full&sslrootcert=own.pem").exits(0);
-    stats("?sslrootcert=own.pem").exits(0);
+    wait_until("the server encrypts", || stats("").code == 0);
+    stats("?sslmode=require&sslrootcert=own.pem").expect_exit_code(0);
+    stats("?sslmode=verify-full&sslrootcert=own.pem").expect_exit_code(0);
+    stats("?sslrootcert=own.pem").expect_exit_code(0);
     for (parameters, says) in [
         ("?sslmode=disable", "no encryption"),
         ("?sslmode=require", "certificate"),
@@ -750,45 +783,45 @@ fn connections_are_encrypted_and_certificates_looked_at() {
         ("?sslmode=require&sslrootcert=none.pem", "it contains no certificate"),
         ("?sslmode=require&sslrootcert=nowhere.pem", "nowhere.pem"),
     ] {
-        let ended = stats(parameters).exits(2);
+        let ended = stats(parameters).expect_exit_code(2);
         assert!(ended.stderr.contains(says), "{parameters}: {}", ended.stderr);
     }
-    let cache = format!("{}?sslmode=require&sslrootcert=own.pem", server.url("secured"));
-    run(&one, &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&one), complete());
+    let cache = format!("{}?sslmode=require&sslrootcert=own.pem", server.database_url("secured"));
+    run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&one), complete());
 }
 
 /// A line that is not what was kept costs its own cells, and nothing else.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
-    let endpoint = honest();
-    let cache = postgres::database();
-    let [one, other] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
-    run(&one, &cache, "60", &ROWS).exits(0);
+    let endpoint = truthful_endpoint();
+    let cache = postgres::create_database();
+    let [one, other] = [machine(&endpoint, &heroes_spec()), machine(&endpoint, &heroes_spec())];
+    run(&one, &cache, "60", &ROWS).expect_exit_code(0);
     let damage = "UPDATE hqdl.answer SET cells = 'no JSON' || cells
         WHERE line = (SELECT min(line) FROM hqdl.answer) RETURNING line";
     assert_eq!(sql_at(&cache, damage).len(), 1);
     let before = endpoint.cells_since(0).len();
-    run(&other, &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&other), complete());
-    assert_eq!(endpoint.cells_since(0).len() - before, COLUMNS.len());
+    run(&other, &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&other), complete());
+    assert_eq!(endpoint.cells_since(0).len() - before, COLUMN_NAMES.len());
     // Where it was published before, its rows are looked at again.
-    run(&one, &cache, "60", &ROWS).exits(0);
-    assert_eq!(check(&one), complete());
+    run(&one, &cache, "60", &ROWS).expect_exit_code(0);
+    assert_eq!(check_cells(&one), complete());
     let changed = "SELECT count(*) FROM hqdl.meaning WHERE changed > 0";
     assert_eq!(sql_at(&cache, changed)[0][0].as_deref(), Some("4"));
     // What was spent on the others is counted.
     let daemon = Daemon::start(&one, &["--cache", &cache]);
-    daemon.rests("complete");
-    daemon.get("/").is(200);
+    daemon.wait_until_idle("complete");
+    daemon.get("/").expect_status(200);
 }
 
 /// Keys and values that a server's text cannot hold, or an index.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn values_of_every_kind_and_size_come_back_as_they_were() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let spec = [MODEL, "[[expansion]]\nname = \"llm\"\nsource = \"page\"\nkey = [\"text\"]\nrows_per_request = 1\n\n[[expansion.column]]\nname = \"motto\"\n"].concat();
     // A long head that keys share, and what comes after it in another order.
     let sql = "CREATE TABLE page (text TEXT);
@@ -797,20 +830,20 @@ fn values_of_every_kind_and_size_come_back_as_they_were() {
         INSERT INTO page SELECT replace(hex(zeroblob(1000)), '0', 'ab') || (i * 7 % 12) FROM n;
         INSERT INTO page SELECT replace(hex(zeroblob(2000)), '0', 'cd');";
     let one = Project::new(&endpoint, sql, &spec);
-    let cache = postgres::database();
-    one.materialize(&["--cache", &cache]).exits(0);
+    let cache = postgres::create_database();
+    one.run_materialize(&["--cache", &cache]).expect_exit_code(0);
     let shown = "SELECT count(*), count(motto), count(DISTINCT motto) FROM llm";
-    let rows = one.rows(shown);
-    one.execute("DROP TABLE llm");
-    let before = endpoint.count();
-    one.materialize(&["--cache", &cache]).exits(0);
-    assert_eq!(endpoint.count(), before, "all of it was known");
-    assert_eq!(one.rows(shown), rows);
-    let listed = one.hqdl(&["cache", "list", "--json", "--cache", &cache]).exits(0);
-    let here = one.hqdl(&["cache", "export", "x.jsonl", "--cache", &cache]).exits(0);
+    let rows = one.query_rows(shown);
+    one.execute_sql("DROP TABLE llm");
+    let before = endpoint.request_count();
+    one.run_materialize(&["--cache", &cache]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before, "all of it was known");
+    assert_eq!(one.query_rows(shown), rows);
+    let listed = one.run_hqdl(&["cache", "list", "--json", "--cache", &cache]).expect_exit_code(0);
+    let here = one.run_hqdl(&["cache", "export", "x.jsonl", "--cache", &cache]).expect_exit_code(0);
     assert_eq!(here.code, 0);
-    one.hqdl(&["cache", "import", "x.jsonl", "--cache", "local"]).exits(0);
-    let local = one.hqdl(&["cache", "list", "--json", "--cache", "local"]).exits(0);
+    one.run_hqdl(&["cache", "import", "x.jsonl", "--cache", "local"]).expect_exit_code(0);
+    let local = one.run_hqdl(&["cache", "list", "--json", "--cache", "local"]).expect_exit_code(0);
     assert_eq!(listed.stdout, local.stdout, "the same facts in the same order");
 }
 
@@ -827,33 +860,34 @@ fn measure_a_shared_limit_and_a_long_way() {
     };
     let one_row = ["--rows-per-request", "1", "--concurrency", "16"];
     let slow = || {
-        let endpoint = honest();
-        endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
         endpoint
     };
     // A long way to the server costs a run little.
     for delay in [0, 25] {
         let endpoint = slow();
-        let proxy = Proxy::to(postgres::shared().port());
-        proxy.delay(delay);
-        let cache = proxy.url(&postgres::database());
-        let one = many(&endpoint, 1500, &spec());
+        let proxy = Proxy::new_to_port(postgres::shared_server().port());
+        proxy.set_delay(delay);
+        let cache = proxy.database_url(&postgres::create_database());
+        let one = many(&endpoint, 1500, &heroes_spec());
         for what in ["asks", "knows"] {
             let began = Instant::now();
-            run(&one, &cache, "90", &one_row).exits(0);
+            run(&one, &cache, "90", &one_row).expect_exit_code(0);
             let took = began.elapsed().as_secs_f64();
             println!("{} ms there and back: it {what} in {took:.2} s", delay * 2);
         }
     }
     let endpoint = slow();
-    let cache = postgres::database();
-    let limited = spec().replace("concurrency = 4", "concurrency = 4\nrequests_per_minute = 6000");
+    let cache = postgres::create_database();
+    let limited =
+        heroes_spec().replace("concurrency = 4", "concurrency = 4\nrequests_per_minute = 6000");
     let all: Vec<_> = (0..8).map(|_| many(&endpoint, 3500, &limited)).collect();
     let began = Instant::now();
     let running: Vec<_> = all.iter().map(|one| start(one, &cache, "90", &one_row)).collect();
-    running.into_iter().for_each(|running| drop(running.wait().exits(0)));
+    running.into_iter().for_each(|running| drop(running.wait_for_exit().expect_exit_code(0)));
     let took = began.elapsed().as_secs_f64();
-    let mut times: Vec<_> = endpoint.requests().iter().map(|r| r.at).collect();
+    let mut times: Vec<_> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
     times.sort();
     let within = |seconds: f64| {
         let end =

@@ -67,8 +67,8 @@ const PUBLISHED: &str = include_str!("../corpus/forms/published.tables");
 /// Runs all forms of a file; prints how many run, and fails at any that does otherwise
 /// than it says.
 fn run(name: &str, flags: &[&str]) {
-    let endpoint = Endpoint::answering(|column, _| {
-        let one = match (column.kind.as_str(), &column.values) {
+    let endpoint = Endpoint::start_answering(|column, _| {
+        let one = match (column.data_type.as_str(), &column.values) {
             ("boolean", _) => json!(true),
             ("integer" | "real", _) => json!(7),
             ("date", _) => json!("2001-02-03"),
@@ -82,7 +82,7 @@ fn run(name: &str, flags: &[&str]) {
     let all = forms(name);
     for (sql, expected) in &all {
         let args = ["query", "--spec", "specs/x.toml", "--json", sql];
-        let ended = project.hqdl(&[&args, flags].concat());
+        let ended = project.run_hqdl(&[&args, flags].concat());
         let rows = ended.lines.first().is_some_and(|l| l["rows"] != Json::Null);
         match expected {
             None if rows => ran += 1,
@@ -115,7 +115,7 @@ fn published_forms_of_suql_run() {
 /// `PostgreSQL`'s functions give what `PostgreSQL` says, NULLs and ends included.
 #[test]
 fn functions_of_postgresql_give_what_it_says() {
-    let endpoint = Endpoint::start(|_, _| Json::Null);
+    let endpoint = Endpoint::start_with(|_, _| Json::Null);
     let project = Project::new(&endpoint, TABLES, SPEC);
     for (expression, value) in [
         ("greatest(1, 3.5, NULL)", json!(3.5)),
@@ -139,7 +139,7 @@ fn functions_of_postgresql_give_what_it_says() {
     ] {
         let sql = format!("SELECT {expression} FROM restaurants WHERE _id = 2");
         let args = ["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", &sql];
-        let ended = project.hqdl(&args);
+        let ended = project.run_hqdl(&args);
         assert_eq!(ended.lines[0]["rows"], json!([[value]]), "{sql}: {}", ended.stderr);
     }
 }
@@ -152,10 +152,11 @@ fn forms_of_suql_run() {
 /// What `DISTINCT ON` keeps is the first row of each, in the query's order.
 #[test]
 fn distinct_on_keeps_the_first_of_each() {
-    let endpoint =
-        Endpoint::start(|_, key| Json::from(key[0].as_str().unwrap_or_default().contains("Loud")));
+    let endpoint = Endpoint::start_with(|_, key| {
+        Json::from(key[0].as_str().unwrap_or_default().contains("Loud"))
+    });
     let project = Project::new(&endpoint, TABLES, SPEC);
-    project.execute(
+    project.execute_sql(
         "CREATE TABLE tiny (name, price, twice GENERATED ALWAYS AS (price || price));
          INSERT INTO tiny VALUES ('a', 'cheap'), ('b', 'cheap'), ('c', 'dear'), ('d', 'dear');
          CREATE TABLE pair (x); INSERT INTO pair VALUES ('cheap'), ('dear');",
@@ -224,7 +225,7 @@ fn distinct_on_keeps_the_first_of_each() {
         ),
     ] {
         let ended = project
-            .hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
+            .run_hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
         assert_eq!(ended.lines[0]["columns"], columns, "{sql}");
     }
@@ -251,10 +252,17 @@ fn distinct_on_keeps_the_first_of_each() {
             json!([["a", "cheap", "cheapcheap", "cheap"], ["c", "dear", "deardear", "dear"]]),
         ),
     ] {
-        let ended =
-            project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
+        let ended = project.run_hqdl(&[
+            "query",
+            "--spec",
+            "specs/x.toml",
+            "--dialect",
+            "suql",
+            "--json",
+            sql,
+        ]);
         if columns.is_null() {
-            assert!(ended.exits(2).stderr.contains("list its columns"), "{sql}");
+            assert!(ended.expect_exit_code(2).stderr.contains("list its columns"), "{sql}");
             continue;
         }
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
@@ -263,12 +271,14 @@ fn distinct_on_keeps_the_first_of_each() {
     let shadowed = "WITH tiny AS (SELECT 1 AS a) SELECT DISTINCT ON (a) * FROM tiny";
     let natural = "SELECT DISTINCT ON (price) * FROM tiny NATURAL JOIN pair";
     for sql in [shadowed, natural] {
-        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]);
-        assert!(ended.exits(2).stderr.contains("list its columns"), "{sql}");
+        let ended =
+            project.run_hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]);
+        assert!(ended.expect_exit_code(2).stderr.contains("list its columns"), "{sql}");
     }
     // An error in it is told where it was written.
     let sql = "SELECT DISTINCT ON (price) price, nmae FROM restaurants ORDER BY price";
-    let ended =
-        project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]).exits(2);
+    let ended = project
+        .run_hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql])
+        .expect_exit_code(2);
     assert!(ended.stderr.contains("no such column: nmae"), "{}", ended.stderr);
 }

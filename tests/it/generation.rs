@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
-    ASKED, COLUMNS, COUNT, EXPANSION, HEROES, MODEL, Project, check, check_complete, check_in,
-    heroes, honest, spec, truth,
+    COLUMN_NAMES, EXPANSION, EXPANSION_COLUMNS, HERO_COUNT, HEROES, MODEL, Project, check_cells,
+    check_cells_in, check_complete, heroes_project, heroes_spec, true_value, truthful_endpoint,
 };
 
 /// The columns that some cells stand in.
@@ -21,13 +21,13 @@ fn columns(cells: &[(Vec<Json>, String)]) -> BTreeSet<&str> {
 #[test]
 fn a_complete_run_publishes_the_truth_in_either_format() {
     for format in ["csv", "json"] {
-        let endpoint = honest();
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]).exits(0);
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(endpoint.count(), 3, "ten rows, four a request");
-        assert!(endpoint.requests().iter().all(|r| r.question.rows.len() <= 4));
-        let done = ended.done();
+        assert_eq!(endpoint.request_count(), 3, "ten rows, four a request");
+        assert!(endpoint.received_requests().iter().all(|r| r.question.rows.len() <= 4));
+        let done = ended.done_event();
         assert_eq!(done["cells"]["ok"], 40);
         assert_eq!(done["requests"], 3);
     }
@@ -35,11 +35,11 @@ fn a_complete_run_publishes_the_truth_in_either_format() {
 
 #[test]
 fn the_done_event_says_what_was_used() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let first = project.materialize(&[]).exits(0);
-    let done = first.done();
-    let (input, output) = endpoint.billed();
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let first = project.run_materialize(&[]).expect_exit_code(0);
+    let done = first.done_event();
+    let (input, output) = endpoint.billed_tokens();
     assert_eq!(done["input_tokens"], input);
     assert_eq!(done["output_tokens"], output);
     let cost = (input as f64 + 2.0 * output as f64) / 1e6;
@@ -52,8 +52,8 @@ fn the_done_event_says_what_was_used() {
     assert_eq!(first.lines.last().unwrap()["event"], "done");
     assert!(first.stdout.lines().count() == first.lines.len(), "stdout is JSON lines alone");
 
-    let second = project.materialize(&[]).exits(0);
-    let done = second.done();
+    let second = project.run_materialize(&[]).expect_exit_code(0);
+    let done = second.done_event();
     assert_eq!(done["cells_reused"], 40);
     assert_eq!(done["requests"], 0);
     assert_eq!(done["cost_usd"].as_f64(), Some(0.0));
@@ -61,85 +61,85 @@ fn the_done_event_says_what_was_used() {
 
 #[test]
 fn a_second_run_asks_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), before);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before);
     check_complete(&project);
 }
 
 #[test]
 fn a_dropped_table_is_published_again_without_a_request() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     for table in ["llm", "llm_power"] {
-        project.execute(&format!("DROP TABLE {table}"));
-        let ended = project.materialize(&[]).exits(0);
-        assert_eq!(ended.done()["requests"], 0);
+        project.execute_sql(&format!("DROP TABLE {table}"));
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(ended.done_event()["requests"], 0);
         check_complete(&project);
     }
-    assert_eq!(endpoint.count(), 3);
+    assert_eq!(endpoint.request_count(), 3);
 }
 
 #[test]
 fn the_index_may_be_deleted_at_any_time() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
-    project.execute("DROP TABLE llm");
-    project.materialize(&[]).exits(0);
+    project.execute_sql("DROP TABLE llm");
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.count(), 3);
+    assert_eq!(endpoint.request_count(), 3);
 }
 
 #[test]
 fn an_added_column_costs_exactly_its_cells() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
     let more = "\n[[expansion.column]]\nname = \"lair\"\nabout = \"where the hero lives\"\n";
-    project.spec(&(spec() + more));
-    let plan = project.plan(&[]);
+    project.write_spec(&(heroes_spec() + more));
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["cells"], 10);
     assert_eq!(plan["expansions"][0]["columns"][4]["reasons"]["new_column"], 10);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let asked = endpoint.cells_since(before);
     assert_eq!(asked.len(), 10);
     assert_eq!(columns(&asked), BTreeSet::from(["lair"]));
-    check(&project);
-    for row in project.rows("SELECT name, full_name, lair FROM llm") {
-        assert_eq!(row[2], truth("lair", &row[..2]));
+    check_cells(&project);
+    for row in project.query_rows("SELECT name, full_name, lair FROM llm") {
+        assert_eq!(row[2], true_value("lair", &row[..2]));
     }
 }
 
 #[test]
 fn an_added_row_costs_exactly_its_cells() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
-    let plan = project.plan(&[]);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["cells"], 4);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["new_row"], 1);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let asked = endpoint.cells_since(before);
     assert_eq!(asked.len(), 4);
     assert!(asked.iter().all(|(key, _)| key[0] == "New One"));
-    assert_eq!(check(&project)["ok"], 44);
+    assert_eq!(check_cells(&project)["ok"], 44);
 }
 
 #[test]
 fn a_reworded_question_or_a_reformatted_spec_costs_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let reworded = spec()
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let reworded = heroes_spec()
         .replace("What is the eye colour?", "Which colour do the eyes have?")
         .replace("rows_per_request = 4", "rows_per_request = 2")
         .replace("concurrency = 4", "concurrency = 1")
@@ -151,24 +151,25 @@ fn a_reworded_question_or_a_reformatted_spec_costs_nothing() {
             "[\"Blue\", \"Brown\", \"Green\"]",
             "[ # in another order\n \"Green\",\n \"Brown\", \"Blue\" ]",
         );
-    project.spec(&reworded);
-    assert_eq!(project.plan(&[])["totals"]["cells"], 0);
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 3);
+    project.write_spec(&reworded);
+    assert_eq!(project.run_plan(&[])["totals"]["cells"], 0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 3);
     // The columns in another order, too.
-    let (first, rest) =
-        ASKED.trim_start().split_at(ASKED.trim_start()[1..].find("[[").unwrap() + 1);
-    project.spec(&[MODEL, EXPANSION, rest, "\n", first].concat());
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 3);
+    let (first, rest) = EXPANSION_COLUMNS
+        .trim_start()
+        .split_at(EXPANSION_COLUMNS.trim_start()[1..].find("[[").unwrap() + 1);
+    project.write_spec(&[MODEL, EXPANSION, rest, "\n", first].concat());
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 3);
     check_complete(&project);
 }
 
 #[test]
 fn a_second_database_with_the_same_entities_costs_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     // Other ids, other order, another table beside.
     let other = rusqlite::Connection::open(project.path("other.sqlite")).unwrap();
     other.execute_batch(HEROES).unwrap();
@@ -179,116 +180,116 @@ fn a_second_database_with_the_same_entities_costs_nothing() {
         )
         .unwrap();
     drop(other);
-    let ended = project.materialize(&["--db", "other.sqlite"]).exits(0);
-    assert_eq!(ended.done()["requests"], 0);
-    assert_eq!(endpoint.count(), 3);
-    assert_eq!(check_in(&project, "other.sqlite")["ok"], 40);
+    let ended = project.run_materialize(&["--db", "other.sqlite"]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["requests"], 0);
+    assert_eq!(endpoint.request_count(), 3);
+    assert_eq!(check_cells_in(&project, "other.sqlite")["ok"], 40);
 }
 
 #[test]
 fn a_changed_value_list_asks_only_for_what_it_touches() {
     // Zed's eyes are not known, the Captain's are of a colour that is on no list.
-    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str()) {
+    let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("eye_color", Some("Zed")) => Json::Null,
         ("eye_color", Some("Captain O'Malley")) => "Plaid".into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(1);
-    let states = check(&project);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(1);
+    let states = check_cells(&project);
     assert_eq!((states["unknown"], states["not_in_list"]), (1, 1));
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // A longer list: what was found on it stands.
-    project.spec(&spec().replace("\"Green\"", "\"Green\", \"Plaid\""));
-    let plan = project.plan(&[]);
+    project.write_spec(&heroes_spec().replace("\"Green\"", "\"Green\", \"Plaid\""));
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["changed_list"], 2);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let asked = endpoint.cells_since(before);
     assert_eq!(columns(&asked), BTreeSet::from(["eye_color"]));
     let names: BTreeSet<&str> = asked.iter().map(|(k, _)| k[0].as_str().unwrap()).collect();
     assert_eq!(names, BTreeSet::from(["Zed", "Captain O'Malley"]));
-    let captain = project.rows("SELECT eye_color FROM llm WHERE name LIKE 'Captain%'");
+    let captain = project.query_rows("SELECT eye_color FROM llm WHERE name LIKE 'Captain%'");
     assert_eq!(captain[0][0], "Plaid");
     // A shorter one: what left it, and once more what is unknown.
-    let before = endpoint.count();
-    project.spec(&spec().replace("\"Green\"", "\"Plaid\""));
-    let green = project.rows("SELECT name, full_name FROM llm WHERE eye_color = 'Green'");
+    let before = endpoint.request_count();
+    project.write_spec(&heroes_spec().replace("\"Green\"", "\"Plaid\""));
+    let green = project.query_rows("SELECT name, full_name FROM llm WHERE eye_color = 'Green'");
     assert!(!green.is_empty() && green.len() < 8, "the test's truth has some green eyes");
-    project.materialize(&[]).exits(1);
+    project.run_materialize(&[]).expect_exit_code(1);
     let asked = endpoint.cells_since(before);
     assert_eq!(asked.len(), green.len() + 1);
     assert!(asked.iter().all(|(k, _)| k[0] == "Zed" || green.contains(k)));
     // The model still says Green: no value, and the reason with it.
-    let left = project.rows(
+    let left = project.query_rows(
         "SELECT state FROM hqdl_cell WHERE \"column\" = 'eye_color' AND state = 'not_in_list'",
     );
     assert_eq!(left.len(), green.len());
-    assert!(project.rows("SELECT 1 FROM llm WHERE eye_color = 'Green'").is_empty());
+    assert!(project.query_rows("SELECT 1 FROM llm WHERE eye_color = 'Green'").is_empty());
 }
 
 #[test]
 fn another_model_is_asked_unless_any_models_facts_are_reused() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let other = spec().replace("test-model", "other-model");
-    project.spec(&other.replace("[limits]", "reuse = \"any-model\"\n[limits]").replace(
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let other = heroes_spec().replace("test-model", "other-model");
+    project.write_spec(&other.replace("[limits]", "reuse = \"any-model\"\n[limits]").replace(
         "price = { input = 1.0, output = 2.0 }\n\nreuse",
         "price = { input = 1.0, output = 2.0 }\nreuse",
     ));
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 3);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 3);
     check_complete(&project);
-    project.spec(&other);
-    let plan = project.plan(&[]);
+    project.write_spec(&other);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10);
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 6);
-    assert_eq!(endpoint.requests()[5].body["model"], "other-model");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 6);
+    assert_eq!(endpoint.received_requests()[5].body["model"], "other-model");
     // Back again: the first model's facts are still there.
-    project.spec(&spec());
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), 6);
+    project.write_spec(&heroes_spec());
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 6);
     check_complete(&project);
 }
 
 #[test]
 fn the_model_flag_wins_over_the_spec() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--model", "flagged"]).exits(0);
-    assert!(endpoint.requests().iter().all(|r| r.body["model"] == "flagged"));
-    let models = project.rows("SELECT DISTINCT model FROM hqdl_cell");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--model", "flagged"]).expect_exit_code(0);
+    assert!(endpoint.received_requests().iter().all(|r| r.body["model"] == "flagged"));
+    let models = project.query_rows("SELECT DISTINCT model FROM hqdl_cell");
     assert_eq!(models, [[json!("flagged")]]);
 }
 
 #[test]
 fn the_base_url_flag_wins_over_the_spec() {
-    let (named, flagged) = (honest(), honest());
-    let project = heroes(&named, "csv");
-    project.materialize(&["--base-url", &flagged.url()]).exits(0);
-    assert_eq!((named.count(), flagged.count()), (0, 3));
+    let (named, flagged) = (truthful_endpoint(), truthful_endpoint());
+    let project = heroes_project(&named, "csv");
+    project.run_materialize(&["--base-url", &flagged.base_url()]).expect_exit_code(0);
+    assert_eq!((named.request_count(), flagged.request_count()), (0, 3));
 }
 
 #[test]
 fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     // Whatever asks about Zed is too long for this model, even alone.
-    endpoint.fault_where(Fault::TooLarge(0), Times::Always, |q| {
+    endpoint.add_fault_where(Fault::TooLarge(0), Frequency::Always, |q| {
         q.rows.iter().any(|r| r.key[0] == "Zed")
     });
-    let project = heroes(&endpoint, "json");
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(ended.done()["cells"]["error"], 4);
-    let states = check(&project);
+    let project = heroes_project(&endpoint, "json");
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["error"], 4);
+    let states = check_cells(&project);
     assert_eq!((states["ok"], states["error"]), (36, 4));
-    let said = project.rows("SELECT error FROM hqdl_cell WHERE state = 'error'");
+    let said = project.query_rows("SELECT error FROM hqdl_cell WHERE state = 'error'");
     assert!(said[0][0].as_str().unwrap().contains("too large"), "{said:?}");
-    endpoint.mend();
-    let before = endpoint.count();
-    let plan = project.plan(&[]);
+    endpoint.clear_faults();
+    let before = endpoint.request_count();
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["failed"], 1);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let asked = endpoint.cells_since(before);
     assert_eq!(asked.len(), 4);
     assert!(asked.iter().all(|(k, _)| k[0] == "Zed"));
@@ -297,55 +298,55 @@ fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
 
 #[test]
 fn limit_asks_for_the_first_keys_and_the_next_run_goes_on() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let ended = project.materialize(&["--limit", "3"]).exits(0);
-    assert_eq!(ended.done()["cells"]["ok"], 12);
-    assert_eq!(project.rows("SELECT name FROM llm").len(), 3);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let ended = project.run_materialize(&["--limit", "3"]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["cells"]["ok"], 12);
+    assert_eq!(project.query_rows("SELECT name FROM llm").len(), 3);
     let first: BTreeSet<_> =
         endpoint.cells_since(0).into_iter().map(|(k, c)| (json!(k).to_string(), c)).collect();
     assert_eq!(first.len(), 12);
-    let before = endpoint.count();
-    project.materialize(&["--limit", "3"]).exits(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&["--limit", "3"]).expect_exit_code(0);
     let second = endpoint.cells_since(before);
     assert_eq!(second.len(), 12);
     assert!(second.iter().all(|(k, c)| !first.contains(&(json!(k).to_string(), c.clone()))));
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(0).len(), 40);
     check_complete(&project);
 }
 
 #[test]
 fn columns_asks_for_these_columns_only() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--columns", "born,powers"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--columns", "born,powers"]).expect_exit_code(0);
     let asked = endpoint.cells_since(0);
     assert_eq!((asked.len(), columns(&asked)), (20, BTreeSet::from(["born", "powers"])));
-    let states = check(&project);
+    let states = check_cells(&project);
     assert_eq!((states["ok"], states["missing"]), (20, 20));
-    let before = endpoint.count();
-    project.materialize(&[]).exits(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(before).len(), 20);
     check_complete(&project);
-    let wrong = project.materialize(&["--columns", "born,nonsense"]).exits(2);
+    let wrong = project.run_materialize(&["--columns", "born,nonsense"]).expect_exit_code(2);
     assert!(wrong.stderr.contains("nonsense"), "{}", wrong.stderr);
 }
 
 #[test]
 fn where_asks_only_for_rows_for_which_it_holds() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--where", "height > 180"]).exits(0);
-    let wanted = project.rows("SELECT name, full_name FROM hero WHERE height > 180");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--where", "height > 180"]).expect_exit_code(0);
+    let wanted = project.query_rows("SELECT name, full_name FROM hero WHERE height > 180");
     let asked = endpoint.cells_since(0);
     assert_eq!(asked.len(), wanted.len() * 4);
     assert!(asked.iter().all(|(k, _)| wanted.contains(k)));
-    assert_eq!(check(&project)["ok"], wanted.len() * 4);
+    assert_eq!(check_cells(&project)["ok"], wanted.len() * 4);
     // What is known of the others stays published.
-    project.materialize(&["--where", "height <= 165"]).exits(0);
-    assert_eq!(check(&project)["ok"], (wanted.len() + 1) * 4);
-    let wrong = project.materialize(&["--where", "heigth > 180"]).exits(2);
+    project.run_materialize(&["--where", "height <= 165"]).expect_exit_code(0);
+    assert_eq!(check_cells(&project)["ok"], (wanted.len() + 1) * 4);
+    let wrong = project.run_materialize(&["--where", "heigth > 180"]).expect_exit_code(2);
     assert!(wrong.stderr.contains("heigth"), "{}", wrong.stderr);
 }
 
@@ -353,49 +354,49 @@ fn where_asks_only_for_rows_for_which_it_holds() {
 fn refresh_asks_again_for_a_column_and_takes_the_new_answer() {
     let changed = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&changed);
-    let endpoint = Endpoint::start(move |column, key| {
+    let endpoint = Endpoint::start_with(move |column, key| {
         if column == "born" && now.load(Ordering::SeqCst) {
             1888.into()
         } else {
-            truth(column, key)
+            true_value(column, key)
         }
     });
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     changed.store(true, Ordering::SeqCst);
-    let before = endpoint.count();
-    project.materialize(&["--refresh", "born"]).exits(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&["--refresh", "born"]).expect_exit_code(0);
     let asked = endpoint.cells_since(before);
     assert_eq!((asked.len(), columns(&asked)), (10, BTreeSet::from(["born"])));
-    assert_eq!(project.rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
-    let before = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
+    let before = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 fn retry_failed_asks_again_for_what_has_no_value() {
     let wiser = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&wiser);
-    let endpoint = Endpoint::start(move |column, key| {
+    let endpoint = Endpoint::start_with(move |column, key| {
         let dull = !now.load(Ordering::SeqCst);
         match (column, key[0].as_str()) {
             ("born", Some("Zed")) if dull => Json::Null,
             ("born", Some("Echo")) if dull => "long ago".into(),
             ("eye_color", Some("007")) if dull => "Plaid".into(),
-            _ => truth(column, key),
+            _ => true_value(column, key),
         }
     });
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(1);
-    let states = check(&project);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(1);
+    let states = check_cells(&project);
     assert_eq!((states["unknown"], states["invalid"], states["not_in_list"]), (1, 1, 1));
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // They are answers, so a plain run leaves them.
-    project.materialize(&[]).exits(1);
-    assert_eq!(endpoint.count(), before);
+    project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), before);
     wiser.store(true, Ordering::SeqCst);
-    project.materialize(&["--retry-failed"]).exits(0);
+    project.run_materialize(&["--retry-failed"]).expect_exit_code(0);
     let mut asked: Vec<(String, String)> = endpoint
         .cells_since(before)
         .into_iter()
@@ -410,10 +411,10 @@ fn retry_failed_asks_again_for_what_has_no_value() {
 #[test]
 fn rows_per_request_decides_how_many_rows_share_a_request() {
     for (rows, requests) in [("1", 10), ("3", 4), ("100", 1)] {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        project.materialize(&["--rows-per-request", rows]).exits(0);
-        assert_eq!(endpoint.count(), requests);
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        project.run_materialize(&["--rows-per-request", rows]).expect_exit_code(0);
+        assert_eq!(endpoint.request_count(), requests);
         check_complete(&project);
     }
 }
@@ -421,13 +422,13 @@ fn rows_per_request_decides_how_many_rows_share_a_request() {
 #[test]
 fn never_more_requests_in_flight_than_concurrency_allows() {
     for (concurrency, most) in [("1", 1), ("3", 3)] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         // Long enough that all are sent before the first is answered.
         let latency = Duration::from_millis(if most == 1 { 40 } else { 1500 });
-        endpoint.fault(Fault::Latency(latency), Times::Always);
-        let project = heroes(&endpoint, "csv");
+        endpoint.add_fault(Fault::Latency(latency), Frequency::Always);
+        let project = heroes_project(&endpoint, "csv");
         let flags = ["--concurrency", concurrency, "--rows-per-request", "1"];
-        project.materialize(&flags).exits(0);
+        project.run_materialize(&flags).expect_exit_code(0);
         assert_eq!(endpoint.most_in_flight(), most);
         check_complete(&project);
     }
@@ -435,51 +436,53 @@ fn never_more_requests_in_flight_than_concurrency_allows() {
 
 #[test]
 fn no_cache_starts_empty_and_keeps_nothing() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--no-cache"]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--no-cache"]).expect_exit_code(0);
     check_complete(&project);
     assert!(!project.path("cache").exists());
-    project.materialize(&["--no-cache"]).exits(0);
-    assert_eq!(endpoint.count(), 6);
+    project.run_materialize(&["--no-cache"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 6);
     check_complete(&project);
 }
 
 #[test]
 fn output_leaves_the_source_as_it_is() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
     let before = bytes();
-    project.materialize(&["--output", "out/expanded.sqlite"]).exits(0);
+    project.run_materialize(&["--output", "out/expanded.sqlite"]).expect_exit_code(0);
     assert_eq!(bytes(), before);
-    assert_eq!(check_in(&project, "out/expanded.sqlite")["ok"], 40);
+    assert_eq!(check_cells_in(&project, "out/expanded.sqlite")["ok"], 40);
     // The copy holds the source's tables, too, and follows them.
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
     let before = bytes();
-    let asked = endpoint.count();
-    project.materialize(&["--output", "out/expanded.sqlite"]).exits(0);
+    let asked = endpoint.request_count();
+    project.run_materialize(&["--output", "out/expanded.sqlite"]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(asked).len(), 4);
     assert_eq!(bytes(), before);
-    assert_eq!(check_in(&project, "out/expanded.sqlite")["ok"], 44);
-    assert_eq!(project.rows_of("out/expanded.sqlite", "SELECT 1 FROM hero").len(), 11);
+    assert_eq!(check_cells_in(&project, "out/expanded.sqlite")["ok"], 44);
+    assert_eq!(project.query_rows_of("out/expanded.sqlite", "SELECT 1 FROM hero").len(), 11);
 }
 
 #[test]
 fn every_null_has_a_state_behind_it() {
     // Whose name ends in a vowel is not known at all; some eyes are plaid.
-    let endpoint = Endpoint::start(|column, key| match key[0].as_str() {
+    let endpoint = Endpoint::start_with(|column, key| match key[0].as_str() {
         Some(name) if name.ends_with(['a', 'e', 'o']) => Json::Null,
         Some("Zed") if column == "eye_color" => "Plaid".into(),
         Some("Zed") if column == "born" => "never".into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
-    let project = heroes(&endpoint, "json");
-    project.materialize(&["--limit", "20", "--columns", "eye_color,born,powers"]).exits(1);
-    let states = check(&project);
+    let project = heroes_project(&endpoint, "json");
+    project
+        .run_materialize(&["--limit", "20", "--columns", "eye_color,born,powers"])
+        .expect_exit_code(1);
+    let states = check_cells(&project);
     assert!(states["unknown"] > 0, "{states:?}");
     assert_eq!((states["not_in_list"], states["invalid"], states["missing"]), (1, 1, 10));
-    let bare = project.rows(
+    let bare = project.query_rows(
         "SELECT l.name FROM llm AS l, (SELECT 'eye_color' AS c UNION SELECT 'born' UNION SELECT 'motto') AS n
          WHERE CASE n.c WHEN 'eye_color' THEN l.eye_color WHEN 'born' THEN l.born ELSE l.motto END IS NULL
          AND NOT EXISTS (SELECT 1 FROM hqdl_cell AS h WHERE h.expansion = 'llm' AND h.\"column\" = n.c
@@ -490,25 +493,26 @@ fn every_null_has_a_state_behind_it() {
 
 #[test]
 fn a_list_that_the_model_leaves_empty_is_an_answer() {
-    let endpoint = Endpoint::start(
-        |column, key| {
-            if column == "powers" { json!([]) } else { truth(column, key) }
-        },
-    );
+    let endpoint =
+        Endpoint::start_with(
+            |column, key| {
+                if column == "powers" { json!([]) } else { true_value(column, key) }
+            },
+        );
     for format in ["csv", "json"] {
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]).exits(0);
-        assert_eq!(ended.done()["cells"]["ok"], 40);
-        assert!(project.rows("SELECT * FROM llm_power").is_empty());
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(ended.done_event()["cells"]["ok"], 40);
+        assert!(project.query_rows("SELECT * FROM llm_power").is_empty());
         let states =
-            project.rows("SELECT DISTINCT state FROM hqdl_cell WHERE \"column\" = 'powers'");
+            project.query_rows("SELECT DISTINCT state FROM hqdl_cell WHERE \"column\" = 'powers'");
         assert_eq!(states, [[json!("ok")]]);
     }
 }
 
 #[test]
 fn several_sources_fill_the_columns_they_name() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let sql = "CREATE TABLE drivers (forename TEXT, surname TEXT);
                INSERT INTO drivers VALUES ('Ann', 'Fast'), ('Bob', 'Quick'), ('Stewart', 'Both');
                CREATE TABLE constructors (name TEXT);
@@ -533,9 +537,10 @@ name = "dob"
 name = "website"
 "#;
     let project = Project::new(&endpoint, sql, &[MODEL, expansion].concat());
-    project.materialize(&[]).exits(0);
-    let rows = project.rows("SELECT name, nationality, dob, website FROM llm_people ORDER BY name");
-    let says = |name: &str, column: &str| truth(column, &[name.into()]);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let rows =
+        project.query_rows("SELECT name, nationality, dob, website FROM llm_people ORDER BY name");
+    let says = |name: &str, column: &str| true_value(column, &[name.into()]);
     let row = |name: &str, dob: bool, site: bool| {
         let when = |asked, column| if asked { says(name, column) } else { Json::Null };
         vec![name.into(), says(name, "nationality"), when(dob, "dob"), when(site, "website")]
@@ -552,26 +557,26 @@ name = "website"
     );
     // 2 x 2 + 2 x 2 + 3 cells, each once.
     assert_eq!(endpoint.cells_since(0).len(), 11);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(0).len(), 11);
 }
 
 #[test]
 fn keys_of_one_entity_are_asked_once_and_all_are_published() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     // Trailing blanks, a decomposed accent, the same row twice.
-    project.execute(
+    project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES ('Blaze ', 'Ann Fire'), ('Blaze', '  Ann Fire'),
            ('E\u{301}chappe\u{301}e', 'Zoe\u{301} Mu\u{308}ller'), ('Zed', 'Zed Zedsson')",
     );
-    let ended = project.materialize(&[]).exits(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(endpoint.cells_since(0).len(), 40);
-    assert_eq!(ended.done()["cells"]["ok"], 40);
-    assert_eq!(project.rows("SELECT 1 FROM llm").len(), 13);
-    assert_eq!(check(&project)["ok"], 52);
+    assert_eq!(ended.done_event()["cells"]["ok"], 40);
+    assert_eq!(project.query_rows("SELECT 1 FROM llm").len(), 13);
+    assert_eq!(check_cells(&project)["ok"], 52);
     // Every source row finds its row.
-    let lost = project.rows(
+    let lost = project.query_rows(
         "SELECT name FROM hero AS h WHERE NOT EXISTS
            (SELECT 1 FROM llm AS l WHERE l.name IS h.name AND l.full_name IS h.full_name)",
     );
@@ -583,12 +588,12 @@ fn keys_of_one_entity_are_asked_once_and_all_are_published() {
 
 #[test]
 fn blobs_and_broken_text_are_reported_and_skipped() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.execute(
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES (x'00ff', 'Blob'), (CAST(x'ff41' AS TEXT), 'Broken'), (NULL, NULL)",
     );
-    let ended = project.materialize(&[]).exits(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
     assert_eq!(endpoint.cells_since(0).len(), 40);
     let said: Vec<&str> = ended.lines.iter().filter_map(|l| l["message"].as_str()).collect();
@@ -599,25 +604,25 @@ fn blobs_and_broken_text_are_reported_and_skipped() {
 
 #[test]
 fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    assert_eq!(project.plan(&[])["expansions"][0]["orphaned"], 0);
-    project.execute("DELETE FROM hero WHERE name IN ('Zed', 'Echo')");
-    let plan = project.plan(&[]);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(project.run_plan(&[])["expansions"][0]["orphaned"], 0);
+    project.execute_sql("DELETE FROM hero WHERE name IN ('Zed', 'Echo')");
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["orphaned"], 2);
     assert_eq!(plan["totals"]["cells"], 0);
-    project.materialize(&[]).exits(0);
-    assert_eq!(project.rows("SELECT 1 FROM llm").len(), 8);
-    assert!(project.rows("SELECT 1 FROM llm_power WHERE name IN ('Zed', 'Echo')").is_empty());
-    assert_eq!(check(&project)["ok"], 32);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(project.query_rows("SELECT 1 FROM llm").len(), 8);
+    assert!(project.query_rows("SELECT 1 FROM llm_power WHERE name IN ('Zed', 'Echo')").is_empty());
+    assert_eq!(check_cells(&project)["ok"], 32);
     // They come back as they were.
-    project.execute(
+    project.execute_sql(
         "INSERT INTO hero (name, full_name) VALUES ('Zed', 'Zed Zedsson'), ('Echo', NULL)",
     );
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.count(), 3);
+    assert_eq!(endpoint.request_count(), 3);
 }
 
 /// A plan before anything is known, and one with most cells known, each
@@ -625,21 +630,21 @@ fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
 #[test]
 fn a_plan_asks_nothing_and_comes_true() {
     for format in ["csv", "json"] {
-        let endpoint = honest();
-        let project = heroes(&endpoint, format);
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, format);
         // A tokenizer that is known, and examples to learn from.
-        let text = spec()
+        let text = heroes_spec()
             .replace("test-model", "gpt-4o-mini")
             .replace("format = \"csv\"", &format!(
                 "format = \"{format}\"\nshots = [{{ name = \"Ex\", full_name = \"Emma Ample\", eye_color = \"Blue\", born = 1950, powers = [\"Flight\", \"Speed\"], motto = \"The motto of Ex alias Emma Ample!\" }}]"
             ));
-        project.spec(&text);
+        project.write_spec(&text);
         let compare = |what: &str| {
-            let plan = project.plan(&[]);
-            let (before, count) = (endpoint.billed(), endpoint.count());
-            let done = project.materialize(&[]).exits(0).done().clone();
+            let plan = project.run_plan(&[]);
+            let (before, count) = (endpoint.billed_tokens(), endpoint.request_count());
+            let done = project.run_materialize(&[]).expect_exit_code(0).done_event().clone();
             assert_eq!(plan["totals"]["requests"], done["requests"], "{format}, {what}");
-            let (input, output) = endpoint.billed();
+            let (input, output) = endpoint.billed_tokens();
             let spent = [
                 ("input_tokens", (input - before.0) as f64),
                 ("output_tokens", (output - before.1) as f64),
@@ -652,7 +657,10 @@ fn a_plan_asks_nothing_and_comes_true() {
                     "{format}, {what}: {name} {planned} planned, {real} spent"
                 );
             };
-            assert_eq!(endpoint.count() - count, done["requests"].as_u64().unwrap() as usize);
+            assert_eq!(
+                endpoint.request_count() - count,
+                done["requests"].as_u64().unwrap() as usize
+            );
             for (name, real) in spent {
                 near(name, plan["totals"][name].as_f64().unwrap(), real);
             }
@@ -663,13 +671,13 @@ fn a_plan_asks_nothing_and_comes_true() {
             assert!(cost(&planned["likely"]) <= cost(&planned["most"]));
         };
         compare("nothing known");
-        project.execute(
+        project.execute_sql(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)
              INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
         );
         compare("thirty rows more");
         // Forty answers are enough to go by.
-        project.execute(
+        project.execute_sql(
             "INSERT INTO hero (name, full_name) SELECT name || ' II', full_name FROM hero",
         );
         compare("as many again");
@@ -678,31 +686,31 @@ fn a_plan_asks_nothing_and_comes_true() {
 
 #[test]
 fn a_plan_leaves_cache_and_database_as_they_are() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
     let before = bytes();
-    let plan = project.plan(&[]);
-    assert_eq!(plan["totals"]["cells"], COUNT * COLUMNS.len());
-    assert_eq!(plan["expansions"][0]["keys"], COUNT);
-    assert_eq!((bytes(), endpoint.count()), (before, 0));
-    assert!(project.kept().is_empty());
+    let plan = project.run_plan(&[]);
+    assert_eq!(plan["totals"]["cells"], HERO_COUNT * COLUMN_NAMES.len());
+    assert_eq!(plan["expansions"][0]["keys"], HERO_COUNT);
+    assert_eq!((bytes(), endpoint.request_count()), (before, 0));
+    assert!(project.stored_cells().is_empty());
 }
 
 #[test]
 fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
-    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str()) {
+    let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("born", Some("Zed")) => Json::Null,
         ("eye_color", Some("007")) => "Plaid".into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&["--columns", "born"]).exits(0);
-    let ended = project.materialize(&["--limit", "8"]).exits(1);
-    let done = ended.done();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&["--columns", "born"]).expect_exit_code(0);
+    let ended = project.run_materialize(&["--limit", "8"]).expect_exit_code(1);
+    let done = ended.done_event();
     let columns = done["columns"].as_array().unwrap();
     let names: Vec<&str> = columns.iter().map(|c| c["column"].as_str().unwrap()).collect();
-    assert_eq!(names, COLUMNS);
+    assert_eq!(names, COLUMN_NAMES);
     let of = |name: &str| columns.iter().find(|c| c["column"] == name).unwrap();
     assert_eq!(of("born")["cells"]["unknown"], 1);
     assert_eq!((&of("born")["cells_asked"], &of("born")["requests"]), (&json!(0), &json!(0)));
@@ -722,13 +730,13 @@ fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
         assert_eq!(sum, done["cells"][state], "{state}");
     }
     // For people it is talk.
-    let said = project.hqdl(&["materialize", "specs/x.toml"]).exits(1);
+    let said = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(1);
     let table = said.stderr;
     assert!(table.contains("not_in_list") && table.contains("motto"), "{table}");
     assert!(!said.stdout.contains("motto"), "{}", said.stdout);
-    let quiet = project.hqdl(&["materialize", "specs/x.toml", "--quiet", "--refresh", "born"]);
+    let quiet = project.run_hqdl(&["materialize", "specs/x.toml", "--quiet", "--refresh", "born"]);
     assert_eq!(quiet.stderr, "");
     // A run that changes nothing counts the same.
-    let again = project.materialize(&[]);
-    assert_eq!(again.done()["columns"][1]["cells"], of("born")["cells"]);
+    let again = project.run_materialize(&[]);
+    assert_eq!(again.done_event()["columns"][1]["cells"], of("born")["cells"]);
 }

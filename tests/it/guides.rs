@@ -17,12 +17,12 @@ use std::process::Command;
 use regex::Regex;
 use serde_json::Value as Json;
 
-use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::engine::shared;
+use hqdl_testkit::daemon::{Daemon, wait_until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::engine::shared_folder;
 use hqdl_testkit::postgres;
 use hqdl_testkit::project::Project;
-use hqdl_testkit::root;
+use hqdl_testkit::repository_root;
 
 macro_rules! guides {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
@@ -54,13 +54,13 @@ guides! {
 
 /// Returns the path of a guide: `csv_to_table` is docs/guides/csv-to-table.md.
 fn page_of(name: &str) -> PathBuf {
-    root().join("docs/guides").join(name.replace('_', "-")).with_extension("md")
+    repository_root().join("docs/guides").join(name.replace('_', "-")).with_extension("md")
 }
 
 #[test]
 fn every_guide_is_run() {
     let mut pages: Vec<PathBuf> = GUIDES.iter().map(|name| page_of(name)).collect();
-    let files = std::fs::read_dir(root().join("docs/guides")).unwrap();
+    let files = std::fs::read_dir(repository_root().join("docs/guides")).unwrap();
     let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
     pages.sort();
     files.sort();
@@ -72,7 +72,8 @@ fn every_guide_is_run() {
 fn the_unit_in_the_guide_is_the_example() {
     let page = std::fs::read_to_string(page_of("keep_tables_fresh")).unwrap();
     let unit = page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
-    let example = std::fs::read_to_string(root().join("examples/daemon/hqdl.service")).unwrap();
+    let example =
+        std::fs::read_to_string(repository_root().join("examples/daemon/hqdl.service")).unwrap();
     for line in unit.lines().filter(|line| !line.starts_with("Description")) {
         assert!(example.lines().any(|known| known == line), "{line}");
     }
@@ -102,7 +103,7 @@ impl Needs {
 
     fn start_endpoint(&self) -> Endpoint {
         let facts = self.facts.clone();
-        let endpoint = Endpoint::answering(move |column, row| {
+        let endpoint = Endpoint::start_answering(move |column, row| {
             let texts: Vec<&str> =
                 row.key.iter().chain(&row.context).filter_map(Json::as_str).collect();
             let about = |name: &str| texts.iter().any(|text| text.contains(name));
@@ -114,7 +115,7 @@ impl Needs {
             known.find_map(value).unwrap_or_default()
         });
         if self.has("reasons") {
-            endpoint.fault(Fault::Reasons(300), Times::Always);
+            endpoint.add_fault(Fault::HiddenReasoning(300), Frequency::Always);
         }
         endpoint
     }
@@ -128,11 +129,11 @@ impl Needs {
         if self.has("demo") {
             for file in ["superhero.sqlite", "answers.jsonl"] {
                 let path = format!("examples/superhero/{file}");
-                link(root().join(&path), &path);
+                link(repository_root().join(&path), &path);
             }
-            link(root().join("specs/superhero.toml"), "specs/superhero.toml");
+            link(repository_root().join("specs/superhero.toml"), "specs/superhero.toml");
         }
-        if let Some(data) = shared("swan").filter(|_| self.has("swan")) {
+        if let Some(data) = shared_folder("swan").filter(|_| self.has("swan")) {
             link(data.join("superhero.sqlite"), "dev_databases/superhero/superhero.sqlite");
             link(data.join("questions-superhero.csv"), "superheroQueries.csv");
         }
@@ -164,7 +165,7 @@ impl Guide {
         let server = Regex::new(r"postgres://\w+@db\.example\.org/\w+").unwrap();
         for url in server.find_iter(text).filter(|_| needs.has("postgres")) {
             if !names.iter().any(|(name, _)| name == url.as_str()) {
-                names.push((url.as_str().to_owned(), postgres::database()));
+                names.push((url.as_str().to_owned(), postgres::create_database()));
             }
         }
         Self { project, daemon: None, names }
@@ -175,7 +176,7 @@ impl Guide {
         let program = Path::new(env!("CARGO_BIN_EXE_hqdl")).parent().unwrap();
         let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
         let mut shell = Command::new("sh");
-        self.project.surroundings(&mut shell);
+        self.project.set_environment(&mut shell);
         shell.env("PATH", path).env("LLM_API_KEY", "sk-example");
         if self.names.iter().any(|(name, _)| name.starts_with("postgres")) {
             shell.env_remove("HQDL_CACHE");
@@ -202,7 +203,7 @@ impl Guide {
     fn start_daemon(&mut self, command: &str) {
         let flags: Vec<&str> = command.trim_end_matches('&').split_whitespace().skip(2).collect();
         let daemon = Daemon::start(&self.project, &flags);
-        until("the specs rest", || {
+        wait_until("the specs rest", || {
             let status = daemon.status();
             let specs = status["specs"].as_array().unwrap();
             specs.iter().all(|s| s["state"] == "complete" || s["state"] == "planned")

@@ -4,8 +4,8 @@
 use base64::Engine as _;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times, images};
-use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, describe_images};
+use hqdl_testkit::project::{CommandResult, Project};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n a cat";
 const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a dog";
@@ -36,7 +36,7 @@ questions = ["Which animal is it?"]
 
 /// A model that says what it sees: one of the four, or a URL.
 fn endpoint() -> Endpoint {
-    Endpoint::answering(|_, row| {
+    Endpoint::start_answering(|_, row| {
         let all = row.key.iter().chain(&row.context).filter_map(Json::as_str);
         let seen: Vec<String> = all.map(animal).collect();
         seen.join(" ").into()
@@ -83,8 +83,8 @@ fn project(endpoint: &Endpoint, photos: &[&str]) -> Project {
     project
 }
 
-fn query(project: &Project, sql: &str) -> Ended {
-    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+fn query(project: &Project, sql: &str) -> CommandResult {
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
 }
 
 fn rows(project: &Project, sql: &str) -> Json {
@@ -128,22 +128,22 @@ fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
     ]);
     assert_eq!(rows(&project, sql), expected);
     // Five images; the same one under another name is no other, and one has no name at all.
-    assert_eq!(endpoint.count(), 5);
-    for request in endpoint.requests() {
+    assert_eq!(endpoint.request_count(), 5);
+    for request in endpoint.received_requests() {
         let user = &request.body["messages"][1]["content"];
         assert!(user[0]["text"].as_str().unwrap().contains("[image 1]"), "{user}");
         // The name of a file tells nothing of what it shows.
         assert!(!request.body.to_string().contains("cat.png"));
-        assert_eq!(images(&request.body).len(), 1);
+        assert_eq!(describe_images(&request.body).len(), 1);
     }
     assert_eq!(rows(&project, sql), expected);
     // The same question, as LLMMap asks it.
     let map = "SELECT {{LLMMap('What is it?', photo, image=true, return_type='str')}} FROM pet WHERE id < 2";
     assert_eq!(rows(&project, map), json!([["cat"], ["cat"]]));
-    assert_eq!(endpoint.count(), 5);
+    assert_eq!(endpoint.request_count(), 5);
     let caption = "SELECT {{ImageCaption(pet.photo)}} FROM pet WHERE id = 6";
     assert_eq!(rows(&project, caption), json!([["cow"]]));
-    let asked = &endpoint.requests()[5];
+    let asked = &endpoint.received_requests()[5];
     assert_eq!(asked.question.columns[0].about, "Describe what the image shows, in one sentence.");
     // A text is no image where nothing says so.
     let text = "SELECT {{LLMMap('What is it?', photo, return_type='str')}} FROM pet WHERE id = 1";
@@ -177,19 +177,20 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
     let mut huge = PNG.to_vec();
     huge.resize((20 << 20) + 1, 0);
     std::fs::write(project.path("img/huge.png"), &huge).unwrap();
-    project.execute(&format!("INSERT INTO pet VALUES (100, zeroblob({}))", 5));
+    project.execute_sql(&format!("INSERT INTO pet VALUES (100, zeroblob({}))", 5));
     let sql = "SELECT id, {{VQA('What is it?', photo, return_type='str')}} FROM pet WHERE id < 100 ORDER BY id";
     let all = rows(&project, sql);
     for (n, photo) in photos.iter().enumerate() {
         let expected = if *photo == "'img/dog.jpg'" { json!("dog") } else { Json::Null };
         assert_eq!(all[n][1], expected, "{photo}");
     }
-    assert_eq!(endpoint.count(), 1);
+    assert_eq!(endpoint.request_count(), 1);
     // Filled, the same, and each cell says why.
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(ended.done()["cells"]["ok"], 1, "{ended:?}");
-    let why =
-        |key: &str| project.hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout;
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["ok"], 1, "{ended:?}");
+    let why = |key: &str| {
+        project.run_hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout
+    };
     for (key, told) in [
         ("img/none.png", "the file img/none.png does not exist"),
         ("img/text.png", "img/text.png is not a PNG, JPEG, GIF or WebP image"),
@@ -205,7 +206,7 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
     }
     // A file that comes is another image, and is asked about.
     std::fs::write(project.path("img/none.png"), GIF).unwrap();
-    project.materialize(&[]);
+    project.run_materialize(&[]);
     assert!(why("img/none.png").contains("cow"), "{}", why("img/none.png"));
 }
 
@@ -214,9 +215,9 @@ fn an_expansion_shows_images_of_its_key_and_context() {
     let endpoint = endpoint();
     let photos = ["'img/cat.png'", "'img/same cat.jpg'", "'img/dog.jpg'"];
     let project = project(&endpoint, &photos);
-    let ended = project.materialize(&[]).exits(0);
-    assert_eq!(ended.done()["cells"]["ok"], 2);
-    assert_eq!(endpoint.count(), 2);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(ended.done_event()["cells"]["ok"], 2);
+    assert_eq!(endpoint.request_count(), 2);
     let published = "SELECT id, animal FROM pet_expanded ORDER BY id";
     let expected = json!([[0, "cat"], [1, "cat"], [2, "dog"]]);
     assert_eq!(rows(&project, published), expected);
@@ -225,9 +226,9 @@ fn an_expansion_shows_images_of_its_key_and_context() {
         let sql = format!("SELECT id, {{{{{call}}}}} FROM pet ORDER BY id");
         assert_eq!(rows(&project, &sql), expected, "{call}");
     }
-    assert_eq!(endpoint.count(), 2);
+    assert_eq!(endpoint.request_count(), 2);
     // As context, beside a key that tells the rows apart; a BLOB, too.
-    project.execute(&format!(
+    project.execute_sql(&format!(
         "CREATE TABLE shop (id INTEGER PRIMARY KEY, front BLOB, back BLOB);
          INSERT INTO shop VALUES (1, {0}, {1}), (2, {1}, NULL), (3, 'img/cat.png', {0})",
         hex(GIF),
@@ -238,19 +239,19 @@ fn an_expansion_shows_images_of_its_key_and_context() {
         "source = \"shop\"\nkey = [\"id\"]\ncontext = [\"front\", \"back\"]\nimages = [\"front\", \"back\"]",
     );
     std::fs::write(project.path("specs/x.toml"), spec).unwrap();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let animals = rows(&project, "SELECT animal FROM shop_expanded ORDER BY id");
     // The key is the row's; then what the images show.
     assert_eq!(animals, json!([["cow pig"], ["pig"], ["cat cow"]]));
     let shown: Vec<usize> =
-        endpoint.requests()[2..].iter().map(|r| images(&r.body).len()).collect();
+        endpoint.received_requests()[2..].iter().map(|r| describe_images(&r.body).len()).collect();
     assert_eq!(shown.iter().sum::<usize>(), 5);
     // What a query knows of a row has no image in it: nothing is asked without.
-    project.execute("INSERT INTO shop VALUES (4, x'00', NULL)");
-    let asked = endpoint.count();
+    project.execute_sql("INSERT INTO shop VALUES (4, x'00', NULL)");
+    let asked = endpoint.request_count();
     let sql = "SELECT {{LLMMap('Which animal is it?', shop.id)}} FROM shop WHERE id = 4";
     assert_eq!(rows(&project, sql), json!([[null]]));
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 #[test]
@@ -258,20 +259,21 @@ fn a_budget_holds_what_an_image_may_cost() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
     // 1,445 tokens an image at the most: 85 and 170 for each of eight tiles.
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["requests"], 3);
     assert!(plan["totals"]["input_tokens"].as_u64().unwrap() > 3 * 1445, "{plan}");
     let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
     // What a request may cost, and less than two: each is set aside before it leaves.
-    let ended = project.materialize(&["--budget", "0.009"]).exits(3);
-    let spent = ended.done()["cost_usd"].as_f64().unwrap();
+    let ended = project.run_materialize(&["--budget", "0.009"]).expect_exit_code(3);
+    let spent = ended.done_event()["cost_usd"].as_f64().unwrap();
     assert!(spent <= 0.009 && spent > 0.0, "{ended:?}");
-    project.materialize(&["--budget", &format!("{}", 2.0 * most)]).exits(0);
-    let (input, _) = endpoint.billed();
+    project.run_materialize(&["--budget", &format!("{}", 2.0 * most)]).expect_exit_code(0);
+    let (input, _) = endpoint.billed_tokens();
     assert!(input <= plan["totals"]["input_tokens"].as_u64().unwrap() * 11 / 10);
     // A query says its most beforehand.
     let sql = "SELECT {{ImageCaption(photo)}} FROM pet";
-    let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    let told =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).expect_exit_code(0);
     let most = told.lines[0]["input_tokens"].as_u64();
     assert!(most.unwrap_or_default() > 3 * 1445, "{:?}", told.lines[0]);
 }
@@ -281,18 +283,18 @@ fn a_model_that_sees_nothing_says_so_once() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
     let words = "Invalid content type. image_url is only supported by certain models.";
-    endpoint.fault(Fault::status(400, words, "invalid_request_error"), Times::Always);
-    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    endpoint.add_fault(Fault::status(400, words, "invalid_request_error"), Frequency::Always);
+    let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
     assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
-    assert_eq!(endpoint.count(), 1);
+    assert_eq!(endpoint.request_count(), 1);
     // Remembered, as other refused forms are.
-    let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").exits(4);
+    let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").expect_exit_code(4);
     assert!(ended.stderr.contains("does not accept images"), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 1);
+    assert_eq!(endpoint.request_count(), 1);
     // Texts it is asked all the same.
-    endpoint.mend();
+    endpoint.clear_faults();
     rows(&project, "SELECT {{LLMMap('Is it a name?', photo)}} FROM pet");
-    assert!(endpoint.count() > 1);
+    assert!(endpoint.request_count() > 1);
 }
 
 /// Ollama and llama.cpp say so with 500.
@@ -301,24 +303,24 @@ fn a_server_that_fails_at_images_is_not_asked_again() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
     let words = "image input is not supported - hint: you may need to provide the mmproj";
-    endpoint.fault(Fault::status(500, words, "server_error"), Times::Always);
-    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    endpoint.add_fault(Fault::status(500, words, "server_error"), Frequency::Always);
+    let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
     assert!(ended.stdout.contains("gpt-4o does not accept images"), "{ended:?}");
-    assert_eq!(endpoint.count(), 1);
+    assert_eq!(endpoint.request_count(), 1);
 }
 
 #[test]
 fn a_file_that_changes_is_another_image() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'"]);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     std::fs::write(project.path("img/cat.png"), JPEG).unwrap();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(rows(&project, "SELECT animal FROM pet_expanded"), json!([["dog"]]));
     std::fs::write(project.path("img/cat.png"), PNG).unwrap();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(rows(&project, "SELECT animal FROM pet_expanded"), json!([["cat"]]));
-    assert_eq!(endpoint.count(), 2);
+    assert_eq!(endpoint.request_count(), 2);
 }
 
 #[test]
@@ -326,13 +328,15 @@ fn a_refused_image_fails_for_its_row() {
     let endpoint = endpoint();
     let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
     let words = "Error while downloading https://x.org/a.png.";
-    endpoint.fault_where(Fault::status(400, words, "invalid_image_url"), Times::Always, |q| {
-        q.rows.len() == 1 && q.table == "pets"
-    });
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(ended.done()["cells"]["error"], 3, "{ended:?}");
-    endpoint.mend();
-    project.materialize(&[]).exits(0);
+    endpoint.add_fault_where(
+        Fault::status(400, words, "invalid_image_url"),
+        Frequency::Always,
+        |q| q.rows.len() == 1 && q.table == "pets",
+    );
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["error"], 3, "{ended:?}");
+    endpoint.clear_faults();
+    project.run_materialize(&[]).expect_exit_code(0);
 }
 
 #[test]
@@ -346,10 +350,10 @@ fn recordings_answer_by_what_an_image_is_known_by() {
     ];
     let lines: Vec<String> = facts.iter().map(Json::to_string).collect();
     std::fs::write(project.path("r.jsonl"), lines.join("\n")).unwrap();
-    project.materialize(&["--recordings", "r.jsonl"]).exits(1);
+    project.run_materialize(&["--recordings", "r.jsonl"]).expect_exit_code(1);
     let published = "SELECT animal FROM pet_expanded ORDER BY id";
     assert_eq!(rows(&project, published), json!([["tomcat"], ["ape"], [null]]));
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
@@ -370,7 +374,7 @@ fn what_a_spec_says_of_images_is_checked() {
         ),
     ] {
         std::fs::write(project.path("specs/x.toml"), spec.replace(from, to)).unwrap();
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told) || ended.stdout.contains(told), "{ended:?}");
     }
     // Another folder, and batches.
@@ -379,14 +383,15 @@ fn what_a_spec_says_of_images_is_checked() {
         spec.replace("data.sqlite\"", "data.sqlite\"\nimages = \"../img\""),
     )
     .unwrap();
-    project.execute("UPDATE pet SET photo = 'cat.png'");
-    project.materialize(&["--rows-per-request", "10"]).exits(0);
-    let ended = project.materialize(&["--batch"]).exits(2);
+    project.execute_sql("UPDATE pet SET photo = 'cat.png'");
+    project.run_materialize(&["--rows-per-request", "10"]).expect_exit_code(0);
+    let ended = project.run_materialize(&["--batch"]).expect_exit_code(2);
     assert!(ended.stdout.contains("which batches do not support"), "{ended:?}");
-    let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet").exits(2);
+    let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet")
+        .expect_exit_code(2);
     assert!(bad.stderr.contains("`image` is not a boolean"), "{}", bad.stderr);
-    let bad =
-        query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}").exits(2);
+    let bad = query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}")
+        .expect_exit_code(2);
     assert!(bad.stderr.contains("has no argument `image`"), "{}", bad.stderr);
 }
 
@@ -402,12 +407,12 @@ fn media_that_a_call_does_not_name_are_refused_and_cost_nothing() {
     ] {
         let project = project(&endpoint, &[&photo]);
         for call in ["{{LLMMap('What colour is it?', photo)}}", "answer(photo, 'What colour?')"] {
-            let ended = query(&project, &format!("SELECT {call} FROM pet")).exits(2);
+            let ended = query(&project, &format!("SELECT {call} FROM pet")).expect_exit_code(2);
             assert!(ended.stderr.contains(told), "{photo} {call}: {}", ended.stderr);
         }
     }
     // Names of files and data of another kind are texts.
     let project = project(&endpoint, &["'img/cat.png'", "'song.mp3'", "'data:text/plain,hi'"]);
-    query(&project, "SELECT {{LLMMap('Is it a photo?', photo)}} FROM pet").exits(0);
-    assert!(endpoint.count() > 0);
+    query(&project, "SELECT {{LLMMap('Is it a photo?', photo)}} FROM pet").expect_exit_code(0);
+    assert!(endpoint.request_count() > 0);
 }

@@ -9,7 +9,9 @@ use rusqlite::Connection;
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{ASKED, EXPANSION, HEROES, MODEL, Project, rows, truth};
+use hqdl_testkit::project::{
+    EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, query_rows, true_value,
+};
 
 const STEPS: usize = 16;
 const SEEDS: u64 = 2;
@@ -39,19 +41,20 @@ impl Changing {
     pub fn new(seed: u64) -> Self {
         let generation: Arc<AtomicU64> = Arc::default();
         let now = Arc::clone(&generation);
-        let endpoint = Endpoint::start(move |column: &str, key: &[Json]| {
+        let endpoint = Endpoint::start_with(move |column: &str, key: &[Json]| {
             let generation = now.load(Ordering::SeqCst);
             match (column, generation) {
                 ("motto", n) if n > 0 => format!("{key:?} for the {n}. time").into(),
                 ("eye_color", n) if n % 3 == 2 => Json::Null,
                 ("powers", n) if n % 2 == 1 => vec!["Flight"].into(),
-                _ => truth(column, key),
+                _ => true_value(column, key),
             }
         });
         let project = Project::new(&endpoint, &format!("{HEROES}{VILLAINS}"), "");
         // As long as the test.
         std::mem::forget(endpoint);
-        let columns = ASKED.split("[[expansion.column]]").skip(1).map(str::to_owned).collect();
+        let columns =
+            EXPANSION_COLUMNS.split("[[expansion.column]]").skip(1).map(str::to_owned).collect();
         let chance = fastrand::Rng::with_seed(seed);
         let made =
             Self { project, generation, columns, sources: false, list: false, chance, added: 0 };
@@ -79,18 +82,19 @@ impl Changing {
                 format!("[[expansion.column]]{c}\n")
             })
             .collect();
-        self.project.spec(&[MODEL, &expansion, &columns.concat()].concat());
+        self.project.write_spec(&[MODEL, &expansion, &columns.concat()].concat());
     }
 
     /// A hero whose names are texts.
     fn someone(&mut self) -> [String; 2] {
-        let all = self.project.rows("SELECT name, full_name FROM hero WHERE full_name <> '-'");
+        let all =
+            self.project.query_rows("SELECT name, full_name FROM hero WHERE full_name <> '-'");
         let row = &all[self.chance.usize(0..all.len())];
         [0, 1].map(|n| row[n].as_str().unwrap().to_owned())
     }
 
     pub fn ends(&self, args: &[&str]) {
-        let ended = self.project.hqdl(args);
+        let ended = self.project.run_hqdl(args);
         assert!([0, 1].contains(&ended.code), "{args:?}: {ended:?}");
     }
 
@@ -108,22 +112,22 @@ impl Changing {
             0 => {
                 let sql =
                     format!("INSERT INTO hero (name, full_name) VALUES ('New {n}', 'N. {n}')");
-                self.project.execute(&sql);
+                self.project.execute_sql(&sql);
                 "a row comes"
             }
             1 => {
-                self.project.execute(&of(&format!("DELETE FROM hero WHERE {is}")));
+                self.project.execute_sql(&of(&format!("DELETE FROM hero WHERE {is}")));
                 "a row goes"
             }
             2 => {
                 let sql = format!("UPDATE hero SET full_name = '{{full}} {n}' WHERE {is}");
-                self.project.execute(&of(&sql));
+                self.project.execute_sql(&of(&sql));
                 "a row is renamed"
             }
             3 => {
                 // Other spellings of somebody.
                 let sql = "INSERT INTO hero (name, full_name) VALUES ('{name} ', '{full}')";
-                self.project.execute(&of(sql));
+                self.project.execute_sql(&of(sql));
                 "a row is respelled"
             }
             4 => {
@@ -153,7 +157,7 @@ impl Changing {
             }
             8 => {
                 let args = ["override", "unset", "specs/x.toml", "llm", &name, &full, "motto"];
-                self.project.hqdl(&args);
+                self.project.run_hqdl(&args);
                 "an override is unset"
             }
             9 => {
@@ -200,7 +204,7 @@ impl Changing {
                 let sql = format!(
                     "INSERT INTO hero (name, full_name) VALUES ('Few {n}', 'F. {n}'), ('More {n}', 'M. {n}')"
                 );
-                self.project.execute(&sql);
+                self.project.execute_sql(&sql);
                 self.ends(&["materialize", "specs/x.toml", "--limit", "1"]);
                 "one row of two is asked about"
             }
@@ -212,7 +216,7 @@ impl Changing {
         let db = Connection::open(self.project.path(database)).unwrap();
         let mut found = BTreeMap::new();
         let mut take = |name: &str, sql: &str| {
-            let all = rows(&db, sql).unwrap_or_else(|e| panic!("{database}: {sql}: {e}"));
+            let all = query_rows(&db, sql).unwrap_or_else(|e| panic!("{database}: {sql}: {e}"));
             let mut all: Vec<String> =
                 all.iter().map(|r| Json::from(r.clone()).to_string()).collect();
             all.sort();
@@ -244,15 +248,15 @@ impl Changing {
         let made = "SELECT type, name FROM hqdl_object WHERE type IN ('view', 'table')
                     UNION ALL SELECT type, name FROM sqlite_schema
                     WHERE name LIKE 'hqdl\\_%' ESCAPE '\\' AND type IN ('view', 'table')";
-        for object in rows(&db, made).unwrap() {
+        for object in query_rows(&db, made).unwrap() {
             let text = |n: usize| object[n].as_str().unwrap().to_owned();
             db.execute_batch(&format!("DROP {} \"{}\"", text(0), text(1))).unwrap();
         }
         drop(db);
         let args = ["materialize", "specs/x.toml", "--json", "--limit", "0", "--db", "bare.sqlite"];
-        let ended = self.project.hqdl(&args);
-        assert_eq!(ended.done()["requests"], 0);
-        assert_eq!(ended.done()["published"], true);
+        let ended = self.project.run_hqdl(&args);
+        assert_eq!(ended.done_event()["requests"], 0);
+        assert_eq!(ended.done_event()["published"], true);
         self.published("bare.sqlite")
     }
 }
@@ -272,16 +276,25 @@ fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
             // What nobody has asked yet is not asked by all steps.
             let limit: &[&str] = if changing.chance.bool() { &[] } else { &["--limit", "2"] };
             let args = [&["materialize", "specs/x.toml", "--json"], limit].concat();
-            let ended = changing.project.hqdl(&args);
+            let ended = changing.project.run_hqdl(&args);
             assert!([0, 1].contains(&ended.code), "{what:?}: {ended:?}");
             let (found, anew) = (changing.published("data.sqlite"), changing.anew());
             for (table, rows) in &anew {
                 assert_eq!(&found[table], rows, "seed {seed}, step {step}, {what:?}: {table}");
             }
             // And then there is nothing to do.
-            let again =
-                changing.project.hqdl(&["materialize", "specs/x.toml", "--json", "--limit", "0"]);
-            assert_eq!(again.done()["published"], false, "seed {seed}, step {step}, {what:?}");
+            let again = changing.project.run_hqdl(&[
+                "materialize",
+                "specs/x.toml",
+                "--json",
+                "--limit",
+                "0",
+            ]);
+            assert_eq!(
+                again.done_event()["published"],
+                false,
+                "seed {seed}, step {step}, {what:?}"
+            );
         }
     }
 }
@@ -292,12 +305,12 @@ fn one_more_row_is_one_row_written() {
     let changing = Changing::new(0);
     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
                INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n";
-    changing.project.execute(sql);
+    changing.project.execute_sql(sql);
     let large = ["--rows-per-request", "100"];
     changing.ends(&[&["materialize", "specs/x.toml"], &large[..]].concat());
     let rowid = |table: &str| {
         let sql = format!("SELECT max(rowid), count(*) FROM {table}");
-        changing.project.rows(&sql)[0].clone()
+        changing.project.query_rows(&sql)[0].clone()
     };
     let before = rowid("llm");
     let wal = |sql: &str| {
@@ -337,14 +350,14 @@ fn a_cell_that_somebody_writes_by_hand_is_told_and_mended() {
         "DROP TRIGGER hqdl_llm_update; UPDATE llm SET motto = 'mine'",
     ];
     for edit in edits {
-        project.execute(edit);
+        project.execute_sql(edit);
         let triggers = !edit.starts_with("DROP");
-        let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+        let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
         assert_eq!(checked.stderr.contains("edited by hand"), triggers, "{edit}: {checked:?}");
-        let run = project.materialize(&[]).exits(0);
+        let run = project.run_materialize(&[]).expect_exit_code(0);
         assert_eq!(run.stdout.contains("edited by hand"), triggers, "{edit}: {run:?}");
         assert_eq!(changing.published("data.sqlite"), whole, "{edit}");
-        let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+        let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
         assert!(!checked.stderr.contains("edited by hand"), "{edit}: {checked:?}");
     }
 }

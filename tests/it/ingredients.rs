@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{CommandResult, Project};
 
 const SPEC: &str = r#"
 [database]
@@ -63,9 +63,9 @@ const THINGS: &str = "CREATE TABLE t (name TEXT, day TEXT);
 
 /// Answers with what it was asked, and of whom.
 fn endpoint() -> Endpoint {
-    Endpoint::answering(|column, row| {
+    Endpoint::start_answering(|column, row| {
         let of = row.key[0].as_str().unwrap_or_default();
-        match column.kind.as_str() {
+        match column.data_type.as_str() {
             "boolean" => Json::from(of != "chair"),
             "integer" => json!(7),
             _ if column.many => json!(["a", "b"]),
@@ -81,8 +81,8 @@ fn project(endpoint: &Endpoint) -> Project {
     Project::new(endpoint, THINGS, SPEC)
 }
 
-fn query(project: &Project, sql: &str) -> Ended {
-    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+fn query(project: &Project, sql: &str) -> CommandResult {
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
 }
 
 fn rows(project: &Project, sql: &str) -> Json {
@@ -99,14 +99,14 @@ fn an_ingredient_of_a_spec_asks_its_question() {
     let sql = "SELECT name FROM t WHERE {{IsFruit(t.name)}} ORDER BY 1";
     assert_eq!(rows(&project, sql), json!([["apple"], ["plum"]]));
     // It is the question that LLMMap asks: nothing is asked again.
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     let same = "SELECT name FROM t WHERE {{LLMMap('Is {value} a fruit?', name)}} ORDER BY 1";
     assert_eq!(rows(&project, same), json!([["apple"], ["plum"]]));
     assert_eq!(
         rows(&project, "SELECT count(*) FROM t WHERE NOT {{isfruit(thing=t.name)}}"),
         json!([[1]])
     );
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
     // A text becomes part of the question; a column, or another call, is shown.
     for (call, about) in [
         ("Translate(name, 'French')", "What is {value} in French?"),
@@ -120,7 +120,7 @@ fn an_ingredient_of_a_spec_asks_its_question() {
     }
     // A column is called by what was written: the call, or its question.
     let sql = "SELECT {{Translate(name, 'French')}}, {{LLMMap('What?', name, example_outputs=('a', 'b'))}} FROM t";
-    let named = query(&project, sql).exits(0).lines[0]["columns"].clone();
+    let named = query(&project, sql).expect_exit_code(0).lines[0]["columns"].clone();
     assert_eq!(named, json!(["{{Translate(name, 'French')}}", "What?"]));
     // Options, and the model that it names; a call may say others.
     let colour = "SELECT DISTINCT {{Colour(name)}} FROM t";
@@ -131,10 +131,10 @@ fn an_ingredient_of_a_spec_asks_its_question() {
     assert_eq!(rows(&project, said), json!([["black"]]));
     assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
     // Of rows, once.
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     let best = "SELECT {{BestOf((SELECT name FROM t), 'sweetest')}}";
     assert_eq!(rows(&project, best), json!([["Which of {context} is the sweetest?"]]));
-    assert_eq!(endpoint.count(), asked + 1);
+    assert_eq!(endpoint.request_count(), asked + 1);
 }
 
 /// `SQLite` takes a quoted name that is no column for a text, which nobody meant.
@@ -150,17 +150,17 @@ fn a_column_that_is_none_is_no_text_to_ask_about() {
         "LLMQA('Which?', options='t::nope')",
         "LLMQA('Which?', options=t.nope)",
     ] {
-        let ended = query(&project, &format!("SELECT {{{{{call}}}}}")).exits(2);
+        let ended = query(&project, &format!("SELECT {{{{{call}}}}}")).expect_exit_code(2);
         assert!(ended.stderr.contains("no such column: t.nope"), "{call}: {}", ended.stderr);
     }
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
 fn what_a_call_lacks_is_told_with_its_place() {
     let endpoint = endpoint();
     let project = project(&endpoint);
-    let bare = query(&project, "SELECT LLMMap('Which?', name) FROM t").exits(2);
+    let bare = query(&project, "SELECT LLMMap('Which?', name) FROM t").expect_exit_code(2);
     assert!(
         bare.stderr.contains("write the call in double braces: {{LLMMap(…)}}"),
         "{}",
@@ -197,10 +197,10 @@ fn what_a_call_lacks_is_told_with_its_place() {
         ("DT(day, start='last week')", "`start` of `DT` is not a day"),
         ("TableSummary()", "`TableSummary` needs a table"),
     ] {
-        let ended = query(&project, &format!("SELECT {{{{{call}}}}} FROM t")).exits(2);
+        let ended = query(&project, &format!("SELECT {{{{{call}}}}} FROM t")).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{call}: {}", ended.stderr);
     }
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn narrower_ingredients_are_others_with_more_said() {
 
 #[test]
 fn a_question_about_documents_is_asked_of_all_of_them_once() {
-    let endpoint = Endpoint::answering(|_, row| {
+    let endpoint = Endpoint::start_answering(|_, row| {
         let text = row.context.iter().map(ToString::to_string).collect::<String>();
         Json::from(text.contains("Plums are blue.") && text.contains("Apples are red."))
     });
@@ -254,14 +254,14 @@ fn a_question_about_documents_is_asked_of_all_of_them_once() {
     {
         let read = rows(&project, &format!("SELECT {{{{{call}}}}} = 'Yes'"));
         assert_eq!(read, json!([[1]]), "{call}");
-        assert_eq!(endpoint.count(), 1, "{n}");
+        assert_eq!(endpoint.request_count(), 1, "{n}");
     }
     // Of some, others.
     rows(
         &project,
         "SELECT {{RAGQA('Are plums blue?', (SELECT body FROM docs WHERE title = 'a'))}} = 'Yes'",
     );
-    assert_eq!(endpoint.count(), 2);
+    assert_eq!(endpoint.request_count(), 2);
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn what_is_wrong_with_an_ingredient_is_told() {
         ("[\"thing\"]", "[\"thing\"]\nkind = \"int\"", "unknown field `kind`"),
     ] {
         let text = SPEC.replace(fruit, &fruit.replacen(from, to, 1));
-        project.spec(&text.replace("{base_url}", project.base_url()));
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        project.write_spec(&text.replace("{base_url}", project.base_url()));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
 }
@@ -294,21 +294,21 @@ fn a_question_about_one_value_is_asked_at_temperature_0_if_the_endpoint_takes_on
     let endpoint = endpoint();
     let project = project(&endpoint);
     let asked = |question: &str| {
-        let before = endpoint.count();
+        let before = endpoint.request_count();
         let sql = format!("SELECT {{{{LLMMap('{question}', name)}}}} FROM t");
         let flags = ["--rows-per-request", "1", "--concurrency", "1"];
         let query = ["query", "--spec", "specs/x.toml", "--json"];
-        project.hqdl(&[&query[..], &flags, &[sql.as_str()]].concat()).exits(0);
-        let sent = &endpoint.requests()[before..];
+        project.run_hqdl(&[&query[..], &flags, &[sql.as_str()]].concat()).expect_exit_code(0);
+        let sent = &endpoint.received_requests()[before..];
         sent.iter().map(|r| r.body.get("temperature").cloned()).collect::<Vec<_>>()
     };
     assert_eq!(asked("Ripe?"), vec![Some(json!(0.0)); 3]);
     // The spec's temperature wins.
     let spec = project.spec_text();
-    project.spec(&spec.replacen("[model]", "[model]\ntemperature = 0.7", 1));
+    project.write_spec(&spec.replacen("[model]", "[model]\ntemperature = 0.7", 1));
     assert_eq!(asked("Red?"), vec![Some(json!(0.7)); 3]);
-    project.spec(&spec);
-    endpoint.fault(Fault::Refuses(&["temperature"]), Times::Always);
+    project.write_spec(&spec);
+    endpoint.add_fault(Fault::RejectsParameters(&["temperature"]), Frequency::Always);
     assert_eq!(asked("Large?"), [Some(json!(0.0)), None, None, None]);
     assert_eq!(asked("Sweet?"), [None, None, None]);
 }

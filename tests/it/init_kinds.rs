@@ -7,7 +7,9 @@ use std::process::Command;
 use rusqlite::Connection;
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Ended, check_complete, heroes, honest, rows};
+use hqdl_testkit::project::{
+    CommandResult, check_complete, heroes_project, query_rows, truthful_endpoint,
+};
 
 /// A music shop, with what such shops keep.
 const SHOP: &str = "
@@ -31,10 +33,10 @@ const SHOP: &str = "
     INSERT INTO django_migrations VALUES (1, 'shop', '0001_initial'), (2, 'shop', '0002_more');
     INSERT INTO alembic_version VALUES ('abc');";
 
-fn hqdl(dir: &Path, args: &[&str]) -> Ended {
+fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
     command.current_dir(dir).args(args).env("HQDL_CACHE", dir.join("cache")).env("HOME", dir);
-    Ended::new(&command.output().unwrap())
+    CommandResult::new(&command.output().unwrap())
 }
 
 fn folder_with(sql: &str) -> tempfile::TempDir {
@@ -44,8 +46,8 @@ fn folder_with(sql: &str) -> tempfile::TempDir {
 }
 
 fn init(dir: &Path) -> String {
-    hqdl(dir, &["init", "my.db", "-s", "specs/my.toml"]).exits(0);
-    hqdl(dir, &["check", "specs/my.toml"]).exits(0);
+    hqdl(dir, &["init", "my.db", "-s", "specs/my.toml"]).expect_exit_code(0);
+    hqdl(dir, &["check", "specs/my.toml"]).expect_exit_code(0);
     std::fs::read_to_string(dir.join("specs/my.toml")).unwrap()
 }
 
@@ -67,19 +69,19 @@ fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
 
 #[test]
 fn a_select_shows_its_rows_with_what_was_asked_of_them() {
-    let endpoint = Endpoint::start(|column, key| format!("{column} {}", key.len()).into());
+    let endpoint = Endpoint::start_with(|column, key| format!("{column} {}", key.len()).into());
     let dir = folder_with(SHOP);
     init(dir.path());
-    let flags = ["--base-url", &endpoint.url(), "--model", "m", "--price", "0,0"];
-    hqdl(dir.path(), &[&["materialize", "specs/my.toml"], &flags[..]].concat()).exits(0);
+    let flags = ["--base-url", &endpoint.base_url(), "--model", "m", "--price", "0,0"];
+    hqdl(dir.path(), &[&["materialize", "specs/my.toml"], &flags[..]].concat()).expect_exit_code(0);
     let copy = Connection::open(dir.path().join("my.expanded.sqlite")).unwrap();
     let sql = "SELECT AlbumId, artist, description FROM llm_Album_expanded ORDER BY 1";
-    let found = rows(&copy, sql).unwrap();
+    let found = query_rows(&copy, sql).unwrap();
     assert_eq!(found.len(), 4);
     let wanted = r#"[2,"Abba","description 2"]"#;
     assert_eq!(serde_json::to_string(&found[1]).unwrap(), wanted);
     // What was made goes as a whole.
-    hqdl(dir.path(), &["clean", "specs/my.toml"]).exits(0);
+    hqdl(dir.path(), &["clean", "specs/my.toml"]).expect_exit_code(0);
     assert!(!dir.path().join("my.expanded.sqlite").exists());
     assert!(dir.path().join("my.db").exists());
 }
@@ -99,15 +101,15 @@ fn a_model_on_this_machine_is_a_matter_of_following_the_comment() {
         })
         .collect();
     std::fs::write(dir.path().join("specs/my.toml"), ours.join("\n")).unwrap();
-    hqdl(dir.path(), &["check", "specs/my.toml"]).exits(0);
-    let ended = hqdl(dir.path(), &["plan", "specs/my.toml"]).exits(0);
+    hqdl(dir.path(), &["check", "specs/my.toml"]).expect_exit_code(0);
+    let ended = hqdl(dir.path(), &["plan", "specs/my.toml"]).expect_exit_code(0);
     assert!(ended.stdout.contains("requests"), "{}", ended.stdout);
 }
 
 #[test]
 fn a_database_that_is_not_there_is_told_as_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    let ended = hqdl(dir.path(), &["init", "nothere.db", "-s", "specs/a.toml"]).exits(2);
+    let ended = hqdl(dir.path(), &["init", "nothere.db", "-s", "specs/a.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("there is no file at nothere.db"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("[database]"), "{}", ended.stderr);
     assert!(!dir.path().join("specs").exists());
@@ -120,10 +122,10 @@ fn csv_files_become_a_database_beside_them() {
     let csv = "\u{feff}City Name;Population;Zip;Area;;Area\nOslo;709037;0150;454.0;x;1\n\
                Rome;2873000;00118;1285;;2\n\"Bergen; Old Town\";;5003;0.5;;3\n";
     std::fs::write(at("big cities.csv"), csv).unwrap();
-    hqdl(dir.path(), &["init", "big cities.csv", "-s", "s/cities.toml"]).exits(0);
-    hqdl(dir.path(), &["check", "s/cities.toml"]).exits(0);
+    hqdl(dir.path(), &["init", "big cities.csv", "-s", "s/cities.toml"]).expect_exit_code(0);
+    hqdl(dir.path(), &["check", "s/cities.toml"]).expect_exit_code(0);
     let db = Connection::open(at("big cities.sqlite")).unwrap();
-    let found = rows(&db, "SELECT * FROM big_cities").unwrap();
+    let found = query_rows(&db, "SELECT * FROM big_cities").unwrap();
     let first = r#"["Oslo",709037,"0150",454.0,"x",1]"#;
     assert_eq!(serde_json::to_string(&found[0]).unwrap(), first);
     let last = r#"["Bergen; Old Town",null,"5003",0.5,null,3]"#;
@@ -137,67 +139,68 @@ fn csv_files_become_a_database_beside_them() {
         .unwrap();
     assert_eq!(names, ["City Name", "Population", "Zip", "Area", "column_5", "Area_2"]);
     // Never over what is there.
-    let ended = hqdl(dir.path(), &["init", "big cities.csv"]).exits(2);
+    let ended = hqdl(dir.path(), &["init", "big cities.csv"]).expect_exit_code(2);
     assert!(ended.stderr.contains("exists already"), "{}", ended.stderr);
     // A folder is a database of tables; what cannot be read leaves none.
     std::fs::create_dir(at("data")).unwrap();
     std::fs::write(at("data/a.csv"), "name\nx\n").unwrap();
     std::fs::write(at("data/b.csv"), "p,q\n1,2\n3\n").unwrap();
-    let ended = hqdl(dir.path(), &["init", "data"]).exits(2);
+    let ended = hqdl(dir.path(), &["init", "data"]).expect_exit_code(2);
     assert!(ended.stderr.contains("b.csv"), "{}", ended.stderr);
     assert!(!at("data.sqlite").exists());
     std::fs::write(at("data/b.csv"), "p,q\n1,2\n3,\n").unwrap();
-    hqdl(dir.path(), &["init", "data/"]).exits(0);
+    hqdl(dir.path(), &["init", "data/"]).expect_exit_code(0);
     let db = Connection::open(at("data.sqlite")).unwrap();
     let sql = "SELECT group_concat(name) FROM (SELECT name FROM sqlite_schema ORDER BY 1)";
-    assert_eq!(rows(&db, sql).unwrap()[0][0], "a,b");
+    assert_eq!(query_rows(&db, sql).unwrap()[0][0], "a,b");
 }
 
 #[test]
 fn clean_takes_away_what_hqdl_made_and_nothing_else() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let schema = "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2";
-    project.execute(
+    project.execute_sql(
         "CREATE VIEW mine AS SELECT 1 AS one; CREATE TABLE hero_note (name TEXT);
          INSERT INTO hero_note VALUES ('keep')",
     );
-    let (before, data) = (project.rows(schema), project.rows("SELECT * FROM hero"));
-    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
-    project.materialize(&[]).exits(0);
-    assert_ne!(project.rows(schema), before);
-    let ended = project.hqdl(&["clean", "specs/x.toml", "--json"]).exits(0);
+    let (before, data) = (project.query_rows(schema), project.query_rows("SELECT * FROM hero"));
+    project.run_hqdl(&["clean", "specs/x.toml"]).expect_exit_code(0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_ne!(project.query_rows(schema), before);
+    let ended = project.run_hqdl(&["clean", "specs/x.toml", "--json"]).expect_exit_code(0);
     assert_eq!(ended.lines[0]["file_removed"], false);
-    assert_eq!(project.rows(schema), before);
-    assert_eq!(project.rows("SELECT * FROM hero"), data);
+    assert_eq!(project.query_rows(schema), before);
+    assert_eq!(project.query_rows("SELECT * FROM hero"), data);
     // Nothing that was paid for is lost.
-    let requests = project.materialize(&[]).exits(0).done()["requests"].clone();
+    let requests =
+        project.run_materialize(&[]).expect_exit_code(0).done_event()["requests"].clone();
     assert_eq!(requests, 0);
     check_complete(&project);
 }
 
 #[test]
 fn clean_leaves_the_tables_of_another_spec() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     let other = project
         .spec_text()
         .replace("name = \"llm\"", "name = \"other\"")
         .replace("llm_power", "other_power");
     std::fs::write(project.path("specs/y.toml"), other).unwrap();
-    project.hqdl(&["materialize", "specs/y.toml"]).exits(0);
-    project.hqdl(&["clean", "specs/y.toml"]).exits(0);
+    project.run_hqdl(&["materialize", "specs/y.toml"]).expect_exit_code(0);
+    project.run_hqdl(&["clean", "specs/y.toml"]).expect_exit_code(0);
     assert!(!project.has_table("other") && !project.has_table("other_power"));
     check_complete(&project);
-    let kept = project.rows("SELECT count(*) FROM hqdl_cell WHERE expansion = 'other'");
+    let kept = project.query_rows("SELECT count(*) FROM hqdl_cell WHERE expansion = 'other'");
     assert_eq!(kept[0][0], 0);
 }
 
 /// What `init` proposes for a database: each expansion with its key.
 fn proposed(sql: &str, wanted: &[(&str, &str)]) {
     let dir = folder_with(sql);
-    hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).exits(0);
+    hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).expect_exit_code(0);
     let toml = std::fs::read_to_string(dir.path().join("my.toml")).unwrap();
     let of = |field: &str| -> Vec<String> {
         let start = format!("{field} = ");
@@ -279,21 +282,21 @@ fn rows_are_known_by_their_own_names() {
 /// `--ask` prints the price, asks about each table, and applies answers that fit the table.
 #[test]
 fn a_model_is_asked_for_key_description_and_columns() {
-    let endpoint = Endpoint::start(|column, _| match column {
+    let endpoint = Endpoint::start_with(|column, _| match column {
         c if c == "answer" || c.contains("name the thing") => serde_json::json!(["Title"]),
         c if c == "answer_2" || c.contains("one row") => "Each row is a music album.".into(),
         _ => serde_json::json!(["release year: year of the first release", "no description"]),
     });
     let dir = folder_with(SHOP);
-    let url = endpoint.url();
+    let url = endpoint.base_url();
     let flags = ["--base-url", &url, "--model", "m", "--price", "1,2", "--budget", "0.5"];
     let args = [&["init", "my.db", "-s", "specs/my.toml", "--ask"], &flags[..]].concat();
-    let ended = hqdl(dir.path(), &args).exits(0);
+    let ended = hqdl(dir.path(), &args).expect_exit_code(0);
     assert!(ended.stderr.contains("asking m about 2 tables in"), "{}", ended.stderr);
     assert!(ended.stderr.contains("at most about $0.0"), "{}", ended.stderr);
     let toml = std::fs::read_to_string(dir.path().join("specs/my.toml")).unwrap();
     assert!(toml.contains("about = \"Each row is a music album.\""), "{toml}");
     assert!(toml.contains("name = \"release_year\""), "{toml}");
     assert!(toml.contains("about = \"year of the first release\""), "{toml}");
-    hqdl(dir.path(), &["check", "specs/my.toml"]).exits(0);
+    hqdl(dir.path(), &["check", "specs/my.toml"]).expect_exit_code(0);
 }

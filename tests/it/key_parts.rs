@@ -4,8 +4,8 @@ use hqdl::Row;
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::fixture::{Fixture, at, problem};
-use hqdl_testkit::project::{MODEL, Project, honest, truth};
+use hqdl_testkit::fixture::{Fixture, find_problem, position_of};
+use hqdl_testkit::project::{MODEL, Project, true_value, truthful_endpoint};
 
 const SQL: &str = "
     CREATE TABLE lunch (school TEXT, district TEXT); CREATE TABLE place (street TEXT, name TEXT);
@@ -49,15 +49,15 @@ fn nulls(key: &[Json]) -> usize {
 #[test]
 fn a_row_is_shown_with_its_sources_part_of_the_key() {
     for format in ["csv", "json"] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = Project::new(&endpoint, SQL, &spec(format));
-        let plan = project.plan(&[]);
+        let plan = project.run_plan(&[]);
         assert_eq!(plan["totals"]["cells"], 9);
-        project.materialize(&[]).exits(0);
+        project.run_materialize(&[]).expect_exit_code(0);
         // The parts that a source does not have are not reported as NULLs.
-        let said = project.hqdl(&["check", "specs/x.toml"]).exits(0).stderr;
+        let said = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0).stderr;
         assert!(said.contains("2 keys have a part that is NULL"), "{said}");
-        let requests = endpoint.requests();
+        let requests = endpoint.received_requests();
         assert_eq!(plan["totals"]["requests"], requests.len());
         for request in &requests {
             let body = request.body.to_string();
@@ -66,50 +66,52 @@ fn a_row_is_shown_with_its_sources_part_of_the_key() {
             assert_eq!(body.contains("Asheville"), !of_lunch, "{body}");
             assert!(request.question.rows.iter().all(|r| r.key.len() == 2), "{body}");
         }
-        let asked: usize = requests.iter().map(|r| r.cells().len()).sum();
+        let asked: usize = requests.iter().map(|r| r.requested_cells().len()).sum();
         assert_eq!(asked, 9, "each cell once");
-        let rows = project.rows("SELECT school, district, street, name, kind, city FROM llm");
+        let rows = project.query_rows("SELECT school, district, street, name, kind, city FROM llm");
         assert_eq!(rows.len(), 6);
         for row in &rows {
             let of_lunch = row[3].is_null();
             let key = if of_lunch { &row[..2] } else { &row[2..4] };
             assert!(nulls(&row[..4]) - nulls(key) == 2, "{row:?}");
-            assert_eq!(row[4], truth("kind", key));
-            let city = if of_lunch { Json::Null } else { truth("city", key) };
+            assert_eq!(row[4], true_value("kind", key));
+            let city = if of_lunch { Json::Null } else { true_value("city", key) };
             assert_eq!(row[5], city);
         }
         // Each source finds its rows.
-        let found = |view: &str| project.rows(&format!("SELECT kind FROM {view}"));
+        let found = |view: &str| project.query_rows(&format!("SELECT kind FROM {view}"));
         assert!(found("lunch_expanded").iter().all(|r| !r[0].is_null()));
         assert!(found("place_expanded").iter().all(|r| !r[0].is_null()));
         // Of what a source is not asked for there is nothing to tell, and it is not missing.
-        let states = project.rows(
+        let states = project.query_rows(
             "SELECT \"column\", state, count(*), sum(json_extract(key, '$[3]') IS NULL) FROM hqdl_cell GROUP BY 1, 2",
         );
         let told = json!([["city", "ok", 3, 0], ["kind", "ok", 6, 3]]);
         assert_eq!(Json::from(states.into_iter().map(Json::from).collect::<Vec<_>>()), told);
         // Nothing is asked twice, and nothing changed.
-        assert_eq!(project.materialize(&[]).exits(0).done()["requests"], 0);
+        assert_eq!(project.run_materialize(&[]).expect_exit_code(0).done_event()["requests"], 0);
     }
 }
 
 /// A question about a row of either source finds the same cell as its table shows.
 #[test]
 fn a_question_is_answered_from_the_row_of_its_source() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let asks = spec("csv")
         .replace("name = \"kind\"\n", "name = \"kind\"\nquestions = [\"What kind is it?\"]\n");
     let project = Project::new(&endpoint, SQL, &asks);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     for (source, column, key) in [("lunch", "school", [0, 1]), ("place", "name", [2, 3])] {
         let sql = format!(
             "SELECT {column}, {{{{LLMMap('What kind is it?', '{source}::{column}')}}}} FROM {source} ORDER BY 1"
         );
-        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
+        let ended = project
+            .run_hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql])
+            .expect_exit_code(0);
         assert_eq!(ended.lines[0]["meta"]["requests"], 0, "{}", ended.stdout);
         let rows = ended.lines[0]["rows"].as_array().unwrap().clone();
         assert_eq!(rows.len(), 3);
-        let llm = project.rows("SELECT school, district, street, name, kind FROM llm");
+        let llm = project.query_rows("SELECT school, district, street, name, kind FROM llm");
         for row in rows {
             let same = llm.iter().filter(|l| key.iter().any(|k| l[*k] == row[0]));
             let kinds: Vec<&Json> = same.map(|l| &l[4]).collect();
@@ -122,30 +124,31 @@ fn a_question_is_answered_from_the_row_of_its_source() {
 /// say, each source with its own part of the key.
 #[test]
 fn a_question_names_the_values_of_sources_with_parts() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let named =
         "name = \"city\"\nquestions = [{ ask = \"Is it in {value}?\", sql = \"city = {value}\" }]";
     let project = Project::new(&endpoint, SQL, &spec("csv").replace("name = \"city\"", named));
-    project.materialize(&[]).exits(0);
-    let asked = endpoint.count();
-    let rows = project.rows("SELECT city FROM llm WHERE street = '2 Road'");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    let rows = project.query_rows("SELECT city FROM llm WHERE street = '2 Road'");
     let serde_json::Value::String(city) = &rows[0][0] else { panic!("{rows:?}") };
     let sql = format!(
         "SELECT name FROM place WHERE {{{{LLMMap('Is it in {}?', place.street)}}}}",
         city.to_lowercase()
     );
-    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
+    let ended =
+        project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql]).expect_exit_code(0);
     let routes = &ended.lines[0]["meta"]["routes"];
     assert_eq!(routes[0]["route"], "bound", "{routes}");
     let found = ended.lines[0]["rows"].as_array().unwrap();
     assert!(found.contains(&json!(["Oak"])), "{found:?}");
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 /// What was asked with the other parts spelled out as NULL is known.
 #[test]
 fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let before = spec("csv")
         .replace(
             "table = \"lunch\"\nkey = [\"district\", \"school\"]",
@@ -156,17 +159,17 @@ fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
             "select = \"SELECT NULL AS school, NULL AS district, street, name FROM place\"",
         );
     let project = Project::new(&endpoint, SQL, &before);
-    project.materialize(&[]).exits(0);
-    let rows = project.rows("SELECT * FROM llm");
-    project.spec(&spec("csv"));
-    assert_eq!(project.materialize(&[]).exits(0).done()["requests"], 0);
-    assert_eq!(project.rows("SELECT * FROM llm"), rows);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let rows = project.query_rows("SELECT * FROM llm");
+    project.write_spec(&spec("csv"));
+    assert_eq!(project.run_materialize(&[]).expect_exit_code(0).done_event()["requests"], 0);
+    assert_eq!(project.query_rows("SELECT * FROM llm"), rows);
 }
 
 /// A recording holds a row by the part of the key that its source has.
 #[test]
 fn recordings_are_found_by_the_part() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = Project::new(&endpoint, SQL, &spec("csv"));
     let line = |keys: Json, content: &str| json!({ "keys": keys, "content": content }).to_string();
     let lines = [
@@ -179,9 +182,9 @@ fn recordings_are_found_by_the_part() {
     std::fs::write(project.path("r.jsonl"), lines.join("\n")).unwrap();
     // ("1 Road", "Elm") is a school and its district in one source, a street and a
     // school in the other: the line has too many fields for the first.
-    let ended = project.materialize(&["--recordings", "r.jsonl"]).exits(1);
+    let ended = project.run_materialize(&["--recordings", "r.jsonl"]).expect_exit_code(1);
     let rows =
-        project.rows("SELECT name, kind, city FROM llm WHERE name IS NOT NULL ORDER BY name");
+        project.query_rows("SELECT name, kind, city FROM llm WHERE name IS NOT NULL ORDER BY name");
     let row = |cells: [&str; 3]| cells.map(Json::from).to_vec();
     assert_eq!(
         rows,
@@ -191,8 +194,9 @@ fn recordings_are_found_by_the_part() {
             row(["Oak", "primary", "Oakland"])
         ]
     );
-    assert_eq!(ended.done()["cells"]["ok"], 8);
-    let kinds = project.rows("SELECT kind FROM llm WHERE school LIKE '% High' ORDER BY school");
+    assert_eq!(ended.done_event()["cells"]["ok"], 8);
+    let kinds =
+        project.query_rows("SELECT kind FROM llm WHERE school LIKE '% High' ORDER BY school");
     assert_eq!(kinds, [[json!("high")], [json!("middle")]]);
 }
 
@@ -220,7 +224,7 @@ fn no_value_of_a_key_is_hidden() {
             if (0..3).any(|n| !a.contains(&n) && !b.contains(&n)) {
                 continue;
             }
-            let expansion = fixture.expansion(&toml(&[a.clone(), b.clone()]));
+            let expansion = fixture.only_expansion(&toml(&[a.clone(), b.clone()]));
             for bits in 1..8_usize {
                 let value =
                     |n: usize| if bits >> n & 1 == 1 { Value::from("x") } else { Value::Null };
@@ -230,12 +234,12 @@ fn no_value_of_a_key_is_hidden() {
                     [a, b].into_iter().filter(|p| (0..3).filter(there).all(|n| p.contains(&n)));
                 let Some(least) = of.map(Vec::len).min() else { continue };
                 let row = Row { key: key.clone(), context: Vec::new() };
-                let shown = expansion.shown(&row);
+                let shown = expansion.to_prompt_row(&row);
                 assert_eq!(shown.key.len(), least, "{a:?} {b:?} {key:?}");
                 let values = |key: &[Value]| key.iter().filter(|v| **v != Value::Null).count();
                 assert_eq!(values(&shown.key), values(&key));
-                assert_eq!(expansion.key_shown(&key).len(), least);
-                assert_eq!(expansion.asked_by(&key).key.names(), &*expansion.key_shown(&key));
+                assert_eq!(expansion.prompt_key_names(&key).len(), least);
+                assert_eq!(expansion.for_key(&key).key.names(), &*expansion.prompt_key_names(&key));
             }
         }
     }
@@ -262,12 +266,12 @@ fn a_key_that_is_no_part_is_told_with_its_place() {
         ("[\"full_name\"]", "no source has the key column `superhero_name`", "\"superhero_name\""),
     ] {
         let toml = toml(key);
-        let problems = fixture.problems(&toml);
+        let problems = fixture.spec_problems(&toml);
         if key == "[\"full_name\"]" || key == "[]" {
-            problem(&problems, says.split(" `super").next().unwrap());
+            find_problem(&problems, says.split(" `super").next().unwrap());
         }
         let found = problems.problems.iter().find(|p| p.message.contains(says));
         let found = found.unwrap_or_else(|| panic!("{says}: {}", problems.render(false)));
-        assert_eq!(problems.place(found), at(&toml, place), "{key}");
+        assert_eq!(problems.line_column(found), position_of(&toml, place), "{key}");
     }
 }

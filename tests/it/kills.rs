@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{COLUMNS, HEROES, Project, check, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, HEROES, Project, check_cells, heroes_spec, truthful_endpoint,
+};
 
 const KILLS: usize = 28;
 const CONCURRENCY: usize = 4;
@@ -17,7 +19,7 @@ fn many(endpoint: &Endpoint) -> Project {
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {NUMBERS})
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
     );
-    Project::new(endpoint, &sql, &spec())
+    Project::new(endpoint, &sql, &heroes_spec())
 }
 
 /// Seeds differ from run to run; `HQDL_TEST_SEED` runs one again.
@@ -31,9 +33,9 @@ fn seed() -> u64 {
 /// Waits for requests that were on their way; says how many there were in all.
 fn all_come_in(endpoint: &Endpoint) -> usize {
     loop {
-        let count = endpoint.count();
+        let count = endpoint.request_count();
         std::thread::sleep(Duration::from_millis(30));
-        if endpoint.count() == count {
+        if endpoint.request_count() == count {
             return count;
         }
     }
@@ -42,8 +44,8 @@ fn all_come_in(endpoint: &Endpoint) -> usize {
 #[test]
 fn no_kill_loses_more_than_what_is_in_flight() {
     let mut chance = fastrand::Rng::with_seed(seed());
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(8)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(8)), Frequency::Always);
     let project = many(&endpoint);
     let concurrency = CONCURRENCY.to_string();
     // Where each process's requests begin.
@@ -52,21 +54,21 @@ fn no_kill_loses_more_than_what_is_in_flight() {
     for kill in 0..KILLS {
         let rows = chance.usize(1..=3).to_string();
         let args = ["materialize", "specs/x.toml", "--concurrency", &concurrency];
-        let mut running = project.start(&[&args[..], &["--rows-per-request", &rows]].concat());
-        let before = endpoint.count();
+        let mut running = project.start_hqdl(&[&args[..], &["--rows-per-request", &rows]].concat());
+        let before = endpoint.request_count();
         let (began, patience) = (Instant::now(), Duration::from_secs(10));
         match kill % 3 {
             // At the n-th request.
             0 => {
                 let n = chance.usize(1..20);
-                while endpoint.count() < before + n && !running.has_ended() {
+                while endpoint.request_count() < before + n && !running.has_ended() {
                     assert!(began.elapsed() < patience, "no request came");
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
             // So long after the first request.
             1 => {
-                while endpoint.count() == before && !running.has_ended() {
+                while endpoint.request_count() == before && !running.has_ended() {
                     assert!(began.elapsed() < patience, "no request came");
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -77,23 +79,23 @@ fn no_kill_loses_more_than_what_is_in_flight() {
         }
         if !running.has_ended() {
             under_way += 1;
-            running.signal("KILL");
+            running.send_signal("KILL");
         }
-        running.wait();
+        running.wait_for_exit();
         runs.push(all_come_in(&endpoint));
     }
-    let known = project.kept().len();
-    let all = (NUMBERS + 10) * COLUMNS.len();
+    let known = project.stored_cells().len();
+    let all = (NUMBERS + 10) * COLUMN_NAMES.len();
     assert!(known > 0 && known < all, "{known} of {all} cells after the kills");
     assert!(under_way >= KILLS / 2, "most runs ended before they were killed");
     let flags = ["--rows-per-request", "7", "--concurrency", &concurrency];
-    project.materialize(&flags).exits(0);
-    assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), all)]));
+    project.run_materialize(&flags).expect_exit_code(0);
+    assert_eq!(check_cells(&project), BTreeMap::from([("ok".to_owned(), all)]));
 
-    let requests = endpoint.requests();
+    let requests = endpoint.received_requests();
     let mut last_asked = HashMap::new();
     for (n, request) in requests.iter().enumerate() {
-        for cell in request.cells() {
+        for cell in request.requested_cells() {
             last_asked.insert(format!("{cell:?}"), n);
         }
     }
@@ -101,18 +103,23 @@ fn no_kill_loses_more_than_what_is_in_flight() {
     for (run, ends) in runs.iter().zip(&runs[1..]) {
         // Asked again by a later process: it was in flight when this one was killed.
         let lost: HashSet<usize> = (*run..*ends)
-            .filter(|n| requests[*n].cells().iter().any(|c| last_asked[&format!("{c:?}")] >= *ends))
+            .filter(|n| {
+                requests[*n]
+                    .requested_cells()
+                    .iter()
+                    .any(|c| last_asked[&format!("{c:?}")] >= *ends)
+            })
             .collect();
         assert!(
             lost.len() <= CONCURRENCY,
             "{} requests of one process were lost, {} of them answered",
             lost.len(),
-            lost.iter().filter(|n| requests[**n].answered).count()
+            lost.iter().filter(|n| requests[**n].is_answered).count()
         );
         // Within a process nothing is asked twice.
         let mut asked = HashSet::new();
         for request in &requests[*run..*ends] {
-            for cell in request.cells() {
+            for cell in request.requested_cells() {
                 assert!(asked.insert(format!("{cell:?}")), "asked twice by one process: {cell:?}");
             }
         }
@@ -123,25 +130,25 @@ fn no_kill_loses_more_than_what_is_in_flight() {
 #[test]
 fn a_kill_while_publishing_leaves_the_tables_as_they_were_or_as_they_shall_be() {
     let mut chance = fastrand::Rng::with_seed(seed());
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = many(&endpoint);
-    project.materialize(&["--rows-per-request", "50"]).exits(0);
-    let all = BTreeMap::from([("ok".to_owned(), (NUMBERS + 10) * COLUMNS.len())]);
-    let asked = endpoint.count();
+    project.run_materialize(&["--rows-per-request", "50"]).expect_exit_code(0);
+    let all = BTreeMap::from([("ok".to_owned(), (NUMBERS + 10) * COLUMN_NAMES.len())]);
+    let asked = endpoint.request_count();
     for _ in 0..12 {
         // Another value of one hero's, so that there is something to publish.
         let year = chance.u64(1000..9999).to_string();
         let words = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto"];
-        project.hqdl(&[&words[..], &[&year]].concat()).exits(0);
-        let running = project.start(&["materialize", "specs/x.toml"]);
+        project.run_hqdl(&[&words[..], &[&year]].concat()).expect_exit_code(0);
+        let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
         std::thread::sleep(Duration::from_micros(chance.u64(20_000..160_000)));
-        running.signal("KILL");
-        running.wait();
-        let rows = project.rows("SELECT count(*) FROM llm");
+        running.send_signal("KILL");
+        running.wait_for_exit();
+        let rows = project.query_rows("SELECT count(*) FROM llm");
         assert_eq!(rows[0][0], NUMBERS + 10, "half a table was published");
-        assert_eq!(project.rows("PRAGMA integrity_check")[0][0], "ok");
+        assert_eq!(project.query_rows("PRAGMA integrity_check")[0][0], "ok");
     }
     std::fs::remove_file(project.path("specs/x.overrides.csv")).unwrap();
-    project.materialize(&[]).exits(0);
-    assert_eq!((check(&project), endpoint.count()), (all, asked));
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((check_cells(&project), endpoint.request_count()), (all, asked));
 }

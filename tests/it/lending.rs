@@ -11,23 +11,24 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hqdl::facts::server::{CacheServer, serve};
-use hqdl::facts::{Facts, FactsError, Noted, Outcome, Throttle};
+use hqdl::facts::server::{CacheServer, serve_cache};
+use hqdl::facts::{Facts, FactsError, Outcome, ReserveOutcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
 use hqdl::limits::{Need, PerMinute};
-use hqdl::materialize::{Selection, Way};
-use hqdl::overrides::{read_lines, set, unset};
+use hqdl::materialize::{RunMode, Selection};
+use hqdl::overrides::{read_lines, remove_override, set_override};
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::Draft;
-use hqdl::usage::Spent;
+use hqdl::spec::UncheckedSpec;
+use hqdl::usage::SpentAmount;
 use regex::Regex;
 use reqwest::header::HeaderMap;
 use serde_json::json;
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
-    COUNT, Ended, HEROES, Project, Running, check_complete, heroes, honest, spec,
+    CommandResult, HERO_COUNT, HEROES, Project, RunningCommand, check_complete, heroes_project,
+    heroes_spec, truthful_endpoint,
 };
 
 /// The cache of a project, owned by this process and lent.
@@ -38,17 +39,18 @@ pub struct Lent {
 
 impl Lent {
     pub fn new(project: &Project) -> Self {
-        let facts = Facts::own(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
+        let facts =
+            Facts::open_as_owner(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
         let facts = Arc::new(facts);
         let status = Arc::new(|| json!({ "well": true }));
-        let lending = Some(serve(&facts, status).unwrap());
+        let lending = Some(serve_cache(&facts, status).unwrap());
         Self { lending, facts }
     }
 
     /// Waits until nobody borrows any more.
     fn wait_for_all(&self) {
         let began = Instant::now();
-        while self.lending.as_ref().unwrap().borrowers() > 0 {
+        while self.lending.as_ref().unwrap().client_count() > 0 {
             assert!(began.elapsed() < Duration::from_secs(120), "somebody still borrows");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -57,19 +59,19 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.lending.take().unwrap().end(Duration::from_secs(5));
+        self.lending.take().unwrap().shut_down(Duration::from_secs(5));
         assert_eq!(Arc::strong_count(&self.facts), 1, "somebody holds the facts");
     }
 }
 
 /// Nobody lends the cache in this process: a process of its own does, which can be
 /// killed. It is this very program, running [`holds_the_cache`].
-fn owner_process(project: &Project) -> Running {
+fn owner_process(project: &Project) -> RunningCommand {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "lending::holds_the_cache", "--ignored", "--nocapture"]);
     command.env("HQDL_TEST_LEND", project.path("cache"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let running = Running::of(child);
+    let running = RunningCommand::from_child(child);
     let began = Instant::now();
     while !project.path("cache/socket").exists() {
         assert!(began.elapsed() < Duration::from_secs(120), "nobody lends");
@@ -82,13 +84,13 @@ fn owner_process(project: &Project) -> Running {
 #[ignore = "lends a cache for the other tests"]
 fn holds_the_cache() {
     let Some(dir) = std::env::var_os("HQDL_TEST_LEND") else { return };
-    let facts = Facts::own(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
-    let _lending = serve(&facts, Arc::new(|| json!({}))).unwrap();
+    let facts = Facts::open_as_owner(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
+    let _lending = serve_cache(&facts, Arc::new(|| json!({}))).unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 
 /// What a command said, without times, ids that chance makes, and its own place.
-fn plain(project: &Project, ended: &Ended) -> (i32, String, String) {
+fn plain(project: &Project, ended: &CommandResult) -> (i32, String, String) {
     let rules = [
         (r#""seconds":[0-9.e-]+"#, r#""seconds":0"#),
         (r#""(asked_at|bound_at|last_asked)":"[^"]*""#, r#""$1":"then""#),
@@ -176,54 +178,59 @@ fn all_commands() -> Vec<Vec<&'static str>> {
 
 #[test]
 fn every_command_says_the_same_through_the_socket() {
-    let (one, other) = (honest(), honest());
-    let (direct, through) = (heroes(&one, "csv"), heroes(&other, "csv"));
+    let (one, other) = (truthful_endpoint(), truthful_endpoint());
+    let (direct, through) = (heroes_project(&one, "csv"), heroes_project(&other, "csv"));
     for endpoint in [&one, &other] {
-        endpoint.fault(Fault::MissingRows, Times::Once);
+        endpoint.add_fault(Fault::MissingRows, Frequency::Once);
     }
     for project in [&direct, &through] {
-        project
-            .spec(&format!("{}\n", spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1")));
+        project.write_spec(&format!(
+            "{}\n",
+            heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1")
+        ));
     }
     let lent = Lent::new(&through);
     for args in all_commands() {
-        let expected = plain(&direct, &direct.hqdl(&args));
-        let said = plain(&through, &through.hqdl(&args));
+        let expected = plain(&direct, &direct.run_hqdl(&args));
+        let said = plain(&through, &through.run_hqdl(&args));
         assert_eq!(said, expected, "{args:?}");
         println!("{:?} {}", args, expected.0);
     }
-    assert_eq!(one.count(), other.count());
-    assert_eq!(direct.kept(), through.kept());
-    let said = through.hqdl(&["plan", "specs/x.toml", "-v"]).exits(0).stderr;
+    assert_eq!(one.request_count(), other.request_count());
+    assert_eq!(direct.stored_cells(), through.stored_cells());
+    let said = through.run_hqdl(&["plan", "specs/x.toml", "-v"]).expect_exit_code(0).stderr;
     let process = std::process::id();
     assert!(said.contains(&format!("cache, through the daemon (process {process})")), "{said}");
-    assert_eq!(hqdl::facts::status(&through.path("cache")).unwrap().unwrap(), r#"{"well":true}"#);
+    assert_eq!(
+        hqdl::facts::request_status(&through.path("cache")).unwrap().unwrap(),
+        r#"{"well":true}"#
+    );
     drop(lent);
-    assert_eq!(hqdl::facts::status(&through.path("cache")).unwrap(), None);
+    assert_eq!(hqdl::facts::request_status(&through.path("cache")).unwrap(), None);
     // What was kept through the socket is there for who owns the cache next.
-    let count = other.count();
-    through.materialize(&[]).exits(0);
-    assert_eq!(other.count(), count);
+    let count = other.request_count();
+    through.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(other.request_count(), count);
 }
 
 #[test]
 fn fifty_borrowers_ask_the_same_cells_once() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
     let lent = Lent::new(&project);
     let sql = "SELECT name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes,
                {{LLMMap('A word for it?', 'hero::name')}} AS word FROM hero ORDER BY id";
-    let all: Vec<Running> = (0..50)
+    let all: Vec<RunningCommand> = (0..50)
         .map(|n| match n % 5 {
-            0 => project.start(&["materialize", "specs/x.toml"]),
-            _ => project.start(&["query", "--spec", "specs/x.toml", "--format", "csv", sql]),
+            0 => project.start_hqdl(&["materialize", "specs/x.toml"]),
+            _ => project.start_hqdl(&["query", "--spec", "specs/x.toml", "--format", "csv", sql]),
         })
         .collect();
     let mut rows = BTreeSet::new();
     for (n, running) in all.into_iter().enumerate() {
-        let ended = running.wait();
-        let ended = ended.exits(0);
+        let ended = running.wait_for_exit();
+        let ended = ended.expect_exit_code(0);
         if n % 5 != 0 {
             rows.insert(ended.stdout);
         }
@@ -231,8 +238,8 @@ fn fifty_borrowers_ask_the_same_cells_once() {
     assert_eq!(rows.len(), 1, "all see the same: {rows:?}");
     check_complete(&project);
     let mut asked = BTreeSet::new();
-    for request in endpoint.requests() {
-        for cell in request.cells() {
+    for request in endpoint.received_requests() {
+        for cell in request.requested_cells() {
             let cell = format!("{cell:?} {}", request.question.columns.len());
             assert!(asked.insert(cell.clone()), "asked twice: {cell}");
         }
@@ -244,85 +251,95 @@ fn fifty_borrowers_ask_the_same_cells_once() {
 /// are in doubt.
 fn reservations(project: &Project) -> Vec<(bool, bool)> {
     let sql = "SELECT session IN (SELECT id FROM session), in_doubt FROM reservation";
-    project.rows_of("cache/journal.sqlite", sql).iter().map(|r| (r[0] == 1, r[1] == 1)).collect()
+    project
+        .query_rows_of("cache/journal.sqlite", sql)
+        .iter()
+        .map(|r| (r[0] == 1, r[1] == 1))
+        .collect()
 }
 
 #[test]
 fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let lent = Lent::new(&project);
     // The first request of all goes alone.
-    project.materialize(&["--limit", "1"]).exits(0);
-    let asked = endpoint.count();
-    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::First(3));
-    let killed = project.start(&["materialize", "specs/x.toml", "--concurrency", "3"]);
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+    let asked = endpoint.request_count();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(20)), Frequency::First(3));
+    let killed = project.start_hqdl(&["materialize", "specs/x.toml", "--concurrency", "3"]);
     endpoint.wait_for(asked + 3);
     assert_eq!(reservations(&project), [(true, false); 3]);
-    let waiting = project.start(&["materialize", "specs/x.toml", "--json"]);
-    let runs = || project.rows_of("cache/journal.sqlite", "SELECT id FROM run").len();
+    let waiting = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
+    let runs = || project.query_rows_of("cache/journal.sqlite", "SELECT id FROM run").len();
     while runs() < 3 {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(endpoint.count(), asked + 3, "the other waits");
-    killed.signal("KILL");
-    killed.wait();
-    let ended = waiting.wait().exits(0);
+    assert_eq!(endpoint.request_count(), asked + 3, "the other waits");
+    killed.send_signal("KILL");
+    killed.wait_for_exit();
+    let ended = waiting.wait_for_exit().expect_exit_code(0);
     check_complete(&project);
     lent.wait_for_all();
     assert_eq!(reservations(&project), [(false, false); 3]);
-    assert_eq!(endpoint.count(), asked + 6, "{ended:?}");
+    assert_eq!(endpoint.request_count(), asked + 6, "{ended:?}");
     // The next run that begins says so, and goes on with nothing of theirs.
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
-    let said = project.materialize(&[]).exits(0).stdout;
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let said = project.run_materialize(&[]).expect_exit_code(0).stdout;
     assert!(said.contains("3 requests were in flight when an earlier run was killed"), "{said}");
     assert_eq!(reservations(&project), [(false, true); 3]);
 }
 
 #[test]
 fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let owner = owner_process(&project);
     let process = owner.id();
-    project.materialize(&["--limit", "4"]).exits(0);
-    let count = endpoint.count();
-    endpoint.fault(Fault::Latency(Duration::from_secs(1)), Times::Always);
-    let under_way = project.start(&["materialize", "specs/x.toml", "--concurrency", "1"]);
+    project.run_materialize(&["--limit", "4"]).expect_exit_code(0);
+    let count = endpoint.request_count();
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(1)), Frequency::Always);
+    let under_way = project.start_hqdl(&["materialize", "specs/x.toml", "--concurrency", "1"]);
     let live = "SELECT {{LLMMap('Is it a good name?', 'hero::name')}} FROM hero";
-    let query = project.start(&["query", "--spec", "specs/x.toml", "--concurrency", "1", live]);
+    let query =
+        project.start_hqdl(&["query", "--spec", "specs/x.toml", "--concurrency", "1", live]);
     endpoint.wait_for(count + 2);
-    owner.signal("KILL");
-    owner.wait();
+    owner.send_signal("KILL");
+    owner.wait_for_exit();
     for command in [under_way, query] {
-        let ended = command.wait().exits(5);
+        let ended = command.wait_for_exit().expect_exit_code(5);
         let said = format!("has ended (process {process}");
         assert!(ended.stderr.contains(&said), "{}", ended.stderr);
         assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
     }
-    let kept = project.kept();
+    let kept = project.stored_cells();
     assert_eq!(kept.iter().filter(|(_, column)| column == "answer").count(), 4, "{kept:?}");
     assert!(project.path("cache/socket").exists(), "nobody has tidied up");
-    endpoint.mend();
-    let asked = endpoint.count();
-    project.materialize(&["-v"]).exits(0);
+    endpoint.clear_faults();
+    let asked = endpoint.request_count();
+    project.run_materialize(&["-v"]).expect_exit_code(0);
     check_complete(&project);
     // What was answered after the owner's end was kept all the same.
     let rows = |n: usize| n.div_ceil(4);
-    assert!(endpoint.count() - asked <= rows(COUNT - 4 - 4), "{} more", endpoint.count() - asked);
+    assert!(
+        endpoint.request_count() - asked <= rows(HERO_COUNT - 4 - 4),
+        "{} more",
+        endpoint.request_count() - asked
+    );
 }
 
 /// Who borrows from a stopped process is told for whom it waits, before and while it works.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_borrower_of_a_stopped_owner_says_for_whom_it_waits() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let owner = owner_process(&project);
     let said = project.path("said");
     let start = || {
-        let mut command = project.command(&["materialize", "specs/x.toml", "--concurrency", "1"]);
+        let mut command =
+            project.hqdl_command(&["materialize", "specs/x.toml", "--concurrency", "1"]);
         command.stdout(Stdio::null()).stderr(std::fs::File::create(&said).unwrap());
         command.spawn().unwrap()
     };
@@ -339,47 +356,48 @@ fn a_borrower_of_a_stopped_owner_says_for_whom_it_waits() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    owner.signal("STOP");
+    owner.send_signal("STOP");
     let mut first = start();
     is_told();
-    owner.signal("CONT");
+    owner.send_signal("CONT");
     assert!(first.wait().unwrap().success());
-    project.execute("DROP TABLE llm; INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
-    endpoint.fault(Fault::Latency(Duration::from_secs(1)), Times::Always);
-    let count = endpoint.count();
+    project
+        .execute_sql("DROP TABLE llm; INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
+    endpoint.add_fault(Fault::Latency(Duration::from_secs(1)), Frequency::Always);
+    let count = endpoint.request_count();
     let mut second = start();
     endpoint.wait_for(count + 1);
-    owner.signal("STOP");
+    owner.send_signal("STOP");
     is_told();
-    owner.signal("CONT");
+    owner.send_signal("CONT");
     assert!(second.wait().unwrap().success());
-    owner.signal("KILL");
-    owner.wait();
+    owner.send_signal("KILL");
+    owner.wait_for_exit();
 }
 
 /// The answer comes when somebody else owns the cache already.
 #[test]
 fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::First(2));
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::First(2));
+    let project = heroes_project(&endpoint, "csv");
     let owner = owner_process(&project);
     let some = ["materialize", "specs/x.toml", "--where", "id < 5", "--quiet"];
-    let orphan = project.start(&some);
+    let orphan = project.start_hqdl(&some);
     endpoint.wait_for(1);
     let live = "SELECT {{LLMMap('Is it a good name?', 'hero::name')}} FROM hero WHERE id < 5";
     let query = ["query", "--spec", "specs/x.toml", "--quiet", live];
-    let other = project.start(&query);
+    let other = project.start_hqdl(&query);
     endpoint.wait_for(2);
-    owner.signal("KILL");
-    owner.wait();
+    owner.send_signal("KILL");
+    owner.wait_for_exit();
     let lent = Lent::new(&project);
     // Taken before the answers come, as by a run that has looked already.
     let facts = Facts::clone(&lent.facts);
     for orphan in [orphan, other] {
-        orphan.wait().exits(5);
+        orphan.wait_for_exit().expect_exit_code(5);
     }
-    let answered = project.rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
+    let answered = project.query_rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
     assert!(answered.len() >= 8, "{answered:?}");
     let entity = Entity::parse(answered[0][0].as_str().unwrap()).unwrap();
     assert_eq!(facts.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
@@ -388,21 +406,26 @@ fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
     assert!(known[0].is_some(), "after a claim, what was answered is seen");
     drop(facts);
     // Through the socket, and by the owner itself.
-    let count = endpoint.count();
-    let said = project.hqdl(&some);
+    let count = endpoint.request_count();
+    let said = project.run_hqdl(&some);
     assert!(said.code < 2, "{said:?}");
-    project.hqdl(&query).exits(0);
-    assert_eq!(endpoint.count(), count, "asked again: {:?}", endpoint.requests().last());
+    project.run_hqdl(&query).expect_exit_code(0);
+    assert_eq!(
+        endpoint.request_count(),
+        count,
+        "asked again: {:?}",
+        endpoint.received_requests().last()
+    );
     lent.wait_for_all();
 }
 
 #[test]
 fn two_who_want_to_own_it_know_each_other() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let owner = owner_process(&project);
     let dir = project.path("cache");
-    let second = Facts::own(&dir, "hqdl daemon", Duration::from_millis(100));
+    let second = Facts::open_as_owner(&dir, "hqdl daemon", Duration::from_millis(100));
     match second {
         Err(error @ FactsError::Held { .. }) => {
             let said = error.to_string();
@@ -411,24 +434,25 @@ fn two_who_want_to_own_it_know_each_other() {
         _ => panic!("two own the cache"),
     }
     // One that waits takes over.
-    let waiting =
-        std::thread::spawn(move || Facts::own(&dir, "hqdl daemon", Duration::from_secs(20)));
+    let waiting = std::thread::spawn(move || {
+        Facts::open_as_owner(&dir, "hqdl daemon", Duration::from_secs(20))
+    });
     std::thread::sleep(Duration::from_millis(100));
-    owner.signal("KILL");
-    owner.wait();
+    owner.send_signal("KILL");
+    owner.wait_for_exit();
     assert!(waiting.join().unwrap().is_ok());
 }
 
 #[test]
 fn borrowers_keep_to_one_limit() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = Project::new(
         &endpoint,
         &format!(
             "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
              INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n;"
         ),
-        &spec()
+        &heroes_spec()
             .replace("[limits]", "[limits]\nrequests_per_minute = 600")
             .replace("rows_per_request = 4", "rows_per_request = 1"),
     );
@@ -436,20 +460,28 @@ fn borrowers_keep_to_one_limit() {
     std::fs::write(project.path("specs/y.toml"), lax).unwrap();
     let lent = Lent::new(&project);
     let start = |spec: &str, filter: &str| {
-        project.start(&["materialize", spec, "--quiet", "--where", filter, "--concurrency", "8"])
+        project.start_hqdl(&[
+            "materialize",
+            spec,
+            "--quiet",
+            "--where",
+            filter,
+            "--concurrency",
+            "8",
+        ])
     };
     let running = [start("specs/x.toml", "id % 2 = 0"), start("specs/y.toml", "id % 2 = 1")];
     // Of six seconds, on a machine that has the time.
     let began = Instant::now();
-    while endpoint.count() < 60 {
-        assert!(began.elapsed() < Duration::from_secs(240), "{} came", endpoint.count());
+    while endpoint.request_count() < 60 {
+        assert!(began.elapsed() < Duration::from_secs(240), "{} came", endpoint.request_count());
         std::thread::sleep(Duration::from_millis(20));
     }
     for running in running {
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
     }
-    let mut at: Vec<Instant> = endpoint.requests().iter().map(|r| r.at).collect();
+    let mut at: Vec<Instant> = endpoint.received_requests().iter().map(|r| r.received_at).collect();
     at.sort();
     // However late one or the other comes in: 600 a minute, of both together, but
     // for the moment that the lax one may have been alone.
@@ -461,8 +493,8 @@ fn borrowers_keep_to_one_limit() {
 
 #[test]
 fn borrowers_do_not_overshoot_the_budget_of_the_day() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(50)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(50)), Frequency::Always);
     let day = 0.01;
     let project = Project::new(
         &endpoint,
@@ -470,25 +502,25 @@ fn borrowers_do_not_overshoot_the_budget_of_the_day() {
             "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
              INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n;"
         ),
-        &spec()
+        &heroes_spec()
             .replace("test-model", "gpt-4o-mini")
             .replace("[limits]", &format!("[limits]\nbudget_usd_per_day = {day}"))
             .replace("rows_per_request = 4", "rows_per_request = 1")
             .replace("price = {", "max_output_tokens = 100\nprice = {"),
     );
     let lent = Lent::new(&project);
-    let running: Vec<Running> = (0..4)
+    let running: Vec<RunningCommand> = (0..4)
         .map(|n| {
             let filter = format!("id % 4 = {n}");
             let args = ["materialize", "specs/x.toml", "--quiet", "--concurrency", "8"];
-            project.start(&[&args[..], &["--where", &filter]].concat())
+            project.start_hqdl(&[&args[..], &["--where", &filter]].concat())
         })
         .collect();
     for running in running {
-        let ended = running.wait().exits(3);
+        let ended = running.wait_for_exit().expect_exit_code(3);
         assert!(ended.stderr.contains("the budget of the day is reached"), "{}", ended.stderr);
     }
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     let spent = (input as f64 + 2.0 * output as f64) / 1e6;
     assert!(spent <= day, "{spent}");
     assert!(spent >= 0.9 * day, "most of it was used: {spent}");
@@ -501,8 +533,8 @@ const PROTOCOL: u32 = 4;
 
 #[test]
 fn strangers_at_the_socket_harm_nobody() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let lent = Lent::new(&project);
     let socket = project.path("cache/socket");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -547,7 +579,7 @@ fn strangers_at_the_socket_harm_nobody() {
             break;
         }
     }
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
     let mut stranger = UnixStream::connect(&socket).unwrap();
     stranger.write_all(&version(7)).unwrap();
@@ -561,56 +593,56 @@ fn strangers_at_the_socket_harm_nobody() {
 /// Rows of which half is known, looked up one by one in the order of the table.
 #[test]
 fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
-    let (one, other) = (honest(), honest());
+    let (one, other) = (truthful_endpoint(), truthful_endpoint());
     let sql = format!(
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)
          INSERT INTO hero (name, full_name)
          SELECT char(65 + (i * 7) % 26) || ' hero ' || (i * 7919 % 1500), 'Person ' || i FROM n;"
     );
-    let spec = spec().replace("rows_per_request = 4", "rows_per_request = 50");
+    let spec = heroes_spec().replace("rows_per_request = 4", "rows_per_request = 50");
     let (direct, through) = (Project::new(&one, &sql, &spec), Project::new(&other, &sql, &spec));
     let query = "SELECT id, name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes
                  FROM hero ORDER BY id";
     let lent = Lent::new(&through);
     let mut said = Vec::new();
     for project in [&direct, &through] {
-        project.materialize(&["--limit", "700", "--columns", "eye_color"]).exits(0);
+        project.run_materialize(&["--limit", "700", "--columns", "eye_color"]).expect_exit_code(0);
         let args = ["query", "--spec", "specs/x.toml", "--json", "--concurrency", "1", query];
         for _ in 0..2 {
-            said.push(plain(project, &project.hqdl(&args)));
+            said.push(plain(project, &project.run_hqdl(&args)));
         }
     }
     assert_eq!(said[0], said[2]);
     assert_eq!(said[1], said[3]);
-    assert_eq!(one.count(), other.count());
+    assert_eq!(one.request_count(), other.request_count());
     lent.wait_for_all();
 }
 
 #[test]
 fn an_interrupted_borrower_leaves_nothing_in_flight() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
-    endpoint.fault(Fault::too_many("retry-after-ms", "100"), Times::Every(3));
-    let project = heroes(&endpoint, "csv");
-    project.spec(
-        &spec()
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(40)), Frequency::Always);
+    endpoint.add_fault(Fault::too_many("retry-after-ms", "100"), Frequency::Every(3));
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(
+        &heroes_spec()
             .replace("test-model", "gpt-4o-mini")
             .replace("[limits]", "[limits]\nbudget_usd_per_day = 0.004")
             .replace("rows_per_request = 4", "rows_per_request = 1"),
     );
     let lent = Lent::new(&project);
     for wait in [0, 30, 60, 90] {
-        let count = endpoint.count();
+        let count = endpoint.request_count();
         let args = ["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"];
-        let mut running = project.start(&args);
-        while endpoint.count() == count && !running.has_ended() {
+        let mut running = project.start_hqdl(&args);
+        while endpoint.request_count() == count && !running.has_ended() {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_millis(wait));
         if !running.has_ended() {
-            running.signal("INT");
+            running.send_signal("INT");
         }
-        running.wait();
+        running.wait_for_exit();
         lent.wait_for_all();
         assert_eq!(reservations(&project), [], "after {wait} ms");
     }
@@ -618,44 +650,47 @@ fn an_interrupted_borrower_leaves_nothing_in_flight() {
 
 #[test]
 fn batches_of_one_spec_are_one_runs_at_a_time() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.spec(&spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
     let lent = Lent::new(&project);
     let batch = ["materialize", "specs/x.toml", "--batch", "--json"];
-    let running = [project.start(&batch), project.start(&batch), project.start(&batch)];
-    let live = project.start(&["materialize", "specs/x.toml", "--json"]);
+    let running =
+        [project.start_hqdl(&batch), project.start_hqdl(&batch), project.start_hqdl(&batch)];
+    let live = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
     // What the other asks is left to it, and may be missing yet.
     for running in running.into_iter().chain([live]) {
-        let ended = running.wait();
+        let ended = running.wait_for_exit();
         assert!(ended.code < 2, "{}: {}", ended.code, ended.stderr);
     }
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
     let cells = |n: usize| n * 4;
-    assert_eq!(project.kept().len(), cells(COUNT));
+    assert_eq!(project.stored_cells().len(), cells(HERO_COUNT));
     let journal = "SELECT count(*) FROM answer AS a, json_each(a.cells)";
-    let answered = project.rows_of("cache/journal.sqlite", journal);
-    assert_eq!(answered[0][0], cells(COUNT), "each cell was answered once");
+    let answered = project.query_rows_of("cache/journal.sqlite", journal);
+    assert_eq!(answered[0][0], cells(HERO_COUNT), "each cell was answered once");
     lent.wait_for_all();
 }
 
 /// The threads of one process share the facts as borrowers do.
 #[test]
 fn runs_of_one_process_ask_nothing_twice() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    project.spec(&spec().replace("api_key_env = \"HQDL_TEST_KEY\"", ""));
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(100)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&heroes_spec().replace("api_key_env = \"HQDL_TEST_KEY\"", ""));
     let lent = Lent::new(&project);
     let path = project.path("specs/x.toml");
     std::thread::scope(|scope| {
         let begin = || {
-            let draft = Draft::read(&path).unwrap();
+            let draft = UncheckedSpec::read(&path).unwrap();
             let cache = Cache::Open(Facts::clone(&lent.facts));
             let session = Session::open(draft, &SpecOverrides::default(), cache).unwrap();
             let selection = Selection::default();
-            let work = session.work(session.model().unwrap(), &selection, Way::Live).unwrap();
+            let work = session
+                .materializer(session.connect_model().unwrap(), &selection, RunMode::Live)
+                .unwrap();
             let (_keep, interrupt) = tokio::sync::watch::channel(false);
             let listener: Listener = Arc::new(|_| {});
             let report = work.materialize("test", &listener, &interrupt).unwrap();
@@ -664,52 +699,54 @@ fn runs_of_one_process_ask_nothing_twice() {
         for _ in 0..4 {
             scope.spawn(begin);
         }
-        project.materialize(&[]).exits(0);
+        project.run_materialize(&[]).expect_exit_code(0);
     });
     check_complete(&project);
-    assert_eq!(endpoint.count(), 3, "10 rows, 4 a request");
+    assert_eq!(endpoint.request_count(), 3, "10 rows, 4 a request");
 }
 
 /// A socket in a directory with a long name, and one where none can be.
 #[test]
 fn long_paths_are_no_hindrance() {
-    let endpoint: Endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint: Endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let cache = project.path("c".repeat(120));
-    let facts = Facts::own(&cache, "hqdl test", Duration::ZERO).unwrap();
-    let lending = serve(&facts, Arc::new(|| json!({}))).unwrap();
-    let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
-    assert!(said.exits(0).stderr.contains("through the daemon"));
-    lending.end(Duration::ZERO);
+    let facts = Facts::open_as_owner(&cache, "hqdl test", Duration::ZERO).unwrap();
+    let lending = serve_cache(&facts, Arc::new(|| json!({}))).unwrap();
+    let said =
+        project.run_hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
+    assert!(said.expect_exit_code(0).stderr.contains("through the daemon"));
+    lending.shut_down(Duration::ZERO);
 }
 
 /// Words about cells, from processes and from threads as the daemon has them.
 #[test]
 fn overrides_set_at_once_are_all_kept() {
-    let endpoint: Endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    let draft = Draft::read(&project.path("specs/x.toml")).unwrap();
+    let endpoint: Endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    let draft = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
     let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary).unwrap();
     let spec = session.spec;
     let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
-    let set = |n: usize| set(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
+    let set =
+        |n: usize| set_override(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
     (100..104).for_each(set);
     std::thread::scope(|scope| {
-        let running: Vec<Running> = (0..16)
+        let running: Vec<RunningCommand> = (0..16)
             .map(|n| {
                 let (name, value) = (format!("Number {n}"), format!("No {n}"));
                 let words = [name.as_str(), "Person", "motto", &value];
                 let change = ["override", "set", "specs/x.toml", "--force", "llm"];
-                project.start(&[&change[..], &words].concat())
+                project.start_hqdl(&[&change[..], &words].concat())
             })
             .collect();
         let (spec, set) = (&spec, &set);
         (16..32).for_each(|n| drop(scope.spawn(move || set(n))));
         for n in 100..104 {
-            scope.spawn(move || unset(spec, "llm", &key(n), "motto").unwrap());
+            scope.spawn(move || remove_override(spec, "llm", &key(n), "motto").unwrap());
         }
         for running in running {
-            running.wait().exits(0);
+            running.wait_for_exit().expect_exit_code(0);
         }
     });
     let lines = read_lines(&spec.overrides_path()).unwrap();
@@ -725,25 +762,25 @@ fn overrides_set_at_once_are_all_kept() {
 
 #[test]
 fn who_waits_for_a_turn_can_be_interrupted() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.spec(&spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&heroes_spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
     let lent = Lent::new(&project);
-    let database = Draft::read(&project.path("specs/x.toml")).unwrap().database();
+    let database = UncheckedSpec::read(&project.path("specs/x.toml")).unwrap().database();
     let database = database.canonicalize().unwrap();
     // As of a run that is suspended while it publishes.
     let turn = lent.facts.try_lock(&format!("publish {}", database.display())).unwrap().unwrap();
     let (stop, interrupt) = tokio::sync::watch::channel(false);
-    let interrupted = |mut running: Running| {
+    let interrupted = |mut running: RunningCommand| {
         let began = Instant::now();
-        running.signal("INT");
+        running.send_signal("INT");
         while !running.has_ended() {
             assert!(began.elapsed() < Duration::from_secs(120), "it waits still");
             std::thread::sleep(Duration::from_millis(10));
         }
-        running.wait().exits(130)
+        running.wait_for_exit().expect_exit_code(130)
     };
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(3);
     std::thread::sleep(Duration::from_millis(500));
     let ended = interrupted(running);
@@ -751,14 +788,14 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     assert!(!project.has_table("llm"));
     drop(turn);
     // It was all kept, and is published by who has the turn.
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.count(), 3);
+    assert_eq!(endpoint.request_count(), 3);
     let name =
         format!("batches {}", project.path("specs/x.toml").canonicalize().unwrap().display());
     let turn = lent.facts.try_lock(&name).unwrap().unwrap();
     let batch = ["materialize", "specs/x.toml", "--batch", "--refresh", "born"];
-    let running = project.start(&batch);
+    let running = project.start_hqdl(&batch);
     std::thread::sleep(Duration::from_millis(500));
     interrupted(running);
     // In the process that owns the cache, too.
@@ -777,8 +814,8 @@ fn who_waits_for_a_turn_can_be_interrupted() {
 /// asks it any more; what is asked for holds for all of its models.
 #[test]
 fn an_endpoints_limits_are_kept_for_each_model() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let lent = Lent::new(&project);
     let borrowed = Facts::open(&project.path("cache"), "hqdl test").unwrap();
     assert!(borrowed.owner().is_some());
@@ -789,22 +826,22 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     let takes = |throttle: &Throttle, requests: usize| {
         let began = Instant::now();
         for _ in 0..requests {
-            drop(runtime.block_on(throttle.admit(Need::default())));
+            drop(runtime.block_on(throttle.acquire_permit(Need::default())));
         }
         began.elapsed().as_secs_f64()
     };
     for (own, facts) in [(true, &*lent.facts), (false, &borrowed)] {
         let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
-        one.observe(&HeaderMap::from_iter(told("120")));
+        one.update_from_headers(&HeaderMap::from_iter(told("120")));
         assert!(takes(&other, 50) < 10.0, "{own}: the other model is not slowed down");
         assert!(takes(&one, 3) > 0.9, "{own}: what is told holds");
-        one.observe(&HeaderMap::from_iter(told("600000")));
+        one.update_from_headers(&HeaderMap::from_iter(told("600000")));
         assert!(takes(&one, 50) < 10.0, "{own}: what is told last holds");
-        one.observe(&HeaderMap::from_iter(told("120")));
+        one.update_from_headers(&HeaderMap::from_iter(told("120")));
         drop(one);
         let one = facts.throttle("e", "one", free).unwrap();
         assert!(takes(&one, 3) > 0.9, "{own}: it is remembered, whoever asks next");
-        one.observe(&HeaderMap::from_iter(told("600000")));
+        one.update_from_headers(&HeaderMap::from_iter(told("600000")));
         let strict = PerMinute { requests: Some(120), tokens: None };
         let third = facts.throttle("e", "third", strict).unwrap();
         assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");
@@ -816,26 +853,26 @@ fn an_endpoints_limits_are_kept_for_each_model() {
 /// What a run has noted and never sends is free for others when it ends.
 #[test]
 fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let lent = Lent::new(&project);
     let facts = &lent.facts;
-    let begin = || facts.history().begin("test", "nothing.toml").unwrap();
+    let begin = || facts.history().start_run("test", "nothing.toml").unwrap();
     let (one, other) = (begin(), begin());
-    let all = Spent { usd: 1.0, tokens: 1 };
+    let all = SpentAmount { usd: 1.0, tokens: 1 };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let noted = facts.reserve(one, all, Some(1.0), None).await.unwrap();
-        assert!(matches!(noted, Noted::Note(_)), "{noted:?}");
-        let waiting = facts.reserve(other, all, Some(1.0), None);
+        let noted = facts.reserve_cost(one, all, Some(1.0), None).await.unwrap();
+        assert!(matches!(noted, ReserveOutcome::Reserved(_)), "{noted:?}");
+        let waiting = facts.reserve_cost(other, all, Some(1.0), None);
         tokio::pin!(waiting);
         let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
         assert!(soon.is_err(), "it is held: {soon:?}");
-        facts.history().end(one, Outcome::Interrupted).unwrap();
+        facts.history().finish_run(one, Outcome::Interrupted).unwrap();
         let noted = tokio::time::timeout(Duration::from_secs(120), waiting).await;
         let noted = noted.expect("nobody looks again").unwrap();
-        let Noted::Note(note) = noted else { panic!("{noted:?}") };
-        facts.settle(note, false).await.unwrap();
+        let ReserveOutcome::Reserved(note) = noted else { panic!("{noted:?}") };
+        facts.finish_reservation(note, false).await.unwrap();
     });
     assert_eq!(reservations(&project), []);
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use hqdl_testkit::endpoint::{Fault, Times};
-use hqdl_testkit::project::{Project, SECRET, check_complete, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Fault, Frequency};
+use hqdl_testkit::project::{
+    Project, SECRET, check_complete, heroes_project, heroes_spec, truthful_endpoint,
+};
 
 /// What a command logs; it must end with `exit`.
 fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> String {
-    let mut command = project.command(&[args, &["--log", "run.log"]].concat());
+    let mut command = project.hqdl_command(&[args, &["--log", "run.log"]].concat());
     match filter {
         Some(filter) => command.env("RUST_LOG", filter),
         None => command.env_remove("RUST_LOG"),
@@ -23,9 +25,9 @@ fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> 
 
 #[test]
 fn a_log_tells_each_step_and_never_the_key() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let echo = format!("Slow down, owner of {SECRET}");
-    endpoint.fault(
+    endpoint.add_fault(
         Fault::Status(
             429,
             vec![
@@ -35,11 +37,11 @@ fn a_log_tells_each_step_and_never_the_key() {
             ],
             format!("{{\"error\":{{\"message\":\"{echo}\"}}}}"),
         ),
-        Times::Once,
+        Frequency::Once,
     );
-    endpoint.fault(Fault::DroppedMidBody, Times::First(2));
-    endpoint.fault(Fault::MissingRows, Times::First(1));
-    let project = heroes(&endpoint, "csv");
+    endpoint.add_fault(Fault::DroppedMidBody, Frequency::First(2));
+    endpoint.add_fault(Fault::MissingRows, Frequency::First(1));
+    let project = heroes_project(&endpoint, "csv");
     let args = ["materialize", "specs/x.toml", "--budget", "1", "--concurrency", "1"];
     let log = logged(&project, &args, Some("trace"), 0);
     check_complete(&project);
@@ -70,33 +72,33 @@ fn a_log_tells_each_step_and_never_the_key() {
 
 #[test]
 fn a_filter_says_how_much_is_logged() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let args = ["materialize", "specs/x.toml"];
     let log = logged(&project, &args, None, 0);
     assert!(log.contains("answered") && log.contains("published"), "{log}");
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
     let log = logged(&project, &args, Some("warn,hqdl=info"), 0);
     assert!(!log.contains("answered") && log.contains("published"), "{log}");
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('New Two', 'Nino')");
+    project.execute_sql("INSERT INTO hero (name, full_name) VALUES ('New Two', 'Nino')");
     assert_eq!(logged(&project, &args, Some("reqwest=trace"), 0), "");
     // What cannot be read is said before anything is done.
-    let mut command = project.command(&[&args[..], &["--log", "run.log"]].concat());
+    let mut command = project.hqdl_command(&[&args[..], &["--log", "run.log"]].concat());
     let output = command.env("RUST_LOG", "hqdl=loud").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("RUST_LOG"));
-    project.hqdl(&["plan", "specs/x.toml", "--log", "no/such/place"]).exits(2);
+    project.run_hqdl(&["plan", "specs/x.toml", "--log", "no/such/place"]).expect_exit_code(2);
 }
 
 #[test]
 fn without_log_nothing_is_written_and_the_variable_stands_for_the_flag() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(5)), Times::Always);
-    let project = heroes(&endpoint, "csv");
-    project.spec(&spec());
-    project.materialize(&["--limit", "2"]).exits(0);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(5)), Frequency::Always);
+    let project = heroes_project(&endpoint, "csv");
+    project.write_spec(&heroes_spec());
+    project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
     assert_eq!(project.files_with("the journal commits"), Vec::<std::path::PathBuf>::new());
-    let mut command = project.command(&["materialize", "specs/x.toml"]);
+    let mut command = project.hqdl_command(&["materialize", "specs/x.toml"]);
     command.env("HQDL_LOG_FILE", project.path("named.log")).env_remove("RUST_LOG");
     assert!(command.output().unwrap().status.success());
     assert_eq!(project.files_with("the journal commits"), [project.path("named.log")]);

@@ -3,11 +3,11 @@
 use std::process::Stdio;
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Runs a command with a wrong argument and checks its exit code and stderr.
 fn rejects(project: &Project, args: &[&str], code: i32, parts: &[&str]) {
-    let ended = project.hqdl(args).exits(code);
+    let ended = project.run_hqdl(args).expect_exit_code(code);
     for part in parts {
         assert!(ended.stderr.contains(part), "{part:?} is not in:\n{}", ended.stderr);
     }
@@ -15,7 +15,7 @@ fn rejects(project: &Project, args: &[&str], code: i32, parts: &[&str]) {
 
 #[test]
 fn an_argument_that_cannot_be_used_is_named_with_what_is_expected() {
-    let project = heroes(&honest(), "json");
+    let project = heroes_project(&truthful_endpoint(), "json");
     let amount = "expected an amount in USD, 0 or more";
     for budget in ["-1", "nan", "free"] {
         for command in ["plan", "materialize"] {
@@ -35,7 +35,7 @@ fn an_argument_that_cannot_be_used_is_named_with_what_is_expected() {
 
 #[test]
 fn a_wrong_field_shows_how_it_is_written() {
-    let project = heroes(&honest(), "json");
+    let project = heroes_project(&truthful_endpoint(), "json");
     let is_other = |line: &&str| !line.starts_with("provider") && !line.starts_with("price");
     let text = project.spec_text();
     let spec: Vec<&str> = text.lines().filter(is_other).collect();
@@ -47,15 +47,15 @@ fn a_wrong_field_shows_how_it_is_written() {
         ("[model]", "[model]\nprice = 0.15", "write `price = { input = …, output = … }`"),
         (key, "key = \"name\"", "write `key = [\"name\"]`"),
     ] {
-        project.spec(&spec.replacen(line, wrong, 1));
+        project.write_spec(&spec.replacen(line, wrong, 1));
         rejects(&project, &["check", "specs/x.toml"], 2, &[help]);
     }
 }
 
 #[test]
 fn a_query_with_a_wrong_name_says_which_names_there_are() {
-    let project = heroes(&honest(), "json");
-    project.execute("CREATE TABLE other (title TEXT)");
+    let project = heroes_project(&truthful_endpoint(), "json");
+    project.execute_sql("CREATE TABLE other (title TEXT)");
     for (sql, help) in [
         ("SELECT hero.nam FROM hero", "did you mean `name`?"),
         (
@@ -72,10 +72,10 @@ fn a_query_with_a_wrong_name_says_which_names_there_are() {
 
 #[test]
 fn check_reads_the_specs_of_a_directory() {
-    let project = heroes(&honest(), "json");
+    let project = heroes_project(&truthful_endpoint(), "json");
     let text = project.spec_text();
     std::fs::write(project.path("specs/y.toml"), text).unwrap();
-    let ended = project.hqdl(&["check", "specs"]).exits(0);
+    let ended = project.run_hqdl(&["check", "specs"]).expect_exit_code(0);
     let names: Vec<&str> = ended.stdout.lines().filter_map(|l| l.split(':').next()).collect();
     assert_eq!(names, ["specs/x.toml", "specs/y.toml"]);
     std::fs::create_dir(project.path("none")).unwrap();
@@ -84,18 +84,20 @@ fn check_reads_the_specs_of_a_directory() {
 
 #[test]
 fn a_question_without_a_recording_names_the_flags_once() {
-    let project = heroes(&honest(), "json");
+    let project = heroes_project(&truthful_endpoint(), "json");
     std::fs::write(project.path("answers.jsonl"), "").unwrap();
     let sql = "SELECT {{LLMMap('Is it funny?', name)}} FROM hero LIMIT 3";
     let flags = ["--recordings", "answers.jsonl", "--rows-per-request", "1", sql];
-    let ended = project.hqdl(&[&["query", "--db", "data.sqlite"], &flags[..]].concat()).exits(1);
+    let ended = project
+        .run_hqdl(&[&["query", "--db", "data.sqlite"], &flags[..]].concat())
+        .expect_exit_code(1);
     assert_eq!(ended.stderr.matches("--provider openai --model NAME").count(), 1, "{ended:?}");
 }
 
 #[test]
 fn a_closed_pipe_does_not_end_a_completion_script_in_a_panic() {
-    let project = heroes(&honest(), "json");
-    let mut command = project.command(&["completions", "bash"]);
+    let project = heroes_project(&truthful_endpoint(), "json");
+    let mut command = project.hqdl_command(&["completions", "bash"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -105,9 +107,9 @@ fn a_closed_pipe_does_not_end_a_completion_script_in_a_panic() {
 
 #[test]
 fn a_csv_column_that_gets_another_name_is_noted() {
-    let project = heroes(&honest(), "json");
+    let project = heroes_project(&truthful_endpoint(), "json");
     std::fs::write(project.path("twice.csv"), "a,b,A,\n1,2,3,4\n").unwrap();
-    let ended = project.hqdl(&["init", "twice.csv"]).exits(0);
+    let ended = project.run_hqdl(&["init", "twice.csv"]).expect_exit_code(0);
     for note in
         ["a second column `A` is imported as `A_2`", "without a name is imported as `column_4`"]
     {
@@ -117,31 +119,33 @@ fn a_csv_column_that_gets_another_name_is_noted() {
 
 #[test]
 fn a_run_that_can_read_no_answer_names_json() {
-    let endpoint = Endpoint::start(|_, _| "no number".into());
-    let project = heroes(&endpoint, "csv");
-    let ended = project.hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
+    let endpoint = Endpoint::start_with(|_, _| "no number".into());
+    let project = heroes_project(&endpoint, "csv");
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml", "--columns", "born"]);
     assert!(ended.stderr.contains("`format = \"json\"`"), "{ended:?}");
 }
 
 #[test]
 fn keys_with_a_null_part_are_noted_by_check_alone() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let note = "a part that is NULL";
-    assert!(project.hqdl(&["check", "specs/x.toml"]).exits(0).stderr.contains(note));
+    assert!(project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0).stderr.contains(note));
     for command in ["plan", "materialize"] {
-        let ended = project.hqdl(&[command, "specs/x.toml"]).exits(0);
+        let ended = project.run_hqdl(&[command, "specs/x.toml"]).expect_exit_code(0);
         assert!(!ended.stderr.contains(note), "{command}: {}", ended.stderr);
     }
 }
 
 #[test]
 fn why_reads_a_joined_view() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    project.hqdl(&["materialize", "specs/x.toml"]).exits(0);
-    let why = |table| project.hqdl(&["why", table, "Zed", "Zed Zedsson", "motto"]).exits(0).stdout;
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
+    let why = |table| {
+        project.run_hqdl(&["why", table, "Zed", "Zed Zedsson", "motto"]).expect_exit_code(0).stdout
+    };
     assert_eq!(why("hero_expanded"), why("llm"));
-    let ended = project.hqdl(&["why", "hero_expanded", "Zed", "full_name"]);
+    let ended = project.run_hqdl(&["why", "hero_expanded", "Zed", "full_name"]);
     assert_eq!(ended.code, 2, "{ended:?}");
 }

@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::{Endpoint, Request};
-use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::project::{CommandResult, Project};
 
 const SPEC: &str = r#"
 [database]
@@ -49,15 +49,15 @@ const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
 
 /// The endpoint of `[model]`, that of `[model.large]`, and a project with both.
 fn project() -> (Endpoint, Endpoint, Project) {
-    let small = Endpoint::start(|column, _| format!("small {column}").into());
-    let large = Endpoint::start(|column, _| format!("large {column}").into());
-    let project = Project::new(&small, PLACES, &SPEC.replace("LARGE", &large.url()));
+    let small = Endpoint::start_with(|column, _| format!("small {column}").into());
+    let large = Endpoint::start_with(|column, _| format!("large {column}").into());
+    let project = Project::new(&small, PLACES, &SPEC.replace("LARGE", &large.base_url()));
     (small, large, project)
 }
 
 /// What an endpoint bills at prices per million tokens.
 fn bill(endpoint: &Endpoint, input: f64, output: f64) -> f64 {
-    let (i, o) = endpoint.billed();
+    let (i, o) = endpoint.billed_tokens();
     (i as f64 * input + o as f64 * output) / 1e6
 }
 
@@ -65,53 +65,61 @@ fn near(a: f64, b: f64) {
     assert!((a - b).abs() < 1e-9, "{a} is not {b}");
 }
 
-fn query(project: &Project, sql: &str, flags: &[&str]) -> Ended {
-    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat())
+fn query(project: &Project, sql: &str, flags: &[&str]) -> CommandResult {
+    project.run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat())
 }
 
-fn meta<'e>(ended: &'e Ended, name: &str) -> &'e Json {
+fn meta<'e>(ended: &'e CommandResult, name: &str) -> &'e Json {
     &ended.lines[0]["meta"][name]
 }
 
 #[test]
 fn each_expansion_is_asked_of_its_model_at_its_price() {
     let (small, large, project) = project();
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
-    assert_eq!((small.count(), large.count()), (0, 0));
-    let ended = project.materialize(&[]).exits(0);
+    assert_eq!((small.request_count(), large.request_count()), (0, 0));
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
     let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
-    near(ended.done()["cost_usd"].as_f64().unwrap(), paid);
+    near(ended.done_event()["cost_usd"].as_f64().unwrap(), paid);
     assert!(paid <= most && bill(&large, 10.0, 30.0) > paid / 2.0, "{paid} of {most}");
-    assert!(small.requests().iter().all(|r| r.body["model"] == "gpt-4o-mini"));
-    assert!(large.requests().iter().all(|r| r.body["model"] == "gpt-4o"));
-    assert!(large.requests().iter().flat_map(Request::cells).all(|(_, column)| column == "river"));
-    let rows = project.rows("SELECT DISTINCT country, river FROM llm JOIN big USING (name)");
+    assert!(small.received_requests().iter().all(|r| r.body["model"] == "gpt-4o-mini"));
+    assert!(large.received_requests().iter().all(|r| r.body["model"] == "gpt-4o"));
+    assert!(
+        large
+            .received_requests()
+            .iter()
+            .flat_map(Request::requested_cells)
+            .all(|(_, column)| column == "river")
+    );
+    let rows = project.query_rows("SELECT DISTINCT country, river FROM llm JOIN big USING (name)");
     assert_eq!(rows, [["small country", "large river"]]);
     for (table, column, model) in [("llm", "country", "gpt-4o-mini"), ("big", "river", "gpt-4o")] {
-        let why = project.hqdl(&["why", table, "Leeds", column, "--spec", "specs/x.toml"]).exits(0);
+        let why = project
+            .run_hqdl(&["why", table, "Leeds", column, "--spec", "specs/x.toml"])
+            .expect_exit_code(0);
         assert!(why.stdout.contains(&format!("{model}\n")), "{}", why.stdout);
     }
     // Again: nothing is asked; the tables answer.
-    let asked = (small.count(), large.count());
-    project.materialize(&[]).exits(0);
+    let asked = (small.request_count(), large.request_count());
+    project.run_materialize(&[]).expect_exit_code(0);
     let sql = "SELECT DISTINCT {{LLMMap('Which river?', place.name)}} FROM place";
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"][0][0], "large river");
-    assert_eq!((small.count(), large.count()), asked);
+    assert_eq!((small.request_count(), large.request_count()), asked);
 }
 
 #[test]
 fn a_budget_holds_for_all_models_together() {
     let (small, large, project) = project();
-    let ended = project.materialize(&["--budget", "0.012"]);
+    let ended = project.run_materialize(&["--budget", "0.012"]);
     let paid = bill(&small, 1.0, 2.0) + bill(&large, 10.0, 30.0);
     assert!(paid <= 0.012, "{paid}");
-    near(ended.done()["cost_usd"].as_f64().unwrap(), paid);
+    near(ended.done_event()["cost_usd"].as_f64().unwrap(), paid);
     // A price of every model is needed for one.
     let text = project.spec_text();
-    project.spec(&text.replace("price = { input = 10.0, output = 30.0 }\n", ""));
-    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    project.write_spec(&text.replace("price = { input = 10.0, output = 30.0 }\n", ""));
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("[model.large] has no price"), "{}", ended.stderr);
 }
 
@@ -122,42 +130,46 @@ fn a_call_names_its_model() {
         format!("SELECT DISTINCT {{{{LLMMap('Which mayor?', place.name{model})}}}} FROM place")
     };
     let explained = project
-        .hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql(", model='large'")])
-        .exits(0);
-    let first = query(&project, &sql(", model='large'"), &[]).exits(0);
-    assert_eq!((small.count(), first.lines[0]["rows"][0][0].as_str()), (0, Some("large answer")));
+        .run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql(", model='large'")])
+        .expect_exit_code(0);
+    let first = query(&project, &sql(", model='large'"), &[]).expect_exit_code(0);
+    assert_eq!(
+        (small.request_count(), first.lines[0]["rows"][0][0].as_str()),
+        (0, Some("large answer"))
+    );
     near(meta(&first, "cost_usd").as_f64().unwrap(), bill(&large, 10.0, 30.0));
     let most = explained.lines[0]["cost_usd"].as_f64().unwrap();
     assert!(most >= bill(&large, 10.0, 30.0), "{most}");
     let why = meta(&first, "routes")[0]["why"].as_str().unwrap().to_owned();
     assert!(why.contains("asked of `large`"), "{why}");
     // By its endpoint's name it is the same; another model's answers are its own.
-    query(&project, &sql(", model='gpt-4o'"), &[]).exits(0);
-    assert_eq!((small.count(), large.count()), (0, 1));
-    let second = query(&project, &sql(""), &[]).exits(0);
+    query(&project, &sql(", model='gpt-4o'"), &[]).expect_exit_code(0);
+    assert_eq!((small.request_count(), large.request_count()), (0, 1));
+    let second = query(&project, &sql(""), &[]).expect_exit_code(0);
     assert_eq!(second.lines[0]["rows"][0][0], "small answer");
-    assert_eq!((small.count(), large.count()), (1, 1));
+    assert_eq!((small.request_count(), large.request_count()), (1, 1));
     // Both in one query; of joins and of questions about rows, too.
     let both = "SELECT {{LLMQA('Which is best?', (SELECT name FROM place), model='large')}},
                 {{LLMQA('Which is best?', (SELECT name FROM place))}}";
-    let both = query(&project, both, &[]).exits(0);
+    let both = query(&project, both, &[]).expect_exit_code(0);
     assert_eq!(both.lines[0]["rows"][0][0], "large answer");
     assert_eq!(both.lines[0]["rows"][0][1], "small answer");
-    assert_eq!((small.count(), large.count()), (2, 2));
+    assert_eq!((small.request_count(), large.request_count()), (2, 2));
     let join = "SELECT count(*) FROM place AS a JOIN place AS b
                 ON {{LLMJoin(a.name, b.name, model='large')}}";
     query(&project, join, &[]);
-    assert_eq!(small.count(), 2);
-    assert!(large.count() > 2);
+    assert_eq!(small.request_count(), 2);
+    assert!(large.request_count() > 2);
 }
 
 #[test]
 fn a_price_is_unknown_where_one_model_has_none() {
     let (_small, _large, project) = project();
     let text = project.spec_text().replace("price = { input = 10.0, output = 30.0 }\n", "");
-    project.spec(&text.replace("budget_usd = 1.0", ""));
+    project.write_spec(&text.replace("budget_usd = 1.0", ""));
     let sql = "SELECT {{LLMMap('Which mayor?', place.name, model='large')}} FROM place";
-    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--meta", sql]).exits(0);
+    let ended =
+        project.run_hqdl(&["query", "--spec", "specs/x.toml", "--meta", sql]).expect_exit_code(0);
     let told = "unknown (no `price` in [model.large])";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
 }
@@ -165,25 +177,25 @@ fn a_price_is_unknown_where_one_model_has_none() {
 #[test]
 fn a_column_answers_a_call_that_names_its_model_and_no_other() {
     let (_small, large, project) = project();
-    project.materialize(&[]).exits(0);
-    let asked = large.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = large.request_count();
     let route = |model: &str, question: &str| {
         let sql =
             format!("SELECT {{{{LLMMap('{question}', place.name{model})}}}} FROM place LIMIT 1");
-        let ended = query(&project, &sql, &[]).exits(0);
+        let ended = query(&project, &sql, &[]).expect_exit_code(0);
         meta(&ended, "routes")[0]["route"].as_str().unwrap().to_owned()
     };
     assert_eq!(route(", model='large'", "Which river?"), "column");
     assert_eq!(route(", model='gpt-4o-mini'", "Which country?"), "column");
-    assert_eq!(large.count(), asked);
+    assert_eq!(large.request_count(), asked);
     assert_eq!(route(", model='large'", "Which country?"), "ad-hoc");
-    assert!(large.count() > asked);
+    assert!(large.request_count() > asked);
 }
 
 #[test]
 fn names_that_no_model_has_are_told() {
     let (small, large, project) = project();
-    let ended = query(&project, "SELECT {{LLMQA('Why?', model='lagre')}}", &[]).exits(2);
+    let ended = query(&project, "SELECT {{LLMQA('Why?', model='lagre')}}", &[]).expect_exit_code(2);
     for told in
         ["does not allow the model `lagre`", "`gpt-4o-mini`, `large`", "did you mean `large`?"]
     {
@@ -196,30 +208,31 @@ fn names_that_no_model_has_are_told() {
         ("[model.large]\n", "[model.large]\ntemprature = 1\n", "unknown field `temprature`"),
         ("[model]\n", "[model]\ntemprature = 1\n", "unknown field `temprature` in [model]"),
     ] {
-        project.spec(&text.replace(from, to));
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        project.write_spec(&text.replace(from, to));
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
     }
     // What is wrong with a model is told when it is asked.
     std::fs::write(project.path("specs/said.jsonl"), "no json\n").unwrap();
-    project
-        .spec(&text.replace("[model.large]\n", "[model.large]\nrecordings = [\"said.jsonl\"]\n"));
-    project.materialize(&["--columns", "country"]).exits(0);
-    let ended = project.materialize(&[]).exits(4);
+    project.write_spec(
+        &text.replace("[model.large]\n", "[model.large]\nrecordings = [\"said.jsonl\"]\n"),
+    );
+    project.run_materialize(&["--columns", "country"]).expect_exit_code(0);
+    let ended = project.run_materialize(&[]).expect_exit_code(4);
     assert!(ended.stderr.contains("[model.large]: recording"), "{}", ended.stderr);
-    assert_eq!(large.count(), 0);
+    assert_eq!(large.request_count(), 0);
     // Batches go to one model.
-    project.spec(&text);
-    let ended = project.materialize(&["--batch"]).exits(2);
+    project.write_spec(&text);
+    let ended = project.run_materialize(&["--batch"]).expect_exit_code(2);
     assert!(ended.stderr.contains("`big` uses [model.large]"), "{}", ended.stderr);
     // Flags say who is asked, of all.
-    let before = small.count();
+    let before = small.request_count();
     // The spec's price is that of its own model, and its budget needs one.
-    let ended = project.materialize(&["--model", "gpt-4.1-mini"]).exits(2);
+    let ended = project.run_materialize(&["--model", "gpt-4.1-mini"]).expect_exit_code(2);
     assert!(ended.stderr.contains("hqdl cannot keep `budget_usd`"), "{}", ended.stderr);
-    project.materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).exits(0);
-    assert_eq!(large.count(), 0);
-    assert!(small.requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));
+    project.run_materialize(&["--model", "gpt-4.1-mini", "--price", "1,2"]).expect_exit_code(0);
+    assert_eq!(large.request_count(), 0);
+    assert!(small.received_requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));
 }
 
 #[test]
@@ -234,11 +247,12 @@ fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
             "provider = \"replay\"\nname = \"gpt-4o-mini\"\nrecordings = [\"said.jsonl\"]",
         )
         .replace("[model.large]\n", "[model.large]\nprovider = \"openai\"\n")
-        .replace("LARGE", &large.url())
-        .replace("{base_url}", &large.url());
-    project.spec(&text);
+        .replace("LARGE", &large.base_url())
+        .replace("{base_url}", &large.base_url());
+    project.write_spec(&text);
     let sql = "SELECT {{LLMMap('How old?', name, model='large')}} FROM place";
-    let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    let told =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).expect_exit_code(0);
     assert_eq!(meta(&query(&project, sql, &[]), "requests"), 1);
     let told: Json = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(told["requests"], 1, "{told}");
@@ -256,7 +270,7 @@ fn an_endpoint_written_otherwise_is_the_same_endpoint() {
             ..ModelTable::default()
         };
         let text = format!("name = \"b\"\nbase_url = \"{other}\"");
-        first.other(&toml::from_str::<OtherModelTable>(&text).unwrap()).api_key_env
+        first.inherit(&toml::from_str::<OtherModelTable>(&text).unwrap()).api_key_env
     };
     for other in ["", "/", "/chat/completions", "/chat/completions/"] {
         for first in [None, Some("https://api.openai.com/v1"), Some("https://api.openai.com/v1/")] {

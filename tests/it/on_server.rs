@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use crate::increments::Changing;
-use hqdl_testkit::daemon::{Daemon, until};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::daemon::{Daemon, wait_until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::postgres::{self, Server, sql_at};
 use hqdl_testkit::project::{
-    COLUMNS, COUNT, Ended, HEROES, MODEL, Project, Running, honest, spec, truth,
+    COLUMN_NAMES, CommandResult, HERO_COUNT, HEROES, MODEL, Project, RunningCommand, heroes_spec,
+    true_value, truthful_endpoint,
 };
 
 /// The heroes, in SQL that a server takes.
@@ -25,9 +26,9 @@ fn over(url: &str, spec: &str) -> String {
 
 /// A project over a database of a server, and its URL.
 fn project(endpoint: &Endpoint) -> (Project, String) {
-    let url = postgres::database();
+    let url = postgres::create_database();
     sql_at(&url, &heroes());
-    (Project::new(endpoint, "", &over(&url, &spec())), url)
+    (Project::new(endpoint, "", &over(&url, &heroes_spec())), url)
 }
 
 /// The first value of a query.
@@ -74,7 +75,7 @@ fn follow(changing: &Changing, url: &str) {
     let mut sql = String::new();
     for table in ["hero", "villain", "power"] {
         sql.push_str(&format!("TRUNCATE {table};"));
-        for row in changing.project.rows(&format!("SELECT * FROM {table} ORDER BY rowid")) {
+        for row in changing.project.query_rows(&format!("SELECT * FROM {table} ORDER BY rowid")) {
             let values: Vec<String> = row.iter().map(literal).collect();
             sql.push_str(&format!("INSERT INTO {table} VALUES ({});", values.join(", ")));
         }
@@ -91,7 +92,7 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
     let steps = std::env::var("HQDL_TEST_STEPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
     for seed in first..first + 2 {
         let mut changing = Changing::new(seed);
-        let url = postgres::database();
+        let url = postgres::create_database();
         sql_at(&url, &heroes());
         sql_at(&url, "CREATE TABLE villain (name text, full_name text)");
         for step in 0..steps {
@@ -114,9 +115,9 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
                 sql_at(&url, edits[changing.chance.usize(0..edits.len())]);
             }
             let args = ["materialize", "specs/x.toml", "--json", "--limit", "0", "--db", &url];
-            let ended = changing.project.hqdl(&args);
+            let ended = changing.project.run_hqdl(&args);
             assert!([0, 1].contains(&ended.code), "{place}: {ended:?}");
-            assert_eq!(ended.done()["requests"], 0, "{place}");
+            assert_eq!(ended.done_event()["requests"], 0, "{place}");
             let file = changing.published("data.sqlite");
             for table in [
                 "llm",
@@ -136,8 +137,8 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
                 assert_eq!(rows(&url, table, of), file[table], "{place}: {table}");
             }
             // And then there is nothing to do.
-            let again = changing.project.hqdl(&args);
-            assert_eq!(again.done()["published"], false, "{place}");
+            let again = changing.project.run_hqdl(&args);
+            assert_eq!(again.done_event()["published"], false, "{place}");
         }
     }
 }
@@ -145,13 +146,13 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
-    let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     assert!(checked.stdout.contains("keys 10"), "{}", checked.stdout);
-    assert_eq!(project.plan(&[])["totals"]["cells"], COUNT * COLUMNS.len());
-    let done = project.materialize(&[]).exits(0);
-    assert_eq!(done.done()["cells"]["ok"], COUNT * COLUMNS.len());
+    assert_eq!(project.run_plan(&[])["totals"]["cells"], HERO_COUNT * COLUMN_NAMES.len());
+    let done = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(done.done_event()["cells"]["ok"], HERO_COUNT * COLUMN_NAMES.len());
     // Plain SQL sees it, with types, keys and comments.
     assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "10");
     let types = "SELECT string_agg(format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
@@ -166,30 +167,37 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
     let joined = "SELECT motto FROM expanded.hero_expanded WHERE full_name IS NULL";
     assert_eq!(one(&url, joined), "The motto of Echo alias nobody!");
     // Again there is nothing to do, and it is told where a cell came from.
-    let again = project.materialize(&[]).exits(0);
-    assert_eq!((&again.done()["requests"], &again.done()["published"]), (&0.into(), &false.into()));
+    let again = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(
+        (&again.done_event()["requests"], &again.done_event()["published"]),
+        (&0.into(), &false.into())
+    );
     let why = ["why", "llm", "zed", "Zed Zedsson", "powers", "--spec", "specs/x.toml", "--json"];
-    let why = project.hqdl(&why).exits(0);
-    assert_eq!(why.lines[0][0]["value"], truth("powers", &["Zed".into(), "Zed Zedsson".into()]));
+    let why = project.run_hqdl(&why).expect_exit_code(0);
+    assert_eq!(
+        why.lines[0][0]["value"],
+        true_value("powers", &["Zed".into(), "Zed Zedsson".into()])
+    );
     assert_eq!(why.lines[0][0]["model"], "test-model");
-    let why = project.hqdl(&["why", "llm", "Echo", "NULL", "born", "--db", &url]).exits(0);
+    let why =
+        project.run_hqdl(&["why", "llm", "Echo", "NULL", "born", "--db", &url]).expect_exit_code(0);
     assert!(why.stdout.contains("state        ok"), "{}", why.stdout);
     // A new row is one row more to ask about, a row that is gone goes.
     sql_at(
         &url,
         "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'); DELETE FROM hero WHERE name = 'Zed'",
     );
-    let plan = project.plan(&[]);
-    assert_eq!(plan["totals"]["cells"], COLUMNS.len(), "{plan}");
+    let plan = project.run_plan(&[]);
+    assert_eq!(plan["totals"]["cells"], COLUMN_NAMES.len(), "{plan}");
     assert_eq!(plan["expansions"][0]["orphaned"], 1, "{plan}");
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(
         one(&url, "SELECT string_agg(name, ' ') FROM expanded.llm WHERE name IN ('New', 'Zed')"),
         "New"
     );
     // What hqdl made goes, and nothing else.
     sql_at(&url, "CREATE TABLE expanded.mine (x int)");
-    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
+    project.run_hqdl(&["clean", "specs/x.toml"]).expect_exit_code(0);
     assert_eq!(
         one(
             &url,
@@ -198,10 +206,10 @@ fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
         "mine"
     );
     sql_at(&url, "DROP SCHEMA expanded CASCADE");
-    let before = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), before);
-    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before);
+    project.run_hqdl(&["clean", "specs/x.toml"]).expect_exit_code(0);
     assert_eq!(one(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'expanded'"), "0");
 }
 
@@ -233,8 +241,8 @@ fn keys_of_every_type_join_their_source_again() {
         ("inet", "'10.0.0.1'", "'::1'"),
         ("json", "'{\"a\": 1}'", "'[]'"),
     ];
-    let endpoint = honest();
-    let url = postgres::database();
+    let endpoint = truthful_endpoint();
+    let url = postgres::create_database();
     let columns: Vec<String> =
         kinds.iter().enumerate().map(|(n, (kind, ..))| format!("k{n} {kind}")).collect();
     let values = |which: fn(&(&'static str, &'static str, &'static str)) -> &'static str| {
@@ -260,8 +268,8 @@ fn keys_of_every_type_join_their_source_again() {
     }
     text.push_str("[[expansion]]\nname = \"two\"\nsource = \"SELECT id, k0, k8, k12 FROM thing\"\nkey = [\"id\", \"k0\", \"k8\", \"k12\"]\nformat = \"json\"\n[[expansion.column]]\nname = \"motto\"\n");
     let project = Project::new(&endpoint, "", &text);
-    let done = project.materialize(&[]).exits(0);
-    assert_eq!(done.done()["cells"]["ok"], (kinds.len() + 1) * 2);
+    let done = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(done.done_event()["cells"]["ok"], (kinds.len() + 1) * 2);
     for (n, (kind, ..)) in kinds.iter().enumerate() {
         let sql = format!(
             "SELECT count(motto{n}) || ' ' || count(DISTINCT motto{n}) FROM expanded.thing_expanded"
@@ -269,11 +277,11 @@ fn keys_of_every_type_join_their_source_again() {
         assert_eq!(one(&url, &sql), "2 2", "{kind}");
     }
     assert_eq!(one(&url, "SELECT count(motto) FROM expanded.two"), "2");
-    assert_eq!(project.materialize(&[]).exits(0).done()["published"], false);
+    assert_eq!(project.run_materialize(&[]).expect_exit_code(0).done_event()["published"], false);
     // Bytes name nobody.
     let blob = text.replace("key = [\"k0\"]", "key = [\"blob\"]");
-    project.spec(&blob);
-    let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.write_spec(&blob);
+    let checked = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     assert!(checked.stderr.contains("2 keys contain a blob"), "{}", checked.stderr);
 }
 
@@ -281,8 +289,8 @@ fn keys_of_every_type_join_their_source_again() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
-    let endpoint = honest();
-    let url = postgres::database();
+    let endpoint = truthful_endpoint();
+    let url = postgres::create_database();
     sql_at(
         &url,
         "CREATE SCHEMA shop; CREATE TABLE shop.item (\"Name\" text, n int, note text);
@@ -299,22 +307,24 @@ fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
     ]
     .concat();
     let project = Project::new(&endpoint, "", &text);
-    let done = project.materialize(&[]).exits(0);
+    let done = project.run_materialize(&[]).expect_exit_code(0);
     // Of `c` the number 1 and the text 1 are one key.
-    assert_eq!(done.done()["cells"]["ok"], 2 + 3 + 3, "{}", done.stdout);
+    assert_eq!(done.done_event()["cells"]["ok"], 2 + 3 + 3, "{}", done.stdout);
     assert_eq!(one(&url, "SELECT string_agg(name, ' ' ORDER BY name) FROM expanded.c"), "1 5 x");
     assert_eq!(one(&url, "SELECT count(motto) FROM expanded.number_expanded"), "2");
     // A condition is the server's own, and speaks of those that have its columns.
     sql_at(&url, "INSERT INTO number VALUES (6), (7)");
     let some = project
-        .materialize(&["--where", "name BETWEEN 6 AND 6 AND pg_typeof(name) = 'int'::regtype"]);
-    assert_eq!(some.done()["cells"]["ok"], 2 + 3 + 4, "{}\n{}", some.stdout, some.stderr);
-    let wrong = project.hqdl(&["materialize", "specs/x.toml", "--where", "nonsense = 1"]).exits(2);
+        .run_materialize(&["--where", "name BETWEEN 6 AND 6 AND pg_typeof(name) = 'int'::regtype"]);
+    assert_eq!(some.done_event()["cells"]["ok"], 2 + 3 + 4, "{}\n{}", some.stdout, some.stderr);
+    let wrong = project
+        .run_hqdl(&["materialize", "specs/x.toml", "--where", "nonsense = 1"])
+        .expect_exit_code(2);
     assert!(wrong.stderr.contains("nonsense"), "{}", wrong.stderr);
 }
 
-fn fails(project: &Project, args: &[&str], said: &[&str]) -> Ended {
-    let ended = project.hqdl(args).exits(2);
+fn fails(project: &Project, args: &[&str], said: &[&str]) -> CommandResult {
+    let ended = project.run_hqdl(args).expect_exit_code(2);
     for said in said {
         assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);
     }
@@ -324,10 +334,10 @@ fn fails(project: &Project, args: &[&str], said: &[&str]) -> Ended {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let sound = project.spec_text();
-    let at = |url: &str| over(url, &spec());
+    let at = |url: &str| over(url, &heroes_spec());
     let materialize = ["materialize", "specs/x.toml"];
     let name = url.rsplit('/').next().unwrap();
     for (text, said) in [
@@ -341,7 +351,10 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
         (sound.replace("url =", "path = \"x.sqlite\"\nurl ="), &["both `path` and `url`"]),
         (sound.replace("url =", "output = \"x.sqlite\"\nurl ="), &["`schema`"]),
         (sound.replace("url =", "schema = \"\"\nurl ="), &["`schema` is empty"]),
-        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schema"]),
+        (
+            heroes_spec().replace("path =", "schema = \"x\"\npath ="),
+            &["a SQLite database has no schema"],
+        ),
         (
             sound.replace("key = [\"name\"", "key = [\"namee\""),
             &["has no column `namee`", "`name`"],
@@ -359,12 +372,12 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
             &["top level"],
         ),
     ] {
-        project.spec(&text);
+        project.write_spec(&text);
         let ended = fails(&project, &materialize, said);
         assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
     }
     // Who may read, and not write, is told so; a server that is only read, too.
-    project.spec(&sound);
+    project.write_spec(&sound);
     sql_at(
         &url,
         &format!(
@@ -379,32 +392,32 @@ fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
     );
     let replica = format!("{url}?options=-c%20default_transaction_read_only%3Don");
     // The session says that it writes; a replica does not let it.
-    project.hqdl(&["check", "specs/x.toml", "--db", &replica]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml", "--db", &replica]).expect_exit_code(0);
     // A table of somebody else's stands where one is to be.
     sql_at(&url, "CREATE SCHEMA expanded; CREATE TABLE expanded.llm (mine int)");
     fails(&project, &materialize, &["`llm` that hqdl did not make"]);
     assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "0");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 /// Texts that a server does not take, and keys that it does not index.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn odd_texts_are_published_and_keys_too_long_are_told() {
-    let endpoint = Endpoint::start(|column: &str, key: &[Json]| match column {
+    let endpoint = Endpoint::start_with(|column: &str, key: &[Json]| match column {
         "motto" => "a\0b \\u0000 'quoted' \u{1f9b8}".into(),
-        other => truth(other, key),
+        other => true_value(other, key),
     });
     let (project, url) = project(&endpoint);
-    project.spec(&project.spec_text().replace("format = \"csv\"", "format = \"json\""));
-    project.materialize(&[]);
+    project.write_spec(&project.spec_text().replace("format = \"csv\"", "format = \"json\""));
+    project.run_materialize(&[]);
     let motto = one(&url, "SELECT DISTINCT motto FROM expanded.llm");
     assert_eq!(motto, "a\u{2400}b \\u0000 'quoted' \u{1f9b8}");
     assert_eq!(
         one(&url, "SELECT DISTINCT value FROM expanded.hqdl_cell WHERE \"column\" = 'motto'"),
         motto
     );
-    assert_eq!(project.materialize(&[]).done()["published"], false);
+    assert_eq!(project.run_materialize(&[]).done_event()["published"], false);
     // Noise is not made small, so that the index would have to hold it.
     sql_at(
         &url,
@@ -420,19 +433,19 @@ fn odd_texts_are_published_and_keys_too_long_are_told() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_hangs_on_a_published_table_is_kept_or_told() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     sql_at(&url, "CREATE VIEW mine AS SELECT name, motto FROM expanded.llm");
     sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     sql_at(&url, "UPDATE expanded.llm SET motto = 'by hand'");
-    let mended = project.materialize(&[]).exits(0);
+    let mended = project.run_materialize(&[]).expect_exit_code(0);
     assert!(mended.stdout.contains("edited by hand") || mended.stderr.contains("edited by hand"));
     assert_eq!(one(&url, "SELECT count(*) FILTER (WHERE motto LIKE 'The motto%') FROM mine"), "11");
     let wider = project.spec_text() + "[[expansion.column]]\nname = \"weapon\"\n";
     let before = project.spec_text();
-    project.spec(&wider);
+    project.write_spec(&wider);
     fails(
         &project,
         &["materialize", "specs/x.toml"],
@@ -440,34 +453,34 @@ fn what_hangs_on_a_published_table_is_kept_or_told() {
     );
     assert_eq!(one(&url, "SELECT count(*) FROM mine"), "11");
     sql_at(&url, "DROP VIEW mine");
-    let count = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), count, "the answers stay in the cache");
+    let count = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), count, "the answers stay in the cache");
     assert_eq!(one(&url, "SELECT count(weapon) FROM expanded.llm"), "11");
-    project.spec(&before);
-    project.materialize(&[]).exits(0);
+    project.write_spec(&before);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(one(&url, "SELECT count(motto) FROM expanded.hero_expanded"), "11");
 }
 
 /// Starts a run, in the background.
-fn start(project: &Project, flags: &[&str]) -> Running {
-    project.start(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
+fn start(project: &Project, flags: &[&str]) -> RunningCommand {
+    project.start_hqdl(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
 }
 
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn two_who_publish_at_once_publish_one_after_the_other() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     for round in 0..3 {
         sql_at(&url, &format!("INSERT INTO hero (name, full_name) VALUES ('New {round}', 'Nina')"));
         // Each with facts of its own: nothing but the server keeps them apart.
-        let all: Vec<Running> = ["one", "two", "three"]
+        let all: Vec<RunningCommand> = ["one", "two", "three"]
             .iter()
             .map(|cache| start(&project, &["--cache", cache]))
             .collect();
-        all.into_iter().for_each(|running| drop(running.wait().exits(0)));
-        let right = (COUNT + round + 1).to_string();
+        all.into_iter().for_each(|running| drop(running.wait_for_exit().expect_exit_code(0)));
+        let right = (HERO_COUNT + round + 1).to_string();
         assert_eq!(one(&url, "SELECT count(motto) FROM expanded.llm"), right);
         assert_eq!(one(&url, "SELECT count(*) FROM expanded.hqdl_record"), right);
         assert_eq!(one(&url, "SELECT rows FROM expanded.hqdl_expansion"), right);
@@ -479,9 +492,9 @@ fn two_who_publish_at_once_publish_one_after_the_other() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_publisher_that_is_killed_leaves_what_stood() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let all = "SELECT string_agg(l::text, ';' ORDER BY l::text) FROM expanded.llm AS l";
     let before = one(&url, all);
     for table in ["hqdl_record", "hqdl_bucket", "hqdl_expansion", "llm_power"] {
@@ -496,19 +509,19 @@ fn a_publisher_that_is_killed_leaves_what_stood() {
             client
         });
         let running = start(&project, &[]);
-        until("it waits for the lock", || {
+        wait_until("it waits for the lock", || {
             one(&url, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
                 == "1"
         });
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         assert_eq!(one(&url, all), before, "{table}");
         drop(holder);
         drop(runtime);
     }
-    let asked = endpoint.count();
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), asked);
+    let asked = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked);
     let after = one(&url, all);
     assert!(after.contains("llm_power") && !after.contains("Zedsson"), "{after}");
 }
@@ -518,32 +531,32 @@ fn a_publisher_that_is_killed_leaves_what_stood() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(300)), Frequency::Always);
     let (project, url) = project(&endpoint);
     let running = start(&project, &[]);
     endpoint.wait_for(1);
     sql_at(&url, "ALTER TABLE hero RENAME TO heros");
-    let ended = running.wait();
+    let ended = running.wait_for_exit();
     assert!(ended.code != 0 && ended.stderr.contains("\"hero\" does not exist"), "{ended:?}");
     sql_at(&url, "ALTER TABLE heros RENAME TO hero");
-    let asked = endpoint.count();
-    project.materialize(&[]).exits(0);
+    let asked = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(
-        (endpoint.count(), one(&url, "SELECT count(motto) FROM expanded.llm")),
+        (endpoint.request_count(), one(&url, "SELECT count(motto) FROM expanded.llm")),
         (asked, "10".into())
     );
     // A server of its own, which goes and comes.
-    let server = Server::start();
-    let own = server.database();
+    let server = Server::start_server();
+    let own = server.create_database();
     sql_at(&own, &heroes());
-    project.spec(&over(&own, &spec().replace("\"test-model\"", "\"other-model\"")));
-    let before = endpoint.count();
+    project.write_spec(&over(&own, &heroes_spec().replace("\"test-model\"", "\"other-model\"")));
+    let before = endpoint.request_count();
     let running = start(&project, &[]);
     endpoint.wait_for(before + 1);
-    server.kill();
-    server.go_on();
-    running.wait().exits(0);
+    server.crash();
+    server.restart();
+    running.wait_for_exit().expect_exit_code(0);
     assert_eq!(one(&own, "SELECT count(motto) FROM expanded.llm"), "10");
 }
 
@@ -551,7 +564,7 @@ fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_first_spec_is_made_from_a_server_as_from_a_file() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let shop = "CREATE TABLE artist (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
         CREATE TABLE album (id INTEGER PRIMARY KEY, title TEXT NOT NULL, year INTEGER,
           artist_id INTEGER REFERENCES artist (id), price NUMERIC, sold BOOLEAN);
@@ -566,19 +579,22 @@ fn a_first_spec_is_made_from_a_server_as_from_a_file() {
     let rows: String = artists.chain(albums).collect();
     for sql in [demo, format!("{shop}{rows}")] {
         let project = Project::new(&endpoint, &sql, "");
-        let url = postgres::database();
+        let url = postgres::create_database();
         sql_at(&url, &sql);
         let text = |of: &str| {
             let args = ["init", of, "--json"];
-            let made = project.hqdl(&args).exits(0).lines[0]["spec"].as_str().unwrap().to_owned();
+            let made = project.run_hqdl(&args).expect_exit_code(0).lines[0]["spec"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             let (head, rest) = made.split_once("[database]").unwrap();
             let (_, rest) = rest.split_once("[model]").unwrap();
             format!("{head}{rest}")
         };
         assert_eq!(text(&url), text("data.sqlite"));
-        project.hqdl(&["init", &url, "-s", "specs/first.toml"]).exits(0);
-        project.hqdl(&["check", "specs/first.toml"]).exits(0);
-        let plan = project.hqdl(&["plan", "specs/first.toml", "--json"]).exits(0);
+        project.run_hqdl(&["init", &url, "-s", "specs/first.toml"]).expect_exit_code(0);
+        project.run_hqdl(&["check", "specs/first.toml"]).expect_exit_code(0);
+        let plan = project.run_hqdl(&["plan", "specs/first.toml", "--json"]).expect_exit_code(0);
         assert!(plan.lines[0]["totals"]["cells"].as_u64().unwrap() > 0);
     }
 }
@@ -587,7 +603,7 @@ fn a_first_spec_is_made_from_a_server_as_from_a_file() {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn a_daemon_fills_what_comes_to_a_server() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let daemon = Daemon::start(&project, &["--poll", "1"]);
     let motto = |name: &str| {
@@ -596,27 +612,29 @@ fn a_daemon_fills_what_comes_to_a_server() {
             && one(&url, &format!("SELECT count(motto) FROM expanded.llm WHERE name = '{name}'"))
                 == "1"
     };
-    until("it publishes", || motto("Zed"));
+    wait_until("it publishes", || motto("Zed"));
     sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
-    until("it fills the new row", || motto("New"));
-    let why = daemon.get("/v1/why?table=llm&key=New&key=Nina&column=motto").is(200);
+    wait_until("it fills the new row", || motto("New"));
+    let why = daemon.get("/v1/why?table=llm&key=New&key=Nina&column=motto").expect_status(200);
     assert!(why.body.contains("The motto of New"), "{}", why.body);
-    let page = daemon.get("/specs/x/tables/llm").is(200);
+    let page = daemon.get("/specs/x/tables/llm").expect_status(200);
     assert!(page.body.contains("The motto of New"), "{}", page.body);
-    let query = daemon.post("/v1/query", &json!({ "sql": "SELECT count(*) FROM llm" })).is(200);
+    let query =
+        daemon.post("/v1/query", &json!({ "sql": "SELECT count(*) FROM llm" })).expect_status(200);
     assert!(query.body.contains("[11]"), "{}", query.body);
     // What somebody takes away comes again.
     sql_at(
         &url,
         "ALTER TABLE hero RENAME TO heros; ALTER TABLE heros RENAME TO hero; DELETE FROM hero WHERE name = 'Zed'",
     );
-    until("the row goes", || {
+    wait_until("the row goes", || {
         one(&url, "SELECT count(*) FROM expanded.llm WHERE name = 'Zed'") == "0"
     });
     drop(daemon);
     std::fs::write(project.path("truth.csv"), "name,full_name,born\nNew,Nina,1\n").unwrap();
-    let scored =
-        project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--json"]).exits(0);
+    let scored = project
+        .run_hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--json"])
+        .expect_exit_code(0);
     assert!(scored.stdout.contains("\"born\""), "{}", scored.stdout);
     assert!(!scored.stdout.contains("absent"), "{}", scored.stdout);
 }
@@ -624,7 +642,7 @@ fn a_daemon_fills_what_comes_to_a_server() {
 /// Rows of a query.
 fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json) {
     let args = [&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat();
-    let ended = project.hqdl(&args).exits(0);
+    let ended = project.run_hqdl(&args).expect_exit_code(0);
     let json: Json = serde_json::from_str(&ended.stdout).unwrap();
     let list = |json: &Json| json.as_array().cloned().unwrap();
     (list(&json["rows"]).iter().map(list).collect(), json["meta"].clone())
@@ -634,17 +652,17 @@ fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json)
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let bound = "{ ask = \"Does the hero have {value} eyes?\", sql = \"eye_color = {value}\" }";
-    let text = spec()
+    let text = heroes_spec()
         .replace("colour?\"]", &format!("colour?\", {bound}]"))
         .replace("year of birth\"", "year of birth\"\nquestions = [\"When was the hero born?\"]");
     let project = Project::new(&endpoint, HEROES, &text);
-    let url = postgres::database();
+    let url = postgres::create_database();
     sql_at(&url, &heroes());
-    project.materialize(&[]).exits(0);
-    project.materialize(&["--db", &url]).exits(0);
-    let count = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    project.run_materialize(&["--db", &url]).expect_exit_code(0);
+    let count = endpoint.request_count();
     let eyes = "{{LLMMap('What is the eye colour?', hero.name, hero.full_name)}}";
     let of = |alias: &str| eyes.replace("hero.", &format!("{alias}."));
     let born = "{{LLMMap('When was the hero born?', hero.name, hero.full_name)}}";
@@ -666,7 +684,7 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
         let (file, _) = asked(&project, &sql, &[]);
         let (there, meta) = asked(&project, &sql, &["--db", &url]);
         assert_eq!(there, file, "{sql}\n{}", meta["sql"]);
-        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", "--db", &url, &sql]);
+        let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--db", &url, &sql]);
         assert_eq!(explained.code, 0, "{}", explained.stderr);
     }
     // Around calls, too, it is the server's words.
@@ -695,14 +713,14 @@ fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
     // Without calls it is the server's own, whatever it takes.
     let own = "SELECT name::varchar(3), now() > '2020-01-01', 1.50 FROM hero WHERE name ILIKE 'zed' -- its own;";
     assert_eq!(asked(&project, own, &["--db", &url]).0, [[json!("Zed"), json!(1), json!(1.5)]]);
-    assert_eq!(endpoint.count(), count);
+    assert_eq!(endpoint.request_count(), count);
 }
 
 /// What would have to be asked is told, and what else a server does not do.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn what_a_query_on_a_server_cannot_do_is_told() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, url) = project(&endpoint);
     let eyes =
         "SELECT id, {{LLMMap('What is the eye colour?', hero.name, hero.full_name)}} FROM hero";
@@ -711,14 +729,14 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
         fails(&project, &args, said);
     };
     refused(eyes, &["published table is missing", "hqdl materialize specs/x.toml"], &[]);
-    project.materialize(&[]).exits(0);
-    let count = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let count = endpoint.request_count();
     asked(&project, eyes, &[]);
     // New rows keep none of the others from being read: they are NULL, and the result is
     // reported as incomplete.
     sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'), ('Newer', NULL)");
     let args = ["query", "--spec", "specs/x.toml", "--json", eyes];
-    let ended = project.hqdl(&args).exits(1);
+    let ended = project.run_hqdl(&args).expect_exit_code(1);
     let note = "2 rows of `llm` are not all answered yet, and NULL in the result";
     assert!(ended.stderr.contains(note), "{}", ended.stderr);
     assert!(ended.stderr.contains("hqdl materialize specs/x.toml"), "{}", ended.stderr);
@@ -745,5 +763,8 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     refused("SELECT 1; DROP TABLE hero", &["syntax error"], &[]);
     refused("SELECT name FROM hero WHERE name = :n", &["no parameters"], &["--param", "n=Zed"]);
     refused("SELECT pg_sleep(60)", &["exceeded its time limit"], &["--timeout", "1"]);
-    assert_eq!((endpoint.count(), one(&url, "SELECT count(*) FROM hero").as_str()), (count, "10"));
+    assert_eq!(
+        (endpoint.request_count(), one(&url, "SELECT count(*) FROM hero").as_str()),
+        (count, "10")
+    );
 }

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{COLUMNS, HEROES, Project, check, honest, spec, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    COLUMN_NAMES, HEROES, Project, check_cells, heroes_spec, true_value, truthful_endpoint,
+};
 
 /// Heroes and so many numbers, 32 to a request, one request after the other.
 fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {
@@ -14,7 +16,7 @@ fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {
         "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {numbers})
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
     );
-    let text = spec()
+    let text = heroes_spec()
         .replace("rows_per_request = 4", "rows_per_request = 32")
         .replace("concurrency = 4", "concurrency = 1");
     Project::new(endpoint, &sql, &text)
@@ -22,14 +24,14 @@ fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {
 
 /// Rows of each request.
 fn sizes(endpoint: &Endpoint) -> Vec<usize> {
-    endpoint.requests().iter().map(|r| r.question.rows.len()).collect()
+    endpoint.received_requests().iter().map(|r| r.question.rows.len()).collect()
 }
 
 /// Rows of each request for rows that were not asked about before.
 fn first_sizes(endpoint: &Endpoint) -> Vec<usize> {
     let mut seen: HashSet<String> = HashSet::new();
     let mut sizes = Vec::new();
-    for request in endpoint.requests() {
+    for request in endpoint.received_requests() {
         let keys = request.question.rows.iter().map(|r| json!(r.key).to_string());
         if keys.filter(|k| seen.insert(k.clone())).count() > 0 {
             sizes.push(request.question.rows.len());
@@ -40,12 +42,15 @@ fn first_sizes(endpoint: &Endpoint) -> Vec<usize> {
 
 #[test]
 fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     // It loses every second row when it gets more than six.
-    endpoint.fault_where(Fault::MissingRows, Times::Always, |q| q.rows.len() > 6);
+    endpoint.add_fault_where(Fault::MissingRows, Frequency::Always, |q| q.rows.len() > 6);
     let project = numbers(&endpoint, 190);
-    project.materialize(&[]).exits(0);
-    assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), 200 * COLUMNS.len())]));
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(
+        check_cells(&project),
+        BTreeMap::from([("ok".to_owned(), 200 * COLUMN_NAMES.len())])
+    );
     let (sizes, first) = (sizes(&endpoint), first_sizes(&endpoint));
     println!("{sizes:?}");
     // Halved until it goes well; from then on one more than what went well is tried.
@@ -54,7 +59,7 @@ fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again
     assert!(sizes.len() <= 80, "{} requests for 200 rows: {sizes:?}", sizes.len());
     // Of a request that lost rows, those that came are not asked again.
     let mut known: HashSet<String> = HashSet::new();
-    for request in endpoint.requests() {
+    for request in endpoint.received_requests() {
         let lossy = request.question.rows.len() > 6;
         for (n, row) in request.question.rows.iter().enumerate() {
             let key = json!(row.key).to_string();
@@ -69,11 +74,11 @@ fn requests_shrink_to_what_the_model_can_do_and_only_failed_rows_are_asked_again
 
 #[test]
 fn requests_grow_back_when_answers_are_good_again() {
-    let endpoint = honest();
-    endpoint.fault_where(Fault::MissingRows, Times::First(4), |q| q.rows.len() > 6);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault_where(Fault::MissingRows, Frequency::First(4), |q| q.rows.len() > 6);
     let project = numbers(&endpoint, 790);
-    project.materialize(&[]).exits(0);
-    assert_eq!(check(&project)["ok"], 800 * COLUMNS.len());
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(check_cells(&project)["ok"], 800 * COLUMN_NAMES.len());
     let sizes = sizes(&endpoint);
     println!("{sizes:?}");
     let least = sizes.iter().position(|n| *n <= 4).unwrap();
@@ -84,10 +89,10 @@ fn requests_grow_back_when_answers_are_good_again() {
 
 #[test]
 fn many_requests_in_flight_that_fail_together_count_once() {
-    let endpoint = honest();
-    endpoint.fault_where(Fault::MissingRows, Times::First(8), |q| q.rows.len() > 16);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault_where(Fault::MissingRows, Frequency::First(8), |q| q.rows.len() > 16);
     let project = numbers(&endpoint, 500);
-    project.materialize(&["--concurrency", "8"]).exits(0);
+    project.run_materialize(&["--concurrency", "8"]).expect_exit_code(0);
     let sizes = sizes(&endpoint);
     println!("{sizes:?}");
     // Had each of the eight counted, a row a request would be left.
@@ -98,32 +103,29 @@ fn many_requests_in_flight_that_fail_together_count_once() {
 /// Asking for fewer rows at a time mends misalignment, not ignorance.
 #[test]
 fn a_column_that_is_always_wrong_does_not_make_every_request_a_single_row() {
-    let endpoint =
-        Endpoint::start(
-            |column, key| {
-                if column == "born" { "long ago".into() } else { truth(column, key) }
-            },
-        );
+    let endpoint = Endpoint::start_with(|column, key| {
+        if column == "born" { "long ago".into() } else { true_value(column, key) }
+    });
     let project = numbers(&endpoint, 630);
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(ended.done()["cells"]["invalid"], 640);
-    assert_eq!(ended.done()["cells"]["ok"], 640 * 3);
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["invalid"], 640);
+    assert_eq!(ended.done_event()["cells"]["ok"], 640 * 3);
     let first = first_sizes(&endpoint);
-    println!("{first:?}, {} requests in all", endpoint.count());
+    println!("{first:?}, {} requests in all", endpoint.request_count());
     assert!(first.len() < 70, "{} requests for 640 rows: {first:?}", first.len());
     assert!(first[first.len() - 8..].iter().any(|n| *n >= 24), "{first:?}");
 }
 
 #[test]
 fn a_cell_that_keeps_failing_ends_as_invalid_with_its_raw_answer() {
-    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str()) {
+    let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("born", Some("Zed")) => "in the dark ages".into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
     let project = numbers(&endpoint, 30);
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(ended.done()["cells"]["invalid"], 1);
-    let cell = project.rows(
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(ended.done_event()["cells"]["invalid"], 1);
+    let cell = project.query_rows(
         "SELECT state, value, raw FROM hqdl_cell WHERE key LIKE '[\"Zed%' AND \"column\" = 'born'",
     );
     assert_eq!(cell, [[json!("invalid"), Json::Null, json!("in the dark ages")]]);
@@ -133,7 +135,7 @@ fn a_cell_that_keeps_failing_ends_as_invalid_with_its_raw_answer() {
     assert_eq!(again.len(), 1, "{again:?}");
     assert!(again[0].0.contains("Zed") && again[0].0.contains("born") && *again[0].1 == 3);
     // One odd row shrinks nothing.
-    let whole = endpoint.requests();
+    let whole = endpoint.received_requests();
     let whole: Vec<usize> = whole
         .iter()
         .filter(|r| r.question.columns.len() == 4)

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use hqdl_testkit::browser::{Browser, chromium};
+use hqdl_testkit::browser::{Browser, find_chromium};
 use hqdl_testkit::daemon::Daemon;
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Project, heroes, honest, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{Project, heroes_project, true_value, truthful_endpoint};
 
 const WIDTHS: [u32; 3] = [390, 768, 1280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
@@ -26,34 +26,34 @@ struct Walk {
 impl Walk {
     /// Looks at a page, which must say some words.
     fn look(&mut self, state: &str, daemon: &Daemon, path: &str, words: &[&str]) {
-        self.browser.go(&format!("http://{}{path}", daemon.address));
+        self.browser.open_page(&format!("http://{}{path}", daemon.address));
         self.judge(state, words);
     }
 
     /// Looks at the page that a form leads to.
     fn press(&mut self, state: &str, button: &str, words: &[&str]) {
-        self.browser.leave(&format!("document.querySelector('{button}').click()"));
+        self.browser.leave_page(&format!("document.querySelector('{button}').click()"));
         self.judge(state, words);
     }
 
     fn judge(&mut self, state: &str, words: &[&str]) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/page_looks.js");
         let script = std::fs::read_to_string(script).unwrap();
-        let text = self.browser.eval("document.body.textContent");
+        let text = self.browser.eval_script("document.body.textContent");
         let text = text.as_str().unwrap();
         for words in words.iter().filter(|words| !text.contains(**words)) {
             self.complaints.push(format!("{state}: no `{words}` in {text}"));
         }
         for width in WIDTHS {
             for scheme in SCHEMES {
-                self.browser.dress(width, scheme);
-                let found = self.browser.eval(&script);
+                self.browser.set_viewport(width, scheme);
+                let found = self.browser.eval_script(&script);
                 let at = format!("{state} at {width} px, {scheme}");
                 let found = found.as_array().unwrap().iter();
                 self.complaints.extend(found.map(|c| format!("{at}: {}", c.as_str().unwrap())));
                 if let Some(folder) = std::env::var_os("HQDL_PICTURES") {
                     let name = format!("{}-{width}-{scheme}.png", state.replace([' ', '\''], "-"));
-                    save(&self.browser.picture(), &Path::new(&folder).join(name));
+                    save(&self.browser.take_screenshot(), &Path::new(&folder).join(name));
                 }
             }
         }
@@ -71,11 +71,11 @@ fn save(picture: &str, path: &Path) {
 
 /// One that says long things, and does not know everything.
 fn wordy() -> Endpoint {
-    Endpoint::start(|column, key| match (column, key[0].as_str()) {
+    Endpoint::start_with(|column, key| match (column, key[0].as_str()) {
         ("motto", Some("Zed")) => "Wordswithoutanyspaceinthem/".repeat(12).into(),
         ("motto", Some("007")) => "A motto that goes on and on. ".repeat(12).into(),
         ("motto" | "born", Some("Echo")) => Json::Null,
-        _ => truth(column, key),
+        _ => true_value(column, key),
     })
 }
 
@@ -99,7 +99,8 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("why unknown", daemon, &cell("motto", "key=Echo&key=NULL"), &["unknown", "NULL"]);
     walk.look("override form", daemon, &cell("eye_color", zed), &["One of 3", "Override"]);
     walk.look("overrides of a list", daemon, &cell("powers", zed), &["Any of 4", "Override"]);
-    walk.browser.eval("document.querySelector('input[name=value]').value = 'Purple, of a kind'");
+    walk.browser
+        .eval_script("document.querySelector('input[name=value]').value = 'Purple, of a kind'");
     walk.press("override refused", "button[value=set]", &["Purple", "value list"]);
     walk.look("query", daemon, "/query?spec=x", &["an example"]);
     let known = "sql=SELECT+*+FROM+llm+WHERE+born+IS+NOT+NULL";
@@ -112,10 +113,12 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     walk.look("not found", daemon, "/nowhere", &["Error"]);
     walk.look("no such spec", daemon, "/specs/nothing", &["Error", "nothing"]);
     let good = project.spec_text();
-    project.spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
+    project.write_spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
     std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();
-    daemon.until("broken", |spec| spec["state"] == "broken");
-    hqdl_testkit::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
+    daemon.wait_until("broken", |spec| spec["state"] == "broken");
+    hqdl_testkit::daemon::wait_until("both", || {
+        daemon.status()["specs"].as_array().unwrap().len() == 2
+    });
     walk.look("broken", daemon, "/", &["The daemon keeps the last valid spec.", "temprature"]);
     walk.look("broken spec", daemon, "/specs/x", &["nome", "temprature"]);
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
@@ -124,77 +127,81 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
 fn all(walk: &mut Walk) {
     {
         let endpoint = wordy();
-        let project = heroes(&endpoint, "json");
+        let project = heroes_project(&endpoint, "json");
         let daemon = Daemon::start(&project, &[]);
-        daemon.rests("complete");
+        daemon.wait_until_idle("complete");
         at_rest(walk, &project, &daemon);
     }
     {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
         std::fs::remove_file(project.path("specs/x.toml")).unwrap();
         let daemon = Daemon::start(&project, &[]);
         walk.look("empty", &daemon, "/", &["No spec in", "No run yet."]);
         walk.look("empty query", &daemon, "/query", &["Query"]);
     }
     {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         // Two of the three requests are answered, and the third is waited for.
-        endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Every(3));
-        let project = heroes(&endpoint, "csv");
+        endpoint.add_fault(Fault::Latency(Duration::from_secs(3600)), Frequency::Every(3));
+        let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &[]);
         let run = || daemon.status()["runs"][0].clone();
-        hqdl_testkit::daemon::until("under way", || run()["requests"] == 2);
+        hqdl_testkit::daemon::wait_until("under way", || run()["requests"] == 2);
         let done = format!("{} of 40", run()["cells_done"]);
         let answered = format!("{done} missing cells are being filled by run 1");
         walk.look("running", &daemon, "/", &[&answered]);
         walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
     }
     {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let said = format!("the key is not one of ours ({})", "no-space-in-it-".repeat(20));
-        endpoint.fault(Fault::status(401, &said, "invalid_api_key"), Times::Always);
-        let project = heroes(&endpoint, "csv");
+        endpoint.add_fault(Fault::status(401, &said, "invalid_api_key"), Frequency::Always);
+        let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &[]);
         let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
-        daemon.until("refused", is_held);
-        daemon.form("/specs/x/go", "budget=1").is(303);
-        hqdl_testkit::daemon::until("failed again", || {
+        daemon.wait_until("refused", is_held);
+        daemon.submit_form("/specs/x/go", "budget=1").expect_status(303);
+        hqdl_testkit::daemon::wait_until("failed again", || {
             let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
             runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
         });
         walk.look("refused", &daemon, "/", &["waiting", "failed, see above", "no-space-in-it"]);
         walk.look("refused spec", &daemon, "/specs/x", &["Waits for your approval", "401"]);
-        walk.browser.eval("document.querySelectorAll('details').forEach(d => d.open = true)");
+        walk.browser
+            .eval_script("document.querySelectorAll('details').forEach(d => d.open = true)");
         walk.judge("refused told in full", &["no-space-in-it"]);
     }
     {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        project.spec(&project.spec_text().replace(&endpoint.url(), "http://127.0.0.1:9/v1"));
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        project.write_spec(
+            &project.spec_text().replace(&endpoint.base_url(), "http://127.0.0.1:9/v1"),
+        );
         let daemon = Daemon::start(&project, &[]);
-        daemon.rests("failing");
+        daemon.wait_until_idle("failing");
         walk.look("failing", &daemon, "/", &["failing", "The daemon will retry", "127.0.0.1:9"]);
         walk.look("failing spec", &daemon, "/specs/x", &["The daemon will retry"]);
     }
     {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        project.spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0.0003"));
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        project
+            .write_spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0.0003"));
         let daemon = Daemon::start(&project, &[]);
         let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
-        daemon.until("held", is_held);
+        daemon.wait_until("held", is_held);
         // A look at files that comes late on a busy machine begins another run.
         std::thread::sleep(std::time::Duration::from_secs(2));
-        daemon.until("held", is_held);
+        daemon.wait_until("held", is_held);
         walk.look("waiting for money", &daemon, "/", &["Waits for your approval", "budget"]);
         walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);
     }
     {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
         let daemon = Daemon::start(&project, &["--no-spend"]);
-        daemon.rests("waiting");
+        daemon.wait_until_idle("waiting");
         walk.look("not published", &daemon, "/", &["--no-spend", "Waits for your approval"]);
         walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
         walk.look(
@@ -208,7 +215,7 @@ fn all(walk: &mut Walk) {
 
 #[test]
 fn in_every_state_the_page_fits_its_window_and_can_be_read() {
-    let Some(program) = chromium() else {
+    let Some(program) = find_chromium() else {
         // Past the harness, which keeps what a test that passes prints.
         let _ = writeln!(
             std::io::stderr(),

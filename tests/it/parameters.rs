@@ -3,8 +3,10 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Ended, Project, check_complete, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    CommandResult, Project, check_complete, heroes_project, truthful_endpoint,
+};
 
 const PARAMETERS: &str = "[model.parameters]\nreasoning_effort = \"low\"\ntop_p = 0.5\n\
     seed = 7\nprovider = { order = [\"b\", \"a\"], allow = true }\n\n[limits]";
@@ -13,7 +15,7 @@ const PARAMETERS: &str = "[model.parameters]\nreasoning_effort = \"low\"\ntop_p 
 fn edit(project: &Project, from: &str, to: &str) {
     let text = project.spec_text();
     assert!(text.contains(from), "{text}");
-    project.spec(&text.replacen(from, to, 1));
+    project.write_spec(&text.replacen(from, to, 1));
 }
 
 fn sent() -> Json {
@@ -25,25 +27,25 @@ fn sent() -> Json {
 
 /// The provenance of a cell.
 fn why(project: &Project) -> Json {
-    let ended = project.hqdl(&["why", "llm", "Zed", "motto", "--db", "data.sqlite", "--json"]);
-    let cells: Json = serde_json::from_str(&ended.exits(0).stdout).unwrap();
+    let ended = project.run_hqdl(&["why", "llm", "Zed", "motto", "--db", "data.sqlite", "--json"]);
+    let cells: Json = serde_json::from_str(&ended.expect_exit_code(0).stdout).unwrap();
     cells[0].clone()
 }
 
 #[test]
 fn every_request_has_the_parameters_of_the_spec() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     edit(&project, "[limits]", PARAMETERS);
-    project.materialize(&["--limit", "5"]).exits(0);
+    project.run_materialize(&["--limit", "5"]).expect_exit_code(0);
     let sql =
         "SELECT name FROM hero WHERE {{LLMMap('Is it short?', hero.name, return_type='bool')}}";
-    let before = endpoint.count();
-    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
-    assert!(endpoint.count() > before);
-    project.materialize(&["--batch"]).exits(0);
+    let before = endpoint.request_count();
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    assert!(endpoint.request_count() > before);
+    project.run_materialize(&["--batch"]).expect_exit_code(0);
     check_complete(&project);
-    let requests = endpoint.requests();
+    let requests = endpoint.received_requests();
     assert!(requests.len() > 3);
     for request in requests {
         for (name, value) in sent().as_object().unwrap() {
@@ -51,10 +53,10 @@ fn every_request_has_the_parameters_of_the_spec() {
         }
     }
     assert_eq!(why(&project)["parameters"], sent());
-    let shown = project.rows("SELECT DISTINCT parameters FROM hqdl_cell WHERE state = 'ok'");
+    let shown = project.query_rows("SELECT DISTINCT parameters FROM hqdl_cell WHERE state = 'ok'");
     assert_eq!(shown, [[Json::from(sent().to_string())]]);
     // An export carries them to another cache.
-    project.hqdl(&["cache", "export", "facts.jsonl"]).exits(0);
+    project.run_hqdl(&["cache", "export", "facts.jsonl"]).expect_exit_code(0);
     let exported = std::fs::read_to_string(project.path("facts.jsonl")).unwrap();
     let line: Json = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
     assert_eq!(line["parameters"], sent().to_string());
@@ -62,15 +64,15 @@ fn every_request_has_the_parameters_of_the_spec() {
 
 /// Returns how many requests a run sends.
 fn asked(endpoint: &Endpoint, project: &Project, flags: &[&str]) -> usize {
-    let before = endpoint.count();
-    project.materialize(flags).exits(0);
-    endpoint.count() - before
+    let before = endpoint.request_count();
+    project.run_materialize(flags).expect_exit_code(0);
+    endpoint.request_count() - before
 }
 
 #[test]
 fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let first = asked(&endpoint, &project, &[]);
     edit(&project, "[limits]", PARAMETERS);
     assert_eq!(asked(&endpoint, &project, &[]), 0);
@@ -83,7 +85,7 @@ fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
     edit(&project, "order = [\"b\", \"a\"], allow = true", "allow = true, order = [\"b\", \"a\"]");
     assert_eq!(asked(&endpoint, &project, &[]), 0);
     edit(&project, "\"low\"", "\"high\"");
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10, "{plan}");
     assert_eq!(asked(&endpoint, &project, &["--batch"]), first);
     check_complete(&project);
@@ -97,11 +99,11 @@ fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
 
 #[test]
 fn a_parameter_that_the_endpoint_refuses_is_named() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Refuses(&["seed"]), Times::Always);
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::RejectsParameters(&["seed"]), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
     edit(&project, "[limits]", PARAMETERS);
-    let ended: Ended = project.materialize(&[]);
+    let ended: CommandResult = project.run_materialize(&[]);
     assert!(ended.code != 0, "{}", ended.stderr);
     let says = "(`seed` is set in [model.parameters] of the spec)";
     assert!(ended.stderr.contains(says), "{}", ended.stderr);
@@ -110,15 +112,15 @@ fn a_parameter_that_the_endpoint_refuses_is_named() {
 /// A batch has a price of its own, so it does not ask for a tier.
 #[test]
 fn a_batch_asks_for_no_service_tier() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let tier = "[model.parameters]\nservice_tier = \"flex\"\nseed = 1\n\n[limits]";
     edit(&project, "[limits]", tier);
-    project.materialize(&["--limit", "2"]).exits(0);
-    assert_eq!(endpoint.requests()[0].body["service_tier"], "flex");
-    project.materialize(&["--batch"]).exits(0);
+    project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
+    assert_eq!(endpoint.received_requests()[0].body["service_tier"], "flex");
+    project.run_materialize(&["--batch"]).expect_exit_code(0);
     check_complete(&project);
-    for line in &endpoint.created()[0] {
+    for line in &endpoint.created_lines()[0] {
         assert_eq!(line["body"]["service_tier"], Json::Null);
         assert_eq!(line["body"]["seed"], 1);
     }
@@ -128,8 +130,8 @@ fn a_batch_asks_for_no_service_tier() {
 /// the same model at the same endpoint.
 #[test]
 fn another_model_has_its_own_parameters() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let tables = "[model.parameters]\nseed = 1\n[model.same]\nname = \"test-model\"\n\
         [model.other]\nname = \"other-model\"\n[model.tuned]\nname = \"tuned-model\"\n\
         parameters = { seed = 2 }\n\n[limits]";
@@ -137,9 +139,9 @@ fn another_model_has_its_own_parameters() {
     let project_ref = &project;
     let seed = |name: &str| {
         edit(project_ref, "name = \"llm\"", &format!("name = \"llm\"\nmodel = \"{name}\""));
-        project_ref.materialize(&["--refresh", "motto", "--limit", "1"]).exits(0);
+        project_ref.run_materialize(&["--refresh", "motto", "--limit", "1"]).expect_exit_code(0);
         edit(project_ref, &format!("name = \"llm\"\nmodel = \"{name}\""), "name = \"llm\"");
-        endpoint.requests().pop().unwrap().body["seed"].clone()
+        endpoint.received_requests().pop().unwrap().body["seed"].clone()
     };
     assert_eq!(seed("same"), 1);
     assert_eq!(seed("other"), Json::Null);

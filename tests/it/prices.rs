@@ -8,63 +8,64 @@ use serde_json::{Value as Json, json};
 
 use hqdl::spec::PriceBook;
 use hqdl_testkit::daemon::Daemon;
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Project, check_complete, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{Project, check_complete, heroes_project, truthful_endpoint};
 
 const PRICE: &str = "price = { input = 1.0, output = 2.0 }";
 
 /// Heroes whose model is at its provider, without a price in the spec: to plan with.
 fn without_price(endpoint: &Endpoint, model: &str) -> Project {
-    let project = heroes(endpoint, "json");
+    let project = heroes_project(endpoint, "json");
     let text = project.spec_text();
-    let url = format!("base_url = \"{}\"", endpoint.url());
+    let url = format!("base_url = \"{}\"", endpoint.base_url());
     assert!(text.contains(&url) && text.contains(PRICE), "{text}");
-    project.spec(&text.replace(&url, "").replace(PRICE, "").replace("test-model", model));
+    project.write_spec(&text.replace(&url, "").replace(PRICE, "").replace("test-model", model));
     project
 }
 
 fn edit(project: &Project, from: &str, to: &str) {
     let text = project.spec_text();
     assert!(text.contains(from), "{text}");
-    project.spec(&text.replacen(from, to, 1));
+    project.write_spec(&text.replacen(from, to, 1));
 }
 
 fn plan(project: &Project, flags: &[&str]) -> String {
-    let ended = project.hqdl(&[&["plan", "specs/x.toml"], flags].concat()).exits(0);
+    let ended = project.run_hqdl(&[&["plan", "specs/x.toml"], flags].concat()).expect_exit_code(0);
     let price = ended.stdout.lines().find(|line| line.starts_with("price"));
     price.unwrap_or_else(|| panic!("{}", ended.stdout)).to_owned()
 }
 
 #[test]
 fn a_plan_says_where_its_price_is_from() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = without_price(&endpoint, "gpt-4o-mini");
     let book = format!("(gpt-4o-mini: book of {})", PriceBook::bundled().date);
     let price = plan(&project, &[]);
     assert!(price.starts_with("price     $0.0") && price.ends_with(&book), "{price}");
-    let notes = &project.plan(&[])["price_notes"];
+    let notes = &project.run_plan(&[])["price_notes"];
     assert_eq!(*notes, json!([book.trim_matches(['(', ')'])]));
     let sql = "SELECT name FROM hero WHERE {{LLMMap('Is it short?', hero.name)}} = 'yes'";
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", sql]).expect_exit_code(0).stdout;
     assert!(explained.contains(&book), "{explained}");
     // A budget can be kept at that price.
     assert!(plan(&project, &["--budget", "0.01"]).ends_with(&book));
     // The spec's price wins, and so does the flag's.
     let assumed = json!(["gpt-4o-mini: cache writes assumed at 1.25 × input"]);
-    assert_eq!(project.plan(&["--price", "3,4"])["price_notes"], assumed);
+    assert_eq!(project.run_plan(&["--price", "3,4"])["price_notes"], assumed);
     edit(&project, "[limits]", &format!("{PRICE}\n[limits]"));
-    assert_eq!(project.plan(&[])["price_notes"], assumed);
+    assert_eq!(project.run_plan(&[])["price_notes"], assumed);
     // But it is the price of the spec's model, and of no other one.
-    let notes = project.plan(&["--model", "gpt-4o"])["price_notes"].clone();
+    let notes = project.run_plan(&["--model", "gpt-4o"])["price_notes"].clone();
     assert!(notes[0].as_str().unwrap().starts_with("gpt-4o: book of"), "{notes}");
 }
 
 /// Neither a proxy nor a server on this machine has a price that nobody has stated.
 #[test]
 fn no_price_is_guessed() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = without_price(&endpoint, "gpt-4o-mini");
-    let url = endpoint.url();
+    let url = endpoint.base_url();
     let host = url.trim_start_matches("http://").trim_end_matches("/v1");
     for (flags, why) in [
         (["--base-url", &url], format!("does not have the endpoint {host}")),
@@ -74,14 +75,14 @@ fn no_price_is_guessed() {
         let price = plan(&project, &flags);
         assert!(price.contains("unknown") && price.contains(&why), "{price}");
         let refused =
-            project.hqdl(&[&["plan", "specs/x.toml", "--budget", "1"], &flags[..]].concat());
-        let refused = refused.exits(2).stderr;
+            project.run_hqdl(&[&["plan", "specs/x.toml", "--budget", "1"], &flags[..]].concat());
+        let refused = refused.expect_exit_code(2).stderr;
         assert!(refused.contains("hqdl cannot keep `budget_usd`"), "{refused}");
         assert!(refused.contains(&why), "{refused}");
     }
     // A run says so, too.
     edit(&project, "[model]", &format!("[model]\nbase_url = \"{url}\""));
-    let ended = project.hqdl(&["materialize", "specs/x.toml"]).exits(0);
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
     let price = ended.stdout.lines().find(|l| l.starts_with("price")).unwrap();
     assert!(price.contains("unknown") && price.contains(host), "{price}");
     check_complete(&project);
@@ -89,22 +90,23 @@ fn no_price_is_guessed() {
 
 #[test]
 fn the_book_is_printed() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    let all = project.hqdl(&["prices"]).exits(0).stdout;
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let all = project.run_hqdl(&["prices"]).expect_exit_code(0).stdout;
     let date = &PriceBook::bundled().date;
     assert!(all.contains("claude-haiku-4-5") && all.contains(date.as_str()), "{all}");
-    let one = project.hqdl(&["prices", "openai/gpt-4o-2024-08-06"]).exits(0).stdout;
+    let one = project.run_hqdl(&["prices", "openai/gpt-4o-2024-08-06"]).expect_exit_code(0).stdout;
     assert!(one.contains("gpt-4o") && one.contains("source: https://"), "{one}");
     assert!(!one.contains("gpt-4o-mini"), "{one}");
-    let csv = project.hqdl(&["prices", "--format", "csv"]).exits(0).stdout;
+    let csv = project.run_hqdl(&["prices", "--format", "csv"]).expect_exit_code(0).stdout;
     assert_eq!(csv.lines().count(), PriceBook::bundled().entries.len() + 1);
     assert!(csv.lines().skip(1).all(|line| line.contains(",https://")), "{csv}");
-    let printed = project.hqdl(&["prices", "gpt-oss-120b", "--json"]).exits(0).stdout;
+    let printed =
+        project.run_hqdl(&["prices", "gpt-oss-120b", "--json"]).expect_exit_code(0).stdout;
     let printed: Json = serde_json::from_str(&printed).unwrap();
     assert_eq!(printed["meta"]["date"], date.as_str());
     assert_eq!(printed["rows"][0][0], "cerebras");
-    let unknown = project.hqdl(&["prices", "gpt-4p-mini"]).exits(2).stderr;
+    let unknown = project.run_hqdl(&["prices", "gpt-4p-mini"]).expect_exit_code(2).stderr;
     assert!(unknown.contains("has no model `gpt-4p-mini`"), "{unknown}");
     assert!(unknown.contains("did you mean `gpt-4o-mini`?"), "{unknown}");
 }
@@ -132,41 +134,42 @@ fn a_service_tier_is_billed_at_its_part_of_the_price() {
         ("priority", "2.0", "", 2.0),
         ("default", "7.0", "default", 1.0),
     ] {
-        let endpoint = honest();
-        endpoint.fault(usage(reported), Times::Always);
-        let project = heroes(&endpoint, "json");
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(usage(reported), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
         let parameters = format!("[model.parameters]\nservice_tier = \"{tier}\"\n[limits]");
         edit(&project, "[limits]", &parameters);
         edit(&project, "output = 2.0 }", &format!("output = 2.0, service_tier = {part} }}"));
-        let ended = project.materialize(&["--budget", "1"]).exits(0);
+        let ended = project.run_materialize(&["--budget", "1"]).expect_exit_code(0);
         check_complete(&project);
-        let (input, output) = endpoint.billed();
+        let (input, output) = endpoint.billed_tokens();
         let expected = (input as f64 + 2.0 * output as f64) * billed / 1e6;
-        let cost = ended.done()["cost_usd"].as_f64().unwrap();
+        let cost = ended.done_event()["cost_usd"].as_f64().unwrap();
         assert!((cost - expected).abs() < 1e-9, "{tier}, {reported}: {cost}, {expected}");
     }
 }
 
 #[test]
 fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
-    let ended = project.materialize(&["--budget", "1"]).exits(2);
+    let ended = project.run_materialize(&["--budget", "1"]).expect_exit_code(2);
     let why = "no price for service_tier \"flex\" (set `service_tier` in `price`)";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     // Without one its price is unknown, and not that of the standard tier.
     let price = plan(&project, &[]);
     assert!(price.contains("unknown") && price.contains(why), "{price}");
     // The book knows the tiers of its models.
     let project = without_price(&endpoint, "gpt-5-mini");
-    let standard = project.plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    let standard = project.run_plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     edit(&project, "[limits]", "[model.parameters]\nservice_tier = \"flex\"\n[limits]");
-    let flex = project.plan(&["--budget", "1"])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    let flex =
+        project.run_plan(&["--budget", "1"])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
     assert!((flex / standard - 0.5).abs() < 1e-9, "{flex} {standard}");
     edit(&project, "\"flex\"", "\"turbo\"");
-    let ended = project.hqdl(&["plan", "specs/x.toml", "--budget", "1"]).exits(2);
+    let ended = project.run_hqdl(&["plan", "specs/x.toml", "--budget", "1"]).expect_exit_code(2);
     assert!(ended.stderr.contains("no price for service_tier \"turbo\""), "{}", ended.stderr);
 }
 
@@ -174,11 +177,11 @@ fn a_service_tier_of_unknown_price_is_refused_under_a_budget() {
 /// not be kept: without a price it would limit nothing.
 #[test]
 fn a_budget_of_a_request_needs_a_price_too() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     edit(&project, PRICE, "");
     let daemon = Daemon::start(&project, &["--no-spend"]);
-    daemon.rests("waiting");
+    daemon.wait_until_idle("waiting");
     let sql =
         "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
     let says = "hqdl cannot keep a budget: the price of test-model is not known";
@@ -186,35 +189,35 @@ fn a_budget_of_a_request_needs_a_price_too() {
         ("/v1/query", json!({ "sql": sql, "budget": 0.1 })),
         ("/v1/plan", json!({ "budget": 0.1 })),
     ] {
-        let refused = daemon.post(path, &asked).is(400).body;
+        let refused = daemon.post(path, &asked).expect_status(400).body;
         assert!(refused.contains(says), "{path}: {refused}");
     }
     let run = json!({ "budget": 0.1, "wait": true });
     let ended = daemon.post("/v1/runs", &run).body;
     assert!(ended.contains(says), "{ended}");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
     drop(daemon);
     let line = json!({ "question": "Is it a hero?", "values": ["Zed"], "budget": 0.1 });
-    let mut map = project.command(&["map", "--spec", "specs/x.toml"]);
+    let mut map = project.hqdl_command(&["map", "--spec", "specs/x.toml"]);
     let mut map = map.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     writeln!(map.stdin.take().unwrap(), "{line}").unwrap();
     let said = String::from_utf8(map.wait_with_output().unwrap().stdout).unwrap();
     assert!(said.contains(says), "{said}");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 /// The price of a long prompt applies to requests that are long, not to plans that are.
 #[test]
 fn a_plan_prices_each_request_by_its_own_length() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let stated = "price = { input = 1.0, output = 2.0 }";
     let totals = |above: u64| {
         let long = format!("above = {{ input_tokens = {above}, input = 10.0, output = 20.0 }}");
         let text = project.spec_text();
         edit(&project, stated, &format!("price = {{ input = 1.0, output = 2.0, {long} }}"));
-        let plan = project.plan(&["--budget", "0.003"]);
-        project.spec(&text);
+        let plan = project.run_plan(&["--budget", "0.003"]);
+        project.write_spec(&text);
         let fit = plan["budget"]["cells_that_fit"].as_u64().unwrap();
         let [likely, most] =
             ["likely", "most"].map(|n| plan["totals"]["cost_usd"][n].as_f64().unwrap());

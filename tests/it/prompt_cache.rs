@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times, lock};
-use hqdl_testkit::project::{EXPANSION, Ended, MODEL, Project, honest, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, Request, lock_mutex};
+use hqdl_testkit::project::{
+    CommandResult, EXPANSION, MODEL, Project, true_value, truthful_endpoint,
+};
 
 const LATENCY: Duration = Duration::from_millis(60);
 /// Tokens of a prefix below which it is not cached.
@@ -56,7 +58,7 @@ impl Billed {
     fn bill(&mut self, provider: Provider, body: &Json, input: u64, output: u64) -> Json {
         let content = &body["messages"][0]["content"];
         let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap();
-        let tokens = Tokenizer::of(body["model"].as_str().unwrap()).count(text);
+        let tokens = Tokenizer::for_model(body["model"].as_str().unwrap()).count_tokens(text);
         let key = body["prompt_cache_key"].as_str().unwrap_or("no key");
         let seen = self.seen.entry(text.to_owned()).or_default();
         *seen += 1;
@@ -101,9 +103,10 @@ impl Billed {
 fn asking(endpoint: &Endpoint, provider: Provider) -> (Project, Arc<Mutex<Billed>>) {
     let billed: Arc<Mutex<Billed>> = Arc::default();
     let sums = Arc::clone(&billed);
-    let meter = move |body: &Json, input, output| lock(&sums).bill(provider, body, input, output);
-    endpoint.fault(Fault::Latency(LATENCY), Times::Always);
-    endpoint.meter(meter);
+    let meter =
+        move |body: &Json, input, output| lock_mutex(&sums).bill(provider, body, input, output);
+    endpoint.add_fault(Fault::Latency(LATENCY), Frequency::Always);
+    endpoint.set_usage_fn(meter);
     let rows: Vec<String> = (0..200).map(|n| format!("('Hero {n}', 'Full {n}')")).collect();
     let values: Vec<String> = (0..400).map(|n| format!("\"Colour {n}\"")).collect();
     let columns = format!(
@@ -123,13 +126,13 @@ fn asking(endpoint: &Endpoint, provider: Provider) -> (Project, Arc<Mutex<Billed
 }
 
 /// Runs hqdl with the endpoint as the proxy to all hosts.
-fn run(project: &Project, args: &[&str]) -> Ended {
+fn run(project: &Project, args: &[&str]) -> CommandResult {
     let proxy = project.base_url().trim_end_matches("/v1").to_owned();
-    let mut command = project.command(args);
-    Ended::new(&command.env("http_proxy", proxy).output().unwrap())
+    let mut command = project.hqdl_command(args);
+    CommandResult::new(&command.env("http_proxy", proxy).output().unwrap())
 }
 
-fn materialize(project: &Project) -> Ended {
+fn materialize(project: &Project) -> CommandResult {
     run(project, &["materialize", "specs/x.toml", "--json"])
 }
 
@@ -143,26 +146,26 @@ fn system(request: &Request) -> &Json {
 #[test]
 fn repeated_prefixes_are_read_from_the_cache() {
     for provider in [Provider::Marked, Provider::Explicit, Provider::Automatic] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let (project, billed) = asking(&endpoint, provider);
-        let done = materialize(&project).exits(0).done().clone();
-        let billed = lock(&billed);
+        let done = materialize(&project).expect_exit_code(0).done_event().clone();
+        let billed = lock_mutex(&billed);
         let part = billed.read as f64 / billed.repeated as f64;
         println!(
             "{provider:?}: {} requests, {} of {} repeated prefix tokens read ({:.1} %), {} written",
-            endpoint.count(),
+            endpoint.request_count(),
             billed.read,
             billed.repeated,
             part * 100.0,
             billed.writes
         );
-        assert!(endpoint.count() >= 50 && billed.prefixes >= LEAST, "{provider:?}");
+        assert!(endpoint.request_count() >= 50 && billed.prefixes >= LEAST, "{provider:?}");
         assert!(part >= 0.8, "{provider:?}");
         let writes = if provider == Provider::Automatic { 2 * billed.prefixes } else { 0 };
         assert!(billed.writes <= billed.prefixes + writes, "{provider:?}");
         assert_eq!(done["cells"]["ok"], 400, "{provider:?}");
-        let rows = project.rows("SELECT name, full_name, born FROM llm");
-        assert!(rows.iter().all(|row| row[2] == truth("born", &row[..2])));
+        let rows = project.query_rows("SELECT name, full_name, born FROM llm");
+        assert!(rows.iter().all(|row| row[2] == true_value("born", &row[..2])));
     }
 }
 
@@ -183,13 +186,13 @@ fn only_documented_models_are_told() {
         ("http://proxy.example/v1", "gpt-6-sol", "", false),
         ("http://proxy.example/v1", "claude-opus-5", "", false),
     ] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let (project, _) = asking(&endpoint, Provider::Automatic);
         let (base, name) = Provider::Automatic.model();
-        project.spec(&project.spec_text().replace(base, url).replace(name, model));
+        project.write_spec(&project.spec_text().replace(base, url).replace(name, model));
         let ended = run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "4"]);
-        ended.exits(0);
-        let request = endpoint.requests().into_iter().next().unwrap();
+        ended.expect_exit_code(0);
+        let request = endpoint.received_requests().into_iter().next().unwrap();
         let body = &request.body;
         assert_eq!(system(&request).is_string(), field.is_empty(), "{url} {model}: {body}");
         assert_eq!(body.get("prompt_cache_key").is_some(), has_key, "{url} {model}");
@@ -205,18 +208,20 @@ fn only_documented_models_are_told() {
 #[test]
 fn a_refused_breakpoint_is_forgotten() {
     for refused in ["prompt_cache_key", "prompt_cache_options", "messages"] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let words = match refused {
             "messages" => "Invalid type for 'messages[0].content': expected a string.".to_owned(),
             name => format!("Unrecognized request argument supplied: {name}"),
         };
-        endpoint.fault(Fault::status(400, &words, "invalid_request_error"), Times::First(1));
+        endpoint
+            .add_fault(Fault::status(400, &words, "invalid_request_error"), Frequency::First(1));
         let (project, _) = asking(&endpoint, Provider::Explicit);
         let limited = ["materialize", "specs/x.toml", "--json", "--limit", "4"];
-        run(&project, &limited).exits(0);
-        assert_eq!(endpoint.count(), 2, "{refused}");
-        run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "12"]).exits(0);
-        let requests = endpoint.requests();
+        run(&project, &limited).expect_exit_code(0);
+        assert_eq!(endpoint.request_count(), 2, "{refused}");
+        run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "12"])
+            .expect_exit_code(0);
+        let requests = endpoint.received_requests();
         assert!(requests.len() > 3, "{refused}");
         for request in &requests[1..] {
             let has_key = request.body.get("prompt_cache_key").is_some();
@@ -229,13 +234,13 @@ fn a_refused_breakpoint_is_forgotten() {
 /// What the spec says of the cache is sent as it is.
 #[test]
 fn parameters_of_the_spec_replace_the_key() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let (project, _) = asking(&endpoint, Provider::Explicit);
     let parameters = "[model.parameters]\nprompt_cache_key = \"mine\"\n\
         prompt_cache_options = { mode = \"implicit\" }\n\n[limits]";
-    project.spec(&project.spec_text().replacen("[limits]", parameters, 1));
-    run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "4"]).exits(0);
-    let body = endpoint.requests().into_iter().next().unwrap().body;
+    project.write_spec(&project.spec_text().replacen("[limits]", parameters, 1));
+    run(&project, &["materialize", "specs/x.toml", "--json", "--limit", "4"]).expect_exit_code(0);
+    let body = endpoint.received_requests().into_iter().next().unwrap().body;
     assert_eq!(body["prompt_cache_key"], "mine");
     assert_eq!(body["prompt_cache_options"]["mode"], "implicit");
 }

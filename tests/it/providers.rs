@@ -8,9 +8,11 @@ use std::sync::Arc;
 use hqdl::model::providers;
 use serde_json::Value as Json;
 
-use hqdl_testkit::certificate;
-use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times};
-use hqdl_testkit::project::{Ended, Project, check_complete, heroes, honest};
+use hqdl_testkit::create_certificate;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, Request};
+use hqdl_testkit::project::{
+    CommandResult, Project, check_complete, heroes_project, truthful_endpoint,
+};
 
 fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     request.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
@@ -18,16 +20,16 @@ fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
 
 /// The heroes with a spec that names no key.
 fn keyless(endpoint: &Endpoint) -> Project {
-    let project = heroes(endpoint, "json");
+    let project = heroes_project(endpoint, "json");
     let text = project.spec_text();
     let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with("api_key_env")).collect();
-    project.spec(&lines.join("\n"));
+    project.write_spec(&lines.join("\n"));
     project
 }
 
-fn run(project: &Project, env: &[(&str, &str)], flags: &[&str]) -> Ended {
+fn run(project: &Project, env: &[(&str, &str)], flags: &[&str]) -> CommandResult {
     let args = [&["materialize", "specs/x.toml", "--json"], flags].concat();
-    Ended::new(&project.command(&args).envs(env.iter().copied()).output().unwrap())
+    CommandResult::new(&project.hqdl_command(&args).envs(env.iter().copied()).output().unwrap())
 }
 
 #[test]
@@ -53,20 +55,20 @@ fn providers_are_told_by_their_urls() {
         ("https://openrouter.ai/api/v1", "OpenRouter", None),
         ("https://api.openai.com.evil.example/v1", "the endpoint", None),
     ] {
-        let habits = providers::of(&url.parse().unwrap());
+        let habits = providers::profile_of(&url.parse().unwrap());
         assert_eq!((habits.name, habits.key_variable), (name, variable), "{url}");
     }
 }
 
 #[test]
 fn a_key_is_the_named_variables_and_a_401_says_which() {
-    let endpoint = honest();
-    endpoint.fault(Fault::status(401, "No.", "invalid_api_key"), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(401, "No.", "invalid_api_key"), Frequency::Always);
     let project = keyless(&endpoint);
     let refused = |env: &[(&str, &str)], flags: &[&str], says: &str| {
-        let ended = run(&project, env, flags).exits(4);
+        let ended = run(&project, env, flags).expect_exit_code(4);
         assert!(ended.stderr.contains(says), "{says}: {}", ended.stderr);
-        let requests = endpoint.requests();
+        let requests = endpoint.received_requests();
         header(requests.last().unwrap(), "authorization").map(str::to_owned)
     };
     // No key, and none that belongs to another endpoint.
@@ -82,31 +84,32 @@ fn a_key_is_the_named_variables_and_a_401_says_which() {
     let sent =
         refused(&[], &["--api-key-env", "MINE"], "hqdl sent no key, because MINE is not set");
     assert_eq!(sent, None);
-    let ended = run(&project, &openai, &["--api-key-env", "sk-abcdefgh"]).exits(2);
+    let ended = run(&project, &openai, &["--api-key-env", "sk-abcdefgh"]).expect_exit_code(2);
     assert!(ended.stderr.contains("the name of an environment variable"), "{}", ended.stderr);
 }
 
 #[test]
 fn a_key_of_one_endpoint_is_not_sent_to_another() {
-    let (endpoint, other) = (honest(), honest());
-    let project = heroes(&endpoint, "json");
-    run(&project, &[], &["--base-url", &other.url(), "--limit", "1"]).exits(0);
-    assert!(other.requests().iter().all(|r| header(r, "authorization").is_none()));
-    run(&project, &[], &["--base-url", &endpoint.url()]).exits(0);
-    assert!(endpoint.requests().iter().all(|r| header(r, "authorization").is_some()));
+    let (endpoint, other) = (truthful_endpoint(), truthful_endpoint());
+    let project = heroes_project(&endpoint, "json");
+    run(&project, &[], &["--base-url", &other.base_url(), "--limit", "1"]).expect_exit_code(0);
+    assert!(other.received_requests().iter().all(|r| header(r, "authorization").is_none()));
+    run(&project, &[], &["--base-url", &endpoint.base_url()]).expect_exit_code(0);
+    assert!(endpoint.received_requests().iter().all(|r| header(r, "authorization").is_some()));
 }
 
 #[test]
 fn the_provider_names_the_variable_that_is_missing() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = keyless(&endpoint);
     for (url, variable) in [
         ("https://api.openai.com/v1", "OPENAI_API_KEY"),
         ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
         ("https://x.openai.azure.com/openai/deployments/gpt", "AZURE_OPENAI_API_KEY"),
     ] {
-        let mut command = project.command(&["materialize", "specs/x.toml", "--base-url", url]);
-        let ended = Ended::new(&command.env_remove(variable).output().unwrap()).exits(4);
+        let mut command = project.hqdl_command(&["materialize", "specs/x.toml", "--base-url", url]);
+        let ended =
+            CommandResult::new(&command.env_remove(variable).output().unwrap()).expect_exit_code(4);
         let says = format!("the environment variable {variable} is not set");
         assert!(ended.stderr.contains(&says), "{}", ended.stderr);
     }
@@ -114,8 +117,8 @@ fn the_provider_names_the_variable_that_is_missing() {
 
 #[test]
 fn azures_classic_url_keeps_its_query_and_takes_its_own_header() {
-    let endpoint = honest();
-    let base = endpoint.url().replace("/v1", "/openai/deployments/gpt-4o");
+    let endpoint = truthful_endpoint();
+    let base = endpoint.base_url().replace("/v1", "/openai/deployments/gpt-4o");
     for (given, wanted) in [
         (format!("{base}?api-version=2025-01-01"), "api-version=2025-01-01"),
         (format!("{base}/chat/completions?api-version=2025-02-02"), "api-version=2025-02-02"),
@@ -123,8 +126,8 @@ fn azures_classic_url_keeps_its_query_and_takes_its_own_header() {
     ] {
         let project = keyless(&endpoint);
         let env = [("AZURE_OPENAI_API_KEY", "azure-1234")];
-        run(&project, &env, &["--base-url", &given]).exits(0);
-        let request = endpoint.requests().pop().unwrap();
+        run(&project, &env, &["--base-url", &given]).expect_exit_code(0);
+        let request = endpoint.received_requests().pop().unwrap();
         let uri = format!("/openai/deployments/gpt-4o/chat/completions?{wanted}");
         assert_eq!(request.uri, uri, "{given}");
         assert_eq!(header(&request, "api-key"), Some("azure-1234"));
@@ -145,14 +148,14 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
         &["stream"],
         &["max_tokens", "max_completion_tokens", "temperature", "response_format", "stream"],
     ] {
-        let endpoint = honest();
-        endpoint.fault(Fault::Refuses(parameters), Times::Always);
-        let project = heroes(&endpoint, "json");
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::RejectsParameters(parameters), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
         let text = project.spec_text().replace("[model]", "[model]\ntemperature = 0.0");
-        project.spec(&text);
-        let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+        project.write_spec(&text);
+        let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
         check_complete(&project);
-        let requests = endpoint.requests();
+        let requests = endpoint.received_requests();
         let refused = |r: &Request| parameters.iter().any(|p| r.body.get(*p).is_some());
         let (failed, others): (Vec<_>, Vec<_>) = requests.iter().partition(|r| refused(r));
         assert_eq!(failed.len(), parameters.len(), "{parameters:?}");
@@ -173,7 +176,7 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
 /// The requests since the `from`-th that send one of these parameters.
 fn sending(endpoint: &Endpoint, from: usize, parameters: &[&str]) -> usize {
     let sends = |r: &&Request| parameters.iter().any(|p| r.body.get(*p).is_some());
-    endpoint.requests()[from..].iter().filter(sends).count()
+    endpoint.received_requests()[from..].iter().filter(sends).count()
 }
 
 /// No command learns again what one before it has learnt.
@@ -185,16 +188,16 @@ fn the_next_command_does_not_send_what_was_refused() {
         &["max_tokens", "max_completion_tokens", "temperature", "response_format", "stream"],
     ];
     for parameters in lists {
-        let endpoint = honest();
-        endpoint.fault(Fault::Refuses(parameters), Times::Always);
-        let project = heroes(&endpoint, "json");
-        project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
-        project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::RejectsParameters(parameters), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
+        project.write_spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+        project.run_materialize(&["--limit", "3", "--concurrency", "1"]).expect_exit_code(0);
         assert_eq!(sending(&endpoint, 0, parameters), parameters.len(), "{parameters:?}");
-        let before = endpoint.count();
-        project.materialize(&["--concurrency", "1"]).exits(0);
+        let before = endpoint.request_count();
+        project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
         check_complete(&project);
-        assert!(endpoint.count() > before);
+        assert!(endpoint.request_count() > before);
         assert_eq!(sending(&endpoint, before, parameters), 0, "{parameters:?}");
     }
 }
@@ -204,24 +207,26 @@ fn the_next_command_does_not_send_what_was_refused() {
 fn what_was_refused_is_asked_again_of_others_and_in_time() {
     let refused = ["temperature"];
     for what in ["model", "temperature", "a day"] {
-        let endpoint = honest();
-        endpoint.fault(Fault::Refuses(&["temperature"]), Times::Once);
-        let project = heroes(&endpoint, "json");
-        project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
-        project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
-        let before = endpoint.count();
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::RejectsParameters(&["temperature"]), Frequency::Once);
+        let project = heroes_project(&endpoint, "json");
+        project.write_spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+        project.run_materialize(&["--limit", "3", "--concurrency", "1"]).expect_exit_code(0);
+        let before = endpoint.request_count();
         assert!(sending(&endpoint, 0, &refused) < before);
         let text = project.spec_text();
         match what {
-            "model" => project.spec(&text.replace("test-model", "other-model")),
-            "temperature" => project.spec(&text.replace("temperature = 0.0", "temperature = 1.0")),
+            "model" => project.write_spec(&text.replace("test-model", "other-model")),
+            "temperature" => {
+                project.write_spec(&text.replace("temperature = 0.0", "temperature = 1.0"))
+            }
             _ => {
                 let day = "UPDATE request_form SET heard_at = heard_at - 24 * 60 * 60 * 1000";
-                project.execute_in("cache/journal.sqlite", day);
+                project.execute_sql_in("cache/journal.sqlite", day);
             }
         }
-        project.materialize(&["--concurrency", "1"]).exits(0);
-        let sent = endpoint.count() - before;
+        project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
+        let sent = endpoint.request_count() - before;
         assert_eq!(sending(&endpoint, before, &refused), sent, "{what}");
     }
 }
@@ -229,20 +234,20 @@ fn what_was_refused_is_asked_again_of_others_and_in_time() {
 /// It is forgotten where it does not serve any more: the endpoint is asked in full.
 #[test]
 fn what_was_refused_once_and_is_demanded_now_is_sent() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Refuses(&["temperature"]), Times::Always);
-    let project = heroes(&endpoint, "json");
-    project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
-    project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
-    endpoint.mend();
-    endpoint.fault(Fault::Demands("temperature"), Times::Always);
-    let before = endpoint.count();
-    project.materialize(&["--concurrency", "1"]).exits(0);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::RejectsParameters(&["temperature"]), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
+    project.write_spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+    project.run_materialize(&["--limit", "3", "--concurrency", "1"]).expect_exit_code(0);
+    endpoint.clear_faults();
+    endpoint.add_fault(Fault::RequiresParameter("temperature"), Frequency::Always);
+    let before = endpoint.request_count();
+    project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
     check_complete(&project);
-    assert_eq!(endpoint.count() - before - sending(&endpoint, before, &["temperature"]), 1);
-    let before = endpoint.count();
-    project.materialize(&["--refresh", "motto", "--concurrency", "1"]).exits(0);
-    let sent = endpoint.count() - before;
+    assert_eq!(endpoint.request_count() - before - sending(&endpoint, before, &["temperature"]), 1);
+    let before = endpoint.request_count();
+    project.run_materialize(&["--refresh", "motto", "--concurrency", "1"]).expect_exit_code(0);
+    let sent = endpoint.request_count() - before;
     assert!(sent > 0 && sending(&endpoint, before, &["temperature"]) == sent);
 }
 
@@ -251,18 +256,18 @@ fn what_was_refused_once_and_is_demanded_now_is_sent() {
 #[test]
 fn a_plan_counts_the_reasoning() {
     for (model, first) in [("o4-mini", false), ("test-model", true)] {
-        let endpoint = honest();
-        endpoint.fault(Fault::Reasons(1500), Times::Always);
-        let project = heroes(&endpoint, "json");
-        project.spec(&project.spec_text().replace("test-model", model));
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::HiddenReasoning(1500), Frequency::Always);
+        let project = heroes_project(&endpoint, "json");
+        project.write_spec(&project.spec_text().replace("test-model", model));
         if first {
-            project.materialize(&["--limit", "4", "--concurrency", "1"]).exits(0);
+            project.run_materialize(&["--limit", "4", "--concurrency", "1"]).expect_exit_code(0);
         }
-        let totals = project.plan(&[])["totals"].clone();
+        let totals = project.run_plan(&[])["totals"].clone();
         let cost = |which: &str| totals["cost_usd"][which].as_f64().unwrap();
-        let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+        let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
         check_complete(&project);
-        let done = ended.done();
+        let done = ended.done_event();
         let spent = done["cost_usd"].as_f64().unwrap();
         assert!(spent <= cost("most"), "{model}: {spent} of {totals}");
         assert!(cost("likely") * 2.5 >= spent && cost("likely") <= cost("most"), "{totals}");
@@ -272,7 +277,7 @@ fn a_plan_counts_the_reasoning() {
         let query = ["query", "--spec", "specs/x.toml", "--json", wanted];
         let explain = ["explain", "--spec", "specs/x.toml", "--json", wanted];
         let usd = |args: &[&str]| {
-            let ended = project.hqdl(args).exits(0);
+            let ended = project.run_hqdl(args).expect_exit_code(0);
             let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
             let meta = json.get("meta").unwrap_or(&json).clone();
             meta["cost_usd"].as_f64().unwrap_or_else(|| panic!("{meta}"))
@@ -285,29 +290,30 @@ fn a_plan_counts_the_reasoning() {
 
 #[test]
 fn a_complaint_about_how_much_is_asked_for_is_no_refusal_of_the_parameter() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let words = "max_tokens is too large: 4096. This model supports at most 100 tokens.";
-    endpoint.fault(Fault::status(400, words, "invalid_value"), Times::Always);
-    let project = heroes(&endpoint, "json");
-    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    endpoint.add_fault(Fault::status(400, words, "invalid_value"), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
+    let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
     assert!(ended.stderr.contains(words), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 1);
+    assert_eq!(endpoint.request_count(), 1);
 }
 
 #[test]
 fn reasoning_is_paid_for_and_has_room() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Reasons(1500), Times::Always);
-    let project = heroes(&endpoint, "json");
-    let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::HiddenReasoning(1500), Frequency::Always);
+    let project = heroes_project(&endpoint, "json");
+    let ended = project.run_materialize(&["--concurrency", "1"]).expect_exit_code(0);
     check_complete(&project);
     // One answer ends in the midst of its reasoning, and is asked again in halves; the
     // others have room for it.
-    let requests = endpoint.count();
-    let rows: usize = project.rows("SELECT count(*) FROM hero")[0][0].as_u64().unwrap() as usize;
+    let requests = endpoint.request_count();
+    let rows: usize =
+        project.query_rows("SELECT count(*) FROM hero")[0][0].as_u64().unwrap() as usize;
     assert!(requests <= rows.div_ceil(4) + 2, "{requests} requests for {rows} rows");
-    let (input, output) = endpoint.billed();
-    let done = ended.done();
+    let (input, output) = endpoint.billed_tokens();
+    let done = ended.done_event();
     assert!(output >= 1500 * (requests as u64 - 1));
     assert_eq!(done["output_tokens"], output);
     assert_eq!(done["input_tokens"], input);
@@ -320,18 +326,18 @@ fn nobody() -> u16 {
 
 #[test]
 fn an_endpoint_that_is_not_there_is_told_in_a_line() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     let url = format!("http://127.0.0.1:{}/v1", nobody());
     let args = ["materialize", "specs/x.toml", "--base-url", &url];
-    let ended = project.hqdl(&args).exits(4);
+    let ended = project.run_hqdl(&args).expect_exit_code(4);
     let lines: Vec<&str> = ended.stderr.lines().filter(|l| l.contains("onnect")).collect();
     let [line] = lines[..] else { panic!("{}", ended.stderr) };
     assert!(line.starts_with("error: no connection to 127.0.0.1:"), "{line}");
     assert!(line.ends_with("connection refused"), "{line}");
     // Nothing was asked, so nothing is said of it, and nothing is published.
     assert!(!ended.stdout.contains("requests"), "{}", ended.stdout);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     check_complete(&project);
 }
 
@@ -392,17 +398,17 @@ fn secured(cert: &[u8], key: &[u8], to: std::net::SocketAddr) -> std::net::Socke
 #[test]
 fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_store() {
     let dir = tempfile::tempdir().unwrap();
-    let authority = certificate(dir.path(), true).expect("openssl makes a certificate");
-    let server = certificate(dir.path(), false).expect("openssl makes a certificate");
-    let endpoint = honest();
-    let to = endpoint.url().split('/').nth(2).unwrap().parse().unwrap();
+    let authority = create_certificate(dir.path(), true).expect("openssl makes a certificate");
+    let server = create_certificate(dir.path(), false).expect("openssl makes a certificate");
+    let endpoint = truthful_endpoint();
+    let to = endpoint.base_url().split('/').nth(2).unwrap().parse().unwrap();
     for (cert, key) in [authority, server] {
-        let project = heroes(&endpoint, "json");
+        let project = heroes_project(&endpoint, "json");
         let file = project.path("trusted.pem");
         std::fs::write(&file, &cert).unwrap();
         let url = format!("https://{}/v1", secured(&cert, &key, to));
         let flags = ["--base-url", &url, "--concurrency", "1"];
-        let ended = run(&project, &[], &flags).exits(4);
+        let ended = run(&project, &[], &flags).expect_exit_code(4);
         assert!(
             ended.stderr.contains("error: no TLS connection to 127.0.0.1:"),
             "{}",
@@ -410,17 +416,17 @@ fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_
         );
         assert!(ended.stderr.contains("SSL_CERT_FILE"), "{}", ended.stderr);
         let file = file.display().to_string();
-        run(&project, &[("SSL_CERT_FILE", &file)], &flags).exits(0);
+        run(&project, &[("SSL_CERT_FILE", &file)], &flags).expect_exit_code(0);
         check_complete(&project);
         // It is that machine's certificate and no other's.
         let localhost = url.replace("127.0.0.1", "localhost");
         let flags = ["--base-url", &localhost, "--concurrency", "1", "--no-cache"];
-        let ended = run(&project, &[("SSL_CERT_FILE", &file)], &flags).exits(4);
+        let ended = run(&project, &[("SSL_CERT_FILE", &file)], &flags).expect_exit_code(4);
         assert!(ended.stderr.contains("not valid for name"), "{}", ended.stderr);
     }
     // What does not speak TLS.
-    let project = heroes(&endpoint, "json");
-    let url = endpoint.url().replace("http://", "https://");
-    let ended = run(&project, &[], &["--base-url", &url]).exits(4);
+    let project = heroes_project(&endpoint, "json");
+    let url = endpoint.base_url().replace("http://", "https://");
+    let ended = run(&project, &[], &["--base-url", &url]).expect_exit_code(4);
     assert!(ended.stderr.contains("does not use TLS"), "{}", ended.stderr);
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hqdl::blendsql::{Argument, Call, Choices, ingredients, mask, scan};
-use hqdl_testkit::engine::shared;
+use hqdl::blendsql::{Argument, Call, Choices, ingredients, mask_calls, scan_calls};
+use hqdl_testkit::engine::shared_folder;
 
 /// The field `field` of every line that has it, by id or line number.
 fn column_of_lines(path: &Path, field: &str) -> Vec<(String, String)> {
@@ -22,10 +22,10 @@ fn column_of_lines(path: &Path, field: &str) -> Vec<(String, String)> {
 fn read_all(queries: &[(String, String)]) -> (Vec<(String, Call)>, BTreeMap<&str, String>) {
     let (mut calls, mut refused) = (Vec::new(), BTreeMap::new());
     for (id, sql) in queries {
-        match scan(sql) {
+        match scan_calls(sql) {
             Ok(found) => {
-                assert_eq!(mask(sql, &found).len(), sql.len());
-                assert!(!mask(sql, &found).contains("{{"), "{id}");
+                assert_eq!(mask_calls(sql, &found).len(), sql.len());
+                assert!(!mask_calls(sql, &found).contains("{{"), "{id}");
                 calls.extend(found.into_iter().map(|call| (sql.clone(), call)));
             }
             Err(error) => {
@@ -39,7 +39,7 @@ fn read_all(queries: &[(String, String)]) -> (Vec<(String, Call)>, BTreeMap<&str
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared")]
 fn blendsqls_own_test_queries_are_read() {
-    let path = shared("blendsql").unwrap().join("cases.jsonl");
+    let path = shared_folder("blendsql").unwrap().join("cases.jsonl");
     let queries = column_of_lines(&path, "blendsql_llm");
     assert_eq!(queries.len(), 125);
     let (calls, refused) = read_all(&queries);
@@ -54,16 +54,16 @@ fn blendsqls_own_test_queries_are_read() {
     ];
     assert_eq!(refused, expected.map(|(id, message)| (id, message.to_owned())).into());
     let count = |i| calls.iter().filter(|(_, call)| call.ingredient == i).count();
-    let counts = ingredients::all().map(|i| (i.name(), count(i)));
+    let counts = ingredients::all_ingredients().map(|i| (i.name(), count(i)));
     assert_eq!(counts, [("LLMMap", 101), ("LLMQA", 38), ("LLMValidate", 0), ("LLMJoin", 6)]);
     assert_eq!(calls.iter().map(|(_, call)| call.inner.len()).sum::<usize>(), 5);
-    assert_eq!(calls.iter().filter(|(_, call)| call.row).count(), 6);
+    assert_eq!(calls.iter().filter(|(_, call)| call.is_values_row).count(), 6);
 }
 
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared")]
 fn swans_published_blendsql_queries_are_read() {
-    let path = shared("swan").unwrap().join("questions-superhero.csv");
+    let path = shared_folder("swan").unwrap().join("questions-superhero.csv");
     let mut reader = csv::Reader::from_path(&path).unwrap();
     let queries: Vec<(String, String)> = reader
         .deserialize::<BTreeMap<String, String>>()
@@ -90,7 +90,7 @@ fn swans_published_blendsql_queries_are_read() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared")]
 fn swans_second_blendsql_queries_are_read() {
-    let path = shared("swan2").unwrap().join("superhero.cases.jsonl");
+    let path = shared_folder("swan2").unwrap().join("superhero.cases.jsonl");
     let queries = column_of_lines(&path, "blendsql");
     assert_eq!(queries.len(), 30);
     let (calls, refused) = read_all(&queries);

@@ -8,29 +8,31 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::json;
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{HEROES, Project, check, check_in, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    HEROES, Project, check_cells, check_cells_in, heroes_project, heroes_spec, truthful_endpoint,
+};
 
 /// The heroes, one a request, and a budget for about half of them.
 fn short_of_money(endpoint: &Endpoint) -> Project {
-    let project = heroes(endpoint, "csv");
-    let text = spec()
+    let project = heroes_project(endpoint, "csv");
+    let text = heroes_spec()
         .replace("test-model", "gpt-4o-mini")
         .replace("rows_per_request = 4", "rows_per_request = 1")
         .replace("price = {", "max_output_tokens = 100\nprice = {")
         .replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.002");
-    project.spec(&text);
+    project.write_spec(&text);
     project
 }
 
 fn spent(project: &Project) -> f64 {
     let sql = "SELECT (SELECT coalesce(sum(cost_usd), 0) FROM completion)
                     + (SELECT coalesce(sum(cost_usd), 0) FROM reservation)";
-    project.recorded(sql)[0][0].as_f64().unwrap()
+    project.query_facts(sql)[0][0].as_f64().unwrap()
 }
 
 fn open_runs(project: &Project) -> usize {
-    project.recorded("SELECT 1 FROM run WHERE ended_at IS NULL").len()
+    project.query_facts("SELECT 1 FROM run WHERE ended_at IS NULL").len()
 }
 
 /// Somebody else's lock, from when requests are under way.
@@ -53,89 +55,90 @@ fn publishes(project: &Project) {
 
 #[test]
 fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
-    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
-    let running = project.start(&["materialize", "specs/x.toml", "--log", "run.log"]);
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--log", "run.log"]);
     endpoint.wait_for(1);
     let other = lock(&project);
     publishes(&project);
-    let asked = endpoint.count();
-    running.signal("KILL");
-    running.wait();
+    let asked = endpoint.request_count();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     drop(other);
     assert!(asked < 10, "the budget ends it: {asked}");
     assert!(!project.has_table("llm"));
     assert_eq!(open_runs(&project), 1, "its tables do not stand");
     // The same run: nothing is left to spend, and what is known is published.
-    project.materialize(&[]).exits(3);
-    assert_eq!(endpoint.count(), asked);
+    project.run_materialize(&[]).expect_exit_code(3);
+    assert_eq!(endpoint.request_count(), asked);
     assert!(spent(&project) <= 0.002, "{}", spent(&project));
-    assert!(check(&project)["ok"] > 0);
+    assert!(check_cells(&project)["ok"] > 0);
     assert_eq!(open_runs(&project), 0);
     // A run of its own has a budget of its own.
-    project.materialize(&[]);
-    assert!(endpoint.count() > asked);
+    project.run_materialize(&[]);
+    assert!(endpoint.request_count() > asked);
 }
 
 /// Its budget may be spent by then, so that it brings nothing itself.
 #[test]
 fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothing() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
-    project.materialize(&["--limit", "2"]).exits(0);
-    assert_eq!(check(&project)["ok"], 8);
+    project.run_materialize(&["--limit", "2"]).expect_exit_code(0);
+    assert_eq!(check_cells(&project)["ok"], 8);
     // As a run leaves it that is killed before it publishes here.
-    project.materialize(&["--limit", "3", "--output", "elsewhere.sqlite"]).exits(0);
-    let before = endpoint.count();
-    project.materialize(&["--budget", "0.00000001"]).exits(3);
-    assert_eq!(endpoint.count(), before);
-    assert_eq!(check(&project)["ok"], 20);
+    project.run_materialize(&["--limit", "3", "--output", "elsewhere.sqlite"]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    project.run_materialize(&["--budget", "0.00000001"]).expect_exit_code(3);
+    assert_eq!(endpoint.request_count(), before);
+    assert_eq!(check_cells(&project)["ok"], 20);
     // What another model was not asked takes the place of nothing.
     let other = ["--budget", "0.00000001", "--model", "gpt-4o", "--price", "1,2"];
-    project.materialize(&other).exits(3);
-    assert_eq!(check(&project)["ok"], 20);
+    project.run_materialize(&other).expect_exit_code(3);
+    assert_eq!(check_cells(&project)["ok"], 20);
 }
 
 #[test]
 fn a_run_that_cannot_publish_goes_on_with_the_budget_it_had_left() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = short_of_money(&endpoint);
-    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
-    let running = project.start(&["materialize", "specs/x.toml", "--json"]);
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--json"]);
     endpoint.wait_for(1);
     let other = lock(&project);
-    let ended = running.wait();
+    let ended = running.wait_for_exit();
     assert!(ended.stderr.contains("locked"), "{ended:?}");
     drop(other);
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     assert_eq!(open_runs(&project), 1);
-    project.materialize(&[]).exits(3);
-    assert_eq!((endpoint.count(), open_runs(&project)), (asked, 0));
+    project.run_materialize(&[]).expect_exit_code(3);
+    assert_eq!((endpoint.request_count(), open_runs(&project)), (asked, 0));
 }
 
 #[test]
 fn a_run_killed_when_all_was_asked_is_over_once_its_tables_stand() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.spec(&spec().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.5"));
-    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
-    let running = project.start(&["materialize", "specs/x.toml", "--log", "run.log"]);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project
+        .write_spec(&heroes_spec().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.5"));
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(200)), Frequency::Always);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml", "--log", "run.log"]);
     endpoint.wait_for(1);
     let other = lock(&project);
     publishes(&project);
-    running.signal("KILL");
-    running.wait();
+    running.send_signal("KILL");
+    running.wait_for_exit();
     drop(other);
     assert_eq!(open_runs(&project), 1);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(open_runs(&project), 0, "what it was to do is done");
 }
 
 #[test]
 fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let mut gone = std::process::Command::new("true").spawn().unwrap();
     let id = gone.id();
     gone.wait().unwrap();
@@ -155,7 +158,7 @@ fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
     let held = std::fs::File::open(project.path(&kept[4])).unwrap();
     held.try_lock().unwrap();
     for _ in 0..2 {
-        project.materialize(&["--output", "out.sqlite"]).exits(0);
+        project.run_materialize(&["--output", "out.sqlite"]).expect_exit_code(0);
         assert!(swept.iter().all(|f| !project.path(f).exists()));
         assert!(kept.iter().all(|f| project.path(f).exists()));
     }
@@ -177,66 +180,66 @@ fn other_file(project: &Project) {
 #[test]
 fn a_database_replaced_while_a_run_asks_is_told_and_published_from_what_is_true() {
     for output in [None, Some("out.sqlite")] {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        endpoint.fault(Fault::Latency(Duration::from_secs(1)), Times::Always);
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        endpoint.add_fault(Fault::Latency(Duration::from_secs(1)), Frequency::Always);
         let flags: Vec<&str> = output.iter().flat_map(|o| ["--output", o]).collect();
         let args = [&["materialize", "specs/x.toml", "--json"], &flags[..]].concat();
         other_file(&project);
-        let running = project.start(&args);
+        let running = project.start_hqdl(&args);
         endpoint.wait_for(1);
         std::fs::rename(project.path("new.sqlite"), project.path("data.sqlite")).unwrap();
-        let ended = running.wait().exits(0);
+        let ended = running.wait_for_exit().expect_exit_code(0);
         assert!(ended.stdout.contains("was replaced by another file"), "{}", ended.stdout);
         let target = output.unwrap_or("data.sqlite");
-        assert_eq!(check_in(&project, target)["ok"], 40);
+        assert_eq!(check_cells_in(&project, target)["ok"], 40);
         let names = |database: &str, table: &str| -> BTreeSet<String> {
-            let rows = project.rows_of(database, &format!("SELECT name FROM {table}"));
+            let rows = project.query_rows_of(database, &format!("SELECT name FROM {table}"));
             rows.iter().map(|r| r[0].to_string()).collect()
         };
         assert_eq!(names(target, "llm"), names("data.sqlite", "hero"));
         assert!(names(target, "llm").contains("\"Newcomer\""));
         // Eleven heroes, each asked about once.
         assert_eq!(endpoint.cells_since(0).len(), 44);
-        assert_eq!(ended.done()["requests"], endpoint.count());
-        let again = project.hqdl(&args).exits(0);
-        assert_eq!(again.done()["published"], false);
+        assert_eq!(ended.done_event()["requests"], endpoint.request_count());
+        let again = project.run_hqdl(&args).expect_exit_code(0);
+        assert_eq!(again.done_event()["published"], false);
     }
 }
 
 #[test]
 fn a_file_where_the_index_belongs_is_told_and_left_alone() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     std::fs::create_dir(project.path("cache")).unwrap();
     std::fs::write(project.path("cache/index.sled"), "my notes").unwrap();
-    let ended = project.hqdl(&["materialize", "specs/x.toml"]).exits(2);
+    let ended = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(2);
     assert!(ended.stderr.contains("expected the directory of the index"), "{}", ended.stderr);
     assert_eq!(std::fs::read(project.path("cache/index.sled")).unwrap(), b"my notes");
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_spec_whose_name_is_not_utf_8_is_told() {
     use std::os::unix::ffi::OsStrExt;
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let name = Path::new("specs").join(std::ffi::OsStr::from_bytes(b"h\xe9ros.toml"));
     std::fs::rename(project.path("specs/x.toml"), project.path(&name)).unwrap();
-    let output = project.command(&["materialize"]).arg(&name).output().unwrap();
-    let ended = hqdl_testkit::project::Ended::new(&output).exits(2);
+    let output = project.hqdl_command(&["materialize"]).arg(&name).output().unwrap();
+    let ended = hqdl_testkit::project::CommandResult::new(&output).expect_exit_code(2);
     assert!(ended.stderr.contains("its path is not UTF-8; rename it"), "{}", ended.stderr);
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 /// A process killed in the middle of a transaction leaves a journal beside the
 /// database, without which nobody can read it.
 #[test]
 fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     let other = project.connect();
     other
         .execute_batch(
@@ -245,16 +248,16 @@ fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
              INSERT INTO half SELECT hex(randomblob(100)) FROM n; UPDATE llm SET motto = 'half';",
         )
         .unwrap();
-    let left = heroes(&endpoint, "csv");
+    let left = heroes_project(&endpoint, "csv");
     for file in ["data.sqlite", "data.sqlite-journal"] {
         std::fs::copy(project.path(file), left.path(file)).unwrap();
     }
     drop(other);
-    let asked = endpoint.count();
-    left.materialize(&[]).exits(0);
-    assert!(endpoint.count() > asked, "its cache is its own");
+    let asked = endpoint.request_count();
+    left.run_materialize(&[]).expect_exit_code(0);
+    assert!(endpoint.request_count() > asked, "its cache is its own");
     assert!(!left.has_table("half"));
-    assert_eq!(check(&left)["ok"], 40);
+    assert_eq!(check_cells(&left)["ok"], 40);
 }
 
 /// A spec over integer keys, one of which is text, into the database itself or a copy.
@@ -265,11 +268,11 @@ fn numbered(endpoint: &Endpoint, output: &str) -> Project {
         INSERT INTO note VALUES (7, 'x'), ('seven', 'y'), (NULL, 'z');
         CREATE TABLE power (power TEXT);
         INSERT INTO power VALUES ('Flight'), ('Speed'), ('Strength, super'), ('Mind reading');";
-    let (_, columns) = spec()
+    let (_, columns) = heroes_spec()
         .split_once("[[expansion.column]]")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .unwrap();
-    let model = spec()
+    let model = heroes_spec()
         .split_once("[[expansion]]")
         .unwrap()
         .0
@@ -288,12 +291,12 @@ fn numbered(endpoint: &Endpoint, output: &str) -> Project {
 /// where a column of integers holds a text.
 #[test]
 fn published_tables_declare_their_keys() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     for output in ["", "\noutput = \"../copy.sqlite\""] {
         let project = numbered(&endpoint, output);
-        project.materialize(&[]).exits(0);
+        project.run_materialize(&[]).expect_exit_code(0);
         let file = if output.is_empty() { "data.sqlite" } else { "copy.sqlite" };
-        let rows = |sql: &str| project.rows_of(file, sql);
+        let rows = |sql: &str| project.query_rows_of(file, sql);
         let key = |table: &str| {
             rows(&format!("SELECT name FROM pragma_table_info('{table}') WHERE pk > 0 ORDER BY pk"))
         };
@@ -327,27 +330,27 @@ fn published_tables_declare_their_keys() {
         // The user's writes go on as before.
         let connection = Connection::open(project.path("data.sqlite")).unwrap();
         connection.execute_batch("PRAGMA foreign_keys = ON; UPDATE hero SET id = 4 WHERE id = 3; DELETE FROM hero WHERE id = 1;").unwrap();
-        project.materialize(&[]).exits(0);
+        project.run_materialize(&[]).expect_exit_code(0);
         assert_eq!(rows("SELECT id FROM llm"), [[json!(4)]]);
     }
 }
 
 #[test]
 fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let published = || project.rows("SELECT * FROM llm ORDER BY 1, 2");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let published = || project.query_rows("SELECT * FROM llm ORDER BY 1, 2");
     let before = published();
     assert!(!before.is_empty());
     let connection = project.connect();
     connection.execute_batch("INSERT INTO hero (name, full_name) VALUES ('New', 'Name')").unwrap();
-    endpoint.fault(Fault::Latency(Duration::from_millis(700)), Times::Always);
-    let asked = endpoint.count();
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(700)), Frequency::Always);
+    let asked = endpoint.request_count();
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(asked + 1);
     connection.execute_batch("ALTER TABLE hero RENAME COLUMN name TO renamed").unwrap();
-    let run = running.wait();
+    let run = running.wait_for_exit();
     assert_eq!(run.code, 2, "{}", run.stderr);
     assert!(run.stderr.contains("no such column: hero.name"), "{}", run.stderr);
     assert_eq!(published(), before);
@@ -357,7 +360,7 @@ fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
 /// publishes; one whose tables have changed is made again.
 #[test]
 fn a_copy_gets_the_rows_that_differ() {
-    let endpoint = Endpoint::start(|_, key| key[0].as_str().unwrap_or_default().len().into());
+    let endpoint = Endpoint::start_with(|_, key| key[0].as_str().unwrap_or_default().len().into());
     let tables = "CREATE TABLE place (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT COLLATE NOCASE UNIQUE, n);
         INSERT INTO place (name, n) VALUES ('Leeds', 1), ('Lyon', 2), ('Vigo', 3), ('York', 4);
         CREATE TABLE note (text TEXT); INSERT INTO note VALUES ('a'), ('b'), ('b');
@@ -379,7 +382,7 @@ key = [\"name\"]
 name = \"size\"
 ";
     let project = Project::new(&endpoint, tables, spec);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let open = |file: &str| rusqlite::Connection::open(project.path(file)).unwrap();
     // Statistics of the copy's own are gone when it is made again.
     let analyze = || open("copy.sqlite").execute_batch("ANALYZE").unwrap();
@@ -393,13 +396,13 @@ name = \"size\"
             "SELECT rowid, * FROM note ORDER BY rowid",
             "SELECT * FROM sqlite_sequence ORDER BY name",
         ] {
-            let rows = |file: &str| hqdl_testkit::project::rows(&open(file), sql).unwrap();
+            let rows = |file: &str| hqdl_testkit::project::query_rows(&open(file), sql).unwrap();
             assert_eq!(rows("copy.sqlite"), rows("data.sqlite"), "{sql}");
         }
         let expanded = "SELECT name FROM llm ORDER BY name COLLATE BINARY";
         let names = "SELECT name FROM place ORDER BY name COLLATE BINARY";
         let copy = open("copy.sqlite");
-        let of = |sql: &str| hqdl_testkit::project::rows(&copy, sql).unwrap();
+        let of = |sql: &str| hqdl_testkit::project::query_rows(&copy, sql).unwrap();
         assert_eq!(of(expanded), of(names));
     };
     same();
@@ -412,12 +415,12 @@ name = \"size\"
         "UPDATE place SET id = id + 100; UPDATE place SET name = 'Rome' WHERE name = 'York'",
     ] {
         open("data.sqlite").execute_batch(change).unwrap();
-        project.materialize(&[]).exits(0);
+        project.run_materialize(&[]).expect_exit_code(0);
         same();
         assert!(is_analyzed(), "{change}");
     }
     open("data.sqlite").execute_batch("ALTER TABLE place ADD COLUMN more").unwrap();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     same();
     assert!(!is_analyzed());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{CommandResult, Project};
 
 const HEROES: &str = "
     CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, real TEXT, height INTEGER);
@@ -73,20 +73,20 @@ fn truth(column: &str, key: &[Json]) -> Json {
 }
 
 fn project() -> (Endpoint, Project) {
-    let endpoint = Endpoint::start(truth);
+    let endpoint = Endpoint::start_with(truth);
     let project = Project::new(&endpoint, HEROES, SPEC);
     (endpoint, project)
 }
 
-fn query(project: &Project, sql: &str, flags: &[&str]) -> Ended {
-    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
+fn query(project: &Project, sql: &str, flags: &[&str]) -> CommandResult {
+    project.run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
 }
 
-fn rows(ended: &Ended) -> Json {
+fn rows(ended: &CommandResult) -> Json {
     ended.lines[0]["rows"].clone()
 }
 
-fn meta<'e>(ended: &'e Ended, name: &str) -> &'e Json {
+fn meta<'e>(ended: &'e CommandResult, name: &str) -> &'e Json {
     &ended.lines[0]["meta"][name]
 }
 
@@ -95,9 +95,9 @@ const COUNT: &str = "SELECT count(*) FROM hero h WHERE h.height > 170 AND {{LLMM
 #[test]
 fn a_complete_table_answers_and_nothing_is_asked() {
     let (endpoint, project) = project();
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
-    let ended = query(&project, COUNT, &[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    let ended = query(&project, COUNT, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[10]]));
     assert_eq!(meta(&ended, "routes")[0]["route"], "bound");
     assert_eq!(meta(&ended, "routes")[0]["column"], "publisher");
@@ -132,26 +132,26 @@ fn a_complete_table_answers_and_nothing_is_asked() {
             json!([[10]]),
         ),
     ] {
-        let ended = query(&project, sql, &[]).exits(0);
+        let ended = query(&project, sql, &[]).expect_exit_code(0);
         assert_eq!(rows(&ended), expected, "{sql}");
         assert_ne!(meta(&ended, "routes")[0]["route"], "ad-hoc", "{sql}");
     }
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
     let (endpoint, project) = project();
-    let ended = query(&project, COUNT, &[]).exits(0);
+    let ended = query(&project, COUNT, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[10]]));
     assert_eq!(meta(&ended, "values_asked"), 20);
     assert_eq!(endpoint.cells_since(0).len(), 20);
     // What a query asked for is not asked again by a run, and the other way round.
-    let done = project.materialize(&[]).exits(0);
-    assert_eq!(done.done()["cells_reused"], 20);
-    project.execute("INSERT INTO hero (name, real, height) VALUES ('Hero 42', 'New', 190)");
-    let before = endpoint.count();
-    let ended = query(&project, COUNT, &[]).exits(0);
+    let done = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(done.done_event()["cells_reused"], 20);
+    project.execute_sql("INSERT INTO hero (name, real, height) VALUES ('Hero 42', 'New', 190)");
+    let before = endpoint.request_count();
+    let ended = query(&project, COUNT, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[11]]));
     assert_eq!(endpoint.cells_since(before).len(), 1);
 }
@@ -160,11 +160,11 @@ fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
 fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
     let (_endpoint, project) = project();
     let sql = "SELECT hero FROM (SELECT DISTINCT name AS hero FROM hero WHERE id < 4) AS d WHERE {{LLMMap('Is the publisher Marvel?', d.hero)}}";
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([["Hero 2"]]));
     assert_eq!(meta(&ended, "routes")[0]["route"], "bound");
-    project.execute("INSERT INTO hero (name, real, height) VALUES ('Hero 2', 'Another', 190)");
-    let ended = query(&project, sql, &[]).exits(0);
+    project.execute_sql("INSERT INTO hero (name, real, height) VALUES ('Hero 2', 'Another', 190)");
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     let route = &meta(&ended, "routes")[0];
     assert_eq!(route["route"], "ad-hoc", "{route}");
     assert!(route["why"].as_str().unwrap().contains("does not determine"), "{route}");
@@ -174,7 +174,7 @@ fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
 fn a_bare_part_of_the_key_is_the_rows_own() {
     let (_endpoint, project) = project();
     let sql = "WITH t AS (SELECT name FROM hero WHERE id IN (3, 4)) SELECT name, {{LLMMap('Who is the publisher?', name)}} AS p FROM t ORDER BY name";
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([["Hero 3", "DC"], ["Hero 4", "Marvel"]]));
 }
 
@@ -182,7 +182,7 @@ fn a_bare_part_of_the_key_is_the_rows_own() {
 fn a_value_that_is_not_in_the_list_is_no_route() {
     let (_endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Image?', hero.name)}}";
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     let route = &meta(&ended, "routes")[0];
     assert_eq!(route["route"], "ad-hoc");
     assert!(route["why"].as_str().unwrap().contains("none of its values"), "{route}");
@@ -191,9 +191,9 @@ fn a_value_that_is_not_in_the_list_is_no_route() {
 #[test]
 fn a_persons_word_beats_the_model_in_queries_too() {
     let (_endpoint, project) = project();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     project
-        .hqdl(&[
+        .run_hqdl(&[
             "override",
             "set",
             "specs/x.toml",
@@ -203,8 +203,8 @@ fn a_persons_word_beats_the_model_in_queries_too() {
             "publisher",
             "Marvel",
         ])
-        .exits(0);
-    let ended = query(&project, COUNT, &[]).exits(0);
+        .expect_exit_code(0);
+    let ended = query(&project, COUNT, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[11]]));
 }
 
@@ -212,11 +212,12 @@ fn a_persons_word_beats_the_model_in_queries_too() {
 fn an_empty_purse_ends_a_query_with_3_and_everything_kept() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
-    let ended = query(&project, sql, &["--budget", "0.002", "--concurrency", "1"]).exits(3);
+    let ended =
+        query(&project, sql, &["--budget", "0.002", "--concurrency", "1"]).expect_exit_code(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
     let asked = endpoint.cells_since(0).len();
     assert!(asked > 0 && asked < 40, "{asked}");
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[20]]));
     assert_eq!(endpoint.cells_since(0).len(), 40);
 }
@@ -224,14 +225,14 @@ fn an_empty_purse_ends_a_query_with_3_and_everything_kept() {
 #[test]
 fn a_killed_query_asks_only_what_is_missing() {
     let (endpoint, project) = project();
-    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
     let args = ["query", "--spec", "specs/x.toml", "--concurrency", "1", sql];
-    let mut child = project.command(&args).spawn().unwrap();
+    let mut child = project.hqdl_command(&args).spawn().unwrap();
     endpoint.wait_for(4);
     child.kill().unwrap();
     child.wait().unwrap();
-    let ended = query(&project, sql, &[]).exits(0);
+    let ended = query(&project, sql, &[]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[20]]));
     // Only what was in flight at the kill may be asked twice: one request.
     let asked = endpoint.cells_since(0).len();
@@ -242,20 +243,22 @@ fn a_killed_query_asks_only_what_is_missing() {
 fn what_an_answer_is_compared_with_is_its_example() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Which state is it?', hero.name)}} = 'CA'";
-    query(&project, sql, &[]).exits(0);
-    let asked = endpoint.requests();
+    query(&project, sql, &[]).expect_exit_code(0);
+    let asked = endpoint.received_requests();
     let system = asked[0].body["messages"][0]["content"].as_str().unwrap();
     assert!(system.contains(r#"An answer looks like "CA"."#), "{system}");
     // It is no part of the question: another example asks nothing again.
-    query(&project, &sql.replace("'CA'", "'NY'"), &[]).exits(0);
-    assert_eq!(endpoint.count(), asked.len());
+    query(&project, &sql.replace("'CA'", "'NY'"), &[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked.len());
 }
 
 #[test]
 fn explain_asks_nothing_and_names_the_price() {
     let (endpoint, project) = project();
-    let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", COUNT]).exits(0);
-    assert_eq!(endpoint.count(), 0);
+    let ended = project
+        .run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", COUNT])
+        .expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 0);
     let meta = ended.lines[0].get("meta").unwrap_or(&ended.lines[0]);
     assert_eq!(meta["values_asked"], 20, "{meta}");
     assert_eq!(meta["requests"], 5);
@@ -270,9 +273,13 @@ fn arguments_that_do_nothing_are_told_of() {
                {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
     let told =
         ["`batch_size`, `options_searcher` has no effect here", "`max_tokens` has no effect"];
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
-    let json = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0).stdout;
-    let asked = query(&project, sql, &[]).exits(0);
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", sql]).expect_exit_code(0).stdout;
+    let json = project
+        .run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql])
+        .expect_exit_code(0)
+        .stdout;
+    let asked = query(&project, sql, &[]).expect_exit_code(0);
     let meta = asked.lines[0]["meta"]["routes"].to_string();
     for said in told {
         for text in [&explained, &json, &meta, &asked.stderr] {
@@ -284,11 +291,11 @@ fn arguments_that_do_nothing_are_told_of() {
 /// A call in FROM is a table of its answer: a row of it, or of a list one a value.
 #[test]
 fn a_call_in_from_is_a_table() {
-    let endpoint = Endpoint::answering(|column, _| {
+    let endpoint = Endpoint::start_answering(|column, _| {
         if column.many { json!(["Hero 7", "Nobody"]) } else { "Hero 7".into() }
     });
     let project = Project::new(&endpoint, HEROES, SPEC);
-    let rows = |sql: &str| query(&project, sql, &[]).exits(0).lines[0]["rows"].clone();
+    let rows = |sql: &str| query(&project, sql, &[]).expect_exit_code(0).lines[0]["rows"].clone();
     let list = "{{LLMQA('Which?', (SELECT name FROM hero), return_type='list[str]')}}";
     let one = "{{LLMQA('Who?', (SELECT name FROM hero))}}";
     for (sql, expected) in [
@@ -319,7 +326,7 @@ fn a_call_in_from_is_a_table() {
     }
     let nested = format!("SELECT {{{{LLMQA('Best?', (SELECT * FROM {list}))}}}}");
     assert_eq!(rows(&nested), json!([["Hero 7"]]));
-    assert_eq!(endpoint.count(), 3, "each question once");
+    assert_eq!(endpoint.request_count(), 3, "each question once");
 }
 
 /// Options that the model gives, too.
@@ -333,11 +340,11 @@ fn kinds(column: &AskedColumn, row: &AskedRow) -> Json {
 
 #[test]
 fn explain_asked_what_options_come_from() {
-    let endpoint = Endpoint::answering(kinds);
+    let endpoint = Endpoint::start_answering(kinds);
     let project = Project::new(&endpoint, HEROES, SPEC);
     let explain = ["explain", "--spec", "specs/x.toml", "--json", NESTED];
-    let ended = project.hqdl(&explain).exits(0);
-    assert_eq!(endpoint.count(), 0, "{}", ended.stdout);
+    let ended = project.run_hqdl(&explain).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), 0, "{}", ended.stdout);
     // Eight heroes, and two of the names that options come from.
     assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
     assert!(
@@ -346,20 +353,23 @@ fn explain_asked_what_options_come_from() {
         ended.stdout
     );
     // Once these are known, so are the options.
-    query(&project, NESTED, &[]).exits(0);
-    let before = endpoint.count();
-    let ended = project.hqdl(&explain).exits(0);
-    assert_eq!((ended.lines[0]["values_asked"].clone(), endpoint.count()), (0.into(), before));
+    query(&project, NESTED, &[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    let ended = project.run_hqdl(&explain).expect_exit_code(0);
+    assert_eq!(
+        (ended.lines[0]["values_asked"].clone(), endpoint.request_count()),
+        (0.into(), before)
+    );
 }
 
 #[test]
 fn a_query_within_a_query_was_a_run_of_its_own() {
-    let endpoint = Endpoint::answering(kinds);
+    let endpoint = Endpoint::start_answering(kinds);
     let project = Project::new(&endpoint, HEROES, SPEC);
-    let ended = query(&project, NESTED, &[]).exits(0);
+    let ended = query(&project, NESTED, &[]).expect_exit_code(0);
     assert_eq!(meta(&ended, "values_asked"), 10, "{}", ended.stdout);
-    assert_eq!(meta(&ended, "requests"), endpoint.count());
-    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(meta(&ended, "requests"), endpoint.request_count());
+    let stats = project.run_hqdl(&["cache", "stats", "--json"]).expect_exit_code(0);
     assert_eq!(stats.lines[0]["runs"], 1, "{}", stats.stdout);
 }
 
@@ -367,21 +377,21 @@ fn a_query_within_a_query_was_a_run_of_its_own() {
 fn what_was_asked_in_vain_is_asked_again_when_told_so() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
-    endpoint.fault(Fault::RefusalInWords, Times::First(3));
-    let first = query(&project, sql, &["--rows-per-request", "1"]).exits(1);
+    endpoint.add_fault(Fault::RefusalInWords, Frequency::First(3));
+    let first = query(&project, sql, &["--rows-per-request", "1"]).expect_exit_code(1);
     let missing = meta(&first, "values_missing").as_u64().unwrap();
     assert!(missing > 0, "{}", first.stdout);
     assert!(first.stderr.contains("--retry-failed"), "{}", first.stderr);
-    let asked = endpoint.count();
-    query(&project, sql, &[]).exits(1);
-    assert_eq!(endpoint.count(), asked, "a refusal is an answer until one asks again");
-    let again = query(&project, sql, &["--retry-failed"]).exits(0);
+    let asked = endpoint.request_count();
+    query(&project, sql, &[]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), asked, "a refusal is an answer until one asks again");
+    let again = query(&project, sql, &["--retry-failed"]).expect_exit_code(0);
     assert_eq!(rows(&again), json!([[20]]));
     assert_eq!(meta(&again, "values_asked").as_u64().unwrap(), missing);
-    let asked = endpoint.count();
-    query(&project, sql, &["--retry-failed"]).exits(0);
-    assert_eq!(endpoint.count(), asked);
-    let all = query(&project, sql, &["--refresh"]).exits(0);
+    let asked = endpoint.request_count();
+    query(&project, sql, &["--retry-failed"]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked);
+    let all = query(&project, sql, &["--refresh"]).expect_exit_code(0);
     assert_eq!(meta(&all, "values_asked"), 40);
     assert_eq!(rows(&all), json!([[20]]));
 }
@@ -397,7 +407,7 @@ fn hundreds_of_conditions_with_calls_are_as_few() {
     // Of the first hero no answer is yes.
     let but_one = format!("{} AND {{{{LLMMap('Is it 7?', h.name)}}}}", chain(" AND ", "NOT"));
     for (sql, count) in [(chain(" AND ", "NOT"), 1), (but_one, 0), (chain(" OR ", ""), 0)] {
-        assert_eq!(rows(&query(&project, &sql, &[]).exits(0)), json!([[count]]));
+        assert_eq!(rows(&query(&project, &sql, &[]).expect_exit_code(0)), json!([[count]]));
     }
     assert_eq!(endpoint.cells_since(0).len(), 200);
 }
@@ -405,9 +415,9 @@ fn hundreds_of_conditions_with_calls_are_as_few() {
 #[test]
 fn a_refresh_passes_by_published_tables() {
     let (endpoint, project) = project();
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let before = endpoint.cells_since(0).len();
-    let ended = query(&project, COUNT, &["--refresh"]).exits(0);
+    let ended = query(&project, COUNT, &["--refresh"]).expect_exit_code(0);
     assert_eq!(rows(&ended), json!([[10]]));
     assert_eq!(meta(&ended, "values_asked"), 20);
     assert_eq!(endpoint.cells_since(0).len() - before, 20);
@@ -421,8 +431,8 @@ fn a_long_chain_of_conditions_overflowed_the_stack() {
         let ids: Vec<String> = (1..=n).map(|id| format!("h.id = {id}")).collect();
         format!("SELECT count(*) FROM hero h WHERE {call} AND ({})", ids.join(" OR "))
     };
-    project.materialize(&[]).exits(0);
-    assert_eq!(rows(&query(&project, &chain(900), &[]).exits(0)), json!([[20]]));
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(rows(&query(&project, &chain(900), &[]).expect_exit_code(0)), json!([[20]]));
     for deep in [
         chain(3000),
         format!("SELECT {}{call}{} FROM hero h", "(".repeat(3000), ")".repeat(3000)),
@@ -432,7 +442,7 @@ fn a_long_chain_of_conditions_overflowed_the_stack() {
             ")".repeat(3000)
         ),
     ] {
-        let ended = query(&project, &deep, &[]).exits(2);
+        let ended = query(&project, &deep, &[]).expect_exit_code(2);
         assert!(ended.stderr.contains("more than 1000 deep"), "{}", ended.stderr);
     }
 }
@@ -441,26 +451,28 @@ fn a_long_chain_of_conditions_overflowed_the_stack() {
 fn a_query_without_a_spec_could_have_no_budget() {
     let (endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
-    let url = endpoint.url();
+    let url = endpoint.base_url();
     let bare = ["query", "--db", "data.sqlite", "--model", "test", "--base-url", &url, "--json"];
-    let run = |more: &[&str]| project.hqdl(&[&bare, more, &[sql]].concat());
-    let ended = run(&["--budget", "0.002"]).exits(2);
+    let run = |more: &[&str]| project.run_hqdl(&[&bare, more, &[sql]].concat());
+    let ended = run(&["--budget", "0.002"]).expect_exit_code(2);
     assert!(ended.stderr.contains("--price IN,OUT"), "{}", ended.stderr);
-    run(&["--price", "1,-1"]).exits(2);
+    run(&["--price", "1,-1"]).expect_exit_code(2);
     let budget = ["--price", "1,1", "--budget", "0.002", "--concurrency", "1"];
-    run(&[&budget[..], &["--rows-per-request", "1"]].concat()).exits(3);
+    run(&[&budget[..], &["--rows-per-request", "1"]].concat()).expect_exit_code(3);
     let asked = endpoint.cells_since(0).len();
     assert!(asked > 0 && asked < 40, "{asked}");
-    assert!(meta(&run(&["--price", "1,1"]).exits(0), "cost_usd").as_f64().unwrap() > 0.0);
+    assert!(
+        meta(&run(&["--price", "1,1"]).expect_exit_code(0), "cost_usd").as_f64().unwrap() > 0.0
+    );
 }
 
 #[test]
 fn a_view_whose_table_is_gone_is_no_trouble_of_other_tables() {
     let (_endpoint, project) = project();
-    project.execute("CREATE VIEW lost AS SELECT gone.x FROM gone");
+    project.execute_sql("CREATE VIEW lost AS SELECT gone.x FROM gone");
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Marvel?', hero.name)}}";
-    query(&project, sql, &[]).exits(0);
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
-    project.hqdl(&["init", "data.sqlite", "-s", "specs/new.toml"]).exits(0);
-    project.materialize(&[]).exits(0);
+    query(&project, sql, &[]).expect_exit_code(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
+    project.run_hqdl(&["init", "data.sqlite", "-s", "specs/new.toml"]).expect_exit_code(0);
+    project.run_materialize(&[]).expect_exit_code(0);
 }

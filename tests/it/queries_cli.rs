@@ -6,19 +6,19 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hqdl::query::guard::Guard;
-use hqdl::query::{Meta, Pass, Plain, QueryError, Route, RouteKind, Sink, Smoothie};
+use hqdl::query::{Meta, Pass, PlainQuery, QueryError, QueryResult, Route, RouteKind, RowSink};
 use rusqlite::types::Value;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use hqdl_testkit::project::{Ended, Project, heroes, honest};
+use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
 /// Rows without an end.
 const ENDLESS: &str = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) ";
 
 /// A project with a database and no spec worth the name.
 fn database(sql: &str) -> Project {
-    Project::new(&honest(), sql, "")
+    Project::new(&truthful_endpoint(), sql, "")
 }
 
 /// Five rows of all that values can be.
@@ -34,13 +34,13 @@ fn values() -> Project {
     )
 }
 
-fn query(project: &Project, args: &[&str]) -> Ended {
-    project.hqdl(&[&["query", "--db", "data.sqlite"], args].concat())
+fn query(project: &Project, args: &[&str]) -> CommandResult {
+    project.run_hqdl(&[&["query", "--db", "data.sqlite"], args].concat())
 }
 
 /// The rows of a query, as JSON.
 fn rows(project: &Project, sql: &str) -> Vec<Json> {
-    let ended = query(project, &["--json", sql]).exits(0);
+    let ended = query(project, &["--json", sql]).expect_exit_code(0);
     ended.lines[0]["rows"].as_array().unwrap().clone()
 }
 
@@ -50,8 +50,8 @@ fn value(project: &Project, sql: &str) -> Json {
 }
 
 /// A failure with this code that says all of this, and prints no row.
-fn fails(ended: Ended, code: i32, says: &[&str]) {
-    let ended = ended.exits(code);
+fn fails(ended: CommandResult, code: i32, says: &[&str]) {
+    let ended = ended.expect_exit_code(code);
     for said in says {
         assert!(ended.stderr.contains(said), "{said:?} is not in:\n{}", ended.stderr);
     }
@@ -60,7 +60,7 @@ fn fails(ended: Ended, code: i32, says: &[&str]) {
 
 #[test]
 fn csv_keeps_every_value_apart() {
-    let ended = query(&values(), &["--format", "csv", "SELECT * FROM v"]).exits(0);
+    let ended = query(&values(), &["--format", "csv", "SELECT * FROM v"]).expect_exit_code(0);
     let expected = "id,t,r,b\n\
         1,plain,1.0,X''\n\
         2,\"Zoé \"\"Z\"\" Müller, 東京\",-0.1,X'00FF10'\n\
@@ -69,21 +69,21 @@ fn csv_keeps_every_value_apart() {
         9223372036854775807,,,text\n";
     assert_eq!(ended.stdout, expected);
     assert_eq!(ended.stderr, "");
-    let single = query(&values(), &["--format", "csv", "SELECT NULL AS x"]).exits(0);
+    let single = query(&values(), &["--format", "csv", "SELECT NULL AS x"]).expect_exit_code(0);
     assert_eq!(single.stdout, "x\n\"\"\n");
 }
 
 #[test]
 fn csv_keeps_bytes_that_are_no_text() {
     let project = values();
-    let mut command = project.command(&["query", "--db", "data.sqlite", "--format", "csv"]);
+    let mut command = project.hqdl_command(&["query", "--db", "data.sqlite", "--format", "csv"]);
     let output = command.arg("SELECT CAST(x'41ff42' AS TEXT) AS x").output().unwrap();
     assert_eq!(output.stdout, b"x\nA\xffB\n");
 }
 
 #[test]
 fn json_is_one_object_with_rows_and_meta() {
-    let ended = query(&values(), &["--json", "SELECT *, id AS t FROM v"]).exits(0);
+    let ended = query(&values(), &["--json", "SELECT *, id AS t FROM v"]).expect_exit_code(0);
     let object = &ended.lines[0];
     assert_eq!(ended.stdout.lines().count(), 1);
     assert_eq!(object["columns"], json!(["id", "t", "r", "b", "t"]));
@@ -117,26 +117,27 @@ fn json_is_one_object_with_rows_and_meta() {
     assert_eq!(object["meta"]["passes"], 1);
     assert_eq!(object["meta"]["sql"], "SELECT *, id AS t FROM v");
     // --format json is the same.
-    let same = query(&values(), &["--format", "json", "SELECT 1 AS x"]).exits(0);
+    let same = query(&values(), &["--format", "json", "SELECT 1 AS x"]).expect_exit_code(0);
     assert_eq!(same.lines[0]["rows"], json!([[1]]));
-    let none = query(&values(), &["--json", "SELECT 1 AS x WHERE 0"]).exits(0);
+    let none = query(&values(), &["--json", "SELECT 1 AS x WHERE 0"]).expect_exit_code(0);
     assert_eq!((&none.lines[0]["columns"], &none.lines[0]["rows"]), (&json!(["x"]), &json!([])));
 }
 
 #[test]
 fn jsonl_gives_repeated_names_a_number() {
     let sql = "SELECT 1 AS a, 2 AS a, 3 AS a_2, 4 AS a, x'0a' AS \"q\"\"q\" UNION ALL SELECT 5, NULL, 6.0, '', 'é'";
-    let ended = query(&values(), &["--format", "jsonl", sql]).exits(0);
+    let ended = query(&values(), &["--format", "jsonl", sql]).expect_exit_code(0);
     let expected = "{\"a\":1,\"a_3\":2,\"a_2\":3,\"a_4\":4,\"q\\\"q\":{\"blob\":\"0a\"}}\n\
         {\"a\":5,\"a_3\":null,\"a_2\":6.0,\"a_4\":\"\",\"q\\\"q\":\"é\"}\n";
     assert_eq!(ended.stdout, expected);
-    let two = query(&values(), &["--format", "jsonl", "SELECT 1 AS a, 2 AS a"]).exits(0);
+    let two = query(&values(), &["--format", "jsonl", "SELECT 1 AS a, 2 AS a"]).expect_exit_code(0);
     assert_eq!(two.stdout, "{\"a\":1,\"a_2\":2}\n");
 }
 
 #[test]
 fn markdown_is_a_table_whatever_is_in_it() {
-    let ended = query(&values(), &["--format", "markdown", "SELECT id, t, b FROM v"]).exits(0);
+    let ended =
+        query(&values(), &["--format", "markdown", "SELECT id, t, b FROM v"]).expect_exit_code(0);
     let expected = "| id | t | b |\n| --- | --- | --- |\n\
         | 1 | plain | X'' |\n\
         | 2 | Zoé \"Z\" Müller, 東京 | X'00FF10' |\n\
@@ -145,13 +146,13 @@ fn markdown_is_a_table_whatever_is_in_it() {
         | 9223372036854775807 | NULL | text |\n";
     assert_eq!(ended.stdout, expected);
     let sql = "SELECT '<b>\\|`*' || char(13) || char(10) || 'x' AS \"a|b\"";
-    let ended = query(&values(), &["--format", "md", sql]).exits(0);
+    let ended = query(&values(), &["--format", "md", sql]).expect_exit_code(0);
     assert_eq!(ended.stdout, "| a\\|b |\n| --- |\n| \\<b>\\\\\\|\\`\\*<br>x |\n");
 }
 
 #[test]
 fn a_table_is_aligned_and_steers_no_terminal() {
-    let ended = query(&values(), &["SELECT * FROM v"]).exits(0);
+    let ended = query(&values(), &["SELECT * FROM v"]).expect_exit_code(0);
     let expected = "                 id  t                               r  b\n\
         -------------------  -----------------------  --------  ---------\n\
         \u{20}                 1  plain                         1.0  X''\n\
@@ -161,9 +162,9 @@ fn a_table_is_aligned_and_steers_no_terminal() {
         9223372036854775807  NULL                         NULL  text\n";
     assert_eq!(ended.stdout, expected);
     let sql = "SELECT char(27) || '[31m' || char(7, 8238) || 'x' AS t";
-    let ended = query(&values(), &[sql]).exits(0);
+    let ended = query(&values(), &[sql]).expect_exit_code(0);
     assert_eq!(ended.stdout, "t\n------------------------\n\\u{1b}[31m\\u{7}\\u{202e}x\n");
-    let none = query(&values(), &["SELECT id, t FROM v WHERE 0"]).exits(0);
+    let none = query(&values(), &["SELECT id, t FROM v WHERE 0"]).expect_exit_code(0);
     assert_eq!(none.stdout, "id  t\n--  -\n");
 }
 
@@ -173,7 +174,7 @@ fn a_table_cuts_nothing_that_comes_late() {
     let sql = format!(
         "{ENDLESS} SELECT x, CASE WHEN x = 2000 THEN printf('%.*c', 5000, 'w') ELSE 'y' END AS t, x FROM c LIMIT 2500"
     );
-    let ended = query(&values(), &[&sql]).exits(0);
+    let ended = query(&values(), &[&sql]).expect_exit_code(0);
     assert_eq!(ended.stdout.lines().count(), 2502);
     assert!(ended.stdout.contains(&"w".repeat(5000)));
     assert!(ended.stdout.lines().all(|l| l.len() < 100 || l.contains("www")));
@@ -183,14 +184,14 @@ fn a_table_cuts_nothing_that_comes_late() {
     let project = values();
     let sql = format!("SELECT {long} UNION ALL SELECT {wide}");
     std::fs::write(project.path("wide.sql"), sql).unwrap();
-    query(&project, &["--file", "wide.sql"]).exits(0);
+    query(&project, &["--file", "wide.sql"]).expect_exit_code(0);
 }
 
 #[test]
 fn parameters_are_values_and_never_sql() {
     let project = values();
     let one = |flags: &[&str], sql: &str| {
-        let ended = query(&project, &[flags, &["--json", sql]].concat()).exits(0);
+        let ended = query(&project, &[flags, &["--json", sql]].concat()).expect_exit_code(0);
         ended.lines[0]["rows"][0].clone()
     };
     let all = "SELECT :i, @r, $n, :t, :q";
@@ -245,10 +246,10 @@ fn a_query_comes_from_an_argument_a_file_or_stdin() {
     let project = values();
     std::fs::write(project.path("q.sql"), "\u{feff}-- a comment; with\nSELECT 'é;' AS x;\n")
         .unwrap();
-    let file = query(&project, &["--file", "q.sql", "--format", "csv"]).exits(0);
+    let file = query(&project, &["--file", "q.sql", "--format", "csv"]).expect_exit_code(0);
     assert_eq!(file.stdout, "x\né;\n");
     let mut child = project
-        .command(&["query", "--db", "data.sqlite", "--format", "csv", "-"])
+        .hqdl_command(&["query", "--db", "data.sqlite", "--format", "csv", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -259,14 +260,14 @@ fn a_query_comes_from_an_argument_a_file_or_stdin() {
     fails(query(&project, &["SELECT 1", "--file", "q.sql"]), 2, &["cannot be used with"]);
     fails(query(&project, &[]), 2, &["no query", "--file"]);
     fails(query(&project, &["--file", "none.sql"]), 2, &["cannot read none.sql"]);
-    fails(project.hqdl(&["query", "SELECT 1"]), 2, &["no database to query", "--spec"]);
+    fails(project.run_hqdl(&["query", "SELECT 1"]), 2, &["no database to query", "--spec"]);
     fails(
-        project.hqdl(&["query", "--db", "no.sqlite", "SELECT 1"]),
+        project.run_hqdl(&["query", "--db", "no.sqlite", "SELECT 1"]),
         2,
         &["no database at no.sqlite"],
     );
     fails(
-        project.hqdl(&["query", "--db", "q.sql", "SELECT 1"]),
+        project.run_hqdl(&["query", "--db", "q.sql", "SELECT 1"]),
         2,
         &["q.sql is not a SQLite database"],
     );
@@ -295,11 +296,11 @@ fn what_is_wrong_is_shown_in_its_place() {
     }
     std::fs::write(project.path("q.sql"), "SELECT\n  oops").unwrap();
     fails(query(&project, &["--file", "q.sql"]), 2, &["q.sql:2:3", "  ^^^^"]);
-    let ended = query(&project, &["--json", "SELECT oops"]).exits(2);
+    let ended = query(&project, &["--json", "SELECT oops"]).expect_exit_code(2);
     let problem = &ended.lines[0]["problems"][0];
     assert_eq!((&problem["line"], &problem["column"]), (&json!(1), &json!(8)));
     assert_eq!(ended.lines[0]["exit"], 2);
-    let mixed = query(&project, &["--json", "--format", "csv", "SELECT 1"]).exits(2);
+    let mixed = query(&project, &["--json", "--format", "csv", "SELECT 1"]).expect_exit_code(2);
     assert!(mixed.stderr.contains("--json and another --format"), "{mixed:?}");
 }
 
@@ -307,7 +308,7 @@ fn what_is_wrong_is_shown_in_its_place() {
 #[test]
 fn an_error_on_the_way_leaves_json_that_can_be_read() {
     let sql = "SELECT abs(column1) AS x FROM (VALUES (1), (-9223372036854775807 - 1))";
-    let ended = query(&values(), &["--json", sql]).exits(2);
+    let ended = query(&values(), &["--json", sql]).expect_exit_code(2);
     assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     assert_eq!(ended.lines[0]["rows"], json!([[1]]));
     assert_eq!(ended.lines[0]["error"]["problems"][0]["message"], "integer overflow");
@@ -317,7 +318,7 @@ fn an_error_on_the_way_leaves_json_that_can_be_read() {
 #[test]
 fn nothing_but_reading_is_allowed() {
     let project = values();
-    project.execute(
+    project.execute_sql(
         "CREATE VIEW w AS SELECT id FROM v;
          CREATE TRIGGER tr INSTEAD OF DELETE ON w BEGIN DELETE FROM v; END;
          CREATE VIRTUAL TABLE f USING fts5(x); INSERT INTO f VALUES ('hello');",
@@ -381,7 +382,7 @@ fn nothing_but_reading_is_allowed() {
         "SELECT * FROM pragma_wal_checkpoint",
         "SELECT * FROM pragma_user_version(7)",
     ] {
-        let ended = query(&project, &[sql]).exits(2);
+        let ended = query(&project, &[sql]).expect_exit_code(2);
         assert!(!ended.stdout.contains("root:"), "{sql}: {}", ended.stdout);
     }
     assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), before);
@@ -397,7 +398,7 @@ fn nothing_but_reading_is_allowed() {
     ] {
         assert_eq!(Json::from(rows(&project, sql)), expected, "{sql}");
     }
-    query(&project, &["EXPLAIN QUERY PLAN SELECT * FROM v"]).exits(0);
+    query(&project, &["EXPLAIN QUERY PLAN SELECT * FROM v"]).expect_exit_code(0);
     assert_eq!(std::fs::read(project.path("data.sqlite")).unwrap(), before);
 }
 
@@ -419,8 +420,9 @@ fn a_database_with_a_log_is_read_and_left_as_it_is() {
     let bytes = |name: &str| std::fs::read(project.path("copy").join(name)).unwrap();
     let before = (bytes("data.sqlite"), bytes("data.sqlite-wal"));
     let sql = "SELECT count(*) AS n FROM v";
-    let ended =
-        project.hqdl(&["query", "--db", "copy/data.sqlite", "--format", "csv", sql]).exits(0);
+    let ended = project
+        .run_hqdl(&["query", "--db", "copy/data.sqlite", "--format", "csv", sql])
+        .expect_exit_code(0);
     assert_eq!(ended.stdout, "n\n4\n");
     assert_eq!((bytes("data.sqlite"), bytes("data.sqlite-wal")), before);
 }
@@ -428,21 +430,22 @@ fn a_database_with_a_log_is_read_and_left_as_it_is() {
 #[test]
 fn plain_sql_needs_no_facts_and_no_model() {
     let project = values();
-    query(&project, &["SELECT 1"]).exits(0);
-    project.hqdl(&["explain", "--db", "data.sqlite", "SELECT 1"]).exits(0);
+    query(&project, &["SELECT 1"]).expect_exit_code(0);
+    project.run_hqdl(&["explain", "--db", "data.sqlite", "SELECT 1"]).expect_exit_code(0);
     assert!(!project.path("cache").exists(), "the cache was opened for nothing");
 }
 
 #[test]
 fn a_name_in_double_quotes_that_is_a_text_is_noted() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let call = "{{LLMMap('Which planet is it from?', hero.name)}}";
     for sql in [
         "SELECT \"nme\", \"it's\", \"name\" FROM hero WHERE \"nme\" > ''".to_owned(),
         format!("SELECT \"nme\", \"it's\", \"name\", {call} FROM hero WHERE id = 1"),
     ] {
-        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", &sql]).exits(0);
+        let ended =
+            project.run_hqdl(&["query", "--spec", "specs/x.toml", &sql]).expect_exit_code(0);
         for told in [
             "there is no column \"nme\" here, so SQLite reads it as the text 'nme'",
             "write 'it''s'",
@@ -457,16 +460,16 @@ fn a_name_in_double_quotes_that_is_a_text_is_noted() {
         );
     }
     // Of a view it is the view's own matter.
-    project.execute("CREATE VIEW v AS SELECT \"text\" AS t FROM hero");
-    let ended = query(&project, &["SELECT \"t\" FROM v"]).exits(0);
+    project.execute_sql("CREATE VIEW v AS SELECT \"text\" AS t FROM hero");
+    let ended = query(&project, &["SELECT \"t\" FROM v"]).expect_exit_code(0);
     assert!(!ended.stderr.contains("SQLite reads it as the text"), "{}", ended.stderr);
     assert!(ended.stdout.contains("text"), "{}", ended.stdout);
 }
 
 #[test]
 fn one_value_does_not_take_all_memory() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let ended = query(&project, &["SELECT length(randomblob(1000000000))"]);
     fails(ended, 2, &["longer than 134217728 bytes", "`substr`"]);
 }
@@ -481,15 +484,15 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     assert!(began.elapsed() < Duration::from_secs(60));
     // What came until then is whole.
     let rows = format!("{ENDLESS} SELECT x FROM c");
-    let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).exits(2);
+    let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).expect_exit_code(2);
     assert!(ended.lines[0]["rows"].as_array().unwrap().len() > 10);
     assert!(
         ended.lines[0]["error"]["message"].as_str().unwrap().contains("exceeded its time limit")
     );
     for wrong in ["0", "-1", "soon", "inf"] {
-        query(&project, &["--timeout", wrong, "SELECT 1"]).exits(2);
+        query(&project, &["--timeout", wrong, "SELECT 1"]).expect_exit_code(2);
     }
-    query(&project, &["--timeout", "60", "SELECT 1"]).exits(0);
+    query(&project, &["--timeout", "60", "SELECT 1"]).expect_exit_code(0);
 }
 
 #[test]
@@ -497,7 +500,7 @@ fn a_slow_reader_is_no_slow_query() {
     let project = values();
     let sql = format!("{ENDLESS} SELECT x, printf('%.*c', 1000, 'x') FROM c LIMIT 5000");
     let mut child = project
-        .command(&["query", "--db", "data.sqlite", "--timeout", "5", "--format", "csv", &sql])
+        .hqdl_command(&["query", "--db", "data.sqlite", "--timeout", "5", "--format", "csv", &sql])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -511,11 +514,11 @@ fn a_slow_reader_is_no_slow_query() {
 fn ctrl_c_ends_a_query_at_once() {
     let project = values();
     let sql = format!("{ENDLESS} SELECT count(*) FROM c");
-    let running = project.start(&["query", "--db", "data.sqlite", &sql]);
-    running.listens();
-    running.signal("INT");
+    let running = project.start_hqdl(&["query", "--db", "data.sqlite", &sql]);
+    running.wait_for_signal_handler();
+    running.send_signal("INT");
     let began = Instant::now();
-    fails(running.wait(), 130, &["error: interrupted"]);
+    fails(running.wait_for_exit(), 130, &["error: interrupted"]);
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
@@ -523,7 +526,7 @@ fn ctrl_c_ends_a_query_at_once() {
 /// exit code, and the most memory it was seen to take, in KiB.
 fn memory(project: &Project, sql: &str, format: &str) -> (usize, i32, u64) {
     let mut child = project
-        .command(&["query", "--db", "data.sqlite", "--format", format, sql])
+        .hqdl_command(&["query", "--db", "data.sqlite", "--format", format, sql])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -562,7 +565,7 @@ fn a_reader_that_goes_away_is_no_failure() {
     for format in ["csv", "table", "json", "jsonl", "markdown"] {
         let sql = format!("{ENDLESS} SELECT x, 'some text' FROM c");
         let mut child = project
-            .command(&["query", "--db", "data.sqlite", "--format", format, &sql])
+            .hqdl_command(&["query", "--db", "data.sqlite", "--format", format, &sql])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -656,7 +659,7 @@ fn math_functions_are_as_sqlite_has_them() {
     assert_eq!(value(&project, "typeof(exp(1000))"), json!("real"));
     assert_eq!(value(&project, "sign(-3)"), json!(-1));
     // Views of the database may use them.
-    project.execute("CREATE VIEW roots AS SELECT sqrt(4) AS x");
+    project.execute_sql("CREATE VIEW roots AS SELECT sqrt(4) AS x");
     assert_eq!(rows(&project, "SELECT x FROM roots"), [json!([2.0])]);
 }
 
@@ -687,7 +690,7 @@ fn reals_are_spelled_as_sqlite_spells_them() {
     db.execute_batch("COMMIT").unwrap();
     drop(db);
     let sql = "SELECT x, CAST(x AS TEXT) AS t, short, printf('%!.20g', x) AS full FROM r";
-    let ended = query(&project, &["--format", "csv", sql]).exits(0);
+    let ended = query(&project, &["--format", "csv", sql]).expect_exit_code(0);
     for line in ended.stdout.lines().skip(1) {
         let [x, t, short, full] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
         assert!(short == "0" || x == t, "{x} is not {t}");
@@ -700,34 +703,36 @@ fn reals_are_spelled_as_sqlite_spells_them() {
 
 #[test]
 fn a_spec_is_asked_about_where_it_is_published() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
     let copied = text.replace(
         "path = \"../data.sqlite\"",
         "path = \"../data.sqlite\"\noutput = \"../copy.sqlite\"",
     );
-    project.spec(&copied);
+    project.write_spec(&copied);
     let count = |table: &str| {
         let sql = format!("SELECT count(*) AS n FROM {table}");
-        project.hqdl(&["query", "--spec", "specs/x.toml", "--format", "csv", &sql])
+        project.run_hqdl(&["query", "--spec", "specs/x.toml", "--format", "csv", &sql])
     };
     // Before anything is published, its own tables are there.
-    assert_eq!(count("hero").exits(0).stdout, "n\n10\n");
+    assert_eq!(count("hero").expect_exit_code(0).stdout, "n\n10\n");
     fails(count("llm"), 2, &["no such table: llm"]);
-    project.materialize(&[]).exits(0);
-    let ended = count("llm").exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let ended = count("llm").expect_exit_code(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("n\n10\n", ""));
-    project.execute("INSERT INTO hero (name) VALUES ('New')");
-    let stale = count("hero").exits(0);
+    project.execute_sql("INSERT INTO hero (name) VALUES ('New')");
+    let stale = count("hero").expect_exit_code(0);
     assert_eq!(stale.stdout, "n\n10\n");
     assert!(stale.stderr.contains("is older than its database"), "{}", stale.stderr);
     // Flags win over the spec.
     let sql = "SELECT count(*) AS n FROM hero";
     let flags = ["--spec", "specs/x.toml", "--db", "data.sqlite", "--output", "data.sqlite"];
-    let ended = project.hqdl(&[&["query", "--format", "csv", sql], &flags[..]].concat()).exits(0);
+    let ended = project
+        .run_hqdl(&[&["query", "--format", "csv", sql], &flags[..]].concat())
+        .expect_exit_code(0);
     assert_eq!(ended.stdout, "n\n11\n");
-    project.spec("oops = 1");
+    project.write_spec("oops = 1");
     fails(count("hero"), 2, &["oops"]);
 }
 
@@ -745,32 +750,44 @@ fn flags_of_a_query_without_a_spec_are_checked() {
     std::fs::write(project.path("f.jsonl"), "").unwrap();
     for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {
         let flags = [&["--provider", "replay", "--recordings"], files].concat();
-        query(&project, &[&flags[..], &["SELECT 1"]].concat()).exits(0);
+        query(&project, &[&flags[..], &["SELECT 1"]].concat()).expect_exit_code(0);
         fails(query(&project, &flags), 2, &["no query"]);
     }
-    query(&project, &["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "SELECT 1"]).exits(0);
+    query(&project, &["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "SELECT 1"])
+        .expect_exit_code(0);
 }
 
 #[test]
 fn meta_and_explain_tell_how() {
     let project = values();
-    let ended = query(&project, &["--meta", "--format", "csv", "SELECT 1 AS x"]).exits(0);
+    let ended =
+        query(&project, &["--meta", "--format", "csv", "SELECT 1 AS x"]).expect_exit_code(0);
     assert_eq!(ended.stdout, "x\n1\n");
     for said in
         ["values     0 asked, 0 reused", "requests   0", "passes     1", "sql        SELECT 1 AS x"]
     {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     }
-    let ended = project.hqdl(&["explain", "--db", "data.sqlite", "SELECT 1 AS x"]).exits(0);
+    let ended =
+        project.run_hqdl(&["explain", "--db", "data.sqlite", "SELECT 1 AS x"]).expect_exit_code(0);
     assert_eq!(
         ended.stdout,
         "calls      none: this is plain SQL and sends no request\nsql        SELECT 1 AS x\n"
     );
-    let ended =
-        project.hqdl(&["explain", "--db", "data.sqlite", "--json", "SELECT 1 AS x"]).exits(0);
+    let ended = project
+        .run_hqdl(&["explain", "--db", "data.sqlite", "--json", "SELECT 1 AS x"])
+        .expect_exit_code(0);
     assert_eq!(ended.lines[0]["passes"], 0);
-    fails(project.hqdl(&["explain", "--db", "data.sqlite", "SELECT y"]), 2, &["no such column: y"]);
-    fails(project.hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]), 2, &["is read-only"]);
+    fails(
+        project.run_hqdl(&["explain", "--db", "data.sqlite", "SELECT y"]),
+        2,
+        &["no such column: y"],
+    );
+    fails(
+        project.run_hqdl(&["explain", "--db", "data.sqlite", "DROP TABLE v"]),
+        2,
+        &["is read-only"],
+    );
 }
 
 #[test]
@@ -816,7 +833,7 @@ fn meta_is_the_object_that_was_promised() {
 
 fn guard(project: &Project, timeout: Option<Duration>) -> (Guard, watch::Sender<bool>) {
     let (send, interrupt) = watch::channel(false);
-    (Guard::open(&project.path("data.sqlite"), timeout, interrupt).unwrap(), send)
+    (Guard::open_for_query(&project.path("data.sqlite"), timeout, interrupt).unwrap(), send)
 }
 
 /// The engine keeps temporary tables beside the user's, which stay untouched.
@@ -825,7 +842,9 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
     let project = values();
     let before = std::fs::read(project.path("data.sqlite")).unwrap();
     let (guard, _send) = guard(&project, None);
-    let run = |sql: &str| guard.connection().execute_batch(sql).map_err(|e| guard.error(&e, sql));
+    let run = |sql: &str| {
+        guard.connection().execute_batch(sql).map_err(|e| guard.to_query_error(&e, sql))
+    };
     run("BEGIN; CREATE TEMP TABLE m (a TEXT PRIMARY KEY, b); INSERT INTO m VALUES ('x', 1), ('y', 2);
          CREATE INDEX temp.i ON m (b); UPDATE m SET b = 3 WHERE a = 'y'; DELETE FROM temp.m WHERE a = 'x'; COMMIT;
          CREATE TEMP TABLE n AS SELECT id FROM v; CREATE TEMP VIEW o AS SELECT * FROM n; DROP VIEW o;
@@ -840,7 +859,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
         let error = run(sql).unwrap_err();
         assert_eq!(error.to_string(), "`hqdl query` is read-only", "{sql}");
     }
-    guard.lock().unwrap();
+    guard.lock_temp().unwrap();
     for sql in [
         "INSERT INTO m VALUES ('z', 1)",
         "DROP TABLE m",
@@ -853,7 +872,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
     let read = |sql: &str| -> i64 { guard.connection().query_row(sql, [], |r| r.get(0)).unwrap() };
     assert_eq!(read("SELECT m.b FROM m JOIN v ON v.id = 1"), 3);
     assert_eq!(read("SELECT count(*) FROM f WHERE f MATCH 'plain'"), 1);
-    guard.unlock().unwrap();
+    guard.unlock_temp().unwrap();
     run("INSERT INTO m VALUES ('z', 1)").unwrap();
     assert!(run("DELETE FROM v").is_err());
     drop(guard);
@@ -864,20 +883,20 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
 fn the_guards_clock_stands_still_aside_and_starts_again() {
     let project = values();
     let (guard, send) = guard(&project, Some(Duration::from_secs(2)));
-    guard.lock().unwrap();
+    guard.lock_temp().unwrap();
     let work = format!("{ENDLESS} SELECT count(*) FROM (SELECT x FROM c LIMIT 20000)");
     let run = |sql: &str| {
         guard
             .connection()
             .query_row(sql, [], |r| r.get::<_, i64>(0))
-            .map_err(|e| guard.error(&e, sql))
+            .map_err(|e| guard.to_query_error(&e, sql))
     };
-    guard.start();
-    guard.aside(|| std::thread::sleep(Duration::from_millis(2200)));
+    guard.start_timeout();
+    guard.with_timeout_paused(|| std::thread::sleep(Duration::from_millis(2200)));
     assert_eq!(run(&work).unwrap(), 20000);
     std::thread::sleep(Duration::from_millis(2200));
     assert!(matches!(run(&work), Err(QueryError::Timeout(t)) if t == Duration::from_secs(2)));
-    guard.start();
+    guard.start_timeout();
     assert_eq!(run(&work).unwrap(), 20000);
     send.send(true).unwrap();
     let error = run(&work).unwrap_err();
@@ -887,12 +906,12 @@ fn the_guards_clock_stands_still_aside_and_starts_again() {
 /// A sink that takes two rows.
 struct Full(usize);
 
-impl Sink for Full {
-    fn columns(&mut self, _: &[String]) -> std::io::Result<()> {
+impl RowSink for Full {
+    fn write_columns(&mut self, _: &[String]) -> std::io::Result<()> {
         Ok(())
     }
 
-    fn row(&mut self, _: &[rusqlite::types::ValueRef<'_>]) -> std::io::Result<()> {
+    fn write_row(&mut self, _: &[rusqlite::types::ValueRef<'_>]) -> std::io::Result<()> {
         self.0 += 1;
         if self.0 > 2 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
@@ -907,7 +926,7 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
     let project = values();
     let path = project.path("data.sqlite");
     let (_send, interrupt) = watch::channel(false);
-    let plain = |sql| Plain {
+    let plain = |sql| PlainQuery {
         database: &path,
         sql,
         dialect: hqdl::query::Dialect::Sqlite,
@@ -915,7 +934,7 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
         timeout: None,
         interrupt: interrupt.clone(),
     };
-    let mut smoothie = Smoothie::default();
+    let mut smoothie = QueryResult::default();
     let meta = plain("SELECT id, t AS id, b, CAST(x'ff' AS TEXT) FROM v WHERE id = 2")
         .run(&mut smoothie)
         .unwrap();
@@ -938,15 +957,15 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
 /// once each.
 #[test]
 fn what_is_known_is_said_alike_before_and_after() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    project.run_materialize(&[]).expect_exit_code(0);
     let sql = "SELECT {{LLMMap('What is the eye colour?', hero.name)}},
                       {{LLMMap('Which planet is it from?', hero.name)}} FROM hero
                WHERE {{LLMMap('Which planet is it from?', hero.name)}} IS NOT NULL";
     let said = |command: &str| {
         let args = [command, "--spec", "specs/x.toml", "--json", sql];
-        let ended = project.hqdl(&args).exits(0);
+        let ended = project.run_hqdl(&args).expect_exit_code(0);
         let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
         let meta = json.get("meta").cloned().unwrap_or(json);
         (meta["values_asked"].as_u64().unwrap(), meta["values_reused"].as_u64().unwrap())

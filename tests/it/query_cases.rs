@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use hqdl_testkit::case_file::{Bound, Case, Step, cases};
+use hqdl_testkit::case_file::{Case, ExpectedCount, Step, read_cases};
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, plain, same};
+use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows, plain_rows};
 use hqdl_testkit::oracle;
 
 fn folder() -> PathBuf {
@@ -61,42 +61,42 @@ fn change(db: &Path, step: &Step) -> Result<(), String> {
 }
 
 /// The number of a bound and whether less is right too.
-fn number(db: &Path, bound: &Bound) -> Result<u64, String> {
+fn number(db: &Path, bound: &ExpectedCount) -> Result<u64, String> {
     match &bound.number {
         Ok(number) => Ok(*number),
         Err(sql) => {
-            let rows = plain(db, sql)?;
+            let rows = plain_rows(db, sql)?;
             rows.first().and_then(|r| r[0].as_u64()).ok_or_else(|| format!("{sql} counts nothing"))
         }
     }
 }
 
-fn within(db: &Path, what: &str, found: u64, bound: &Bound) -> Result<(), String> {
+fn within(db: &Path, what: &str, found: u64, bound: &ExpectedCount) -> Result<(), String> {
     let number = number(db, bound)?;
-    if found == number || bound.at_most && found < number {
+    if found == number || bound.is_upper_bound && found < number {
         return Ok(());
     }
-    let most = if bound.at_most { "at most " } else { "" };
+    let most = if bound.is_upper_bound { "at most " } else { "" };
     Err(format!("{what} {found} instead of {most}{number}"))
 }
 
 /// The rows that a step must give, compared with ours when there are any.
 fn compare(db: &Path, step: &Step, ours: Option<&Outcome>) -> Result<(), String> {
     let expected = match (&step.plain, &step.rows) {
-        (Some(sql), _) => plain(db, sql)?,
+        (Some(sql), _) => plain_rows(db, sql)?,
         (None, Some(rows)) => rows.clone(),
         (None, None) => return Ok(()),
     };
-    let every = step.every.as_deref().map(|sql| plain(db, sql)).transpose()?;
+    let every = step.every.as_deref().map(|sql| plain_rows(db, sql)).transpose()?;
     if let Some(every) = &every {
-        any_of(&expected, expected.len(), every).map_err(|e| format!("plain, every: {e}"))?;
+        check_subset(&expected, expected.len(), every).map_err(|e| format!("plain, every: {e}"))?;
     }
     let Some(ours) = ours else { return Ok(()) };
     match every {
-        Some(every) => any_of(&ours.rows, expected.len(), &every)?,
+        Some(every) => check_subset(&ours.rows, expected.len(), &every)?,
         None => {
-            let order = if step.ordered { Order::Given } else { Order::Any };
-            same(&ours.rows, &expected, order)?;
+            let order = if step.ordered { Order::Ordered } else { Order::Unordered };
+            compare_rows(&ours.rows, &expected, order)?;
         }
     }
     match &step.columns {
@@ -139,7 +139,7 @@ impl Run<'_> {
         Query {
             db: self.db.clone(),
             cache: self.db.with_file_name("cache"),
-            base_url: Some(self.endpoint.url()),
+            base_url: Some(self.endpoint.base_url()),
             model: &self.model,
             rows_per_request: step.per_request.unwrap_or(10),
             flags: step.flags.clone(),
@@ -148,24 +148,24 @@ impl Run<'_> {
     }
 
     /// A step, once; what it asked for is checked against what the endpoint saw.
-    fn step(&self, step: &Step, asked: Option<&Bound>) -> Result<(), String> {
+    fn step(&self, step: &Step, asked: Option<&ExpectedCount>) -> Result<(), String> {
         let content = std::fs::read(&self.db).unwrap();
         let before = self.endpoint.requests_to(&self.model).len();
-        let outcome = self.query(step).run();
+        let outcome = self.query(step).run_query();
         let requests = &self.endpoint.requests_to(&self.model)[before..];
         if content != std::fs::read(&self.db).unwrap() {
             return Err("the database was written".to_owned());
         }
-        outcome.exits(&step.exit)?;
-        step.error.iter().chain(&step.says).try_for_each(|t| says(&outcome.stderr, t))?;
-        let pairs = oracle::pairs(requests);
+        outcome.check_exit_code(&step.exit)?;
+        step.error.iter().chain(&step.stderr_text).try_for_each(|t| says(&outcome.stderr, t))?;
+        let pairs = oracle::count_pairs(requests);
         if step.error.is_some() {
-            let none = Bound::zero();
+            let none = ExpectedCount::zero();
             return within(&self.db, "asked", pairs.len() as u64, asked.unwrap_or(&none));
         }
         compare(&self.db, step, Some(&outcome))?;
         check_meta(&outcome.meta)?;
-        let count = outcome.count("values_asked")?;
+        let count = outcome.meta_count("values_asked")?;
         // The candidates of a join may be too many for one request, and what
         // went wrong is asked once more.
         let is_join = requests.iter().any(|r| r.question.columns.iter().any(|c| c.many));
@@ -173,7 +173,9 @@ impl Run<'_> {
             if let Some((pair, n)) = pairs.iter().find(|(_, n)| **n > 1) {
                 return Err(format!("{pair:?} was asked {n} times"));
             }
-            if count != pairs.len() as u64 || outcome.count("requests")? != requests.len() as u64 {
+            if count != pairs.len() as u64
+                || outcome.meta_count("requests")? != requests.len() as u64
+            {
                 return Err(format!(
                     "the endpoint saw {} values in {} requests: {}",
                     pairs.len(),
@@ -185,7 +187,7 @@ impl Run<'_> {
         asked.map_or(Ok(()), |bound| within(&self.db, "asked", count, bound))?;
         match &step.requests {
             Some(bound) if before == 0 => {
-                within(&self.db, "requests", outcome.count("requests")?, bound)
+                within(&self.db, "requests", outcome.meta_count("requests")?, bound)
             }
             _ => Ok(()),
         }
@@ -194,12 +196,12 @@ impl Run<'_> {
     fn steps(&self) -> Result<(), String> {
         for step in &self.case.steps {
             change(&self.db, step)?;
-            if step.mend {
-                self.endpoint.mend();
+            if step.clears_faults {
+                self.endpoint.clear_faults();
             }
             self.step(step, step.asked.as_ref())?;
             if step.error.is_none() {
-                let again = step.again.clone().unwrap_or_else(Bound::zero);
+                let again = step.repeated.clone().unwrap_or_else(ExpectedCount::zero);
                 let step = &Step { requests: None, ..clone(step) };
                 self.step(step, Some(&again)).map_err(|e| format!("run once more: {e}"))?;
             }
@@ -228,14 +230,14 @@ fn clone(step: &Step) -> Step {
 /// bound counts something, every query without an error can be read.
 #[test]
 fn expectations_of_the_cases_are_sound() {
-    let cases = cases(&folder());
+    let cases = read_cases(&folder());
     let databases = Databases::new(&cases);
     let numbered: Vec<(usize, &Case)> = cases.iter().enumerate().collect();
-    let failed = engine::in_parallel(&numbered, |(n, case)| {
+    let failed = engine::run_in_parallel(&numbered, |(n, case)| {
         let db = databases.copy(case, *n);
         for step in &case.steps {
             let sound = change(&db, step).and_then(|()| compare(&db, step, None)).and_then(|()| {
-                let bounds = [&step.asked, &step.requests, &step.again];
+                let bounds = [&step.asked, &step.requests, &step.repeated];
                 bounds.into_iter().flatten().try_for_each(|b| number(&db, b).map(drop))
             });
             sound.map_err(|e| format!("{}: {e}", case.name))?;
@@ -251,17 +253,17 @@ fn expectations_of_the_cases_are_sound() {
 fn query_cases() {
     // HQDL_CASE=text runs the cases whose name contains the text.
     let wanted = std::env::var("HQDL_CASE").unwrap_or_default();
-    let cases = cases(&folder());
+    let cases = read_cases(&folder());
     let databases = Databases::new(&cases);
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let numbered: Vec<(usize, &Case)> =
         cases.iter().enumerate().filter(|(_, case)| case.name.contains(&wanted)).collect();
-    let failed = engine::in_parallel(&numbered, |(n, case)| {
+    let failed = engine::run_in_parallel(&numbered, |(n, case)| {
         // What goes wrong goes wrong for one case only.
-        let faulty = (!case.faults.is_empty()).then(oracle::endpoint);
+        let faulty = (!case.faults.is_empty()).then(oracle::start_endpoint);
         for (fault, times, text) in &case.faults {
             let text = text.clone();
-            faulty.as_ref().unwrap().fault_where(fault.clone(), *times, move |question| {
+            faulty.as_ref().unwrap().add_fault_where(fault.clone(), *times, move |question| {
                 let concerns = |text: &String| {
                     question.rows.iter().any(|r| r.key_text().contains(text.as_str()))
                 };

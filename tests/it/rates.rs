@@ -10,8 +10,10 @@ use hqdl::limits::{MINUTE, Need, PerMinute, RateLimitHint, Rates};
 use tokio::time::Instant;
 
 use crate::lending::Lent;
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{ASKED, EXPANSION, HEROES, MODEL, Project, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, truthful_endpoint,
+};
 
 /// What happens, at a moment in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +84,7 @@ impl World {
         let spec = some(&mut chance, 200);
         let base = Instant::now();
         let mut rates = Rates::default();
-        rates.join(0, spec, base);
+        rates.add_member(0, spec, base);
         let (workers, slow) = (chance.u64(1..80), chance.bool());
         let mut events = BinaryHeap::from([Reverse((0, Event::Look))]);
         for _ in 0..chance.usize(0..6) {
@@ -129,8 +131,8 @@ impl World {
                     let Some(sent) = self.sent.get(&id).filter(|s| s.life == self.life) else {
                         continue;
                     };
-                    let (most, there) = (sent.need.most, sent.there);
-                    self.rates.sent(id, self.at(now));
+                    let (most, there) = (sent.need.max, sent.there);
+                    self.rates.mark_sent(id, self.at(now));
                     self.rows.insert(id, (now + 61_000_000, most));
                     self.push(now + there, Event::Arrive(id));
                 }
@@ -146,11 +148,11 @@ impl World {
                     }
                     self.in_flight -= 1;
                     let used = sent.used;
-                    self.rates.settle(id, used, self.at(now));
+                    self.rates.reconcile_usage(id, used, self.at(now));
                     let row = self.rows.get_mut(&id).unwrap();
                     *row = (row.0.min(now + 60_000_000), used);
                     let hint = RateLimitHint { limits: self.allows, wait: None };
-                    self.rates.hear(hint, self.at(now));
+                    self.rates.apply_hint(hint, self.at(now));
                     self.heard.requests = self.allows.requests.or(self.heard.requests);
                     self.heard.tokens = self.allows.tokens.or(self.heard.tokens);
                 }
@@ -166,11 +168,12 @@ impl World {
                     for (id, (leaves, tokens)) in &self.rows {
                         let counts = Duration::from_micros(leaves.saturating_sub(now));
                         if !counts.is_zero() {
-                            self.rates.remember(*id, *tokens, counts, now_there);
+                            self.rates.restore_request(*id, *tokens, counts, now_there);
                         }
                     }
-                    self.rates.hear(RateLimitHint { limits: self.heard, wait: None }, now_there);
-                    self.rates.join(0, self.spec, now_there);
+                    self.rates
+                        .apply_hint(RateLimitHint { limits: self.heard, wait: None }, now_there);
+                    self.rates.add_member(0, self.spec, now_there);
                 }
             }
             self.admit(now);
@@ -182,8 +185,8 @@ impl World {
         while self.in_flight < self.workers {
             let id = self.sent.len() as u64 + 1;
             let most = self.chance.u64(20..400);
-            let need = Need { likely: most / 3, most };
-            let admitted = self.rates.admit(id, need, self.at(now));
+            let need = Need { likely: most / 3, max: most };
+            let admitted = self.rates.try_acquire(id, need, self.at(now));
             if let Err(until) = admitted {
                 let wait = until.duration_since(self.at(now)).as_micros() as u64;
                 let look = now + wait.max(1);
@@ -200,7 +203,7 @@ impl World {
             let sent = Sent {
                 need,
                 used: self.chance.u64(1..=most),
-                known: self.spec.stricter(self.heard),
+                known: self.spec.stricter_limits(self.heard),
                 admitted: now,
                 there,
                 back: all - there,
@@ -263,7 +266,7 @@ fn nearly_all_of_a_limit_is_used() {
         world.events = BinaryHeap::from([Reverse((0, Event::Look))]);
         (world.spec, world.allows, world.workers) = (spec, PerMinute::default(), workers);
         world.rates = Rates::default();
-        world.rates.join(0, spec, world.base);
+        world.rates.add_member(0, spec, world.base);
         world.latency = Some(latency);
         world.run(600_000_000);
         world.check(1);
@@ -279,7 +282,7 @@ fn many(endpoint: &Endpoint, limits: &str) -> Project {
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
     );
     let settings = MODEL.replace("concurrency = 4", &format!("concurrency = 16\n{limits}"));
-    let spec = [&settings, EXPANSION, ASKED].concat();
+    let spec = [&settings, EXPANSION, EXPANSION_COLUMNS].concat();
     Project::new(endpoint, &sql, &spec.replace("rows_per_request = 4", "rows_per_request = 1"))
 }
 
@@ -290,18 +293,18 @@ fn kill_again_and_again(endpoint: &Endpoint, project: &Project, processes: usize
     let named = std::env::var("HQDL_TEST_KILLS").ok().and_then(|s| s.parse().ok());
     let (lives, mut kills) = (named.unwrap_or(6), 0);
     while kills < lives {
-        let (before, began) = (endpoint.count(), std::time::Instant::now());
+        let (before, began) = (endpoint.request_count(), std::time::Instant::now());
         let args = ["materialize", "specs/x.toml"];
-        let running: Vec<_> = (0..processes).map(|_| project.start(&args)).collect();
+        let running: Vec<_> = (0..processes).map(|_| project.start_hqdl(&args)).collect();
         // Of those that may send nothing any more there is no first request.
         let patience = Duration::from_secs(if before == 0 { 120 } else { 2 });
-        while endpoint.count() == before && began.elapsed() < patience {
+        while endpoint.request_count() == before && began.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(Duration::from_millis(chance.u64(0..300)));
         for one in running {
-            one.signal("KILL");
-            one.wait();
+            one.send_signal("KILL");
+            one.wait_for_exit();
             kills += 1;
         }
     }
@@ -319,14 +322,15 @@ fn busiest_minute(all: &[(std::time::Instant, u64)]) -> u64 {
 #[test]
 fn what_an_endpoint_allows_is_kept_over_kills() {
     for lends in [false, true] {
-        let endpoint = honest();
-        endpoint.fault(Fault::Latency(Duration::from_millis(20)), Times::Always);
-        endpoint.announce("x-ratelimit-limit-requests", "12");
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Latency(Duration::from_millis(20)), Frequency::Always);
+        endpoint.set_response_header("x-ratelimit-limit-requests", "12");
         let project = many(&endpoint, "requests_per_minute = 600");
         let lent = lends.then(|| Lent::new(&project));
         let kills = kill_again_and_again(&endpoint, &project, if lends { 3 } else { 1 });
         drop(lent);
-        let requests: Vec<_> = endpoint.requests().iter().map(|r| (r.at, 1)).collect();
+        let requests: Vec<_> =
+            endpoint.received_requests().iter().map(|r| (r.received_at, 1)).collect();
         let most = busiest_minute(&requests);
         println!("{most} of 12 requests in a minute, {kills} kills");
         assert!((1..=12).contains(&most), "{most} of 12 in a minute, {kills} kills");
@@ -335,10 +339,10 @@ fn what_an_endpoint_allows_is_kept_over_kills() {
 
 #[test]
 fn tokens_are_counted_over_kills() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = many(&endpoint, "tokens_per_minute = 3000");
     let kills = kill_again_and_again(&endpoint, &project, 1);
-    let most = busiest_minute(&endpoint.metered());
+    let most = busiest_minute(&endpoint.billed_answers());
     println!("{most} of 3000 tokens in a minute, {kills} kills");
     assert!((1..=3000).contains(&most), "{most} tokens in a minute");
 }
@@ -346,12 +350,12 @@ fn tokens_are_counted_over_kills() {
 /// A request that is larger than the limit goes alone.
 #[test]
 fn what_is_larger_than_the_limit_goes_alone() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = many(&endpoint, "tokens_per_minute = 50");
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let running = project.start_hqdl(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
     std::thread::sleep(Duration::from_millis(500));
-    running.signal("KILL");
-    running.wait();
-    assert_eq!(endpoint.count(), 1);
+    running.send_signal("KILL");
+    running.wait_for_exit();
+    assert_eq!(endpoint.request_count(), 1);
 }

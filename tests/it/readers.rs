@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::fixture::Fixture;
-use hqdl_testkit::project::{heroes, honest, spec, truth};
+use hqdl_testkit::project::{heroes_project, heroes_spec, true_value, truthful_endpoint};
 
 /// Cases; `READERS_CASES` asks for more, from `READERS_SEED` on.
 const CASES: u64 = 200;
@@ -141,7 +141,7 @@ impl Table {
                 _ => Value::from(*pick(random, &NAMES)),
             };
             let key: Vec<Value> = (0..parts).map(|_| part(random)).collect();
-            if !keys.iter().any(|k| names.entity(k) == names.entity(&key)) {
+            if !keys.iter().any(|k| names.build_entity(k) == names.build_entity(&key)) {
                 keys.push(key);
             }
         }
@@ -192,8 +192,10 @@ impl Table {
                 Kind::Tags => format!("many = {{ table = \"m{n}\", column = \"v\" }}\n"),
             };
         }
-        let expansion =
-            fixture.entry(toml).or_insert_with_key(|toml| Fixture::new().expansion(toml)).clone();
+        let expansion = fixture
+            .entry(toml)
+            .or_insert_with_key(|toml| Fixture::new().only_expansion(toml))
+            .clone();
         Self { expansion, kinds, keys, truth }
     }
 
@@ -203,8 +205,8 @@ impl Table {
         let all: Vec<usize> = (0..self.kinds.len()).collect();
         let rows: Vec<Row> =
             self.keys.iter().map(|k| Row { key: k.clone(), context: Vec::new() }).collect();
-        let prompt = PromptFrame::new(&expansion, &all, format).prompt(&rows);
-        Question::read(&prompt.system, &prompt.user).expect("a prompt of ours")
+        let prompt = PromptFrame::new(&expansion, &all, format).build_prompt(&rows);
+        Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours")
     }
 
     fn read(&self, content: &str, truncated: bool) -> Vec<RowOutcome> {
@@ -212,8 +214,19 @@ impl Table {
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
         let keys = RequestKeys::new(self.keys.iter().map(Vec::as_slice));
-        let finish = if truncated { completion::Finish::Cut } else { completion::Finish::Stop };
-        completion::read(content, finish, &keys, self.expansion.key.names(), &columns, &checkers)
+        let finish = if truncated {
+            completion::FinishReason::Truncated
+        } else {
+            completion::FinishReason::Stop
+        };
+        completion::parse_completion(
+            content,
+            finish,
+            &keys,
+            self.expansion.key.names(),
+            &columns,
+            &checkers,
+        )
     }
 
     /// The label, or number and key, that the answer for a row begins with.
@@ -222,7 +235,7 @@ impl Table {
         let mut asked = question.clone();
         asked.rows = vec![question.rows[row].clone()];
         asked.columns.clear();
-        let line = asked.answer(|_, _| Json::Null);
+        let line = asked.write_answer(|_, _| Json::Null);
         let mut reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -249,7 +262,7 @@ impl Table {
     fn check(&self, content: &str, truncated: bool) -> Result<usize, String> {
         let mut right = 0;
         for (row, outcome) in self.read(content, truncated).iter().enumerate() {
-            let RowOutcome::Read(cells) = outcome else { continue };
+            let RowOutcome::Answered(cells) = outcome else { continue };
             for (column, answer) in cells.iter().enumerate() {
                 let truth = &self.truth[row][column];
                 if answer.state == State::Ok {
@@ -476,8 +489,8 @@ fn run(seeds: std::ops::Range<u64>) -> (BTreeMap<String, (usize, usize)>, Vec<St
         let table = Table::new(&mut random, &mut fixtures);
         for echo in [Echo::Short, Echo::Full] {
             for format in [Format::Csv, Format::Json] {
-                let content = table.question(format, echo).answer(|row, column| {
-                    let at = table.expansion.column(&column.name).unwrap();
+                let content = table.question(format, echo).write_answer(|row, column| {
+                    let at = table.expansion.find_column(&column.name).unwrap();
                     table.truth[row.number - 1][at].clone()
                 });
                 let right = table.check(&content, false);
@@ -554,8 +567,8 @@ fn a_name_is_told_apart_by_a_word_of_its_own() {
     let rows: Vec<Row> =
         keys.iter().map(|k| Row { key: k.to_vec(), context: Vec::new() }).collect();
     let toml = "[database]\npath = \"x\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [\"k1\",\"k2\"]\n[[expansion.column]]\nname = \"c\"\n";
-    let expansion = Fixture::new().expansion(toml);
-    let prompt = PromptFrame::new(&expansion, &[0], Format::Csv).prompt(&rows);
+    let expansion = Fixture::new().only_expansion(toml);
+    let prompt = PromptFrame::new(&expansion, &[0], Format::Csv).build_prompt(&rows);
     let asked: Vec<Json> =
         prompt.user.lines().skip(2).map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(asked[0], json!(["1 Steve", "Captain America", "Steve Rogers"]));
@@ -571,13 +584,13 @@ fn read(columns: &str, keys: &[&[Value]], content: &str) -> Vec<Json> {
         "[database]\npath = \"x\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [{}]\n{columns}",
         names.join(",")
     );
-    let expansion = Fixture::new().expansion(&toml);
+    let expansion = Fixture::new().only_expansion(&toml);
     let kinds = vec![Kind::Text; expansion.columns.len()];
     let keys = keys.iter().map(|k| k.to_vec()).collect();
     let table = Table { expansion, kinds, keys, truth: Vec::new() };
     let row = |outcome: &RowOutcome| match outcome {
         RowOutcome::Failed { .. } => Json::Null,
-        RowOutcome::Read(cells) => cells.iter().map(|c| c.value.to_json()).collect(),
+        RowOutcome::Answered(cells) => cells.iter().map(|c| c.value.to_json()).collect(),
     };
     table.read(content, false).iter().map(row).collect()
 }
@@ -682,43 +695,45 @@ fn an_answer_that_says_nothing_is_none_and_an_empty_text_may_be_one() {
 /// answered is read by it, and nothing is asked.
 #[test]
 fn kept_answers_are_read_by_the_words_for_not_known() {
-    let endpoint = Endpoint::start(|column, key| match column {
+    let endpoint = Endpoint::start_with(|column, key| match column {
         "motto" if key[0] == "Zed" => "-".into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    let asked = endpoint.count();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    let asked = endpoint.request_count();
     let state = || {
-        project.rows(
+        project.query_rows(
             "SELECT l.motto, h.state FROM llm AS l JOIN hqdl_cell AS h
                ON h.key = json_array(l.name, l.full_name) AND h.\"column\" = 'motto'
              WHERE l.name = 'Zed'",
         )
     };
     assert_eq!(state(), [[Json::Null, json!("unknown")]]);
-    project.spec(&spec().replace("[limits]", "unknown = [\"?\"]\n[limits]"));
-    project.materialize(&[]).exits(0);
+    project.write_spec(&heroes_spec().replace("[limits]", "unknown = [\"?\"]\n[limits]"));
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(state(), [[json!("-"), json!("ok")]]);
-    project.spec(&spec());
-    project.materialize(&[]).exits(0);
+    project.write_spec(&heroes_spec());
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(state(), [[Json::Null, json!("unknown")]]);
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 /// Labels take far fewer tokens than keys, as planned and as spent.
 #[test]
 fn labels_cost_less_than_keys() {
     let tokens = |echo: &str| {
-        let endpoint = honest();
-        let project = heroes(&endpoint, "csv");
-        project.execute(
+        let endpoint = truthful_endpoint();
+        let project = heroes_project(&endpoint, "csv");
+        project.execute_sql(
             "UPDATE hero SET full_name = 'Sir ' || name || ' of the Long and Winding Road ' || id",
         );
-        project.spec(&spec().replace("test-model", "gpt-4o-mini").replace("format", echo));
-        let planned = project.plan(&["--columns", "born"])["totals"]["output_tokens"].as_u64();
-        project.materialize(&["--columns", "born"]);
-        (planned.unwrap(), endpoint.billed().1)
+        project.write_spec(
+            &heroes_spec().replace("test-model", "gpt-4o-mini").replace("format", echo),
+        );
+        let planned = project.run_plan(&["--columns", "born"])["totals"]["output_tokens"].as_u64();
+        project.run_materialize(&["--columns", "born"]);
+        (planned.unwrap(), endpoint.billed_tokens().1)
     };
     let (short, full) = (tokens("format"), tokens("echo = \"full\"\nformat"));
     assert!(short.0 * 10 <= full.0 * 6 && short.1 * 10 <= full.1 * 6, "{short:?} {full:?}");

@@ -12,9 +12,9 @@ use serde_json::{Value as Json, json};
 
 use self::spec_fields::kind;
 use crate::tidy::sources;
-use hqdl::cli::{EXAMPLES, command, continued};
+use hqdl::cli::{EXAMPLES, command, wrap_example};
 use hqdl_testkit::daemon::Daemon;
-use hqdl_testkit::project::{heroes, honest};
+use hqdl_testkit::project::{heroes_project, truthful_endpoint};
 
 fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)
@@ -155,7 +155,7 @@ fn every_command_and_flag_is_on_the_page() {
         let own: Vec<&Arg> = command.get_arguments().filter(|a| !is_common(a)).collect();
         let (values, flags): (Vec<&Arg>, Vec<&Arg>) =
             own.into_iter().partition(|a| a.is_positional());
-        let shown: Vec<String> = examples(&path).iter().map(|e| continued(e)).collect();
+        let shown: Vec<String> = examples(&path).iter().map(|e| wrap_example(e)).collect();
         let _ = write!(
             text,
             "{}{}```sh\n{}\n```\n\n",
@@ -343,11 +343,11 @@ fn shape(body: &str) -> String {
 /// Each operation is asked as its example says.
 #[test]
 fn every_operation_over_http_is_on_the_page() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
-    let document = daemon.get("/v1/openapi.json").is(200).json();
+    daemon.wait_until_idle("complete");
+    let document = daemon.get("/v1/openapi.json").expect_status(200).json();
     let mut text = String::from(
         "# HTTP operations of the daemon\n\nThe daemon listens on `127.0.0.1:4735` unless `--listen` says otherwise. \
          With a token in `HQDL_TOKEN`, send it as `Authorization: Bearer …`. `GET /v1/openapi.json` returns \
@@ -366,7 +366,7 @@ fn every_operation_over_http_is_on_the_page() {
             "delete" => daemon.delete(url, &body),
             _ => daemon.post(url, &body),
         };
-        let answer = answer.is(200).body;
+        let answer = answer.expect_status(200).body;
         let data = if body.is_null() {
             String::new()
         } else {
@@ -410,15 +410,15 @@ fn every_operation_over_http_is_on_the_page() {
 
 #[test]
 fn every_metric_is_on_the_page() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let mut text = String::from(
         "# Metrics of the daemon\n\n`GET /metrics` returns them in the text format of Prometheus.\n\n\
          | metric | type | meaning |\n|---|---|---|\n",
     );
-    let body = daemon.get("/metrics").is(200).body;
+    let body = daemon.get("/metrics").expect_status(200).body;
     let lines: Vec<&str> = body.lines().collect();
     for pair in lines.windows(2) {
         let Some((name, help)) = pair[0].strip_prefix("# HELP ").and_then(|l| l.split_once(' '))
@@ -434,12 +434,12 @@ fn every_metric_is_on_the_page() {
 /// The page is written by hand; it has every table of hqdl's own and every column of `hqdl_cell`.
 #[test]
 fn every_published_table_is_on_the_page() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     let text = std::fs::read_to_string(page("tables.md")).unwrap();
     let names = |sql: &str| -> Vec<String> {
-        project.rows(sql).iter().map(|row| row[0].as_str().unwrap().to_owned()).collect()
+        project.query_rows(sql).iter().map(|row| row[0].as_str().unwrap().to_owned()).collect()
     };
     let told = |heading: &str| -> Vec<String> {
         let section = text.split(&format!("## {heading}\n")).nth(1).unwrap_or_default();

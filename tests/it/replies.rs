@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use hqdl::Row;
-use hqdl::model::SaidTokens;
+use hqdl::model::ReportedUsage;
 use hqdl::prompt::{PromptFrame, Question};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Format;
@@ -17,10 +17,11 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use crate::faults::{each, each_of};
-use hqdl_testkit::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
-use hqdl_testkit::fixture::{nonsense, random};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency, RunawayOutput, StreamFault};
+use hqdl_testkit::fixture::{malformed_answers, random_runner};
 use hqdl_testkit::project::{
-    COLUMNS, COUNT, HEROES, Project, check, check_complete, heroes, honest, spec, truth,
+    COLUMN_NAMES, HERO_COUNT, HEROES, Project, check_cells, check_complete, heroes_project,
+    heroes_spec, true_value, truthful_endpoint,
 };
 
 const FORMATS: [&str; 2] = ["csv", "json"];
@@ -35,9 +36,9 @@ fn in_formats<C: Clone + std::fmt::Debug>(
 
 /// The heroes with a model whose tokens can be counted, two rows a request.
 fn counted(endpoint: &Endpoint, format: &str, limits: &str) -> Project {
-    let project = heroes(endpoint, format);
+    let project = heroes_project(endpoint, format);
     let text = project.spec_text();
-    project.spec(
+    project.write_spec(
         &text
             .replace("test-model", "gpt-4o-mini")
             .replace("rows_per_request = 4", "rows_per_request = 2")
@@ -48,7 +49,7 @@ fn counted(endpoint: &Endpoint, format: &str, limits: &str) -> Project {
 
 /// What the endpoint bills, at the price of these specs.
 fn billed(endpoint: &Endpoint) -> f64 {
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     (input as f64 + 2.0 * output as f64) / 1e6
 }
 
@@ -58,7 +59,7 @@ fn many(endpoint: &Endpoint, format: &str, count: usize, rows: u32, at_once: u32
         "{HEROES} DELETE FROM hero; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
          INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
     );
-    let text = spec()
+    let text = heroes_spec()
         .replace("rows_per_request = 4", &format!("rows_per_request = {rows}"))
         .replace("concurrency = 4", &format!("concurrency = {at_once}"))
         .replace("format = \"csv\"", &format!("format = \"{format}\""));
@@ -138,18 +139,18 @@ fn no_budget_is_exceeded_whatever_the_endpoint_says_of_its_usage() {
         .map(|(n, shape)| (format!("{shape} HQDL_TEST_SEED={seed}"), (n, shape)))
         .collect();
     each(cases, |(n, shape)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Usage(shape), Times::Always);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Usage(shape), Frequency::Always);
         let budget = 0.006;
         let limits = format!("budget_usd = {budget}");
         let project = counted(&endpoint, FORMATS[n % 2], &limits);
-        let ended = project.materialize(&[]);
+        let ended = project.run_materialize(&[]);
         assert!(matches!(ended.code, 0 | 3 | 4), "{ended:?}");
         let first = billed(&endpoint);
         assert!(first > 0.0 && first <= budget, "{first} billed");
-        let counted = ended.done()["cost_usd"].as_f64().unwrap();
+        let counted = ended.done_event()["cost_usd"].as_f64().unwrap();
         assert!(counted >= first - 1e-9, "{first} billed, {counted} counted");
-        let states = check(&project);
+        let states = check_cells(&project);
         assert!(states.keys().all(|s| s == "ok" || s == "missing"), "{states:?}");
         if ended.code == 4 {
             assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
@@ -161,23 +162,23 @@ fn no_budget_is_exceeded_whatever_the_endpoint_says_of_its_usage() {
 fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() {
     let shape = json!({ "prompt_tokens": "in", "completion_tokens": 100_000 });
     each(in_formats(["price", "no price"]), |(price, format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Usage(shape.clone()), Times::First(1));
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Usage(shape.clone()), Frequency::First(1));
         let project = counted(&endpoint, format, "");
         let text = project.spec_text().replace("concurrency = 2", "concurrency = 1");
         if price == "price" {
-            project.spec(&text);
-            let ended = project.materialize(&[]).exits(4);
+            project.write_spec(&text);
+            let ended = project.run_materialize(&[]).expect_exit_code(4);
             assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
-            assert_eq!(endpoint.count(), 1);
-            assert_eq!(check(&project), states([("ok", 8)]));
+            assert_eq!(endpoint.request_count(), 1);
+            assert_eq!(check_cells(&project), states([("ok", 8)]));
             // What cannot be true is in no total.
-            assert!(ended.done()["cost_usd"].as_f64().unwrap() < 0.01, "{ended:?}");
-            project.materialize(&[]).exits(0);
+            assert!(ended.done_event()["cost_usd"].as_f64().unwrap() < 0.01, "{ended:?}");
+            project.run_materialize(&[]).expect_exit_code(0);
         } else {
             // Nothing is paid for: it is told, once.
-            project.spec(&text.replace("price = { input = 1.0, output = 2.0 }\n", ""));
-            let ended = project.materialize(&[]).exits(0);
+            project.write_spec(&text.replace("price = { input = 1.0, output = 2.0 }\n", ""));
+            let ended = project.run_materialize(&[]).expect_exit_code(0);
             let told = ended
                 .lines
                 .iter()
@@ -192,7 +193,7 @@ fn usage_beyond_what_was_reserved_stops_the_run_and_what_was_answered_is_kept() 
 #[test]
 fn usage_is_read_or_replaced_and_never_nothing() {
     let all = (any_json(), 1u64..5000, 1u64..5000);
-    let run = random(2000).run(&all, |(shape, input, output)| {
+    let run = random_runner(2000).run(&all, |(shape, input, output)| {
         let counted = Tokens { input, output, ..Tokens::default() };
         for usage in [
             shape.clone(),
@@ -200,7 +201,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
             json!({ "completion_tokens": shape, "prompt_tokens": input }),
             json!({ "prompt_tokens_details": { "cached_tokens": shape }, "prompt_tokens": 5 }),
         ] {
-            let tokens = SaidTokens::read(&usage).or(counted);
+            let tokens = ReportedUsage::from_json(&usage).or_counted(counted);
             prop_assert!(tokens.input > 0 && tokens.output > 0, "{usage}: {tokens:?}");
             prop_assert!(tokens.cached_input <= tokens.input, "{usage}: {tokens:?}");
             // Sums of them fit the journal.
@@ -214,9 +215,9 @@ fn usage_is_read_or_replaced_and_never_nothing() {
 /// An answer is astray when it goes round in a circle, and never before.
 #[test]
 fn a_sound_answer_is_never_taken_for_one_without_end() {
-    let text = spec().replace("{base_url}", "http://127.0.0.1:9/v1");
-    let project = Project::new(&honest(), HEROES, &text);
-    let draft = hqdl::spec::Draft::read(&project.path("specs/x.toml")).unwrap();
+    let text = heroes_spec().replace("{base_url}", "http://127.0.0.1:9/v1");
+    let project = Project::new(&truthful_endpoint(), HEROES, &text);
+    let draft = hqdl::spec::UncheckedSpec::read(&project.path("specs/x.toml")).unwrap();
     let overrides = SpecOverrides::default();
     let spec = Session::open(draft, &overrides, Cache::Temporary).unwrap().spec;
     let expansion = &spec.expansions[0];
@@ -227,7 +228,7 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
         prop::collection::vec(1usize..30, 1..40),
         "[a-z0-9 ,\n]{1,60}",
     );
-    let run = random(200).run(&cases, |(keys, format, lengths, circle)| {
+    let run = random_runner(200).run(&cases, |(keys, format, lengths, circle)| {
         let rows: Vec<Row> = keys
             .iter()
             .map(|(a, b)| Row {
@@ -235,26 +236,26 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
                 context: Vec::new(),
             })
             .collect();
-        let prompt = PromptFrame::new(expansion, &[0, 1, 2, 3], format).prompt(&rows);
-        let question = Question::read(&prompt.system, &prompt.user).unwrap();
+        let prompt = PromptFrame::new(expansion, &[0, 1, 2, 3], format).build_prompt(&rows);
+        let question = Question::parse(&prompt.system, &prompt.user).unwrap();
         // Answers that are as alike as rows can be.
-        let answer = question.answer(|row, column| match column.name.as_str() {
+        let answer = question.write_answer(|row, column| match column.name.as_str() {
             "motto" => "so be it ".repeat(lengths[row.number % lengths.len()]).into(),
             "powers" => json!(["Flight", "Speed"]),
             "born" => json!(1900),
             _ => json!("Blue"),
         });
         for end in (0..answer.len()).filter(|at| answer.is_char_boundary(*at)).step_by(37) {
-            prop_assert_eq!(prompt.astray(&answer[..end]), None, "{}", &answer[..end]);
+            prop_assert_eq!(prompt.runaway_reason(&answer[..end]), None, "{}", &answer[..end]);
         }
         let astray = format!("{answer}{}", circle.repeat(900));
-        prop_assert!(prompt.astray(&astray).is_some(), "{circle:?}");
+        prop_assert!(prompt.runaway_reason(&astray).is_some(), "{circle:?}");
         let strangers: Vec<String> =
             (0..60).map(|n| format!("\n{},who {n},{n}", 100 + n)).collect();
         let strangers = strangers.concat();
         if format == Format::Csv {
             let astray = format!("{answer}{strangers}");
-            prop_assert!(prompt.astray(&astray).is_some());
+            prop_assert!(prompt.runaway_reason(&astray).is_some());
         }
         Ok(())
     });
@@ -282,24 +283,24 @@ fn any_json() -> impl Strategy<Value = Json> {
 #[test]
 fn a_stream_is_read_however_it_is_written() {
     let wrongs = [
-        Wrong::Whole,
-        Wrong::NoDone,
-        Wrong::NoUsageChunk,
-        Wrong::OneMessage,
-        Wrong::Noise,
-        Wrong::UsageEverywhere,
-        Wrong::StaysOpen,
+        StreamFault::NotStreamed,
+        StreamFault::NoDone,
+        StreamFault::NoUsageChunk,
+        StreamFault::OneMessage,
+        StreamFault::Noise,
+        StreamFault::UsageEverywhere,
+        StreamFault::StaysOpen,
     ];
     each(in_formats(wrongs), |(wrong, format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Stream(wrong), Times::Always);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Stream(wrong), Frequency::Always);
         let project = counted(&endpoint, format, "budget_usd = 1.0");
-        let ended = project.materialize(&[]).exits(0);
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(endpoint.count(), 5);
-        let (spent, truth) = (ended.done()["cost_usd"].as_f64().unwrap(), billed(&endpoint));
+        assert_eq!(endpoint.request_count(), 5);
+        let (spent, truth) = (ended.done_event()["cost_usd"].as_f64().unwrap(), billed(&endpoint));
         // Without a report, all of the prompt may have been written to the prompt cache.
-        let most = if wrong == Wrong::NoUsageChunk { 1.3 } else { 1.1 };
+        let most = if wrong == StreamFault::NoUsageChunk { 1.3 } else { 1.1 };
         assert!(spent >= truth - 1e-9 && spent < most * truth, "{spent} spent, {truth} billed");
     });
 }
@@ -307,29 +308,31 @@ fn a_stream_is_read_however_it_is_written() {
 /// What came before a stream broke is kept, and what it cost is in doubt.
 #[test]
 fn a_stream_that_breaks_loses_only_what_did_not_come() {
-    let wrongs = [Wrong::CutMidEvent, Wrong::Error, Wrong::Garbage, Wrong::Filter];
+    let wrongs =
+        [StreamFault::CutMidEvent, StreamFault::Error, StreamFault::Garbage, StreamFault::Filter];
     each(in_formats(wrongs), |(wrong, format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Stream(wrong), Times::First(1));
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&["--rows-per-request", "10", "--concurrency", "1"]);
-        let ended = ended.exits(0);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Stream(wrong), Frequency::First(1));
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&["--rows-per-request", "10", "--concurrency", "1"]);
+        let ended = ended.expect_exit_code(0);
         check_complete(&project);
-        let rows: Vec<usize> = endpoint.requests().iter().map(|r| r.question.rows.len()).collect();
+        let rows: Vec<usize> =
+            endpoint.received_requests().iter().map(|r| r.question.rows.len()).collect();
         assert!(rows[1..].iter().sum::<usize>() < 10, "asked again though it came: {rows:?}");
-        assert_eq!(ended.done()["in_doubt"]["requests"], 1, "{ended:?}");
+        assert_eq!(ended.done_event()["in_doubt"]["requests"], 1, "{ended:?}");
     });
     // One that always breaks ends, and no cell is wrong.
     each(in_formats(wrongs), |(wrong, format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Stream(wrong), Times::Always);
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Stream(wrong), Frequency::Always);
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]);
         assert!(matches!(ended.code, 1 | 4), "{ended:?}");
-        let states = check(&project);
+        let states = check_cells(&project);
         let known = ["ok", "error", "missing", "refused"];
         assert!(states.keys().all(|s| known.contains(&s.as_str())), "{states:?}");
-        assert!(endpoint.count() < 120, "{} requests", endpoint.count());
+        assert!(endpoint.request_count() < 120, "{} requests", endpoint.request_count());
     });
 }
 
@@ -341,21 +344,22 @@ fn an_endpoint_that_does_not_stream_is_asked_without_and_that_is_remembered() {
         "extra_forbidden: body.stream",
     ];
     each(in_formats(refusals), |(words, format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::NoStream(words), Times::Always);
-        let project = heroes(&endpoint, format);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::RejectsStream(words), Frequency::Always);
+        let project = heroes_project(&endpoint, format);
         let flags = ["--rows-per-request", "1", "--concurrency", "1"];
-        project.materialize(&flags).exits(0);
+        project.run_materialize(&flags).expect_exit_code(0);
         check_complete(&project);
-        assert_eq!(endpoint.count(), COUNT + 1);
-        let streamed = endpoint.requests().iter().filter(|r| r.body["stream"] == true).count();
+        assert_eq!(endpoint.request_count(), HERO_COUNT + 1);
+        let streamed =
+            endpoint.received_requests().iter().filter(|r| r.body["stream"] == true).count();
         assert_eq!(streamed, 1);
     });
     // Words that only sound like it.
-    let endpoint = honest();
-    endpoint.fault(Fault::status(400, "upstream says no", "bad"), Times::Always);
-    heroes(&endpoint, "csv").materialize(&["--concurrency", "1"]).exits(4);
-    assert_eq!(endpoint.count(), 1);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::status(400, "upstream says no", "bad"), Frequency::Always);
+    heroes_project(&endpoint, "csv").run_materialize(&["--concurrency", "1"]).expect_exit_code(4);
+    assert_eq!(endpoint.request_count(), 1);
 }
 
 #[test]
@@ -367,12 +371,12 @@ fn a_body_without_end_is_not_read_to_its_end() {
         Fault::Status(200, vec![("content-encoding", "gzip".into())], "\u{1f}".into()),
     ];
     each_of(2, in_formats(faults), |(fault, format)| {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let of_zed = |q: &Question| q.rows.iter().any(|r| r.key[0] == "Zed");
-        endpoint.fault_where(fault.clone(), Times::Always, of_zed);
-        let project = heroes(&endpoint, format);
-        let ended = project.materialize(&[]).exits(1);
-        assert_eq!(check(&project), states([("error", 4), ("ok", 36)]));
+        endpoint.add_fault_where(fault.clone(), Frequency::Always, of_zed);
+        let project = heroes_project(&endpoint, format);
+        let ended = project.run_materialize(&[]).expect_exit_code(1);
+        assert_eq!(check_cells(&project), states([("error", 4), ("ok", 36)]));
         let said = format!("{}{}", ended.stdout, ended.stderr);
         let word = match fault {
             Fault::Huge(200, _) => "larger than 16 MiB",
@@ -380,8 +384,8 @@ fn a_body_without_end_is_not_read_to_its_end() {
             _ => "compressed",
         };
         assert!(said.contains(word), "{said}");
-        endpoint.mend();
-        project.materialize(&[]).exits(0);
+        endpoint.clear_faults();
+        project.run_materialize(&[]).expect_exit_code(0);
         check_complete(&project);
     });
 }
@@ -401,61 +405,65 @@ fn rows_at_fault_stand_alone_and_their_neighbours_are_answered() {
         .flat_map(|(name, rows)| kinds.map(|k| (format!("{name} {k}"), (rows, k))))
         .collect();
     each(cases, |(poison, kind)| {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let names: Vec<String> = poison.iter().map(|n| format!("Number {n}")).collect();
         let fault = match kind {
             "500" => Fault::Status(500, vec![("retry-after-ms", "1".into())], "{}".into()),
-            "filter" => Fault::filter(),
+            "filter" => Fault::azure_filter(),
             _ => Fault::Body("text/html", "<html>no</html>"),
         };
-        endpoint.fault_where(fault, Times::Always, move |q| {
+        endpoint.add_fault_where(fault, Frequency::Always, move |q| {
             q.rows.iter().any(|r| names.iter().any(|n| r.key[0] == *n))
         });
         let project = many(&endpoint, "csv", 300, 10, 3);
-        let ended = project.materialize(&[]).exits(1);
+        let ended = project.run_materialize(&[]).expect_exit_code(1);
         let state = if kind == "filter" { "refused" } else { "error" };
-        let (bad, all) = (poison.len() * COLUMNS.len(), 300 * COLUMNS.len());
-        assert_eq!(check(&project), states([("ok", all - bad), (state, bad)]));
-        assert_eq!(ended.done()["cells"][state], bad);
+        let (bad, all) = (poison.len() * COLUMN_NAMES.len(), 300 * COLUMN_NAMES.len());
+        assert_eq!(check_cells(&project), states([("ok", all - bad), (state, bad)]));
+        assert_eq!(ended.done_event()["cells"][state], bad);
         // 30 requests; a row at fault takes part in five that fail, at most.
         let most = if kind == "filter" { 30 + 8 * 8 } else { 30 + 8 * (6 + 4 * 4 + 4) };
-        assert!(endpoint.count() <= most, "{} requests", endpoint.count());
+        assert!(endpoint.request_count() <= most, "{} requests", endpoint.request_count());
         if kind == "filter" {
-            let before = endpoint.count();
-            project.materialize(&[]).exits(1);
-            assert_eq!(endpoint.count(), before, "a refusal is an answer");
+            let before = endpoint.request_count();
+            project.run_materialize(&[]).expect_exit_code(1);
+            assert_eq!(endpoint.request_count(), before, "a refusal is an answer");
         }
     });
 }
 
 #[test]
 fn an_endpoint_that_refuses_all_rows_is_asked_about_each_once_alone() {
-    let endpoint = honest();
-    endpoint.fault(Fault::filter(), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::azure_filter(), Frequency::Always);
     let project = many(&endpoint, "json", 100, 10, 2);
-    project.materialize(&[]).exits(1);
-    assert_eq!(check(&project), states([("refused", 400)]));
-    assert!(endpoint.count() <= 100 + 10 + 16, "{} requests", endpoint.count());
+    project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(check_cells(&project), states([("refused", 400)]));
+    assert!(endpoint.request_count() <= 100 + 10 + 16, "{} requests", endpoint.request_count());
 }
 
 #[test]
 fn a_dead_endpoint_ends_the_run_soon() {
     // (rows, answered before it dies, most requests)
     for (rows, alive, most) in [(300, 0, 8 * 6), (300, 5, 5 + 11 * 6), (10, 0, 60)] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let asked = std::sync::atomic::AtomicUsize::new(0);
-        endpoint.fault_where(
+        endpoint.add_fault_where(
             Fault::Status(500, vec![("retry-after-ms", "1".into())], "{}".into()),
-            Times::Always,
+            Frequency::Always,
             move |_| asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) >= alive,
         );
         let project = many(&endpoint, "csv", rows, 10, 3);
-        let ended = project.materialize(&[]).exits(4);
+        let ended = project.run_materialize(&[]).expect_exit_code(4);
         assert!(ended.stderr.contains("no request is answered"), "{}", ended.stderr);
-        assert!(endpoint.count() <= most, "{rows}, {alive}: {} requests", endpoint.count());
-        endpoint.mend();
-        project.materialize(&[]).exits(0);
-        assert_eq!(check(&project), states([("ok", rows * COLUMNS.len())]));
+        assert!(
+            endpoint.request_count() <= most,
+            "{rows}, {alive}: {} requests",
+            endpoint.request_count()
+        );
+        endpoint.clear_faults();
+        project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(check_cells(&project), states([("ok", rows * COLUMN_NAMES.len())]));
     }
 }
 
@@ -463,23 +471,27 @@ fn a_dead_endpoint_ends_the_run_soon() {
 /// asked for silence, and none of it is kept beyond its beginning.
 #[test]
 fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
-    let kinds = [("silence", String::new())].into_iter().chain(nonsense(1 << 20));
+    let kinds = [("silence", String::new())].into_iter().chain(malformed_answers(1 << 20));
     let asked = Mutex::new(BTreeMap::new());
     each_of(
         2,
         kinds.map(|(name, words)| (name.to_owned(), (name, words))).collect(),
         |(name, words)| {
-            let endpoint = honest();
+            let endpoint = truthful_endpoint();
             let reply = json!({ "choices": [{ "message": { "content": words }, "finish_reason": "stop" }],
             "usage": { "prompt_tokens": 300, "completion_tokens": 40 } });
             let reply: &'static str = reply.to_string().leak();
-            endpoint.fault(Fault::Body("application/json", reply), Times::Always);
-            let project = heroes(&endpoint, "csv");
+            endpoint.add_fault(Fault::Body("application/json", reply), Frequency::Always);
+            let project = heroes_project(&endpoint, "csv");
             // Where it costs something, a report so far below what was written ends the run.
-            project.spec(&project.spec_text().replace("price = { input = 1.0, output = 2.0 }", ""));
-            project.materialize(&["--where", "name < 'C'", "--concurrency", "1"]).exits(1);
-            assert!(!check(&project).contains_key("ok"));
-            asked.lock().unwrap().insert(name, endpoint.count());
+            project.write_spec(
+                &project.spec_text().replace("price = { input = 1.0, output = 2.0 }", ""),
+            );
+            project
+                .run_materialize(&["--where", "name < 'C'", "--concurrency", "1"])
+                .expect_exit_code(1);
+            assert!(!check_cells(&project).contains_key("ok"));
+            asked.lock().unwrap().insert(name, endpoint.request_count());
         },
     );
     let asked = asked.into_inner().unwrap();
@@ -491,32 +503,37 @@ fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
 /// is near what its rows need.
 #[test]
 fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
-    let hows = [Ramble::Circle, Ramble::Strangers, Ramble::Prose, Ramble::BeyondTheCap];
+    let hows = [
+        RunawayOutput::Repetition,
+        RunawayOutput::UnknownRows,
+        RunawayOutput::Prose,
+        RunawayOutput::ExceedsCap,
+    ];
     let streams = [true, false];
     let cases: Vec<_> = hows.into_iter().flat_map(|h| streams.map(|s| (h, s))).collect();
     each(in_formats(cases), |((how, streams), format)| {
         // Who does not mind the cap bills beyond what was reserved.
-        let code = if how == Ramble::BeyondTheCap { 4 } else { 0 };
+        let code = if how == RunawayOutput::ExceedsCap { 4 } else { 0 };
         if code == 4 && !streams {
             return;
         }
-        let endpoint = honest();
-        let always = how == Ramble::Circle && streams;
-        let fault = if streams { Fault::Ramble(how) } else { Fault::RambleWhole(how) };
-        endpoint.fault(fault, if always { Times::Always } else { Times::First(2) });
-        let project = heroes(&endpoint, format);
+        let endpoint = truthful_endpoint();
+        let always = how == RunawayOutput::Repetition && streams;
+        let fault = if streams { Fault::Runaway(how) } else { Fault::RunawayUnstreamed(how) };
+        endpoint.add_fault(fault, if always { Frequency::Always } else { Frequency::First(2) });
+        let project = heroes_project(&endpoint, format);
         let text = project.spec_text().replace("test-model", "gpt-4o-mini");
-        project.spec(&text.replace("concurrency = 4", "concurrency = 1"));
+        project.write_spec(&text.replace("concurrency = 4", "concurrency = 1"));
         let flags = ["--rows-per-request", "10"];
-        let ended = project.materialize(&flags).exits(code);
+        let ended = project.run_materialize(&flags).expect_exit_code(code);
         if code == 4 {
             assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
-            endpoint.mend();
-            project.materialize(&flags).exits(0);
+            endpoint.clear_faults();
+            project.run_materialize(&flags).expect_exit_code(0);
         }
         check_complete(&project);
-        let (_, output) = endpoint.billed();
-        let count = endpoint.count();
+        let (_, output) = endpoint.billed_tokens();
+        let count = endpoint.request_count();
         println!("{how:?} {format} streams {streams}: {output} tokens, {count} requests");
         // Ten rows may have less than 3,400, and twice: the second time five with
         // twice the cap.
@@ -527,24 +544,24 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
     // For ever: it ends, and soon.
     // A tokenizer that is only guessed counts what was cut off, and stops no run.
     let models = ["gpt-4o-mini", "test-model"];
-    let hows = [Ramble::Strangers, Ramble::Prose].into_iter();
+    let hows = [RunawayOutput::UnknownRows, RunawayOutput::Prose].into_iter();
     let cases = hows.flat_map(|how| models.map(|model| (how, model)));
     each(in_formats(cases), |((how, model), format)| {
-        let endpoint = honest();
-        endpoint.fault(Fault::Ramble(how), Times::Always);
-        let project = heroes(&endpoint, format);
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault(Fault::Runaway(how), Frequency::Always);
+        let project = heroes_project(&endpoint, format);
         let text = project.spec_text().replace("test-model", model);
-        project.spec(&text);
-        project.materialize(&[]).exits(1);
-        let states = check(&project);
+        project.write_spec(&text);
+        project.run_materialize(&[]).expect_exit_code(1);
+        let states = check_cells(&project);
         assert_eq!(states.values().sum::<usize>(), 40);
-        let (_, output) = endpoint.billed();
+        let (_, output) = endpoint.billed_tokens();
         println!(
             "{how:?} {format} always: {output} tokens, {} requests, {states:?}",
-            endpoint.count()
+            endpoint.request_count()
         );
         assert!(output < 60_000, "{output} tokens");
-        assert!(endpoint.count() <= 40);
+        assert!(endpoint.request_count() <= 40);
     });
 }
 
@@ -553,36 +570,43 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
 fn a_long_answer_is_never_lost_to_the_cap() {
     let long = |column: &str, key: &[Json]| match column {
         "motto" => (0..700).map(|n| format!("{} {n}", key[0])).collect::<Vec<_>>().join(" ").into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     };
     each(in_formats([1, 4]), |(rows, format)| {
-        let endpoint = Endpoint::start(long);
-        let project = heroes(&endpoint, format);
+        let endpoint = Endpoint::start_with(long);
+        let project = heroes_project(&endpoint, format);
         let text = project.spec_text().replace("test-model", "gpt-4o-mini");
-        project.spec(&text.replace("api_key_env", "max_output_tokens = 16000\napi_key_env"));
+        project.write_spec(&text.replace("api_key_env", "max_output_tokens = 16000\napi_key_env"));
         let rows = rows.to_string();
-        project.materialize(&["--rows-per-request", &rows, "--concurrency", "2"]).exits(0);
-        let read = project.rows("SELECT name, full_name, motto FROM llm");
-        assert_eq!(read.len(), COUNT);
+        project
+            .run_materialize(&["--rows-per-request", &rows, "--concurrency", "2"])
+            .expect_exit_code(0);
+        let read = project.query_rows("SELECT name, full_name, motto FROM llm");
+        assert_eq!(read.len(), HERO_COUNT);
         assert!(read.iter().all(|r| r[2] == long("motto", &r[..2])));
-        println!("{format}, {rows} rows: {} requests", endpoint.count());
-        assert!(endpoint.count() <= 3 * COUNT, "{} requests", endpoint.count());
+        println!("{format}, {rows} rows: {} requests", endpoint.request_count());
+        assert!(
+            endpoint.request_count() <= 3 * HERO_COUNT,
+            "{} requests",
+            endpoint.request_count()
+        );
     });
 }
 
 #[test]
 fn a_batch_line_is_billed_split_and_refused_as_a_live_request_is() {
     for format in FORMATS {
-        let endpoint = honest();
-        endpoint.fault_where(Fault::filter(), Times::Always, |q| {
+        let endpoint = truthful_endpoint();
+        endpoint.add_fault_where(Fault::azure_filter(), Frequency::Always, |q| {
             q.rows.iter().any(|r| r.key[0] == "Zed")
         });
         let odd = json!({ "prompt_tokens": "in", "completion_tokens": null });
-        endpoint.fault(Fault::Usage(odd), Times::Always);
+        endpoint.add_fault(Fault::Usage(odd), Frequency::Always);
         let project = counted(&endpoint, format, "batch_poll_seconds = 0.03\nbudget_usd = 1.0");
-        let ended = project.materialize(&["--batch"]).exits(1);
-        assert_eq!(check(&project), states([("ok", 36), ("refused", 4)]));
-        let (spent, truth) = (ended.done()["cost_usd"].as_f64().unwrap(), billed(&endpoint) / 2.0);
+        let ended = project.run_materialize(&["--batch"]).expect_exit_code(1);
+        assert_eq!(check_cells(&project), states([("ok", 36), ("refused", 4)]));
+        let (spent, truth) =
+            (ended.done_event()["cost_usd"].as_f64().unwrap(), billed(&endpoint) / 2.0);
         assert!(spent >= truth - 1e-9 && spent < 1.1 * truth, "{spent} spent, {truth} billed");
     }
 }

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{COUNT, check_complete, heroes, honest, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    HERO_COUNT, check_complete, heroes_project, true_value, truthful_endpoint,
+};
 
 /// An endpoint whose years of birth are those of the reader's choice.
 fn dated() -> (Endpoint, Arc<AtomicUsize>) {
     let year = Arc::new(AtomicUsize::new(0));
     let now = Arc::clone(&year);
-    let endpoint = Endpoint::start(move |column, key| match now.load(Ordering::SeqCst) {
+    let endpoint = Endpoint::start_with(move |column, key| match now.load(Ordering::SeqCst) {
         year if column == "born" && year > 0 => year.into(),
-        _ => truth(column, key),
+        _ => true_value(column, key),
     });
     (endpoint, year)
 }
@@ -29,30 +31,30 @@ fn keys(endpoint: &Endpoint, from: usize) -> Vec<String> {
 #[test]
 fn a_limited_refresh_advances_from_run_to_run_and_then_begins_anew() {
     let (endpoint, year) = dated();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     for round in [1888, 1999] {
         year.store(round, Ordering::SeqCst);
         let mut seen = BTreeSet::new();
         for (n, asked) in [4, 4, 2].into_iter().enumerate() {
-            let count = endpoint.count();
-            let ended = project.materialize(&["--refresh", "born", "--limit", "4"]);
+            let count = endpoint.request_count();
+            let ended = project.run_materialize(&["--refresh", "born", "--limit", "4"]);
             let keys = keys(&endpoint, count);
             assert_eq!(keys.len(), asked, "run {n} of the round {round}");
             assert!(keys.into_iter().all(|k| seen.insert(k)), "asked twice in a round");
             assert_eq!(ended.stdout.contains("continues"), n > 0, "{}", ended.stdout);
         }
-        assert_eq!(project.rows("SELECT DISTINCT born FROM llm"), [[json!(round)]]);
+        assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(round)]]);
     }
     // Without --refresh nothing is asked, in the middle of a round neither.
     year.store(2001, Ordering::SeqCst);
-    project.materialize(&["--refresh", "born", "--limit", "3"]);
-    let count = endpoint.count();
-    let ended = project.materialize(&[]).exits(0);
-    assert_eq!((endpoint.count(), &ended.done()["requests"]), (count, &json!(0)));
+    project.run_materialize(&["--refresh", "born", "--limit", "3"]);
+    let count = endpoint.request_count();
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!((endpoint.request_count(), &ended.done_event()["requests"]), (count, &json!(0)));
     // A plan knows of it, too, and ends nothing.
     for _ in 0..2 {
-        let plan = project.plan(&["--refresh", "born"]);
+        let plan = project.run_plan(&["--refresh", "born"]);
         assert_eq!(plan["totals"]["cells"], 7);
     }
 }
@@ -60,112 +62,114 @@ fn a_limited_refresh_advances_from_run_to_run_and_then_begins_anew() {
 #[test]
 fn a_refresh_that_was_killed_goes_on_where_it_was() {
     let (endpoint, year) = dated();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     year.store(1888, Ordering::SeqCst);
-    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
+    endpoint.add_fault(Fault::Latency(Duration::from_millis(60)), Frequency::Always);
     let flags = ["--refresh", "born", "--rows-per-request", "1", "--concurrency", "1"];
     let args = [&["materialize", "specs/x.toml"], &flags[..]].concat();
-    let count = endpoint.count();
+    let count = endpoint.request_count();
     for n in [4, 3] {
-        let before = endpoint.count();
-        let running = project.start(&args);
+        let before = endpoint.request_count();
+        let running = project.start_hqdl(&args);
         endpoint.wait_for(before + n);
-        running.signal("KILL");
-        running.wait();
+        running.send_signal("KILL");
+        running.wait_for_exit();
         std::thread::sleep(Duration::from_millis(100));
     }
-    project.materialize(&flags).exits(0);
+    project.run_materialize(&flags).expect_exit_code(0);
     let asked = keys(&endpoint, count);
     // What was in flight at a kill is asked twice.
-    assert!((COUNT..=COUNT + 2).contains(&asked.len()), "{asked:?}");
-    assert_eq!(asked.iter().collect::<BTreeSet<_>>().len(), COUNT);
-    assert_eq!(project.rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
-    let count = endpoint.count();
-    project.materialize(&flags).exits(0);
-    assert_eq!(endpoint.count() - count, COUNT, "ended, it begins anew");
+    assert!((HERO_COUNT..=HERO_COUNT + 2).contains(&asked.len()), "{asked:?}");
+    assert_eq!(asked.iter().collect::<BTreeSet<_>>().len(), HERO_COUNT);
+    assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
+    let count = endpoint.request_count();
+    project.run_materialize(&flags).expect_exit_code(0);
+    assert_eq!(endpoint.request_count() - count, HERO_COUNT, "ended, it begins anew");
 }
 
 /// An answer that is worse than the value there was is an answer all the same.
 #[test]
 fn rows_that_are_answered_with_garbage_do_not_hold_a_refresh_up() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    endpoint.fault_where(Fault::Empty, Times::Always, |q| {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    endpoint.add_fault_where(Fault::Empty, Frequency::Always, |q| {
         q.columns.iter().any(|c| c.name == "born")
             && q.rows.iter().any(|r| r.key[0] == "Blaze" || r.key[0] == "Echo")
     });
     let flags = ["--refresh", "born", "--limit", "2", "--rows-per-request", "1"];
     let mut seen = BTreeSet::new();
     for _ in 0..5 {
-        let count = endpoint.count();
-        project.materialize(&flags);
+        let count = endpoint.request_count();
+        project.run_materialize(&flags);
         let keys: BTreeSet<String> = keys(&endpoint, count).into_iter().collect();
         assert_eq!(keys.len(), 2);
         assert!(keys.is_disjoint(&seen), "{keys:?} are asked again");
         seen.extend(keys);
     }
-    assert_eq!(seen.len(), COUNT);
+    assert_eq!(seen.len(), HERO_COUNT);
     check_complete(&project);
 }
 
 #[test]
 fn a_refresh_of_some_rows_is_a_round_of_its_own() {
     let (endpoint, year) = dated();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     let tall = ["--refresh", "born", "--where", "height > 180"];
-    let wanted = project.rows("SELECT name FROM hero WHERE height > 180").len();
+    let wanted = project.query_rows("SELECT name FROM hero WHERE height > 180").len();
     for round in [1888, 1999] {
         year.store(round, Ordering::SeqCst);
-        let count = endpoint.count();
-        project.materialize(&tall);
+        let count = endpoint.request_count();
+        project.run_materialize(&tall);
         assert_eq!(keys(&endpoint, count).len(), wanted, "each time all of them");
     }
     // A refresh in which requests failed goes on with these.
     year.store(2001, Ordering::SeqCst);
-    endpoint.fault_where(Fault::TooLarge(0), Times::Always, |q| {
+    endpoint.add_fault_where(Fault::TooLarge(0), Frequency::Always, |q| {
         q.rows.iter().any(|r| r.key[0] == "Zed")
     });
-    project.materialize(&["--refresh", "born"]).exits(1);
-    endpoint.mend();
-    let count = endpoint.count();
-    project.materialize(&["--refresh", "born"]).exits(0);
+    project.run_materialize(&["--refresh", "born"]).expect_exit_code(1);
+    endpoint.clear_faults();
+    let count = endpoint.request_count();
+    project.run_materialize(&["--refresh", "born"]).expect_exit_code(0);
     assert_eq!(keys(&endpoint, count), [json!(["Zed", "Zed Zedsson"]).to_string()]);
-    assert_eq!(project.rows("SELECT DISTINCT born FROM llm"), [[json!(2001)]]);
+    assert_eq!(project.query_rows("SELECT DISTINCT born FROM llm"), [[json!(2001)]]);
 }
 
 #[test]
 fn a_limited_retry_advances_from_run_to_run() {
-    let endpoint = Endpoint::start(
-        |column, key| {
-            if column == "born" { Json::Null } else { truth(column, key) }
-        },
-    );
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
+    let endpoint =
+        Endpoint::start_with(
+            |column, key| {
+                if column == "born" { Json::Null } else { true_value(column, key) }
+            },
+        );
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
     for _ in 0..2 {
         let mut seen = BTreeSet::new();
         for _ in 0..5 {
-            let count = endpoint.count();
-            project.materialize(&["--retry-failed", "--limit", "2"]).exits(0);
+            let count = endpoint.request_count();
+            project.run_materialize(&["--retry-failed", "--limit", "2"]).expect_exit_code(0);
             let keys = keys(&endpoint, count);
             assert_eq!(keys.len(), 2);
             assert!(keys.into_iter().all(|k| seen.insert(k)), "asked twice in a round");
         }
-        assert_eq!(seen.len(), COUNT);
+        assert_eq!(seen.len(), HERO_COUNT);
     }
 }
 
 #[test]
 fn a_refresh_that_brings_nothing_says_so_and_keeps_the_old_values() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "csv");
-    project.materialize(&[]).exits(0);
-    endpoint.fault(Fault::Empty, Times::Always);
-    let ended = project.hqdl(&["materialize", "specs/x.toml", "--refresh", "born"]).exits(1);
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "csv");
+    project.run_materialize(&[]).expect_exit_code(0);
+    endpoint.add_fault(Fault::Empty, Frequency::Always);
+    let ended =
+        project.run_hqdl(&["materialize", "specs/x.toml", "--refresh", "born"]).expect_exit_code(1);
     assert!(ended.stdout.contains("unchanged  "), "{}", ended.stdout);
-    endpoint.mend();
+    endpoint.clear_faults();
     check_complete(&project);
 }

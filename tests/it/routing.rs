@@ -3,8 +3,10 @@
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{ASKED, EXPANSION, Ended, HEROES, MODEL, Project, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{
+    CommandResult, EXPANSION, EXPANSION_COLUMNS, HEROES, MODEL, Project, true_value,
+};
 
 /// What a model that knows its columns says: column, operator, literal.
 fn binding(question: &str) -> [Json; 3] {
@@ -31,35 +33,35 @@ fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
         "operator" => said()[1].clone(),
         "literal" => said()[2].clone(),
         // Asked live.
-        "answer" if column.kind == "boolean" => true.into(),
-        "answer" if column.kind == "integer" => 1.into(),
+        "answer" if column.data_type == "boolean" => true.into(),
+        "answer" if column.data_type == "integer" => 1.into(),
         "answer" => "live".into(),
-        name => truth(name, &row.key),
+        name => true_value(name, &row.key),
     }
 }
 
 fn project(endpoint: &Endpoint) -> Project {
-    let spec = [MODEL, "[routing]\nmodel = true\n", EXPANSION, ASKED].concat();
+    let spec = [MODEL, "[routing]\nmodel = true\n", EXPANSION, EXPANSION_COLUMNS].concat();
     Project::new(endpoint, HEROES, &spec)
 }
 
-fn query(project: &Project, sql: &str) -> Ended {
-    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+fn query(project: &Project, sql: &str) -> CommandResult {
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
 }
 
-fn route(ended: &Ended) -> Json {
+fn route(ended: &CommandResult) -> Json {
     ended.lines[0]["meta"]["routes"][0].clone()
 }
 
 /// Requests that asked which column answers.
 fn routing(endpoint: &Endpoint) -> usize {
-    endpoint.requests().iter().filter(|r| r.question.table == "routing").count()
+    endpoint.received_requests().iter().filter(|r| r.question.table == "routing").count()
 }
 
 /// The names of heroes for whom something is true of a column.
 fn heroes(project: &Project, column: &str, holds: impl Fn(&Json) -> bool) -> Json {
-    let rows = project.rows("SELECT name, full_name FROM hero ORDER BY id");
-    rows.iter().filter(|r| holds(&truth(column, r))).map(|r| json!([r[0]])).collect()
+    let rows = project.query_rows("SELECT name, full_name FROM hero ORDER BY id");
+    rows.iter().filter(|r| holds(&true_value(column, r))).map(|r| json!([r[0]])).collect()
 }
 
 fn where_(question: &str) -> String {
@@ -68,20 +70,21 @@ fn where_(question: &str) -> String {
 
 #[test]
 fn a_question_is_bound_once_and_answered_by_the_column() {
-    let endpoint = Endpoint::answering(answer);
+    let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
     let sql = where_("Are the eyes blue?");
     // Explaining asks nothing.
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", &sql]).exits(0);
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", &sql]).expect_exit_code(0);
     assert!(
         explained.stdout.contains("would ask the model whether a column of `llm`"),
         "{}",
         explained.stdout
     );
-    assert_eq!(endpoint.count(), before);
-    let ended = query(&project, &sql).exits(0);
+    assert_eq!(endpoint.request_count(), before);
+    let ended = query(&project, &sql).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], heroes(&project, "eye_color", |v| v == "Blue"));
     let route = route(&ended);
     let place = [&route["route"], &route["expansion"], &route["column"]];
@@ -90,35 +93,37 @@ fn a_question_is_bound_once_and_answered_by_the_column() {
     assert!(why.starts_with("by the model, 20") && why.contains("\"eye_color\" = 'Blue'"), "{why}");
     let meta = &ended.lines[0]["meta"];
     assert_eq!((&meta["requests"], &meta["values_asked"]), (&json!(1), &json!(0)), "{meta:#}");
-    assert_eq!((routing(&endpoint), endpoint.count()), (1, before + 1));
-    let shown = endpoint.requests()[before].question.rows[0].clone();
+    assert_eq!((routing(&endpoint), endpoint.request_count()), (1, before + 1));
+    let shown = endpoint.received_requests()[before].question.rows[0].clone();
     let columns: Json = serde_json::from_str(shown.context[0].as_str().unwrap()).unwrap();
     assert_eq!(columns[0]["values"], json!(["Blue", "Brown", "Green"]));
     assert_eq!(columns[2]["many"], true);
     // Never again, however it is spelled; and explain knows it now.
-    let again = query(&project, &where_("are the EYES blue")).exits(0);
+    let again = query(&project, &where_("are the EYES blue")).expect_exit_code(0);
     assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", &sql]).exits(0);
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", &sql]).expect_exit_code(0);
     assert!(explained.stdout.contains("bound llm.eye_color"), "{}", explained.stdout);
     assert!(explained.stdout.contains("by the model, 20"), "{}", explained.stdout);
-    assert_eq!(endpoint.count(), before + 1);
+    assert_eq!(endpoint.request_count(), before + 1);
     // The spec's own words need no model.
-    query(&project, "SELECT {{LLMMap('What is the eye colour?', name)}} FROM hero").exits(0);
-    assert_eq!(endpoint.count(), before + 1);
+    query(&project, "SELECT {{LLMMap('What is the eye colour?', name)}} FROM hero")
+        .expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before + 1);
     // A new column may answer better.
-    project.spec(&(project.spec_text() + "\n[[expansion.column]]\nname = \"iris\"\n"));
-    query(&project, &sql).exits(0);
+    project.write_spec(&(project.spec_text() + "\n[[expansion.column]]\nname = \"iris\"\n"));
+    query(&project, &sql).expect_exit_code(0);
     assert_eq!(routing(&endpoint), 2);
 }
 
 #[test]
 fn every_operator_is_sql_over_the_column() {
-    let endpoint = Endpoint::answering(answer);
+    let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
     let holds = |question: &str, expected: Json| {
-        let ended = query(&project, &where_(question)).exits(0);
+        let ended = query(&project, &where_(question)).expect_exit_code(0);
         assert_eq!(route(&ended)["route"], "bound", "{question}: {}", ended.stdout);
         assert_eq!(ended.lines[0]["rows"], expected, "{question}: {}", ended.stdout);
     };
@@ -129,19 +134,19 @@ fn every_operator_is_sql_over_the_column() {
         heroes(&project, "powers", |v| v.as_array().unwrap().contains(&json!("Flight"))),
     );
     let sql = "SELECT {{LLMMap('In which year was this one born?', name)}} FROM hero WHERE id = 1";
-    let ended = query(&project, sql).exits(0);
+    let ended = query(&project, sql).expect_exit_code(0);
     assert_eq!(route(&ended)["route"], "bound");
     assert_eq!(
         ended.lines[0]["rows"],
-        json!([[truth("born", &[json!("Blaze"), json!("Ann Fire")])]])
+        json!([[true_value("born", &[json!("Blaze"), json!("Ann Fire")])]])
     );
     assert_eq!(routing(&endpoint), 4);
-    assert_eq!(endpoint.count(), before + 4);
+    assert_eq!(endpoint.request_count(), before + 4);
 }
 
 #[test]
 fn what_does_not_hold_is_asked_live_and_remembered() {
-    let endpoint = Endpoint::answering(answer);
+    let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
     let wrong = [
         "Are the eyes red?",
@@ -153,103 +158,106 @@ fn what_does_not_hold_is_asked_live_and_remembered() {
         "Which colour, then?",
     ];
     for (n, question) in wrong.iter().enumerate() {
-        let ended = query(&project, &where_(question)).exits(0);
+        let ended = query(&project, &where_(question)).expect_exit_code(0);
         let route = route(&ended);
         assert_eq!(route["route"], "ad-hoc", "{route:#}");
         assert!(route["why"].as_str().unwrap().starts_with("by the model, 20"), "{route:#}");
         assert_eq!(routing(&endpoint), n + 1);
     }
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     for question in wrong {
-        query(&project, &where_(question)).exits(0);
+        query(&project, &where_(question)).expect_exit_code(0);
     }
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
     // Values that are no key of an expansion are no concern of it.
-    query(&project, "SELECT {{LLMMap('Are the eyes blue?', 'a')}}").exits(0);
-    query(&project, "SELECT {{LLMMap('Are the eyes blue?', power)}} FROM power").exits(0);
+    query(&project, "SELECT {{LLMMap('Are the eyes blue?', 'a')}}").expect_exit_code(0);
+    query(&project, "SELECT {{LLMMap('Are the eyes blue?', power)}} FROM power")
+        .expect_exit_code(0);
     assert_eq!(routing(&endpoint), wrong.len());
     // Nor is anything asked where the spec does not say so.
-    project.spec(&project.spec_text().replace("model = true", "model = false"));
-    query(&project, &where_("Are the eyes blue?")).exits(0);
+    project.write_spec(&project.spec_text().replace("model = true", "model = false"));
+    query(&project, &where_("Are the eyes blue?")).expect_exit_code(0);
     assert_eq!(routing(&endpoint), wrong.len());
 }
 
 #[test]
 fn a_request_that_fails_is_no_answer() {
-    let endpoint = Endpoint::answering(answer);
+    let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
-    project.materialize(&[]).exits(0);
-    endpoint.fault_where(Fault::ContextLength(0), Times::Always, |q| q.table == "routing");
-    let ended = query(&project, &where_("Are the eyes blue?")).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
+    endpoint.add_fault_where(Fault::ContextLength(0), Frequency::Always, |q| q.table == "routing");
+    let ended = query(&project, &where_("Are the eyes blue?")).expect_exit_code(0);
     assert_eq!(route(&ended)["route"], "ad-hoc");
     assert!(
         route(&ended)["why"].as_str().unwrap().contains("failed to say"),
         "{:#}",
         route(&ended)
     );
-    endpoint.mend();
-    let ended = query(&project, &where_("Are the eyes blue?")).exits(0);
+    endpoint.clear_faults();
+    let ended = query(&project, &where_("Are the eyes blue?")).expect_exit_code(0);
     assert_eq!(route(&ended)["route"], "bound");
     // The budget holds for these questions, too.
     let mut spec = project.spec_text();
     spec = spec.replace("concurrency = 4", "concurrency = 4\nbudget_usd = 0.000001");
-    project.spec(&spec);
-    let ended = query(&project, &where_("Can it fly?")).exits(3);
+    project.write_spec(&spec);
+    let ended = query(&project, &where_("Can it fly?")).expect_exit_code(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
 }
 
 #[test]
 fn suggest_moves_bindings_into_the_spec() {
-    let endpoint = Endpoint::answering(answer);
+    let endpoint = Endpoint::start_answering(answer);
     let project = project(&endpoint);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let questions =
         ["Are the eyes blue?", "Can it fly?", "Eyes of no cold colour?", "Who drew it?"];
     for question in questions {
-        query(&project, &where_(question)).exits(0);
+        query(&project, &where_(question)).expect_exit_code(0);
     }
     query(&project, "SELECT {{LLMMap('In which year was this one born?', name)}} FROM hero")
-        .exits(0);
-    let before = endpoint.count();
-    let shown = project.hqdl(&["suggest", "--spec", "specs/x.toml"]).exits(0);
+        .expect_exit_code(0);
+    let before = endpoint.request_count();
+    let shown = project.run_hqdl(&["suggest", "--spec", "specs/x.toml"]).expect_exit_code(0);
     let sql = r#"questions = [{ ask = "Can it fly?", sql = "EXISTS 'Flight'" }]"#;
     assert!(shown.stdout.contains(sql), "{}", shown.stdout);
-    let written =
-        project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write", "--json"]).exits(0);
+    let written = project
+        .run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write", "--json"])
+        .expect_exit_code(0);
     let added = &written.lines[0]["written"];
     assert_eq!(added["questions"].as_array().unwrap().len(), 4, "{added:#}");
     assert_eq!(added["columns"], json!(["llm.who_drew_it"]));
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     let text = project.spec_text();
     assert!(
         text.contains(r#"questions = ["What is the eye colour?", { ask = "Are the eyes blue?","#),
         "{text}"
     );
     assert!(text.contains(r#"questions = ["In which year was this one born?"]"#), "{text}");
-    let again = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
+    let again =
+        project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
     assert_eq!(project.spec_text(), text);
     // The spec's word is as good, and needs no model to have said it.
     for question in &questions[..3] {
-        let ended = query(&project, &where_(question)).exits(0);
+        let ended = query(&project, &where_(question)).expect_exit_code(0);
         assert_eq!(route(&ended)["route"], "bound");
         assert!(route(&ended)["why"].as_str().unwrap().starts_with('"'), "{:#}", route(&ended));
     }
-    let ended = query(&project, &where_("Can it fly?")).exits(0);
+    let ended = query(&project, &where_("Can it fly?")).expect_exit_code(0);
     let fly = heroes(&project, "powers", |v| v.as_array().unwrap().contains(&json!("Flight")));
     assert_eq!(ended.lines[0]["rows"], fly);
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 /// A question of the spec about the one row of a subquery is answered by the column.
 #[test]
 fn a_question_about_one_row_is_answered_by_the_column() {
-    let endpoint = Endpoint::answering(answer);
-    let project = Project::new(&endpoint, HEROES, &[MODEL, EXPANSION, ASKED].concat());
-    project.materialize(&[]).exits(0);
-    let before = endpoint.count();
-    let names = project.rows("SELECT name, full_name FROM hero WHERE name = 'Zed'");
-    let (name, colour) = (names[0][0].as_str().unwrap(), truth("eye_color", &names[0]));
+    let endpoint = Endpoint::start_answering(answer);
+    let project = Project::new(&endpoint, HEROES, &[MODEL, EXPANSION, EXPANSION_COLUMNS].concat());
+    project.run_materialize(&[]).expect_exit_code(0);
+    let before = endpoint.request_count();
+    let names = project.query_rows("SELECT name, full_name FROM hero WHERE name = 'Zed'");
+    let (name, colour) = (names[0][0].as_str().unwrap(), true_value("eye_color", &names[0]));
     let asked = |context: &str| format!("{{{{LLMQA('What is the eye colour?', ({context}))}}}}");
     let of_one = format!("SELECT hero.name FROM hero WHERE name = '{name}'");
     let union = format!("SELECT 'nobody' AS name UNION {of_one}");
@@ -258,14 +266,14 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         format!("SELECT {}", asked(&union)),
         format!("SELECT {}", asked("SELECT name, full_name FROM hero ORDER BY id DESC LIMIT 1")),
     ] {
-        let ended = query(&project, &sql).exits(0);
+        let ended = query(&project, &sql).expect_exit_code(0);
         assert_eq!(ended.lines[0]["rows"], json!([[colour]]), "{sql}");
         assert_eq!(route(&ended)["route"], "column", "{sql}");
     }
     let sql = format!("SELECT count(*) FROM hero WHERE {} = {colour}", asked(&of_one));
-    let ended = query(&project, &sql.replace('"', "'")).exits(0);
+    let ended = query(&project, &sql.replace('"', "'")).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[10]]));
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
     // Of several rows, of none, of what is computed, or another question: asked as before.
     for sql in [
         asked("SELECT name FROM hero"),
@@ -276,8 +284,8 @@ fn a_question_about_one_row_is_answered_by_the_column() {
         asked(&of_one).replace("What is the eye colour?", "Is it the first of them?"),
         format!("SELECT value FROM {}", asked(&of_one)),
     ] {
-        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);
-        let routes = &explained.exits(0).lines[0];
+        let explained = project.run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]);
+        let routes = &explained.expect_exit_code(0).lines[0];
         let route = routes["routes"][0]["route"].as_str();
         let route = route.or_else(|| routes.pointer("/meta/routes/0/route")?.as_str());
         assert_eq!(route, Some("ad-hoc"), "{sql}");

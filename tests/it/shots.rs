@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Project, heroes, honest, spec};
+use hqdl_testkit::project::{Project, heroes_project, heroes_spec, truthful_endpoint};
 
 /// The heroes with a line for their shots and these overrides.
 fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> Project {
-    let project = heroes(endpoint, format);
+    let project = heroes_project(endpoint, format);
     let line = format!("format = \"{format}\"");
-    project.spec(
-        &spec().replace("format = \"csv\"", &format!("{line}\ncontext = [\"height\"]\n{shots}")),
+    project.write_spec(
+        &heroes_spec()
+            .replace("format = \"csv\"", &format!("{line}\ncontext = [\"height\"]\n{shots}")),
     );
     let head = "name,full_name,column,value,note\n";
     std::fs::write(project.path("specs/x.overrides.csv"), [head, overrides].concat()).unwrap();
@@ -20,7 +21,7 @@ fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> P
 /// The examples of every different system message that was sent.
 fn examples(endpoint: &Endpoint) -> BTreeSet<(String, String)> {
     endpoint
-        .requests()
+        .received_requests()
         .iter()
         .map(|r| {
             let system = r.body["messages"][0]["content"].as_str().unwrap().to_owned();
@@ -41,9 +42,9 @@ Blaze,Ann Fire,eye_color,Plaid,not in the list
 
 #[test]
 fn overrides_serve_as_examples_those_with_most_columns_first() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = project(&endpoint, "shots = \"overrides\"", "csv", WORDS);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let shown = examples(&endpoint);
     let whole = shown.iter().find(|(c, _)| c == "eye_color,born,powers,motto").unwrap();
     assert_eq!(
@@ -65,16 +66,16 @@ Answer:
 #[test]
 fn no_row_is_its_own_example() {
     for format in ["csv", "json"] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let project = project(&endpoint, "shots = \"overrides\"", format, WORDS);
-        let ended = project.materialize(&[]).exits(0);
-        assert_eq!(ended.done()["cells"]["ok"], 35);
+        let ended = project.run_materialize(&[]).expect_exit_code(0);
+        assert_eq!(ended.done_event()["cells"]["ok"], 35);
         assert!(
             ended.stdout.contains("\\\"Plaid\\\" is not in the value list"),
             "{}",
             ended.stdout
         );
-        for request in endpoint.requests() {
+        for request in endpoint.received_requests() {
             let system = request.body["messages"][0]["content"].as_str().unwrap();
             for row in &request.question.rows {
                 let name = row.key[0].as_str().unwrap();
@@ -91,35 +92,35 @@ fn no_row_is_its_own_example() {
 
 #[test]
 fn a_limit_bounds_them_and_no_fingerprint_changes() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let shots = "shots = { overrides = true, limit = 1 }";
     let project = project(&endpoint, shots, "json", WORDS);
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     let shown = examples(&endpoint);
     let whole = shown.iter().find(|(c, _)| c == "eye_color,born,powers,motto").unwrap();
     assert!(whole.1.contains("Zed Zedsson") && !whole.1.contains("James B"), "{}", whole.1);
     assert!(whole.1.starts_with("Here null stands for"), "{}", whole.1);
-    let count = endpoint.count();
-    project.spec(&spec());
-    project.materialize(&[]).exits(0);
-    assert_eq!(endpoint.count(), count);
+    let count = endpoint.request_count();
+    project.write_spec(&heroes_spec());
+    project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), count);
 }
 
 #[test]
 fn shots_come_from_one_place() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     for (shots, said) in [
         ("shots = {}", "expected either `sql` or `overrides = true`"),
         ("shots = { sql = \"SELECT 1\", overrides = true }", "expected either `sql` or"),
         ("shots = \"override\"", "overrides"),
     ] {
         let project = project(&endpoint, shots, "csv", "");
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains(said), "{shots}: {}", ended.stderr);
     }
     // Without any override there is no example, and nothing is wrong.
     let project = project(&endpoint, "shots = \"overrides\"", "csv", "");
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
-    project.materialize(&["--limit", "1"]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     assert!(examples(&endpoint).iter().all(|(_, e)| e.is_empty()));
 }

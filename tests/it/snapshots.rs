@@ -5,7 +5,7 @@
 use insta::assert_snapshot;
 
 use crate::guides::steady;
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 /// Queries, each for what another rule does with it.
 const QUERIES: [(&str, &str); 11] = [
@@ -45,7 +45,7 @@ const QUERIES: [(&str, &str); 11] = [
 ];
 
 fn said(project: &Project, args: &[&str]) -> String {
-    let ended = project.hqdl(args);
+    let ended = project.run_hqdl(args);
     let mut text = format!("$ hqdl {}\n{}", args.join(" "), ended.stdout);
     if !ended.stderr.is_empty() {
         text = format!("{text}--- stderr\n{}", ended.stderr);
@@ -55,8 +55,8 @@ fn said(project: &Project, args: &[&str]) -> String {
 
 #[test]
 fn plans_of_queries() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     for (name, sql) in QUERIES {
         let text = said(&project, &["explain", "-v", "--spec", "specs/x.toml", sql]);
         assert_snapshot!(format!("explain_{name}"), text);
@@ -65,16 +65,16 @@ fn plans_of_queries() {
 
 #[test]
 fn plans_of_runs() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     assert_snapshot!("plan", said(&project, &["plan", "specs/x.toml"]));
     assert_snapshot!("check", said(&project, &["check", "specs/x.toml"]));
 }
 
 #[test]
 fn help() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     assert_snapshot!("help", said(&project, &["--help"]));
     for command in hqdl::cli::command().get_subcommands() {
         let name = command.get_name();
@@ -84,8 +84,8 @@ fn help() {
 
 #[test]
 fn errors() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     for (name, sql) in [
         ("no_such_ingredient", "SELECT {{LLMRank('Which?', name)}} FROM hero"),
         ("no_such_argument", "SELECT {{LLMMap('Which?', name, colour='red')}} FROM hero"),

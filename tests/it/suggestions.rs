@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::oracle;
-use hqdl_testkit::project::{EXPANSION, Ended, HEROES, MODEL, Project};
+use hqdl_testkit::project::{CommandResult, EXPANSION, HEROES, MODEL, Project};
 
 /// A spec whose layout and remarks are to stay.
 fn spec() -> String {
@@ -31,12 +31,12 @@ fn project(endpoint: &hqdl_testkit::endpoint::Endpoint) -> Project {
     Project::new(endpoint, HEROES, &spec())
 }
 
-fn query(project: &Project, sql: &str) -> Ended {
-    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+fn query(project: &Project, sql: &str) -> CommandResult {
+    project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
 }
 
 fn suggest(project: &Project, flags: &[&str]) -> Json {
-    let ended = project.hqdl(&[&["suggest", "--json"], flags].concat()).exits(0);
+    let ended = project.run_hqdl(&[&["suggest", "--json"], flags].concat()).expect_exit_code(0);
     ended.lines[0].clone()
 }
 
@@ -44,22 +44,24 @@ const WITH: [&str; 2] = ["--spec", "specs/x.toml"];
 
 #[test]
 fn nothing_asked_is_nothing_suggested() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     assert_eq!(suggest(&project, &[]), json!({ "questions": [], "bound": [], "written": null }));
-    let ended = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
+    let ended =
+        project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     assert!(ended.stderr.contains("nothing to add"), "{}", ended.stderr);
-    project.hqdl(&["suggest", "--write"]).exits(2);
+    project.run_hqdl(&["suggest", "--write"]).expect_exit_code(2);
 }
 
 #[test]
 fn a_live_question_becomes_a_column_that_answers_it() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql = "SELECT name FROM hero WHERE {{LLMMap('Is {} fn:tall?', hero.name)}}";
-    query(&project, sql).exits(0);
-    query(&project, "SELECT {{LLMMap('fn:upper', hero.name)}} FROM hero WHERE id < 3").exits(0);
-    query(&project, "SELECT {{LLMQA('fn:const:x', (SELECT name FROM hero))}}").exits(0);
+    query(&project, sql).expect_exit_code(0);
+    query(&project, "SELECT {{LLMMap('fn:upper', hero.name)}} FROM hero WHERE id < 3")
+        .expect_exit_code(0);
+    query(&project, "SELECT {{LLMQA('fn:const:x', (SELECT name FROM hero))}}").expect_exit_code(0);
     let found = suggest(&project, &WITH);
     let questions = found["questions"].as_array().unwrap();
     assert_eq!(questions.len(), 2, "{found:#}");
@@ -77,26 +79,27 @@ fn a_live_question_becomes_a_column_that_answers_it() {
                 about = \"Is {name} fn:tall?\"\nquestions = [\"Is {} fn:tall?\"]\n";
     assert_eq!(tall["toml"], toml);
     // Without --write the spec is only read.
-    assert_eq!(project.spec_text(), spec().replace("{base_url}", &endpoint.url()));
+    assert_eq!(project.spec_text(), spec().replace("{base_url}", &endpoint.base_url()));
     let written = suggest(&project, &[&WITH[..], &["--write"]].concat());
     assert_eq!(written["written"]["columns"].as_array().unwrap().len(), 2, "{written:#}");
     let text = project.spec_text();
-    for line in spec().replace("{base_url}", &endpoint.url()).lines() {
+    for line in spec().replace("{base_url}", &endpoint.base_url()).lines() {
         assert!(text.lines().any(|l| l == line), "{line:?} is not in:\n{text}");
     }
     let at = |part: &str| text.find(part).unwrap();
     assert!(at("# as in the form") < at("is_fn_tall"), "{text}");
     assert!(at("is_fn_tall") < at("# Somebody else's table."), "{text}");
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
     // Once is enough.
-    let again = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
+    let again =
+        project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
     assert!(again.stdout.contains("`llm.is_fn_tall` answers it already"), "{}", again.stdout);
     assert_eq!(project.spec_text(), text);
     // The column is what a query is answered from, and is asked by its own key, as it was said.
     for asked in [10, 0] {
         let sql = "SELECT name FROM hero WHERE {{LLMMap('Is {} fn:tall?', hero.name)}}";
-        let meta = query(&project, sql).exits(0).lines[0]["meta"].clone();
+        let meta = query(&project, sql).expect_exit_code(0).lines[0]["meta"].clone();
         assert_eq!(meta["routes"][0]["column"], "is_fn_tall", "{meta:#}");
         assert_eq!(meta["values_asked"], asked, "{meta:#}");
     }
@@ -104,12 +107,12 @@ fn a_live_question_becomes_a_column_that_answers_it() {
 
 #[test]
 fn options_lists_and_odd_names_come_along() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql =
         "SELECT {{LLMMap('Eye color', power.power, options=('Blue', 'O''Brown', 'a \"b\"'))}},
                       {{LLMMap('3 words?', power.power, return_type='list[str]')}} FROM power";
-    query(&project, sql).exits(0);
+    query(&project, sql).expect_exit_code(0);
     let found = suggest(&project, &[&WITH[..], &["--write"]].concat());
     let questions = found["questions"].as_array().unwrap();
     let of = |name: &str| questions.iter().find(|q| q["question"] == name).unwrap();
@@ -122,29 +125,29 @@ fn options_lists_and_odd_names_come_along() {
         toml.contains("many = { table = \"llm_power_q_3_words\", column = \"value\" }"),
         "{toml}"
     );
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
-    project.materialize(&[]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     assert_eq!(
-        project.rows("SELECT count(*) FROM llm_power WHERE eye_color IS NOT NULL"),
+        project.query_rows("SELECT count(*) FROM llm_power WHERE eye_color IS NOT NULL"),
         [[json!(4)]]
     );
-    let asked = endpoint.count();
-    let again = query(&project, sql).exits(0);
-    assert_eq!(endpoint.count(), asked, "{}", again.stdout);
+    let asked = endpoint.request_count();
+    let again = query(&project, sql).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), asked, "{}", again.stdout);
     assert_eq!(again.lines[0]["meta"]["routes"][0]["route"], "column");
 }
 
 #[test]
 fn answers_kept_are_reused_where_they_are_the_columns_own() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql = "SELECT {{LLMMap('fn:upper', power || '')}} FROM power WHERE power > 'G'";
-    query(&project, sql).exits(0);
+    query(&project, sql).expect_exit_code(0);
     let other = spec().replace(
         "\"power\"\nkey = [\"power\"]",
         "\"SELECT power AS value FROM power\"\nkey = [\"value\"]",
     );
-    project.spec(&other);
+    project.write_spec(&other);
     let found = suggest(&project, &[&WITH[..], &["--write"]].concat());
     let joins = &found["questions"][0]["joins"];
     assert_eq!(
@@ -152,39 +155,40 @@ fn answers_kept_are_reused_where_they_are_the_columns_own() {
         (&json!("llm_power"), &json!(1)),
         "{found:#}"
     );
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     // Other cells were left out, so it is not complete.
-    project.materialize(&["--columns", "answer"]);
+    project.run_materialize(&["--columns", "answer"]);
     assert_eq!(endpoint.cells_since(before), [(vec![json!("Flight")], "answer".to_owned())]);
 }
 
 #[test]
 fn a_question_of_other_values_is_left_out() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
     let sql = "SELECT {{LLMMap('fn:length', v)}} FROM (SELECT 'Speed' AS v UNION SELECT 'x' UNION SELECT 'y')";
-    query(&project, sql).exits(0);
-    query(&project, "SELECT {{LLMMap('fn:upper', 'nobody')}}").exits(0);
-    let ended = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
+    query(&project, sql).expect_exit_code(0);
+    query(&project, "SELECT {{LLMMap('fn:upper', 'nobody')}}").expect_exit_code(0);
+    let ended =
+        project.run_hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).expect_exit_code(0);
     for said in ["1 of its 3 values (33 %)", "too few of its values are keys", "no expansion"] {
         assert!(ended.stdout.contains(said), "{said:?} is not in:\n{}", ended.stdout);
     }
     assert!(ended.stderr.contains("nothing to add"), "{}", ended.stderr);
-    assert_eq!(project.spec_text(), spec().replace("{base_url}", &endpoint.url()));
-    let bare = project.hqdl(&["suggest"]).exits(0);
+    assert_eq!(project.spec_text(), spec().replace("{base_url}", &endpoint.base_url()));
+    let bare = project.run_hqdl(&["suggest"]).expect_exit_code(0);
     assert!(bare.stdout.contains("[[expansion.column]]\nname = \"fn_length\""), "{}", bare.stdout);
     assert!(bare.stderr.contains("--spec"), "{}", bare.stderr);
 }
 
 #[test]
 fn windows_line_ends_stay() {
-    let endpoint = oracle::endpoint();
+    let endpoint = oracle::start_endpoint();
     let project = project(&endpoint);
-    query(&project, "SELECT {{LLMMap('fn:upper', power)}} FROM power").exits(0);
-    project.spec(&spec().replace('\n', "\r\n"));
+    query(&project, "SELECT {{LLMMap('fn:upper', power)}} FROM power").expect_exit_code(0);
+    project.write_spec(&spec().replace('\n', "\r\n"));
     suggest(&project, &[&WITH[..], &["--write"]].concat());
     let text = project.spec_text();
     assert_eq!(text.matches('\n').count(), text.matches("\r\n").count());
     assert!(text.contains("name = \"fn_upper\"\r\n"), "{text}");
-    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(0);
 }

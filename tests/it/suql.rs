@@ -3,22 +3,22 @@
 use std::path::Path;
 use std::time::Instant;
 
-use hqdl::blendsql::scan;
+use hqdl::blendsql::scan_calls;
 use hqdl::suql::translate;
 use regex::Regex;
 use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, same};
-use hqdl_testkit::project::rows;
-use hqdl_testkit::restaurants::{self, COUNT, Planted};
+use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows};
+use hqdl_testkit::project::query_rows;
+use hqdl_testkit::restaurants::{self, COUNT, PlantedQuestion};
 
 fn query<'a>(dir: &Path, endpoint: &Endpoint, sql: &'a str, flags: &[&str]) -> Query<'a> {
     Query {
         db: dir.join("data.sqlite"),
         cache: dir.join("cache"),
-        base_url: Some(endpoint.url()),
+        base_url: Some(endpoint.base_url()),
         model: "gpt-4o-mini",
         rows_per_request: 10,
         flags: flags.iter().map(|f| (*f).to_owned()).collect(),
@@ -27,15 +27,15 @@ fn query<'a>(dir: &Path, endpoint: &Endpoint, sql: &'a str, flags: &[&str]) -> Q
 }
 
 fn run(dir: &Path, endpoint: &Endpoint, sql: &str) -> Outcome {
-    query(dir, endpoint, sql, &["--dialect", "suql"]).run()
+    query(dir, endpoint, sql, &["--dialect", "suql"]).run_query()
 }
 
 /// The questions of some queries, and what their answers may be.
-fn planted(queries: &[String]) -> Vec<Planted> {
-    let mut all: Vec<Planted> = Vec::new();
+fn planted(queries: &[String]) -> Vec<PlantedQuestion> {
+    let mut all: Vec<PlantedQuestion> = Vec::new();
     let compared = Regex::new(r"^ (?:=|LIKE) '([^']*)'").unwrap();
     for sql in queries {
-        for call in scan(sql).unwrap() {
+        for call in scan_calls(sql).unwrap() {
             let hqdl::blendsql::Argument::Sql(span) = &call.values[0] else { continue };
             let column = sql[span.clone()].to_owned();
             let answer = compared.captures(&sql[call.span.end..]).map(|c| c[1].to_owned());
@@ -47,7 +47,7 @@ fn planted(queries: &[String]) -> Vec<Planted> {
                 } else {
                     Vec::new()
                 };
-                all.push(Planted { column, question: call.question.clone(), answers });
+                all.push(PlantedQuestion { column, question: call.question.clone(), answers });
                 all.len() - 1
             });
             if let Some(answer) = answer.filter(|a| a != "Yes") {
@@ -83,7 +83,7 @@ fn in_plain_words(sql: &str) -> String {
 /// columns, and ask nothing the second time.
 #[test]
 fn published_queries_give_the_rows_of_plain_sql() {
-    let Some(folder) = engine::shared("suql") else { return };
+    let Some(folder) = engine::shared_folder("suql") else { return };
     let lines = std::fs::read_to_string(folder.join("queries.jsonl")).unwrap();
     let queries: Vec<String> = lines
         .lines()
@@ -91,25 +91,25 @@ fn published_queries_give_the_rows_of_plain_sql() {
         .collect();
     assert_eq!(queries.len(), 100);
     let dir = tempfile::tempdir().unwrap();
-    restaurants::make(&dir.path().join("data.sqlite"), COUNT, &planted(&queries));
-    let endpoint = Endpoint::answering(restaurants::answer);
+    restaurants::create_database(&dir.path().join("data.sqlite"), COUNT, &planted(&queries));
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let connection = Connection::open(dir.path().join("data.sqlite")).unwrap();
-    restaurants::register(&connection);
+    restaurants::register_functions(&connection);
     let began = Instant::now();
     let (mut failed, mut found, mut asked) = (Vec::new(), 0, 0);
     for (n, sql) in queries.iter().enumerate() {
         let plain = in_plain_words(sql);
-        let expected = rows(&connection, &plain).unwrap();
+        let expected = query_rows(&connection, &plain).unwrap();
         let ours = run(dir.path(), &endpoint, sql);
         found += usize::from(!expected.is_empty());
-        asked += ours.count("values_asked").unwrap_or(0);
-        let checked = ours.exits(&[0, 1]).and_then(|()| {
+        asked += ours.meta_count("values_asked").unwrap_or(0);
+        let checked = ours.check_exit_code(&[0, 1]).and_then(|()| {
             if plain.contains("ORDER BY") {
-                return same(&ours.rows, &expected, Order::Given);
+                return compare_rows(&ours.rows, &expected, Order::Ordered);
             }
             let limit = plain.rfind(" LIMIT").unwrap();
-            let every = rows(&connection, &plain[..limit]).unwrap();
-            any_of(&ours.rows, expected.len(), &every)
+            let every = query_rows(&connection, &plain[..limit]).unwrap();
+            check_subset(&ours.rows, expected.len(), &every)
         });
         if let Err(why) = checked {
             failed.push(format!("{}: {sql}\n{why}", n + 1));
@@ -118,17 +118,17 @@ fn published_queries_give_the_rows_of_plain_sql() {
     println!(
         "{} of 100 hold, {found} have rows; {asked} values in {} requests, {:.1} s",
         100 - failed.len(),
-        endpoint.count(),
+        endpoint.request_count(),
         began.elapsed().as_secs_f64()
     );
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     assert!(found > 60, "only {found} queries find anything");
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     for sql in &queries {
         let again = run(dir.path(), &endpoint, sql);
-        assert_eq!(again.count("values_asked"), Ok(0), "{sql}");
+        assert_eq!(again.meta_count("values_asked"), Ok(0), "{sql}");
     }
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 /// What is written, and what runs.
@@ -305,8 +305,8 @@ fn what_sqlite_cannot_say_is_an_error_with_its_place() {
 #[test]
 fn errors_point_into_the_query_as_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
-    restaurants::make(&dir.path().join("data.sqlite"), 3, &[]);
-    let endpoint = Endpoint::answering(restaurants::answer);
+    restaurants::create_database(&dir.path().join("data.sqlite"), 3, &[]);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let cases = [
         ("SELECT name FROM restaurants WHERE 'x' = ANY (cuisines) AND nme = 'y'", "<query>:1:61"),
         ("SELECT name::text, rating::int FROM restaurnts", "<query>:1:37"),
@@ -323,7 +323,7 @@ fn errors_point_into_the_query_as_it_was_written() {
         let ended = run(dir.path(), &endpoint, sql);
         assert!(ended.code == 2 && ended.stderr.contains(place), "{sql}\n{}", ended.stderr);
     }
-    assert_eq!(endpoint.count(), 0);
+    assert_eq!(endpoint.request_count(), 0);
 }
 
 /// The functions behind the operators, with NULLs and what is no array.
@@ -378,7 +378,7 @@ fn arrays_and_patterns_follow_postgresql() {
     ];
     for (expression, expected) in cases {
         let sql = translate(&format!("SELECT {expression}")).unwrap().sql;
-        let found = rows(&connection, &sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let found = query_rows(&connection, &sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
         assert_eq!(found, [[expected]], "{expression}: {sql}");
     }
     for wrong in [
@@ -390,7 +390,7 @@ fn arrays_and_patterns_follow_postgresql() {
         "(9e18 * 2)::bigint",
     ] {
         let sql = translate(&format!("SELECT {wrong}")).unwrap().sql;
-        assert!(rows(&connection, &sql).is_err(), "{sql}");
+        assert!(query_rows(&connection, &sql).is_err(), "{sql}");
     }
     for wrong in ["'a' ~ '('", r"'a' LIKE 'a\'", "'99999'::int2", "'9223372036854775808'::int8"] {
         assert!(translate(&format!("SELECT {wrong}")).is_err(), "{wrong}");
@@ -416,7 +416,7 @@ fn broken_queries_are_errors_with_a_place() {
                 match translate(broken) {
                     Ok(translated) => {
                         let end = translated.sql.len();
-                        let place = translated.place(&(end.saturating_sub(1)..end));
+                        let place = translated.original_span(&(end.saturating_sub(1)..end));
                         assert!(place.end <= broken.len(), "{broken}");
                     }
                     Err(error) => {

@@ -7,10 +7,10 @@ use rusqlite::params;
 use serde_json::{Value as Json, json};
 
 use crate::faults::each;
-use hqdl_testkit::embedder::{Embedder, Mood};
+use hqdl_testkit::embedder::{Behavior, Embedder};
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Ended, Project};
-use hqdl_testkit::restaurants::{self, COUNT, Dice};
+use hqdl_testkit::project::{CommandResult, Project};
+use hqdl_testkit::restaurants::{self, COUNT, SeededRandom};
 
 const QUESTION: &str = "is there live jazz?";
 const SQL: &str = "SELECT name, hit FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes' LIMIT 3";
@@ -31,14 +31,14 @@ fn project(endpoint: &Endpoint, more: &str, count: u64) -> Project {
     );
     let mut connection = project.connect();
     let transaction = connection.transaction().unwrap();
-    let mut dice = Dice(11);
+    let mut dice = SeededRandom(11);
     for n in 0..count {
         let mut reviews: Vec<String> =
             (0..5).map(|r| format!("Review {r} of {n}. The bread was fine.")).collect();
-        let hit = dice.below(20) == 0;
-        if hit || dice.below(3) == 0 {
+        let hit = dice.next_below(20) == 0;
+        if hit || dice.next_below(3) == 0 {
             let says = if hit { "Yes" } else { "No" };
-            let at = dice.below(5) as usize;
+            let at = dice.next_below(5) as usize;
             reviews[at].push_str(&format!(" Q: {QUESTION} A: {says}."));
         }
         let name = format!("Restaurant {n}");
@@ -49,17 +49,18 @@ fn project(endpoint: &Endpoint, more: &str, count: u64) -> Project {
     project
 }
 
-fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {
-    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
+fn query(project: &Project, flags: &[&str], sql: &str) -> CommandResult {
+    project
+        .run_hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
 }
 
 /// Documents that were asked about.
 fn asked(endpoint: &Endpoint) -> usize {
-    endpoint.requests().iter().map(|r| r.question.rows.len()).sum()
+    endpoint.received_requests().iter().map(|r| r.question.rows.len()).sum()
 }
 
 /// Three rows, all of which have live jazz.
-fn right(ended: &Ended) {
+fn right(ended: &CommandResult) {
     let rows = ended.lines[0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{}", ended.stdout);
     assert!(rows.iter().all(|r| r[1] == 1), "{}", ended.stdout);
@@ -77,52 +78,57 @@ fn well(text: &str) -> Vec<f32> {
 /// Vectors that know nothing.
 fn at_random(text: &str) -> Vec<f32> {
     let seed = text.bytes().fold(3u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
-    let mut dice = Dice(seed);
-    (0..8).map(|_| dice.below(1000) as f32 / 500.0 - 1.0).collect()
+    let mut dice = SeededRandom(seed);
+    (0..8).map(|_| dice.next_below(1000) as f32 / 500.0 - 1.0).collect()
 }
 
 #[test]
 fn limit_asks_about_the_documents_most_like_the_question_first() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(well);
-    let project = project(&endpoint, &embedder.spec(), COUNT);
-    let ended = query(&project, &[], SQL).exits(0);
+    let project = project(&endpoint, &embedder.spec_section(), COUNT);
+    let ended = query(&project, &[], SQL).expect_exit_code(0);
     right(&ended);
     // A perfect retriever would ask about 3.
-    println!("{} documents asked, {} embedded", asked(&endpoint), embedder.texts().len());
+    println!("{} documents asked, {} embedded", asked(&endpoint), embedder.received_texts().len());
     assert!(asked(&endpoint) as f64 <= 1.3 * 3.0, "{} documents were asked", asked(&endpoint));
-    let (requests, embedded) = (endpoint.count(), embedder.count());
+    let (requests, embedded) = (endpoint.request_count(), embedder.request_count());
     // What is known is neither asked nor embedded again.
-    let again = query(&project, &[], SQL).exits(0);
+    let again = query(&project, &[], SQL).expect_exit_code(0);
     assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
-    assert_eq!((endpoint.count(), embedder.count()), (requests, embedded));
+    assert_eq!((endpoint.request_count(), embedder.request_count()), (requests, embedded));
     // An edit costs the passage that it changes.
-    project.execute(
+    project.execute_sql(
         "UPDATE restaurants SET reviews = replace(reviews, 'Review 0 of 5. The bread', 'A review. The bread') WHERE name = 'Restaurant 5'",
     );
-    let before = embedder.texts().len();
-    right(&query(&project, &[], SQL).exits(0));
-    assert_eq!(embedder.texts()[before..].len(), 1, "{:?}", &embedder.texts()[before..]);
+    let before = embedder.received_texts().len();
+    right(&query(&project, &[], SQL).expect_exit_code(0));
+    assert_eq!(
+        embedder.received_texts()[before..].len(),
+        1,
+        "{:?}",
+        &embedder.received_texts()[before..]
+    );
 }
 
 #[test]
 fn a_bad_order_never_gives_a_wrong_row() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(at_random);
-    let project = project(&endpoint, &embedder.spec(), COUNT);
+    let project = project(&endpoint, &embedder.spec_section(), COUNT);
     let ended = query(&project, &[], SQL);
     right(&ended);
     println!("{} documents asked", asked(&endpoint));
     // Counting needs all of them, whatever the order.
     let sql = "SELECT count(*), sum(hit) FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes'";
     let ended = query(&project, &[], sql);
-    let expected = project.rows("SELECT sum(hit), sum(hit) FROM restaurants");
+    let expected = project.query_rows("SELECT sum(hit), sum(hit) FROM restaurants");
     assert_eq!(ended.lines[0]["rows"], json!(expected));
 }
 
 #[test]
 fn rows_without_an_embeddings_model_are_ordered_by_their_words() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = project(&endpoint, "", COUNT);
     right(&query(&project, &[], SQL));
     // A third of the others speak of live jazz, too, and nine in ten speak of nothing.
@@ -136,30 +142,30 @@ fn rows_without_an_embeddings_model_are_ordered_by_their_words() {
     let rows = ended.lines[0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|r| r[1] == 1 && r[2] == "Yes" && r[3] == "5 texts"), "{rows:?}");
-    let before = endpoint.count();
+    let before = endpoint.request_count();
     assert_eq!(query(&project, &[], &sql).lines[0]["rows"], ended.lines[0]["rows"]);
-    assert_eq!(endpoint.count(), before);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 fn embeddings_that_fail_are_replaced_by_words_and_said() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     for (mood, says) in [
-        (Mood::Fails, "out of order"),
-        (Mood::Slow(Duration::from_secs(20)), "no embeddings"),
-        (Mood::Nonsense, "no list of"),
+        (Behavior::Failing, "out of order"),
+        (Behavior::Slow(Duration::from_secs(20)), "no embeddings"),
+        (Behavior::Nonsense, "no list of"),
     ] {
         let embedder = Embedder::new(well);
-        let impatient = format!("{}timeout_seconds = 1\n", embedder.spec());
+        let impatient = format!("{}timeout_seconds = 1\n", embedder.spec_section());
         let project = project(&endpoint, &impatient, 200);
-        embedder.is(mood);
+        embedder.set_behavior(mood);
         let ended = query(&project, &[], SQL);
         right(&ended);
         let said = ended.stderr.contains("compared by their words") && ended.stderr.contains(says);
         assert!(said, "{mood:?}: {}", ended.stderr);
     }
     // An endpoint that is not there at all.
-    let project = project(&endpoint, &Embedder::new(well).spec(), 200);
+    let project = project(&endpoint, &Embedder::new(well).spec_section(), 200);
     let ended = query(&project, &[], SQL);
     right(&ended);
     assert!(ended.stderr.contains("compared by their words"), "{}", ended.stderr);
@@ -167,15 +173,15 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
 
 #[test]
 fn vectors_of_another_width_are_of_another_model() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(well);
-    let project = project(&endpoint, &embedder.spec(), 200);
+    let project = project(&endpoint, &embedder.spec_section(), 200);
     right(&query(&project, &[], SQL));
-    let known = embedder.texts().len();
-    project.execute(
+    let known = embedder.received_texts().len();
+    project.execute_sql(
         "UPDATE restaurants SET reviews = replace(reviews, 'bread', 'cake') WHERE hit = 0",
     );
-    embedder.is(Mood::Wider);
+    embedder.set_behavior(Behavior::ExtraDimension);
     let ended = query(&project, &[], SQL);
     right(&ended);
     assert!(ended.stderr.contains("vectors of 3 numbers before, and of 4 now"), "{}", ended.stderr);
@@ -183,7 +189,7 @@ fn vectors_of_another_width_are_of_another_model() {
     let ended = query(&project, &[], SQL);
     right(&ended);
     assert!(!ended.stderr.contains("by their words"), "{}", ended.stderr);
-    assert!(embedder.texts().len() > known + 200);
+    assert!(embedder.received_texts().len() > known + 200);
 }
 
 /// The most that `explain` tells holds the embeddings, those of rows and of passages.
@@ -200,19 +206,25 @@ fn explain_counts_embeddings() {
         ),
     ];
     for (sql, more, limits) in cases {
-        let endpoint = Endpoint::answering(restaurants::answer);
+        let endpoint = Endpoint::start_answering(restaurants::answer_cell);
         let embedder = Embedder::new(well);
-        let settings = format!("{}price = 10.0\n{limits}", embedder.spec());
+        let settings = format!("{}price = 10.0\n{limits}", embedder.spec_section());
         let settings = format!("price = {{ input = 1.0, output = 1.0 }}\n{settings}");
         let project = project(&endpoint, &settings, 60);
         project
             .connect()
             .execute("UPDATE restaurants SET reviews = reviews || ?1", [&more])
             .unwrap();
-        let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
-        assert_eq!((endpoint.count(), embedder.count()), (0, 0), "explain asks nothing");
+        let told = project
+            .run_hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql])
+            .expect_exit_code(0);
+        assert_eq!(
+            (endpoint.request_count(), embedder.request_count()),
+            (0, 0),
+            "explain asks nothing"
+        );
         let ran = query(&project, &[], &sql);
-        assert!(embedder.texts().len() > 2, "{}", embedder.texts().len());
+        assert!(embedder.received_texts().len() > 2, "{}", embedder.received_texts().len());
         let (most, meta) = (&told.lines[0], &ran.lines[0]["meta"]);
         for of in ["requests", "input_tokens", "cost_usd"] {
             let (most, ran) = (most[of].as_f64().unwrap(), meta[of].as_f64().unwrap());
@@ -223,9 +235,9 @@ fn explain_counts_embeddings() {
 
 #[test]
 fn embeddings_are_paid_from_the_budget() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let embedder = Embedder::new(well);
-    let more = format!("{}price = 1000.0\n[limits]\nbudget_usd = 0.5\n", embedder.spec());
+    let more = format!("{}price = 1000.0\n[limits]\nbudget_usd = 0.5\n", embedder.spec_section());
     let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
     let project = project(&endpoint, &more, COUNT);
     let ended = query(&project, &[], SQL);
@@ -239,21 +251,21 @@ fn embeddings_are_paid_from_the_budget() {
 #[test]
 fn the_first_request_for_embeddings_goes_alone() {
     for reported in [1_u64, 1 << 40] {
-        let endpoint = Endpoint::answering(restaurants::answer);
+        let endpoint = Endpoint::start_answering(restaurants::answer_cell);
         let embedder = Embedder::new(well);
-        embedder.is(Mood::Slow(Duration::from_millis(50)));
+        embedder.set_behavior(Behavior::Slow(Duration::from_millis(50)));
         let honest = json!({ "prompt_tokens": "true", "total_tokens": "true" });
         let usage = json!({ "prompt_tokens": reported, "total_tokens": reported });
-        embedder.says(Some(usage));
-        let more = format!("{}price = 1000.0\n", embedder.spec());
+        embedder.set_usage(Some(usage));
+        let more = format!("{}price = 1000.0\n", embedder.spec_section());
         let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
         let project = project(&endpoint, &more, COUNT);
-        let ended = query(&project, &[], SQL).exits(4);
-        assert_eq!(embedder.count(), 1, "{reported}: {}", ended.stderr);
+        let ended = query(&project, &[], SQL).expect_exit_code(4);
+        assert_eq!(embedder.request_count(), 1, "{reported}: {}", ended.stderr);
         // What was answered is kept, and the rest goes on once the endpoint is honest.
-        embedder.says(Some(honest));
+        embedder.set_usage(Some(honest));
         right(&query(&project, &[], SQL));
-        let texts = embedder.texts();
+        let texts = embedder.received_texts();
         let different: std::collections::HashSet<&String> = texts.iter().collect();
         assert_eq!(texts.len(), different.len(), "{reported}: asked twice");
     }
@@ -279,15 +291,15 @@ fn embeddings_are_billed_whatever_shape_their_usage_has() {
     ];
     let cases = shapes.into_iter().map(|(usage, said)| (format!("{usage:?}"), (usage, said)));
     each(cases.collect(), |(usage, said)| {
-        let endpoint = Endpoint::answering(restaurants::answer);
+        let endpoint = Endpoint::start_answering(restaurants::answer_cell);
         let embedder = Embedder::new(well);
-        embedder.says(usage);
-        let more = format!("{}price = 1000.0\n", embedder.spec());
+        embedder.set_usage(usage);
+        let more = format!("{}price = 1000.0\n", embedder.spec_section());
         let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
         let project = project(&endpoint, &more, 60);
         let ended = query(&project, &[], SQL);
         let spent = ended.lines[0]["meta"]["cost_usd"].as_f64().unwrap();
-        let billed = embedder.billed() as f64 / 1000.0;
+        let billed = embedder.billed_tokens() as f64 / 1000.0;
         assert!(spent >= billed - 1e-9, "{spent} spent, {billed} billed");
         assert!(!said || spent <= billed + 1e-9, "{spent} spent, {billed} billed");
         assert!(billed > 0.0 && spent <= 2.0 * billed, "{spent} spent, {billed} billed");
@@ -296,7 +308,7 @@ fn embeddings_are_billed_whatever_shape_their_usage_has() {
 
 #[test]
 fn a_long_document_is_shown_by_its_passages_within_the_budget() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = Project::new(
         &endpoint,
         "CREATE TABLE doc (id INTEGER, text TEXT)",
@@ -310,23 +322,23 @@ fn a_long_document_is_shown_by_its_passages_within_the_budget() {
     );
     project.connect().execute("INSERT INTO doc VALUES (1, ?1)", [&text]).unwrap();
     let sql = "SELECT answer(text, 'is there live jazz?'), answer(text, 'what is the colour of the door?'), summary(text) FROM doc";
-    let ended = query(&project, &[], sql).exits(0);
+    let ended = query(&project, &[], sql).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([["Yes", "green", "0 texts"]]));
-    let tokenizer = Tokenizer::of("gpt-4o-mini");
-    for request in endpoint.requests() {
+    let tokenizer = Tokenizer::for_model("gpt-4o-mini");
+    for request in endpoint.received_requests() {
         let shown = request.question.rows[0].context[0].as_str().unwrap();
-        let tokens = tokenizer.count(shown);
+        let tokens = tokenizer.count_tokens(shown);
         assert!(tokens <= 500, "{tokens} tokens were shown");
         assert!(tokens > 200, "only {tokens} tokens were shown");
     }
-    let before = endpoint.count();
-    query(&project, &[], sql).exits(0);
-    assert_eq!(endpoint.count(), before);
+    let before = endpoint.request_count();
+    query(&project, &[], sql).expect_exit_code(0);
+    assert_eq!(endpoint.request_count(), before);
 }
 
 #[test]
 fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = Project::new(
         &endpoint,
         "CREATE TABLE doc (id INTEGER, text TEXT)",
@@ -346,10 +358,10 @@ fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
         project.connect().execute("INSERT INTO doc VALUES (?1, ?2)", params![id, text]).unwrap();
     }
     let sql = "SELECT id, answer(text, 'is there live jazz?') FROM doc ORDER BY id";
-    let ended = query(&project, &[], sql).exits(0);
+    let ended = query(&project, &[], sql).expect_exit_code(0);
     assert_eq!(ended.lines[0]["rows"], json!([[0, "Yes"], [1, "No"], [2, null]]));
     // Keys are read by people, and short.
-    let listed = project.hqdl(&["cache", "list"]).exits(0);
+    let listed = project.run_hqdl(&["cache", "list"]).expect_exit_code(0);
     assert!(listed.stdout.len() < 5000, "{} bytes", listed.stdout.len());
 }
 
@@ -357,9 +369,9 @@ fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
 /// `FEVEROUS` style questions have them: found by their words, then asked about.
 #[test]
 fn documents_that_match_are_the_context_of_a_question() {
-    let endpoint = Endpoint::answering(|column, row| {
+    let endpoint = Endpoint::start_answering(|column, row| {
         let context = row.context[0].as_str().unwrap_or_default();
-        match column.kind.as_str() {
+        match column.data_type.as_str() {
             "boolean" => (context.contains("1964") && context.contains("Tokyo")).into(),
             "integer" => 1964.into(),
             _ if context.contains("Bikila") => "Abebe Bikila".into(),
@@ -394,10 +406,10 @@ fn documents_that_match_are_the_context_of_a_question() {
          json!([["Abebe Bikila"]]), 2),
     ];
     for (sql, rows, contexts) in cases {
-        let before = endpoint.count();
-        let ended = query(&project, &[], sql).exits(0);
+        let before = endpoint.request_count();
+        let ended = query(&project, &[], sql).expect_exit_code(0);
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}");
-        let shown: usize = endpoint.requests()[before..]
+        let shown: usize = endpoint.received_requests()[before..]
             .iter()
             .flat_map(|r| &r.question.rows)
             .map(|row| {
@@ -408,21 +420,22 @@ fn documents_that_match_are_the_context_of_a_question() {
             .sum();
         assert_eq!(shown, contexts, "{sql}");
         // Nothing is asked twice.
-        let before = endpoint.count();
-        query(&project, &[], sql).exits(0);
-        assert_eq!(endpoint.count(), before, "{sql}");
+        let before = endpoint.request_count();
+        query(&project, &[], sql).expect_exit_code(0);
+        assert_eq!(endpoint.request_count(), before, "{sql}");
     }
 }
 
 #[test]
 fn questions_about_documents_are_listed_with_their_cost() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = project(&endpoint, "", 30);
     query(&project, &[], SQL);
-    let ended = project.hqdl(&["suggest", "--spec", "specs/x.toml"]).exits(0);
+    let ended = project.run_hqdl(&["suggest", "--spec", "specs/x.toml"]).expect_exit_code(0);
     assert!(ended.stdout.contains(QUESTION), "{}", ended.stdout);
     println!("{}", ended.stdout);
-    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", SQL]).exits(0);
+    let explained =
+        project.run_hqdl(&["explain", "--spec", "specs/x.toml", SQL]).expect_exit_code(0);
     assert!(
         explained.stdout.contains("documents most like it first, by their words"),
         "{}",
@@ -432,13 +445,13 @@ fn questions_about_documents_are_listed_with_their_cost() {
 
 #[test]
 fn mistakes_in_the_part_of_embeddings_are_told_at_their_place() {
-    let endpoint = Endpoint::answering(restaurants::answer);
+    let endpoint = Endpoint::start_answering(restaurants::answer_cell);
     let project = project(
         &endpoint,
         "price = { input = 1.0, output = 1.0 }\n[embeddings]\nmodel = \"\"\nbase_url = \"look\"\napi_key_env = \"sk-0123456789\"\ntimeout_seconds = 0\ncolour = 1\n[limits]\nbudget_usd = 1.0\npassage_tokens = 0\n",
         1,
     );
-    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
     for said in [
         "the embedding model has no name",
         "`base_url` is not a URL",

@@ -4,7 +4,7 @@
 //! More of them: `HQDL_PROPERTY_SEED=7 HQDL_PROPERTY_CASES=20000 cargo test --test it suql_postgres`
 
 use fastrand::Rng;
-use hqdl::suql::{TableColumns, functions, translate_over};
+use hqdl::suql::{TableColumns, functions, translate_with_columns};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -221,7 +221,7 @@ fn query(rng: &mut Rng) -> String {
 fn sqlite() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
     functions::register(&connection).unwrap();
-    hqdl::query::math::register(&connection).unwrap();
+    hqdl::query::math::register_math_functions(&connection).unwrap();
     let columns = COLUMNS.map(|(name, kind)| format!("{name} {kind}")).join(", ");
     let rows = ROWS.map(|row| format!("({row})")).join(", ");
     let make = format!(
@@ -234,7 +234,7 @@ fn sqlite() -> Connection {
 }
 
 fn postgresql() -> String {
-    let url = postgres::database();
+    let url = postgres::create_database();
     let columns = COLUMNS.map(|(name, kind)| format!("{name} {kind}")).join(", ");
     let array = |row: &str| format!("({})", row.replace("'[", "'{").replace("]'", "}'"));
     let rows = ROWS.map(array).join(", ");
@@ -260,7 +260,7 @@ fn here(connection: &Connection, query: &str) -> Result<Vec<Vec<Option<String>>>
         let (names, types) = all.into_iter().map(|(n, t)| (n.to_owned(), t.to_owned())).unzip();
         Some(TableColumns { names, types, has_rowid: true })
     };
-    let sql = translate_over(query, &columns).map_err(|e| e.message)?.sql;
+    let sql = translate_with_columns(query, &columns).map_err(|e| e.message)?.sql;
     let error = |e: rusqlite::Error| e.to_string();
     let mut statement = connection.prepare(&sql).map_err(error)?;
     let count = statement.column_count();

@@ -12,16 +12,16 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::engine::shared;
-use hqdl_testkit::project::Ended;
+use hqdl_testkit::engine::shared_folder;
+use hqdl_testkit::project::CommandResult;
 
 /// The folder of the data, when it is there.
 fn data() -> Option<PathBuf> {
-    shared("swan")
+    shared_folder("swan")
 }
 
 /// `hqdl swan …`, without anything of the user's.
-pub fn swan(dir: &Path, args: &[&str]) -> Ended {
+pub fn swan(dir: &Path, args: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
     for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
         command.env_remove(proxy);
@@ -34,7 +34,7 @@ pub fn swan(dir: &Path, args: &[&str]) -> Ended {
         .args(args)
         .output()
         .unwrap();
-    Ended::new(&run)
+    CommandResult::new(&run)
 }
 
 /// A folder with the prepared database in `prepared`.
@@ -48,7 +48,7 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let swan_data = swan_data.canonicalize().unwrap();
         let bird = swan_data.display().to_string();
-        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).exits(0);
+        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).expect_exit_code(0);
         Self { dir, swan: swan_data }
     }
 
@@ -75,7 +75,7 @@ impl Bench {
     /// `hqdl swan score` of a run.
     fn score(&self, out: &str) -> Json {
         let ended = swan(self.dir.path(), &["score", out, "--gold", "prepared", "--json"]);
-        ended.exits(0).lines[0]["runs"][0].clone()
+        ended.expect_exit_code(0).lines[0]["runs"][0].clone()
     }
 }
 
@@ -146,7 +146,7 @@ pub fn true_recording(swan: &Path, dir: &Path) -> PathBuf {
 /// An endpoint whose model knows everything that SWAN hides.
 fn oracle(swan: &Path) -> Endpoint {
     let cells = true_cells(swan);
-    Endpoint::answering(move |column: &AskedColumn, row: &AskedRow| {
+    Endpoint::start_answering(move |column: &AskedColumn, row: &AskedRow| {
         let text = |json: &Json| json.as_str().map(str::to_owned);
         let hero = (text(&row.key[0]).unwrap(), text(&row.key[1]));
         let (values, powers) = &cells[&hero];
@@ -258,7 +258,7 @@ fn eight_recordings_score_what_their_models_knew() {
             "--force",
         ],
     )
-    .exits(0);
+    .expect_exit_code(0);
     let questions = bench.swan.join("questions/CASchoolQueries.csv").display().to_string();
     let args = [
         "run",
@@ -271,7 +271,7 @@ fn eight_recordings_score_what_their_models_knew() {
         "--recordings",
         &wrong,
     ];
-    let ended = swan(bench.dir.path(), &args).exits(2);
+    let ended = swan(bench.dir.path(), &args).expect_exit_code(2);
     assert!(
         ended.stderr.contains("answers about no row of california_schools"),
         "{}",
@@ -281,7 +281,7 @@ fn eight_recordings_score_what_their_models_knew() {
     // All of them in one report.
     let runs: Vec<&str> = known.iter().map(|l| l.0).collect();
     let args = [&["report", "--gold", "prepared", "--out", "report"], &runs[..]].concat();
-    swan(bench.dir.path(), &args).exits(0);
+    swan(bench.dir.path(), &args).expect_exit_code(0);
     let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
     assert!(
         report.contains("| HQDL, GPT-4 Turbo (2024) | 23.3 | 23.3 | 26.7 | 23.3 |"),
@@ -356,7 +356,7 @@ fn a_prepared_database_does_not_hold_what_is_hidden() {
     }
     // A prepared copy is no source.
     let again = swan(bench.dir.path(), &["prepare", "--bird", "prepared", "--out", "twice"]);
-    let again = again.exits(2);
+    let again = again.expect_exit_code(2);
     assert!(again.stderr.contains("it lacks frpm.County Code"), "{}", again.stderr);
 }
 
@@ -371,16 +371,16 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
     let endpoint = oracle(&data);
-    let url = endpoint.url();
+    let url = endpoint.base_url();
     for (mode, shots, right) in
         [("hqdl", "5", 30.0), ("blendsql", "5", 27.0), ("blendsql", "0", 27.0)]
     {
         let out = format!("{mode}-{shots}");
         let flags = ["--mode", mode, "--shots", shots, "--base-url", &url];
-        let before = endpoint.count();
+        let before = endpoint.request_count();
         let first = bench.run(&out, &flags);
         let requests = first["requests"].as_u64().unwrap();
-        assert_eq!(requests, (endpoint.count() - before) as u64);
+        assert_eq!(requests, (endpoint.request_count() - before) as u64);
         let score = bench.score(&out);
         println!(
             "{out}: EX {} of 30, {requests} requests, {} tokens in, {} out",
@@ -395,7 +395,7 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
         assert!(first["input_tokens"].as_u64().unwrap() <= 1_293_565 / 8, "{first}");
         let second = bench.run(&out, &flags);
         assert_eq!((&second["requests"], &second["cost_usd"]), (&0.into(), &0.0.into()));
-        assert_eq!(endpoint.count() as u64, before as u64 + requests);
+        assert_eq!(endpoint.request_count() as u64, before as u64 + requests);
         let score = bench.score(&out);
         assert_eq!(score["runs"].as_array().unwrap().len(), 2);
         assert_eq!(number(&score, "/ex/right"), right);
@@ -407,8 +407,9 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
     let shown = |request: &hqdl_testkit::endpoint::Request| {
         request.body["messages"].to_string().contains("Man,Brown,Grey")
     };
-    let rows =
-        |n: usize| endpoint.requests().into_iter().filter(move |r| r.question.rows.len() > n);
+    let rows = |n: usize| {
+        endpoint.received_requests().into_iter().filter(move |r| r.question.rows.len() > n)
+    };
     assert!(rows(1).any(|r| shown(&r)) && rows(1).any(|r| !shown(&r)));
 }
 
@@ -426,7 +427,7 @@ fn blendsql_on_demand_reaches_the_same_answers() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
     let endpoint = oracle(&data);
-    let flags = ["--mode", "blendsql", "--on-demand", "--base-url", &endpoint.url()];
+    let flags = ["--mode", "blendsql", "--on-demand", "--base-url", &endpoint.base_url()];
     let first = bench.run("demand", &flags);
     let score = bench.score("demand");
     println!("on demand: {} requests, {} tokens in", first["requests"], first["input_tokens"]);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use serde_json::Value as Json;
 
-use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, same};
+use hqdl_testkit::engine::{self, Order, Outcome, Query, check_subset, compare_rows};
 
 /// The most values that all questions may cost, each from an empty cache. The
 /// best order of filters takes 5,991, waves of 20 under LIMIT 6,006; what is
@@ -34,7 +34,7 @@ fn run(folder: &Path, case: &Json, cache: PathBuf, rows_per_request: usize) -> O
         flags: vec!["--recordings".to_owned(), facts.display().to_string()],
         sql: case["blendsql"].as_str().unwrap(),
     };
-    query.run()
+    query.run_query()
 }
 
 fn rows(json: &Json) -> Vec<Vec<Json>> {
@@ -42,13 +42,13 @@ fn rows(json: &Json) -> Vec<Vec<Json>> {
 }
 
 fn check(case: &Json, outcome: &Outcome) -> Result<(), String> {
-    outcome.exits(&[0])?;
+    outcome.check_exit_code(&[0])?;
     let expected = rows(&case["rows"]);
     let sql = case["blendsql"].as_str().unwrap();
     match case["any_k"].as_u64() {
-        Some(k) => any_of(&outcome.rows, k as usize, &rows(&case["every"])),
-        None if sql.contains("ORDER BY") => same(&outcome.rows, &expected, Order::Given),
-        None => same(&outcome.rows, &expected, Order::Any),
+        Some(k) => check_subset(&outcome.rows, k as usize, &rows(&case["every"])),
+        None if sql.contains("ORDER BY") => compare_rows(&outcome.rows, &expected, Order::Ordered),
+        None => compare_rows(&outcome.rows, &expected, Order::Unordered),
     }
 }
 
@@ -56,12 +56,12 @@ fn check(case: &Json, outcome: &Outcome) -> Result<(), String> {
 fn each_from_nothing(folder: &Path, rows_per_request: usize) -> (u64, u64) {
     let cases = read(folder);
     let lines = Mutex::new(Vec::new());
-    let failed = engine::in_parallel(&cases, |case| {
+    let failed = engine::run_in_parallel(&cases, |case| {
         let cache = tempfile::tempdir().unwrap();
         let outcome = run(folder, case, cache.path().to_owned(), rows_per_request);
         let qid = case["qid"].as_str().unwrap();
         check(case, &outcome).map_err(|why| format!("== {qid}\n{why}\n"))?;
-        let counts = ["values_asked", "requests", "passes"].map(|name| outcome.count(name));
+        let counts = ["values_asked", "requests", "passes"].map(|name| outcome.meta_count(name));
         let [asked, requests, passes] = counts;
         let reach = case["min_values"]["reach"].as_u64().unwrap();
         let line = (qid.to_owned(), asked?, reach, requests?, passes?);
@@ -90,7 +90,7 @@ fn each_from_nothing(folder: &Path, rows_per_request: usize) -> (u64, u64) {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_asks_for_few_values() {
-    let Some(folder) = engine::shared("swan2") else { return };
+    let Some(folder) = engine::shared_folder("swan2") else { return };
     let (values, _) = each_from_nothing(&folder, 1);
     assert!(values <= VALUES, "{values} values, not {VALUES}");
 }
@@ -98,7 +98,7 @@ fn swan2_asks_for_few_values() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_makes_few_requests() {
-    let Some(folder) = engine::shared("swan2") else { return };
+    let Some(folder) = engine::shared_folder("swan2") else { return };
     let (_, requests) = each_from_nothing(&folder, 10);
     assert!(requests <= REQUESTS, "{requests} requests, not {REQUESTS}");
 }
@@ -108,7 +108,7 @@ fn swan2_makes_few_requests() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_on_one_cache() {
-    let Some(folder) = engine::shared("swan2") else { return };
+    let Some(folder) = engine::shared_folder("swan2") else { return };
     let cache = tempfile::tempdir().unwrap();
     let mut totals = Vec::new();
     for _ in 0..2 {
@@ -116,7 +116,7 @@ fn swan2_on_one_cache() {
         for case in read(&folder) {
             let outcome = run(&folder, &case, cache.path().to_owned(), 10);
             check(&case, &outcome).unwrap_or_else(|why| panic!("== {}\n{why}", case["qid"]));
-            total += outcome.count("values_asked").unwrap();
+            total += outcome.meta_count("values_asked").unwrap();
         }
         totals.push(total);
     }

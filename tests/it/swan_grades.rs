@@ -1,12 +1,12 @@
 //! When an answer is right: by SWAN's rule, strictly, and how far off it is.
 
-use hqdl::swan::compare::orders;
-use hqdl::swan::grade::{Grade, grade};
+use hqdl::swan::compare::is_ordered;
+use hqdl::swan::grade::{Grade, grade_answer};
 use serde_json::{Value as Json, json};
 
 fn of(ours: Json, gold: Json, tested: &str, ordered: bool) -> Grade {
     let rows = |json: Json| serde_json::from_value::<Vec<Vec<Json>>>(json).unwrap();
-    grade(&rows(ours), &rows(gold), tested, ordered)
+    grade_answer(&rows(ours), &rows(gold), tested, ordered)
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn only_the_outermost_select_orders_a_result() {
         ("SELECT a FROM t WHERE a = (SELECT a FROM t ORDER BY a LIMIT 1)", false),
         ("SELECT a FROM t UNION SELECT b FROM t ORDER BY 1", true),
     ] {
-        assert_eq!(orders(sql).unwrap(), ordered, "{sql}");
+        assert_eq!(is_ordered(sql).unwrap(), ordered, "{sql}");
     }
-    assert!(orders("SELECT 'a").is_err());
+    assert!(is_ordered("SELECT 'a").is_err());
 }

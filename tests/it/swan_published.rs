@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
 
 use crate::swan::swan;
-use hqdl_testkit::engine::shared;
+use hqdl_testkit::engine::shared_folder;
 
 /// A folder with prepared databases in `prepared`.
 struct Bench {
@@ -22,7 +22,7 @@ impl Bench {
     fn new(bird: &Path, swan_data: &Path) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bird = bird.display().to_string();
-        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).exits(0);
+        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).expect_exit_code(0);
         let questions = swan_data.join("questions").canonicalize().unwrap();
         Self { dir, questions }
     }
@@ -46,7 +46,7 @@ impl Bench {
         let ended = swan(self.dir.path(), &args);
         assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
         let score = swan(self.dir.path(), &["score", &out, "--gold", "prepared", "--json"]);
-        score.exits(0).lines[0]["runs"][0].clone()
+        score.expect_exit_code(0).lines[0]["runs"][0].clone()
     }
 }
 
@@ -95,7 +95,7 @@ fn california_recording(data: &Path, to: &Path) {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn true_completions_of_california_give_all_that_can_be_right() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     let bench = Bench::new(&data, &data);
     california_recording(&data, &bench.dir.path().join("true.jsonl"));
     let file = "CASchoolQueries.csv";
@@ -116,18 +116,22 @@ fn true_completions_of_california_give_all_that_can_be_right() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn californias_gold_gives_the_published_answers() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let db = Connection::open_with_flags(data.join("california_schools.sqlite"), flags).unwrap();
     let text = std::fs::read_to_string(data.join("gold-california_schools.jsonl")).unwrap();
     let published: Vec<Json> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let file = data.join("questions/CASchoolQueries.csv");
-    let questions = hqdl::swan::questions::read(&file, "california_schools").unwrap();
+    let questions = hqdl::swan::questions::read_questions(&file, "california_schools").unwrap();
     assert_eq!((questions.len(), published.len()), (30, 30));
     let same = |(question, published): (&hqdl::swan::BenchmarkQuestion, &Json)| {
-        let rows = hqdl_testkit::project::rows(&db, &question.gold).unwrap();
+        let rows = hqdl_testkit::project::query_rows(&db, &question.gold).unwrap();
         let answer: Vec<Vec<Json>> = serde_json::from_value(published["answer"].clone()).unwrap();
-        compare::by_swan(&compare::cells(&rows), &compare::cells(&answer), &question.gold)
+        compare::is_equal_by_swan(
+            &compare::to_cells(&rows),
+            &compare::to_cells(&answer),
+            &question.gold,
+        )
     };
     let other = questions.iter().zip(&published).enumerate().filter(|(_, both)| !same(*both));
     assert_eq!(other.map(|(n, _)| n).collect::<Vec<_>>(), [28]);
@@ -139,7 +143,7 @@ const EUROPEAN_FOOTBALL_2: &str = include_str!("../swan/european_football_2.sql"
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn generated_databases_give_every_question_that_can_be_right() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     for (name, sql, kept) in [
         ("formula_1", FORMULA_1, "circuits.url"),
         ("european_football_2", EUROPEAN_FOOTBALL_2, "Player.height"),
@@ -170,7 +174,7 @@ fn shots_are_the_rows_of_swans_own_prompts() {
     db.execute_batch(&format!("{FORMULA_1}{more}")).unwrap();
     drop(db);
     let path = bird.path().display().to_string();
-    swan(bird.path(), &["prepare", "--bird", &path, "--out", "out"]).exits(0);
+    swan(bird.path(), &["prepare", "--bird", &path, "--out", "out"]).expect_exit_code(0);
     let text = std::fs::read_to_string(bird.path().join("out/formula_1.shots.json")).unwrap();
     let shots: Json = serde_json::from_str(&text).unwrap();
     let people = shots["llm_people"].as_array().unwrap();
@@ -190,9 +194,9 @@ fn the_truth_is_read_without_a_subquery_for_each_row() {
     for (name, sql) in [("formula_1", FORMULA_1), ("european_football_2", EUROPEAN_FOOTBALL_2)] {
         let db = Connection::open_in_memory().unwrap();
         db.execute_batch(sql).unwrap();
-        for truth in hqdl::swan::Benchmark::named(name).unwrap().truth {
+        for truth in hqdl::swan::Benchmark::find_by_name(name).unwrap().truth {
             let plan = format!("EXPLAIN QUERY PLAN {}", truth.select);
-            let plan = hqdl_testkit::project::rows(&db, &plan).unwrap();
+            let plan = hqdl_testkit::project::query_rows(&db, &plan).unwrap();
             let correlated = plan.iter().any(|r| r[3].to_string().contains("CORRELATED"));
             assert!(!correlated, "{name}: {plan:?}");
         }
@@ -206,7 +210,7 @@ fn the_truth_is_read_without_a_subquery_for_each_row() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn a_team_with_two_short_names_leaves_two_questions_wrong() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     let name = "european_football_2";
     // Both play a risky and a long game; as in BIRD, only the second is no other's short name.
     let two = "INSERT INTO Team VALUES (91, 1091, 91, 'Widzew Łódź', 'LOD'), (92, 1092, 92, 'Widzew Łódź', 'WID');
@@ -225,15 +229,15 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
         DROP TABLE llm_team; ALTER TABLE rows RENAME TO llm_team;";
     db.execute_batch(rows).unwrap();
     let file = data.join("questions/european_football_2Queries.csv");
-    let questions = hqdl::swan::questions::read(&file, name).unwrap();
+    let questions = hqdl::swan::questions::read_questions(&file, name).unwrap();
     let gold =
         Connection::open(bench.dir.path().join(format!("prepared/gold/{name}.sqlite"))).unwrap();
     for question in [&questions[16], &questions[27]] {
         let cells = |db: &Connection, sql: &str| {
-            compare::cells(&hqdl_testkit::project::rows(db, sql).unwrap())
+            compare::to_cells(&hqdl_testkit::project::query_rows(db, sql).unwrap())
         };
         let ours = cells(&db, question.hqdl.as_ref().unwrap());
-        assert!(compare::by_swan(&ours, &cells(&gold, &question.gold), &question.gold));
+        assert!(compare::is_equal_by_swan(&ours, &cells(&gold, &question.gold), &question.gold));
     }
 }
 
@@ -241,7 +245,7 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn swans_own_files_are_read_as_they_are() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     for (database, hqdl, blendsql) in [
         ("california_schools", "CASchoolQueries.csv", "CASchool_HybridQueries.csv"),
         (
@@ -253,7 +257,8 @@ fn swans_own_files_are_read_as_they_are() {
         ("superhero", "superheroQueries.csv", "superhero_HybridQueries.csv"),
     ] {
         let read = |file: &str| {
-            hqdl::swan::questions::read(&data.join("questions").join(file), database).unwrap()
+            hqdl::swan::questions::read_questions(&data.join("questions").join(file), database)
+                .unwrap()
         };
         for (file, calls) in [(hqdl, false), (blendsql, true)] {
             let questions = read(file);
@@ -268,7 +273,7 @@ fn swans_own_files_are_read_as_they_are() {
         }
         let path = data.join("questions").join(hqdl);
         let other = if database == "superhero" { "formula_1" } else { "superhero" };
-        let error = hqdl::swan::questions::read(&path, other).unwrap_err().to_string();
+        let error = hqdl::swan::questions::read_questions(&path, other).unwrap_err().to_string();
         assert!(error.contains(&format!("asks about {database}, not about {other}")), "{error}");
     }
 }
@@ -329,11 +334,11 @@ fn swans_row_rules_drop_and_keep() {
         let db = Connection::open(dir.path().join(format!("bird/{name}.sqlite"))).unwrap();
         db.execute_batch(sql).unwrap();
         drop(db);
-        swan(dir.path(), &["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+        swan(dir.path(), &["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
         for copy in ["out", "out/gold"] {
             let db = Connection::open(dir.path().join(format!("{copy}/{name}.sqlite"))).unwrap();
             for (select, kept) in &kept {
-                let rows = hqdl_testkit::project::rows(&db, select).unwrap();
+                let rows = hqdl_testkit::project::query_rows(&db, select).unwrap();
                 let found: Vec<&str> = rows.iter().map(|r| r[0].as_str().unwrap()).collect();
                 assert_eq!(found, *kept, "{copy}: {select}");
             }
@@ -346,7 +351,7 @@ fn swans_row_rules_drop_and_keep() {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn routes_of_the_published_calls_are_told() {
-    let Some(data) = shared("swan") else { return };
+    let Some(data) = shared_folder("swan") else { return };
     // How many a run answers by a column, whose tables are materialized, and of how many.
     for (name, file, sql, of_run) in [
         ("california_schools", "CASchool_HybridQueries.csv", None, (34, 35)),
@@ -363,7 +368,8 @@ fn routes_of_the_published_calls_are_told() {
             Some(sql) => Bench::of(name, sql, &data),
             None => Bench::new(&data, &data),
         };
-        let questions = hqdl::swan::questions::read(&bench.questions.join(file), name).unwrap();
+        let questions =
+            hqdl::swan::questions::read_questions(&bench.questions.join(file), name).unwrap();
         let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
         let (mut routed, mut calls) = (0, 0);
         for question in &questions {

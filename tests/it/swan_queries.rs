@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use crate::swan::true_recording;
-use hqdl_testkit::engine::{Outcome, Query, shared};
+use hqdl_testkit::engine::{Outcome, Query, shared_folder};
 
 /// Queries that are no SQL as published: `, WITH` before the second of two
 /// common table expressions.
@@ -38,7 +38,7 @@ fn run(swan: &Path, recording: &Path, cache: PathBuf, sql: &str) -> Outcome {
         flags: flags.into_iter().chain([recording.display().to_string()]).collect(),
         sql,
     };
-    query.run()
+    query.run_query()
 }
 
 /// The routes of a query's calls, one a line.
@@ -55,7 +55,7 @@ fn routes(outcome: &Outcome) -> Vec<String> {
 #[test]
 #[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn published_swan_queries_are_routed() {
-    let Some(swan) = shared("swan") else { return };
+    let Some(swan) = shared_folder("swan") else { return };
     let dir = tempfile::tempdir().unwrap();
     let recording = true_recording(&swan, dir.path());
     let (mut routed, mut failed) = (0, Vec::new());
@@ -70,7 +70,7 @@ fn published_swan_queries_are_routed() {
         }
         // The recording knows the spec's columns; what was asked beside them
         // has no answer.
-        if let Err(why) = outcome.exits(&[0, 1]) {
+        if let Err(why) = outcome.check_exit_code(&[0, 1]) {
             failed.push(format!("{qid}: {why}\n{sql}"));
         }
         let routes = routes(&outcome);

@@ -10,8 +10,8 @@ use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 
 use crate::swan::swan;
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Ended, rows};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{CommandResult, query_rows};
 
 pub const SUPERHERO: &str = "
 CREATE TABLE alignment (id INTEGER NOT NULL PRIMARY KEY, alignment TEXT);
@@ -83,7 +83,7 @@ CREATE TABLE Team_Attributes (id INTEGER PRIMARY KEY AUTOINCREMENT);
 
 /// What the model says, whatever it is asked about; the truth says the same.
 fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
-    let one: Json = match (&column.values, column.kind.as_str()) {
+    let one: Json = match (&column.values, column.data_type.as_str()) {
         (Some(values), _) => values[0].as_str().into(),
         (None, "integer" | "boolean") => 1.into(),
         (None, "real") => json!(1.5),
@@ -111,7 +111,7 @@ struct Bench {
 impl Bench {
     fn new(databases: &[(&str, &str)]) -> Self {
         let bench =
-            Self { dir: tempfile::tempdir().unwrap(), endpoint: Endpoint::answering(answer) };
+            Self { dir: tempfile::tempdir().unwrap(), endpoint: Endpoint::start_answering(answer) };
         for (name, sql) in databases {
             let folder = bench.path("bird").join(name);
             std::fs::create_dir_all(&folder).unwrap();
@@ -124,7 +124,7 @@ impl Bench {
     /// Prepared superheroes, and five questions in `questions.csv`.
     fn heroes() -> Self {
         let bench = Self::new(&[("superhero", SUPERHERO)]);
-        bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+        bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
         bench.write("questions.csv", &questions(true));
         bench
     }
@@ -137,17 +137,17 @@ impl Bench {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    fn swan(&self, args: &[&str]) -> Ended {
+    fn swan(&self, args: &[&str]) -> CommandResult {
         swan(self.dir.path(), args)
     }
 
-    fn run(&self, more: &[&str]) -> Ended {
-        self.swan(&args(&self.endpoint.url(), more))
+    fn run(&self, more: &[&str]) -> CommandResult {
+        self.swan(&args(&self.endpoint.base_url(), more))
     }
 
     /// What the smallest request may cost, in USD, as a run says that has no budget for it.
     fn may_cost(&self, more: &[&str]) -> f64 {
-        let ended = self.run(&[&["--budget", "0.0001"], more].concat()).exits(3);
+        let ended = self.run(&[&["--budget", "0.0001"], more].concat()).expect_exit_code(3);
         std::fs::remove_dir_all(self.path("run")).unwrap();
         let stopped = ended.lines.iter().find(|l| l["event"] == "stopped").unwrap();
         let message = stopped["message"].as_str().unwrap();
@@ -155,12 +155,12 @@ impl Bench {
     }
 
     fn score(&self) -> Json {
-        let ended = self.swan(&["score", "run", "--gold", "out", "--json"]).exits(0);
+        let ended = self.swan(&["score", "run", "--gold", "out", "--json"]).expect_exit_code(0);
         ended.lines[0]["runs"][0].clone()
     }
 
     fn rows(&self, db: &str, sql: &str) -> Vec<Vec<Json>> {
-        rows(&Connection::open(self.path(db)).unwrap(), sql).unwrap()
+        query_rows(&Connection::open(self.path(db)).unwrap(), sql).unwrap()
     }
 }
 
@@ -217,7 +217,7 @@ pub fn questions(header: bool) -> String {
     text
 }
 
-fn answers(ended: &Ended) -> Vec<&Json> {
+fn answers(ended: &CommandResult) -> Vec<&Json> {
     ended.lines.iter().filter(|l| l["event"] == "answer").collect()
 }
 
@@ -246,16 +246,23 @@ fn prepare_keeps_swans_rows_and_hides_swans_columns() {
     assert_eq!(shots["llm"][0]["powers"], json!(["Flight"]));
     // Nothing is written over unasked, the source never.
     let again = bench.swan(&["prepare", "--bird", "bird", "--out", "out"]);
-    assert!(again.exits(2).stderr.contains("out/superhero.sqlite exists"));
+    assert!(again.expect_exit_code(2).stderr.contains("out/superhero.sqlite exists"));
     let json = bench.swan(&["prepare", "--bird", "bird", "--out", "out", "--force", "--json"]);
-    assert_eq!(json.exits(0).lines[0]["rows_removed"]["superhero"], 7);
-    bench.swan(&["prepare", "--bird", "bird", "--out", "bird/superhero", "--force"]).exits(2);
+    assert_eq!(json.expect_exit_code(0).lines[0]["rows_removed"]["superhero"], 7);
+    bench
+        .swan(&["prepare", "--bird", "bird", "--out", "bird/superhero", "--force"])
+        .expect_exit_code(2);
     assert_eq!(kept("bird/superhero/superhero.sqlite").len(), 10);
     // What is not there is said.
-    let none = bench.swan(&["prepare", "--bird", "out/gold/none", "--out", "x"]).exits(2);
+    let none =
+        bench.swan(&["prepare", "--bird", "out/gold/none", "--out", "x"]).expect_exit_code(2);
     assert!(none.stderr.contains("contains no BIRD database"), "{}", none.stderr);
-    bench.swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "hockey"]).exits(2);
-    bench.swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "formula_1"]).exits(2);
+    bench
+        .swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "hockey"])
+        .expect_exit_code(2);
+    bench
+        .swan(&["prepare", "--bird", "bird", "--out", "x", "--only", "formula_1"])
+        .expect_exit_code(2);
     assert!(!bench.path("x/superhero.sqlite").exists());
 }
 
@@ -268,7 +275,7 @@ fn all_four_specs_fit_their_databases() {
         ("european_football_2", EUROPEAN_FOOTBALL_2),
     ];
     let bench = Bench::new(&all);
-    bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+    bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
     for (name, _) in all {
         let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
         // The specs fit BIRD's own tables, and what is left of them.
@@ -280,7 +287,7 @@ fn all_four_specs_fit_their_databases() {
                 .args(["--json", "--db", &db])
                 .output()
                 .unwrap();
-            let check = Ended::new(&check).exits(0);
+            let check = CommandResult::new(&check).expect_exit_code(0);
             let problems = check.lines[0]["specs"][0]["problems"].as_array().unwrap().clone();
             // Warnings are of the heroes that SWAN leaves out, and of NULLs.
             let of_keys = |p: &Json| p["message"].as_str().unwrap().contains(" keys ");
@@ -324,13 +331,13 @@ const OTHERS: [(&str, &str, &str); 3] = [
 fn the_other_databases_run_with_examples() {
     for (name, schema, data) in OTHERS {
         let bench = Bench::new(&[(name, &[schema, data].concat())]);
-        bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+        bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
         let gold = "SELECT count(*) FROM sqlite_schema WHERE name = 'x'";
         bench.write("q.csv", &line(&["Any?", "", "moderate", gold, "SELECT 0"]));
         let db = format!("out/{name}.sqlite");
-        let url = bench.endpoint.url();
+        let url = bench.endpoint.base_url();
         let args = ["run", "--db", &db, "--questions", "q.csv", "--out", "run", "--base-url", &url];
-        bench.swan(&[&args, &["--shots", "1"][..]].concat()).exits(0);
+        bench.swan(&[&args, &["--shots", "1"][..]].concat()).expect_exit_code(0);
         let score = bench.score();
         assert!(score["questions_file"].as_str().unwrap().ends_with("q.csv"));
         assert_eq!(score["questions"][0]["qid"], format!("{name}-00"));
@@ -345,7 +352,7 @@ fn the_other_databases_run_with_examples() {
 #[test]
 fn what_fails_is_told_and_the_run_goes_on() {
     let bench = Bench::heroes();
-    let ended = bench.run(&[]).exits(1);
+    let ended = bench.run(&[]).expect_exit_code(1);
     let answers = answers(&ended);
     assert_eq!(answers.len(), 5);
     assert!(answers[2]["error"].as_str().unwrap().contains("SELEKT"), "{}", answers[2]);
@@ -371,15 +378,15 @@ fn what_fails_is_told_and_the_run_goes_on() {
         "the gold SQL of 1 of 5 questions fails, so the score ignores it"
     );
     // BlendSQL's, in a folder of their own: one is none, one was never written.
-    let other = bench.run(&["--mode", "blendsql"]).exits(2);
+    let other = bench.run(&["--mode", "blendsql"]).expect_exit_code(2);
     assert!(
         other.stderr.contains("run already contains a run of superhero in mode hqdl with 0 shots")
     );
-    let url = bench.endpoint.url();
+    let url = bench.endpoint.base_url();
     let mut args = args(&url, &["--mode", "blendsql"]);
     let out = args.iter().rposition(|a| *a == "run").unwrap();
     args[out] = "blend";
-    let ended = bench.swan(&args).exits(1);
+    let ended = bench.swan(&args).expect_exit_code(1);
     let answers = self::answers(&ended);
     let error = |n: usize| answers[n]["error"].as_str().unwrap_or_default().to_owned();
     assert_eq!((error(0), error(1)), (String::new(), String::new()));
@@ -401,7 +408,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     let bench = Bench::heroes();
     let asked = |text: String| {
         bench.write("questions.csv", &text);
-        let ended = bench.run(&[]).exits(1);
+        let ended = bench.run(&[]).expect_exit_code(1);
         answers(&ended).iter().map(|a| (a["qid"].clone(), a["query"].clone())).collect::<Vec<_>>()
     };
     let with_header = asked(questions(true));
@@ -431,10 +438,10 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     assert_eq!(asked(own(2, &[])), with_header);
     assert_eq!(asked(own(2, &["No such id"])), with_header);
     bench.write("questions.csv", &own(3, &[]));
-    let ended = bench.run(&[]).exits(2);
+    let ended = bench.run(&[]).expect_exit_code(2);
     assert!(ended.stderr.contains("questions.csv has no hqdl queries"), "{}", ended.stderr);
     bench.write("questions.csv", &own(2, &[]).replace("superhero,", "formula_1,"));
-    let ended = bench.run(&[]).exits(2);
+    let ended = bench.run(&[]).expect_exit_code(2);
     assert!(ended.stderr.contains("asks about formula_1, not about superhero"), "{}", ended.stderr);
     // Any order, under a header.
     let shuffled = QUESTIONS.map(|[qid, gold, hqdl, _]| line(&[hqdl, qid, gold, "?"])).concat();
@@ -442,7 +449,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
 
     let refused = |bytes: &[u8], said: &str| {
         std::fs::write(bench.path("questions.csv"), bytes).unwrap();
-        let ended = bench.run(&[]).exits(2);
+        let ended = bench.run(&[]).expect_exit_code(2);
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     };
     refused(b"", "questions.csv contains no questions");
@@ -458,7 +465,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     let twice = b"q,?,e,simple,SELECT 1,SELECT 1\nq,?,e,simple,SELECT 1,SELECT 1\n";
     refused(twice, "line 2: a second question has the id q");
     std::fs::remove_file(bench.path("questions.csv")).unwrap();
-    assert!(bench.run(&[]).exits(2).stderr.contains("questions.csv"));
+    assert!(bench.run(&[]).expect_exit_code(2).stderr.contains("questions.csv"));
 }
 
 #[test]
@@ -467,12 +474,13 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     let few = ["--rows-per-request", "1", "--concurrency", "1"];
     // A request costs half a cent, and may cost more: two fit.
     let budget = bench.may_cost(&few) + 0.006;
-    let ended = bench.run(&[&few[..], &["--budget", &budget.to_string()]].concat()).exits(3);
+    let ended =
+        bench.run(&[&few[..], &["--budget", &budget.to_string()]].concat()).expect_exit_code(3);
     let stopped = ended.lines.iter().find(|l| l["event"] == "stopped").unwrap();
     assert!(stopped["message"].as_str().unwrap().contains("budget"), "{stopped}");
     assert!(stopped["cost_usd"].as_f64().unwrap() <= budget);
     assert!(answers(&ended).is_empty());
-    let paid = bench.endpoint.count();
+    let paid = bench.endpoint.request_count();
     assert_eq!(paid, 2);
     let score = bench.score();
     assert_eq!(
@@ -481,9 +489,9 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     );
     assert_eq!(score["notes"][1], "5 of 5 questions were never run, so they count as wrong");
     // What was paid for is not paid again.
-    let ended = bench.run(&few).exits(1);
-    assert_eq!((answers(&ended).len(), bench.endpoint.count()), (5, 3));
-    assert_eq!(bench.run(&few).exits(1).lines.last().unwrap()["requests"], 0);
+    let ended = bench.run(&few).expect_exit_code(1);
+    assert_eq!((answers(&ended).len(), bench.endpoint.request_count()), (5, 3));
+    assert_eq!(bench.run(&few).expect_exit_code(1).lines.last().unwrap()["requests"], 0);
     let score = bench.score();
     assert_eq!(score["runs"].as_array().unwrap().len(), 3);
     assert_eq!((&score["ex"]["right"], &score["spent"]["requests"]), (&2.0.into(), &3.into()));
@@ -506,16 +514,16 @@ fn questions_share_the_budget_with_the_tables() {
     let blendsql = ["--mode", "blendsql"];
     let ended = bench.run(&[&blendsql[..], &["--budget", &budget]].concat());
     assert_eq!(ended.code, 3, "{}", ended.stderr);
-    assert_eq!((bench.endpoint.count(), answers(&ended).len()), (1, 1));
-    let ended = bench.run(&[&blendsql[..], &["--budget", "1"]].concat()).exits(0);
-    assert_eq!((bench.endpoint.count(), answers(&ended).len()), (2, 2));
+    assert_eq!((bench.endpoint.request_count(), answers(&ended).len()), (1, 1));
+    let ended = bench.run(&[&blendsql[..], &["--budget", "1"]].concat()).expect_exit_code(0);
+    assert_eq!((bench.endpoint.request_count(), answers(&ended).len()), (2, 2));
 }
 
 #[test]
 fn an_interrupted_run_goes_on_where_it_was() {
     let bench = Bench::heroes();
-    bench.endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::Always);
-    let url = bench.endpoint.url();
+    bench.endpoint.add_fault(Fault::Latency(Duration::from_millis(1500)), Frequency::Always);
+    let url = bench.endpoint.base_url();
     let args = args(&url, &["--rows-per-request", "1", "--concurrency", "1"]);
     let child = Command::new(env!("CARGO_BIN_EXE_hqdl"))
         .arg("swan")
@@ -530,25 +538,27 @@ fn an_interrupted_run_goes_on_where_it_was() {
     bench.endpoint.wait_for(1);
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-    let ended = Ended::new(&child.wait_with_output().unwrap()).exits(130);
+    let ended = CommandResult::new(&child.wait_with_output().unwrap()).expect_exit_code(130);
     assert!(ended.stderr.contains("run this again to continue"), "{}", ended.stderr);
     // Killed while it wrote: half a line is no line.
     let mut record = std::fs::read_to_string(bench.path("run/run.jsonl")).unwrap();
     record.push_str("{\"event\":\"answ");
     bench.write("run/run.jsonl", &record);
-    bench.endpoint.mend();
-    let before = bench.endpoint.count();
-    let ended = bench.run(&["--rows-per-request", "1"]).exits(1);
+    bench.endpoint.clear_faults();
+    let before = bench.endpoint.request_count();
+    let ended = bench.run(&["--rows-per-request", "1"]).expect_exit_code(1);
     assert_eq!(answers(&ended).len(), 5);
-    assert_eq!(bench.endpoint.count() - before, 2, "one of three was answered before");
+    assert_eq!(bench.endpoint.request_count() - before, 2, "one of three was answered before");
     assert_eq!(bench.score()["ex"]["right"], 2.0);
 }
 
 #[test]
 fn an_endpoint_that_refuses_ends_the_run() {
     let bench = Bench::heroes();
-    bench.endpoint.fault(Fault::status(401, "no such key", "invalid_api_key"), Times::Always);
-    let ended = bench.run(&[]).exits(4);
+    bench
+        .endpoint
+        .add_fault(Fault::status(401, "no such key", "invalid_api_key"), Frequency::Always);
+    let ended = bench.run(&[]).expect_exit_code(4);
     assert!(answers(&ended).is_empty());
     assert!(ended.lines.iter().any(|l| l["event"] == "stopped"));
 }
@@ -557,43 +567,49 @@ fn an_endpoint_that_refuses_ends_the_run() {
 #[test]
 fn runs_with_and_without_examples_share_no_facts() {
     let bench = Bench::heroes();
-    let url = bench.endpoint.url();
+    let url = bench.endpoint.base_url();
     let requests = |out: &str, shots: &str, more: &[&str]| {
         let fixed = ["run", "--db", "out/superhero.sqlite", "--questions", "questions.csv"];
         let flags =
             ["--cache", "facts", "--base-url", &url, "--json", "--out", out, "--shots", shots];
-        let ended = bench.swan(&[&fixed[..], &flags, more].concat()).exits(1);
+        let ended = bench.swan(&[&fixed[..], &flags, more].concat()).expect_exit_code(1);
         ended.lines.last().unwrap()["requests"].as_u64().unwrap()
     };
     assert_eq!(requests("a", "0", &[]), 1);
     assert_eq!(requests("b", "1", &[]), 1);
     assert_eq!(requests("c", "1", &[]), 0);
     assert_eq!(requests("d", "1", &["--model", "other", "--price", "1,2"]), 1);
-    let score = bench.swan(&["score", "a", "d", "--gold", "out", "--json"]).exits(0);
+    let score = bench.swan(&["score", "a", "d", "--gold", "out", "--json"]).expect_exit_code(0);
     let price =
         |n: usize| score.lines[0]["runs"][n]["runs"][0]["total"]["cost_usd"].as_f64().unwrap();
     assert!(price(1) < price(0));
     // Of another model the price is not known.
     assert_eq!(requests("e", "0", &["--model", "third"]), 1);
-    let table = bench.swan(&["score", "a", "e", "--gold", "out"]).exits(0).stdout;
+    let table = bench.swan(&["score", "a", "e", "--gold", "out"]).expect_exit_code(0).stdout;
     assert!(table.lines().last().unwrap().trim_end().ends_with('?'), "{table}");
     // More examples than there are.
     let args = args(&url, &["--shots", "4"]);
-    let many = bench.swan(&args).exits(2);
+    let many = bench.swan(&args).expect_exit_code(2);
     assert!(
         many.stderr.contains("contains 3 examples for `llm`, but --shots asks for 4"),
         "{}",
         many.stderr
     );
     std::fs::remove_file(bench.path("out/superhero.shots.json")).unwrap();
-    assert!(bench.run(&["--shots", "1"]).exits(2).stderr.contains("cannot read examples from"));
+    assert!(
+        bench
+            .run(&["--shots", "1"])
+            .expect_exit_code(2)
+            .stderr
+            .contains("cannot read examples from")
+    );
 }
 
 #[test]
 fn what_cannot_be_run_or_scored_is_said() {
     let bench = Bench::heroes();
     let says = |args: &[&str], said: &str| {
-        let ended = bench.swan(args).exits(2);
+        let ended = bench.swan(args).expect_exit_code(2);
         assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
     };
     let questions = ["run", "--questions", "questions.csv"];
@@ -608,7 +624,7 @@ fn what_cannot_be_run_or_scored_is_said() {
     );
     says(&with(&["--db", "out/superhero.sqlite", "--price", "x"]), "expected two prices");
     says(&["score", "nothing", "--gold", "out"], "nothing has no record of a run");
-    bench.run(&[]).exits(1);
+    bench.run(&[]).expect_exit_code(1);
     says(&["score", "run", "--gold", "nothing"], "no gold database of superhero at nothing");
     bench.write("run/run.jsonl", "{}\n{}\n");
     says(&["score", "run", "--gold", "out"], "line 1");
@@ -617,10 +633,10 @@ fn what_cannot_be_run_or_scored_is_said() {
 #[test]
 fn a_report_is_markdown_json_and_charts() {
     let bench = Bench::heroes();
-    bench.run(&[]).exits(1);
-    bench.run(&[]).exits(1);
+    bench.run(&[]).expect_exit_code(1);
+    bench.run(&[]).expect_exit_code(1);
     let args = ["report", "run", "--gold", "out", "--out", "report", "--json"];
-    let written = bench.swan(&args).exits(0);
+    let written = bench.swan(&args).expect_exit_code(0);
     let names = ["report.md", "report.json", "shots.svg", "cost.svg", "requests.svg"];
     assert_eq!(written.lines.len(), names.len());
     let read = |name: &str| std::fs::read_to_string(bench.path("report").join(name)).unwrap();
@@ -651,17 +667,19 @@ fn a_report_is_markdown_json_and_charts() {
 fn a_report_of_several_databases_has_a_table_for_each() {
     let (name, schema, data) = OTHERS[0];
     let bench = Bench::new(&[("superhero", SUPERHERO), (name, &[schema, data].concat())]);
-    bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).exits(0);
-    let url = bench.endpoint.url();
+    bench.swan(&["prepare", "--bird", "bird", "--out", "out"]).expect_exit_code(0);
+    let url = bench.endpoint.base_url();
     bench.write("q.csv", &line(&["Any?", "", "moderate", "SELECT 0", "SELECT 0"]));
     for name in ["superhero", name] {
         let db = format!("out/{name}.sqlite");
         let args = ["run", "--db", &db, "--questions", "q.csv", "--out", name, "--base-url", &url];
-        bench.swan(&[&args, &["--price", "0,0"][..]].concat()).exits(0);
+        bench.swan(&[&args, &["--price", "0,0"][..]].concat()).expect_exit_code(0);
     }
     std::fs::create_dir(bench.path("report")).unwrap();
     bench.write("report/cost.svg", "of an earlier report");
-    bench.swan(&["report", "superhero", name, "--gold", "out", "--out", "report"]).exits(0);
+    bench
+        .swan(&["report", "superhero", name, "--gold", "out", "--out", "report"])
+        .expect_exit_code(0);
     let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
     assert!(!report.contains("cost.svg") && !bench.path("report/cost.svg").exists(), "{report}");
     for said in [
@@ -675,7 +693,7 @@ fn a_report_of_several_databases_has_a_table_for_each() {
         assert!(report.contains(said), "{said}\n{report}");
     }
     // One database needs no name beside the heading.
-    bench.swan(&["report", "superhero", "--gold", "out", "--out", "report"]).exits(0);
+    bench.swan(&["report", "superhero", "--gold", "out", "--out", "report"]).expect_exit_code(0);
     let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
     assert!(report.contains("## Questions\n"), "{report}");
 }

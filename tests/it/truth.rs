@@ -3,7 +3,7 @@
 use hqdl::truth::Share;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::project::{Ended, MODEL, Project, honest, truth};
+use hqdl_testkit::project::{CommandResult, MODEL, Project, true_value, truthful_endpoint};
 
 const SPEC: &str = r#"
 [[expansion]]
@@ -26,13 +26,13 @@ const SQL: &str = "CREATE TABLE hero (name TEXT, year INTEGER);
 
 fn project(endpoint: &hqdl_testkit::endpoint::Endpoint) -> Project {
     let project = Project::new(endpoint, SQL, &[MODEL, SPEC].concat());
-    project.materialize(&[]).exits(0);
+    project.run_materialize(&[]).expect_exit_code(0);
     project
 }
 
-fn score(project: &Project, csv: &str, flags: &[&str]) -> Ended {
+fn score(project: &Project, csv: &str, flags: &[&str]) -> CommandResult {
     std::fs::write(project.path("truth.csv"), csv).unwrap();
-    project.hqdl(&[&["score", "specs/x.toml", "--truth", "truth.csv"], flags].concat())
+    project.run_hqdl(&[&["score", "specs/x.toml", "--truth", "truth.csv"], flags].concat())
 }
 
 fn text(json: &Json) -> String {
@@ -43,7 +43,7 @@ fn text(json: &Json) -> String {
 /// just that one is not.
 #[test]
 fn a_truth_that_says_the_same_finds_everything_right() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let keys = [json!(["Ann", 1962]), json!(["Bob", 1963]), json!(["Cy, the \"Third\"", null])];
     let csv = |wrong: &str| {
@@ -52,17 +52,17 @@ fn a_truth_that_says_the_same_finds_everything_right() {
         for key in &keys {
             let key = key.as_array().unwrap();
             let powers: Vec<String> =
-                truth("powers", key).as_array().unwrap().iter().map(text).collect();
+                true_value("powers", key).as_array().unwrap().iter().map(text).collect();
             let powers = if powers.is_empty() { "none".to_owned() } else { powers.join("|") };
             let year = key[1].as_i64().map_or(String::new(), |y| y.to_string());
             let name = key[0].as_str().unwrap();
-            let born = if name == wrong { "7".to_owned() } else { text(&truth("born", key)) };
-            let eyes = text(&truth("eye_color", key));
+            let born = if name == wrong { "7".to_owned() } else { text(&true_value("born", key)) };
+            let eyes = text(&true_value("eye_color", key));
             writer.write_record([year.as_str(), &powers, &eyes, &born, name, "x"]).unwrap();
         }
         String::from_utf8(writer.into_inner().unwrap()).unwrap()
     };
-    let ended = score(&project, &csv("nobody"), &["--json"]).exits(0);
+    let ended = score(&project, &csv("nobody"), &["--json"]).expect_exit_code(0);
     let columns = ended.lines[0]["columns"].as_array().unwrap();
     assert_eq!(columns.len(), 3);
     for column in columns {
@@ -74,7 +74,7 @@ fn a_truth_that_says_the_same_finds_everything_right() {
         assert_eq!(column["states"]["ok"]["right"], 3.0);
         assert_eq!(column["models"]["test-model"]["of"], 3);
     }
-    let ended = score(&project, &csv("Bob"), &["--json"]).exits(0);
+    let ended = score(&project, &csv("Bob"), &["--json"]).expect_exit_code(0);
     let born = &ended.lines[0]["columns"][1];
     assert_eq!((&born["column"], &born["accuracy"]["right"]), (&json!("born"), &json!(2.0)));
     assert_eq!(born["differs"].as_array().unwrap().len(), 1);
@@ -82,20 +82,20 @@ fn a_truth_that_says_the_same_finds_everything_right() {
         (&born["differs"][0]["key"], &born["differs"][0]["truth"]),
         (&json!(["Bob", "1963"]), &json!(7))
     );
-    let shown = score(&project, &csv("Bob"), &[]).exits(0);
+    let shown = score(&project, &csv("Bob"), &[]).expect_exit_code(0);
     assert!(shown.stdout.contains("instead of 7"), "{}", shown.stdout);
     assert!(shown.stderr.contains("remark"), "{}", shown.stderr);
-    assert_eq!(endpoint.count(), 1, "scoring asks nothing");
+    assert_eq!(endpoint.request_count(), 1, "scoring asks nothing");
 }
 
 /// Cells without a value, and rows that are not there, are wrong; what the truth
 /// leaves out does not count.
 #[test]
 fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let csv = "name,year,born\nAnn,1962,\nNobody,1950,7\nDee,1970,1\n";
-    let ended = score(&project, csv, &["--json"]).exits(0);
+    let ended = score(&project, csv, &["--json"]).expect_exit_code(0);
     let born = &ended.lines[0]["columns"][0];
     assert_eq!((&born["accuracy"]["right"], &born["accuracy"]["of"]), (&json!(0.0), &json!(2)));
     assert_eq!(
@@ -108,10 +108,10 @@ fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
 
 #[test]
 fn what_is_no_truth_is_told() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let project = project(&endpoint);
     let says = |csv: &str, said: &str| {
-        let ended = score(&project, csv, &[]).exits(2);
+        let ended = score(&project, csv, &[]).expect_exit_code(2);
         assert!(ended.stderr.contains(said), "{csv:?}: {}", ended.stderr);
     };
     says(
@@ -127,17 +127,24 @@ fn what_is_no_truth_is_told() {
     says("name,year,born\nAnn,1962\n", "truth.csv, line 2");
     says("name,year,born,Born\nAnn,1962,1962,1\n", "the header names the column `Born` twice");
     says("name,year,born\nAnn,1962,\"1962\n", "truth.csv, line 2: a quoted field begins here");
-    let ended = project.hqdl(&["score", "specs/x.toml", "--truth", "nowhere.csv"]).exits(2);
-    assert!(ended.stderr.contains("nowhere.csv"), "{}", ended.stderr);
     let ended =
-        project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--output", "no.sqlite"]);
-    assert!(ended.exits(2).stderr.contains("no.sqlite does not exist yet"));
+        project.run_hqdl(&["score", "specs/x.toml", "--truth", "nowhere.csv"]).expect_exit_code(2);
+    assert!(ended.stderr.contains("nowhere.csv"), "{}", ended.stderr);
+    let ended = project.run_hqdl(&[
+        "score",
+        "specs/x.toml",
+        "--truth",
+        "truth.csv",
+        "--output",
+        "no.sqlite",
+    ]);
+    assert!(ended.expect_exit_code(2).stderr.contains("no.sqlite does not exist yet"));
 }
 
 /// Wilson's intervals as published: 15 of 20 and 0 of 10, and what holds of all.
 #[test]
 fn intervals_are_wilsons() {
-    let of = |right: f64, of: u64| Share { right, of }.interval();
+    let of = |right: f64, of: u64| Share { correct: right, total: of }.interval();
     let near = |(low, high): (f64, f64), wanted: (f64, f64)| {
         assert!((low - wanted.0).abs() < 0.05 && (high - wanted.1).abs() < 0.05, "{low} {high}");
     };

@@ -34,7 +34,7 @@ const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
 
 /// Says countries as nobody's list does, and what these words mean when it is asked.
 fn endpoint() -> Endpoint {
-    Endpoint::start(|column, key| match (column, key[0].as_str().unwrap_or_default()) {
+    Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap_or_default()) {
         ("country", "Leeds" | "Hull") => "United Kingdom".into(),
         ("country", "York") => "united kingdom".into(),
         ("country", "Lyon") => "Gondor".into(),
@@ -51,7 +51,7 @@ fn project(endpoint: &Endpoint, more: &str) -> Project {
 }
 
 fn countries(project: &Project) -> Vec<Vec<Json>> {
-    project.rows(
+    project.query_rows(
         "SELECT l.name, l.country, h.state FROM llm AS l
          JOIN hqdl_cell AS h ON h.key = json_array(l.name) ORDER BY 1",
     )
@@ -84,83 +84,90 @@ fn unified() -> Vec<Vec<Json>> {
 fn each_word_outside_the_list_is_asked_about_once() {
     let endpoint = endpoint();
     let project = project(&endpoint, "unify = true");
-    let ended = project.materialize(&[]).exits(1);
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project), unified());
     assert_eq!(words(&endpoint), ["Gondor", "United Kingdom"]);
-    let (input, output) = endpoint.billed();
+    let (input, output) = endpoint.billed_tokens();
     let paid = (input as f64 + 2.0 * output as f64) / 1e6;
-    let told = ended.done()["cost_usd"].as_f64().unwrap();
+    let told = ended.done_event()["cost_usd"].as_f64().unwrap();
     assert!((told - paid).abs() < 1e-9, "{told} of {paid}");
-    assert_eq!(ended.done()["cells"]["ok"], 4);
-    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    assert_eq!(ended.done_event()["cells"]["ok"], 4);
+    let why = project
+        .run_hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"])
+        .expect_exit_code(0);
     for told in ["United Kingdom", "unified by the model"] {
         assert!(why.stdout.contains(told), "{told}: {}", why.stdout);
     }
     // Again, and with a row that says the same: no word is asked about twice.
-    let asked = endpoint.count();
-    project.materialize(&[]).exits(1);
-    assert_eq!(endpoint.count(), asked);
-    project.execute("INSERT INTO place VALUES ('Nice')");
-    project.materialize(&[]).exits(1);
+    let asked = endpoint.request_count();
+    project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), asked);
+    project.execute_sql("INSERT INTO place VALUES ('Nice')");
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(words(&endpoint), ["Gondor", "Great Britain", "United Kingdom"]);
     assert_eq!(countries(&project)[3][1], "UK");
     // A query reads by it, whether from the tables or from the facts.
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     let sql = "SELECT count(*) FROM place WHERE {{LLMMap('In UK?', place.name)}}";
     let text = project.spec_text();
-    project.spec(&text.replace(
+    project.write_spec(&text.replace(
         "unify = true",
         "unify = true\nquestions = [{ ask = \"In {value}?\", sql = \"country = {value}\" }]",
     ));
-    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    let ended = project.run_hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
     assert_eq!(ended.lines[0]["rows"], json!([[4]]), "{}{}", ended.stdout, ended.stderr);
-    assert_eq!(endpoint.count(), asked);
+    assert_eq!(endpoint.request_count(), asked);
 }
 
 #[test]
 fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
     let endpoint = endpoint();
     let project = project(&endpoint, "");
-    project.materialize(&[]).exits(1);
+    project.run_materialize(&[]).expect_exit_code(1);
     let before = countries(&project);
     assert_eq!(before[0][2], "not_in_list");
-    let asked = endpoint.count();
+    let asked = endpoint.request_count();
     // Turned on: the plan tells of the words, and they alone are asked about.
-    project.spec(&SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()));
-    let plan = project.plan(&[]);
+    project.write_spec(
+        &SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()),
+    );
+    let plan = project.run_plan(&[]);
     let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
     assert_eq!(plan["totals"]["cells"], 2, "{plan}");
-    let ended = project.materialize(&[]).exits(1);
-    assert_eq!(endpoint.count(), asked + 1);
-    assert!(ended.done()["cost_usd"].as_f64().unwrap() <= most, "{most}");
+    let ended = project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), asked + 1);
+    assert!(ended.done_event()["cost_usd"].as_f64().unwrap() <= most, "{most}");
     assert_eq!(countries(&project), unified());
     // Off: what was said is read as it was; on again, nothing is asked.
-    project.spec(&SPEC.replace("UNIFY", "").replace("{base_url}", project.base_url()));
-    project.materialize(&[]).exits(1);
+    project.write_spec(&SPEC.replace("UNIFY", "").replace("{base_url}", project.base_url()));
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project), before);
-    project.spec(&SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()));
-    project.materialize(&[]).exits(1);
+    project.write_spec(
+        &SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()),
+    );
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project), unified());
     // An alias goes before what the model says.
     let aliases = "unify = true\naliases = { \"united kingdom\" = \"France\" }";
-    project.spec(&SPEC.replace("UNIFY", aliases).replace("{base_url}", project.base_url()));
-    project.materialize(&[]).exits(1);
+    project.write_spec(&SPEC.replace("UNIFY", aliases).replace("{base_url}", project.base_url()));
+    project.run_materialize(&[]).expect_exit_code(1);
     assert_eq!(countries(&project)[1][1], "France");
-    assert_eq!(endpoint.count(), asked + 1);
+    assert_eq!(endpoint.request_count(), asked + 1);
 }
 
 #[test]
 fn what_a_plan_says_at_the_most_holds_with_all_words_new() {
     let endpoint = endpoint();
     let project = project(&endpoint, "unify = true");
-    let most = project.plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
-    let paid = project.materialize(&[]).exits(1).done()["cost_usd"].as_f64().unwrap();
+    let most = project.run_plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    let paid =
+        project.run_materialize(&[]).expect_exit_code(1).done_event()["cost_usd"].as_f64().unwrap();
     assert!(paid <= most, "{paid} of {most}");
 }
 
 #[test]
 fn values_of_a_list_are_unified_one_by_one() {
-    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str().unwrap()) {
+    let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap()) {
         ("country", "Leeds") => json!(["Spain", "United Kingdom", "Gondor"]),
         ("country", _) => json!(["Great Britain"]),
         ("value", "United Kingdom" | "Great Britain") => "UK".into(),
@@ -168,10 +175,10 @@ fn values_of_a_list_are_unified_one_by_one() {
     });
     let many = "unify = true\nmany = { table = \"llm_country\", column = \"country\" }";
     let project = project(&endpoint, many);
-    let most = project.plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
-    let ended = project.materialize(&[]).exits(0);
-    assert!(ended.done()["cost_usd"].as_f64().unwrap() <= most, "{most}");
-    let rows = project.rows("SELECT name, group_concat(country) FROM llm_country GROUP BY 1");
+    let most = project.run_plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert!(ended.done_event()["cost_usd"].as_f64().unwrap() <= most, "{most}");
+    let rows = project.query_rows("SELECT name, group_concat(country) FROM llm_country GROUP BY 1");
     assert_eq!(rows[1], [json!("Leeds"), json!("Spain,UK")]);
     assert_eq!(rows[0], [json!("Hull"), json!("UK")]);
     assert_eq!(words(&endpoint), ["Gondor", "Great Britain", "United Kingdom"]);
@@ -188,7 +195,7 @@ fn it_needs_a_closed_list() {
             PLACES,
             &SPEC.replace("UNIFY", "unify = true").replace(from, to),
         );
-        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);
         assert!(ended.stderr.contains("has no closed value list"), "{}", ended.stderr);
     }
 }
@@ -197,7 +204,7 @@ fn it_needs_a_closed_list() {
 /// nothing where their tables are other things.
 #[test]
 fn a_word_means_something_for_its_own_table() {
-    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str().unwrap()) {
+    let endpoint = Endpoint::start_with(|column, key| match (column, key[0].as_str().unwrap()) {
         ("status", _) => "done".into(),
         _ => Json::Null,
     });
@@ -212,13 +219,13 @@ fn a_word_means_something_for_its_own_table() {
     let tables = "CREATE TABLE orders (name TEXT); INSERT INTO orders VALUES ('a');
          CREATE TABLE people (name TEXT); INSERT INTO people VALUES ('b');";
     let project = Project::new(&endpoint, tables, &spec);
-    project.materialize(&[]).exits(1);
-    let asked = endpoint.requests();
+    project.run_materialize(&[]).expect_exit_code(1);
+    let asked = endpoint.received_requests();
     let about = |what: &str| {
         let of = asked.iter().filter(|r| r.question.columns[0].name == "value");
         of.filter(|r| r.body["messages"].to_string().contains(what)).count()
     };
     assert_eq!((about("Orders."), about("People.")), (1, 1), "{}", asked.len());
-    project.materialize(&[]).exits(1);
-    assert_eq!(endpoint.count(), asked.len());
+    project.run_materialize(&[]).expect_exit_code(1);
+    assert_eq!(endpoint.request_count(), asked.len());
 }

@@ -2,17 +2,17 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
-use hqdl_testkit::project::{Project, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
+use hqdl_testkit::project::{Project, heroes_project, truthful_endpoint};
 
 const PRICE: &str = "price = { input = 1.0, output = 2.0 }";
 
 /// The heroes at a price, one row a request, with `limits`.
 fn priced(endpoint: &Endpoint, price: &str, limits: &str) -> Project {
-    let project = heroes(endpoint, "json");
+    let project = heroes_project(endpoint, "json");
     let text = project.spec_text().replace("rows_per_request = 4", "rows_per_request = 1");
     assert!(text.contains(PRICE) && text.contains("concurrency = 4"));
-    project.spec(
+    project.write_spec(
         &text
             .replace(PRICE, price)
             .replace("concurrency = 4", &format!("concurrency = 4\n{limits}")),
@@ -22,12 +22,12 @@ fn priced(endpoint: &Endpoint, price: &str, limits: &str) -> Project {
 
 /// What hqdl says that a run cost.
 fn cost(project: &Project, code: i32) -> f64 {
-    project.materialize(&[]).exits(code).done()["cost_usd"].as_f64().unwrap()
+    project.run_materialize(&[]).expect_exit_code(code).done_event()["cost_usd"].as_f64().unwrap()
 }
 
 /// What an endpoint bills that writes every prompt to its cache, at these USD per million tokens.
 fn billed(endpoint: &Endpoint, write: f64, output: f64) -> f64 {
-    let (input, out) = endpoint.billed();
+    let (input, out) = endpoint.billed_tokens();
     (input as f64 * write + out as f64 * output) / 1e6
 }
 
@@ -49,14 +49,14 @@ fn cache_writes_are_billed_and_never_exceed_a_budget() {
         for (price, write) in
             [(PRICE, 1.25), ("price = { input = 1.0, output = 2.0, cache_write = 2.0 }", 2.0)]
         {
-            let endpoint = honest();
-            endpoint.fault(Fault::Usage(shape.clone()), Times::Always);
+            let endpoint = truthful_endpoint();
+            endpoint.add_fault(Fault::Usage(shape.clone()), Frequency::Always);
             let project = priced(&endpoint, price, "");
             let (said, true_cost) = (cost(&project, 0), billed(&endpoint, write, 2.0));
             assert!((said - true_cost).abs() < 1e-6, "{n}: {said} is said of {true_cost}");
             // The same under a budget that does not cover it.
-            let endpoint = honest();
-            endpoint.fault(Fault::Usage(shape.clone()), Times::Always);
+            let endpoint = truthful_endpoint();
+            endpoint.add_fault(Fault::Usage(shape.clone()), Frequency::Always);
             let budget = true_cost * 0.6;
             let project = priced(&endpoint, price, &format!("budget_usd = {budget}"));
             let said = cost(&project, 3);
@@ -79,54 +79,57 @@ fn an_assumed_price_of_cache_writes_is_named() {
         (stated, true, false, false),
         (free, true, false, false),
     ] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         if writes {
-            endpoint.fault(Fault::Usage(cache_writes()[0].clone()), Times::Always);
+            endpoint.add_fault(Fault::Usage(cache_writes()[0].clone()), Frequency::Always);
         }
         let project = priced(&endpoint, price, "");
         let case = format!("{price}, written: {writes}");
         let names = |notes: &Json| notes.to_string().contains(NOTE);
         let has = |text: &str| text.contains(&format!("({NOTE})"));
-        assert_eq!(names(&project.plan(&[])["price_notes"]), reserved, "{case}");
-        let plan = project.hqdl(&["plan", "specs/x.toml"]).exits(0).stdout;
+        assert_eq!(names(&project.run_plan(&[])["price_notes"]), reserved, "{case}");
+        let plan = project.run_hqdl(&["plan", "specs/x.toml"]).expect_exit_code(0).stdout;
         assert_eq!(plan.contains(NOTE), reserved, "{case}: {plan}");
         let sql = "SELECT {{LLMMap('Is it short?', hero.name)}} FROM hero";
-        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
+        let explained = project
+            .run_hqdl(&["explain", "--spec", "specs/x.toml", sql])
+            .expect_exit_code(0)
+            .stdout;
         assert_eq!(explained.contains(NOTE), reserved, "{case}: {explained}");
         let query = ["query", "--spec", "specs/x.toml", "--meta", "-v", sql];
-        let queried = project.hqdl(&query).exits(0);
+        let queried = project.run_hqdl(&query).expect_exit_code(0);
         assert_eq!(has(&queried.stderr), billed, "{case}: {}", queried.stderr);
-        let ended = project.materialize(&["--limit", "1"]).exits(0);
-        assert_eq!(names(&ended.done()["price_notes"]), billed, "{case}");
-        let run = project.hqdl(&["materialize", "specs/x.toml"]).exits(0);
+        let ended = project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
+        assert_eq!(names(&ended.done_event()["price_notes"]), billed, "{case}");
+        let run = project.run_hqdl(&["materialize", "specs/x.toml"]).expect_exit_code(0);
         assert_eq!(has(&run.stdout), billed, "{case}: {}", run.stdout);
     }
 }
 
 #[test]
 fn a_long_prompt_is_billed_at_its_own_price() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let price = "price = { input = 1.0, output = 2.0, above = { input_tokens = 10, input = 3.0, output = 8.0 } }";
     let project = priced(&endpoint, price, "");
     let said = cost(&project, 0);
     assert!((said - billed(&endpoint, 3.0, 8.0)).abs() < 1e-6, "{said}");
-    let plan = project.plan(&[]);
+    let plan = project.run_plan(&[]);
     assert_eq!(plan["totals"]["cells"], 0);
 }
 
 #[test]
 fn usage_below_what_is_counted_stops_the_run_after_one_request() {
-    let endpoint = honest();
+    let endpoint = truthful_endpoint();
     let shape = json!({ "prompt_tokens": 1, "completion_tokens": 1 });
-    endpoint.fault(Fault::Usage(shape), Times::Always);
+    endpoint.add_fault(Fault::Usage(shape), Frequency::Always);
     let project = priced(&endpoint, PRICE, "budget_usd = 0.01");
     for run in 1..=2 {
-        let ended = project.materialize(&[]).exits(4);
+        let ended = project.run_materialize(&[]).expect_exit_code(4);
         assert!(ended.stderr.contains("reports 1 in and 1 out"), "{}", ended.stderr);
-        assert_eq!(endpoint.count(), run, "the first request goes alone");
+        assert_eq!(endpoint.request_count(), run, "the first request goes alone");
         // What was answered is kept, and billed as it was counted.
-        let said = ended.done()["cost_usd"].as_f64().unwrap();
-        let (input, output) = endpoint.billed();
+        let said = ended.done_event()["cost_usd"].as_f64().unwrap();
+        let (input, output) = endpoint.billed_tokens();
         let least = (input + 2 * output) as f64 / run as f64 / 2.0 / 1e6;
         assert!(said >= least, "{said} of at least {least}");
     }
@@ -138,30 +141,30 @@ fn usage_below_what_is_counted_stops_the_run_after_one_request() {
 #[test]
 fn usage_above_what_is_possible_costs_one_request_and_stays_out_of_the_totals() {
     for (tokens, most) in [(2_000, 0.01), (1_000_000_000_000_000_u64, 0.01)] {
-        let endpoint = honest();
+        let endpoint = truthful_endpoint();
         let shape = json!({ "prompt_tokens": "in", "completion_tokens": tokens });
-        endpoint.fault(Fault::Usage(shape), Times::Always);
+        endpoint.add_fault(Fault::Usage(shape), Frequency::Always);
         let project = priced(&endpoint, PRICE, "budget_usd = 0.5");
-        let ended = project.materialize(&[]).exits(4);
+        let ended = project.run_materialize(&[]).expect_exit_code(4);
         assert!(ended.stderr.contains("the endpoint reports usage of"), "{}", ended.stderr);
-        assert_eq!(endpoint.count(), 1, "the first request goes alone");
-        let said = ended.done()["cost_usd"].as_f64().unwrap();
+        assert_eq!(endpoint.request_count(), 1, "the first request goes alone");
+        let said = ended.done_event()["cost_usd"].as_f64().unwrap();
         assert!(said > 0.0 && said < most, "{tokens}: {said}");
     }
 }
 
 #[test]
 fn an_endpoint_is_proven_by_one_plausible_report_for_the_next_run_too() {
-    let endpoint = honest();
-    endpoint.fault(Fault::Latency(std::time::Duration::from_millis(300)), Times::Always);
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault(Fault::Latency(std::time::Duration::from_millis(300)), Frequency::Always);
     let project = priced(&endpoint, PRICE, "");
-    project.materialize(&["--limit", "1"]).exits(0);
+    project.run_materialize(&["--limit", "1"]).expect_exit_code(0);
     assert_eq!(endpoint.most_in_flight(), 1);
     cost(&project, 0);
     assert!(endpoint.most_in_flight() > 1, "the others go together");
-    let second = honest();
-    second.fault(Fault::Latency(std::time::Duration::from_millis(300)), Times::Always);
+    let second = truthful_endpoint();
+    second.add_fault(Fault::Latency(std::time::Duration::from_millis(300)), Frequency::Always);
     let project = priced(&second, PRICE, "");
-    project.materialize(&["--limit", "3"]).exits(0);
+    project.run_materialize(&["--limit", "3"]).expect_exit_code(0);
     assert!(second.most_in_flight() <= 2, "one alone, then two");
 }

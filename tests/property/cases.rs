@@ -7,16 +7,16 @@ use std::sync::Arc;
 use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::model;
-use hqdl::query::{self, Dialect, Meta, Request, Smoothie};
-use hqdl::spec::{Draft, Provider};
+use hqdl::query::{self, Dialect, Meta, QueryResult, Request};
+use hqdl::spec::{Provider, UncheckedSpec};
 use rusqlite::Connection;
 
 use crate::other_truths::{LetterCase, Truth};
 use crate::stub::Stub;
 use crate::{plain, surplus};
-use hqdl_testkit::case_file::{Bound, Case, cases};
+use hqdl_testkit::case_file::{Case, ExpectedCount, read_cases};
 
-fn number(db: &Path, bound: &Bound) -> Result<u64, String> {
+fn number(db: &Path, bound: &ExpectedCount) -> Result<u64, String> {
     match &bound.number {
         Ok(number) => Ok(*number),
         Err(sql) => {
@@ -39,8 +39,9 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
             continue;
         }
         let database = Database::open(db).map_err(|e| e.to_string())?;
-        let (mut spec, _) =
-            Draft::bare(db.to_owned()).check(&database).map_err(|e| format!("{e:?}"))?;
+        let (mut spec, _) = UncheckedSpec::without_file(db.to_owned())
+            .check(&database)
+            .map_err(|e| format!("{e:?}"))?;
         name.clone_into(&mut spec.model.name);
         let (_stop, interrupt) = tokio::sync::watch::channel(false);
         let request = Request {
@@ -53,14 +54,14 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
             params: Vec::new(),
             classify: false,
             truncate: false,
-            again: None,
+            refresh: None,
             rows_per_request: Some(step.per_request.unwrap_or(10) as u32),
             timeout: None,
             command: "test",
             listener: Arc::new(|_| {}),
             interrupt,
         };
-        let mut rows = Smoothie::default();
+        let mut rows = QueryResult::default();
         let meta: Meta = match query::run(&request, &mut rows) {
             Ok(meta) => meta,
             Err(error) => {
@@ -78,7 +79,7 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
         if let Some(bound) = &step.asked {
             let n = number(db, bound)?;
             let asked = meta.values_asked;
-            if asked != n && !(bound.at_most && asked < n) {
+            if asked != n && !(bound.is_upper_bound && asked < n) {
                 let passes: Vec<u64> = meta.passes.iter().map(|p| p.demanded).collect();
                 wrong.push(format!(
                     "asked {asked} instead of {n} ({passes:?}): {}\n{}",
@@ -88,7 +89,7 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
         }
         if let Some(bound) = &step.requests {
             let n = number(db, bound)?;
-            if meta.requests != n && !(bound.at_most && meta.requests < n) {
+            if meta.requests != n && !(bound.is_upper_bound && meta.requests < n) {
                 wrong.push(format!("{} requests instead of {n}: {}", meta.requests, step.query));
             }
         }
@@ -100,10 +101,10 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
 #[ignore = "a look while one works on the rules"]
 fn cases_in_process() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/query");
-    let cases = cases(&folder);
+    let cases = read_cases(&folder);
     let dir = tempfile::tempdir().unwrap();
     let mut made: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
-    let facts = Facts::temporary().unwrap();
+    let facts = Facts::open_temporary().unwrap();
     let (mut held, mut failed) = (0, Vec::new());
     for (n, case) in cases.iter().enumerate().filter(|(_, c)| {
         let wanted = std::env::var("HQDL_CASE").unwrap_or_default();
@@ -137,12 +138,12 @@ fn swan2_in_process() {
         for line in text.lines() {
             let case: serde_json::Value = serde_json::from_str(line).unwrap();
             let database = Database::open(&db).unwrap();
-            let mut draft = Draft::bare(db.clone());
+            let mut draft = UncheckedSpec::without_file(db.clone());
             draft.file.model.provider = Provider::Replay;
             draft.set_recordings(vec![folder.join("superhero.facts.jsonl.gz")]);
             let (spec, _) = draft.check(&database).unwrap();
-            let model = model::for_planning(&spec).unwrap();
-            let facts = Facts::temporary().unwrap();
+            let model = model::connect_for_planning(&spec).unwrap();
+            let facts = Facts::open_temporary().unwrap();
             let (_stop, interrupt) = tokio::sync::watch::channel(false);
             let request = Request {
                 spec: &spec,
@@ -154,14 +155,14 @@ fn swan2_in_process() {
                 params: Vec::new(),
                 classify: false,
                 truncate: false,
-                again: None,
+                refresh: None,
                 rows_per_request: Some(together),
                 timeout: None,
                 command: "test",
                 listener: Arc::new(|_| {}),
                 interrupt,
             };
-            let mut rows = Smoothie::default();
+            let mut rows = QueryResult::default();
             let meta = query::run(&request, &mut rows).unwrap();
             let least = case["min_values"]["reach"].as_u64().unwrap();
             println!(

@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use hqdl::blendsql::scan;
+use hqdl::blendsql::scan_calls;
 use hqdl::database::Database;
 use hqdl::facts::Facts;
-use hqdl::query::{self, Dialect, QueryError, Request, Smoothie};
-use hqdl::spec::Draft;
+use hqdl::query::{self, Dialect, QueryError, QueryResult, Request};
+use hqdl::spec::UncheckedSpec;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -159,7 +159,7 @@ struct Shared {
 impl Shared {
     fn new() -> Self {
         Self {
-            facts: Facts::temporary().unwrap(),
+            facts: Facts::open_temporary().unwrap(),
             held: AtomicUsize::new(0),
             asked: AtomicU64::new(0),
             refused: AtomicUsize::new(0),
@@ -253,7 +253,7 @@ fn held(
     // asks.
     let name = format!("seed-{seed}-{}", shared.held.fetch_add(1, Ordering::Relaxed));
     let model = Arc::new(Stub::new(name.clone(), case));
-    let draft = Draft::bare(db.clone());
+    let draft = UncheckedSpec::without_file(db.clone());
     let database = Database::open(&db).map_err(|e| e.to_string())?;
     let (mut spec, _) = draft.check(&database).map_err(|e| format!("{e:?}"))?;
     spec.model.name = name;
@@ -268,7 +268,7 @@ fn held(
         params: Vec::new(),
         classify: false,
         truncate: false,
-        again: None,
+        refresh: None,
         rows_per_request: Some(5),
         timeout: Some(LONGEST),
         command: "test",
@@ -281,7 +281,7 @@ fn held(
     };
     let mut once = HashSet::new();
     for again in [false, true] {
-        let mut rows = Smoothie::default();
+        let mut rows = QueryResult::default();
         let meta = match query::run(&request, &mut rows) {
             Ok(meta) => meta,
             // What is told is not silently wrong.
@@ -372,7 +372,7 @@ fn generated_queries_are_valid_and_not_all_empty() {
     for seed in 0..600 {
         let (sql, generated) = case(seed);
         let (_dir, db) = build(&sql);
-        scan(&generated.query).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        scan_calls(&generated.query).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let truth = Truth::of(LetterCase::Told);
         let rows = match plain(&db, &generated.plain, &truth) {
             Ok(rows) => rows,
@@ -410,7 +410,7 @@ fn random_queries_give_the_rows_of_plain_sql() {
     let mut failed = Vec::new();
     for begin in (first..first + count).step_by(CHUNK as usize) {
         failed.extend(in_parallel(begin..(begin + CHUNK).min(first + count), &shared));
-        shared.facts = Facts::temporary().unwrap();
+        shared.facts = Facts::open_temporary().unwrap();
     }
     let chosen = shared.chosen.into_inner();
     println!(

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Sql;
 use serde_json::Value as Json;
 
-use hqdl_testkit::functions::{compute, register_as};
+use hqdl_testkit::functions::{compute_function, register_modified};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Other {
@@ -86,11 +86,11 @@ impl fmt::Display for Truth {
 /// Gives a connection the functions of a truth.
 pub fn register(connection: &Connection, truth: &Truth) {
     let truth = truth.clone();
-    register_as(connection, move |name, parameter, value, found| {
+    register_modified(connection, move |name, parameter, value, found| {
         let value = &truth.case.fold(value);
         let found = match truth.case {
             LetterCase::Told => found,
-            LetterCase::Ignored => truth.case.fold_answer(compute(name, value, parameter)),
+            LetterCase::Ignored => truth.case.fold_answer(compute_function(name, value, parameter)),
         };
         let question = match parameter {
             "" => format!("fn:{name}"),

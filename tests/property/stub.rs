@@ -41,18 +41,18 @@ impl Stub {
     }
 
     fn reply(&self, prompt: &Prompt) -> Reply {
-        let question = Question::read(&prompt.system, &prompt.user).unwrap();
+        let question = Question::parse(&prompt.system, &prompt.user).unwrap();
         let of = &question.origin;
-        let content = question.answer(|row, column| {
-            let value = Value::from_json(&row.key[0]).canonical().unwrap().into_owned();
-            let (question, kind) = (column.about.clone(), column.kind.clone());
+        let content = question.write_answer(|row, column| {
+            let value = Value::from_json(&row.key[0]).canonical_text().unwrap().into_owned();
+            let (question, kind) = (column.about.clone(), column.data_type.clone());
             let origin = of.clone();
             self.asked.lock().unwrap().push(Pair { question, kind, value, origin });
             let mut row = row.clone();
             if let Json::String(text) = &mut row.key[0] {
                 *text = self.case.fold(text);
             }
-            self.case.fold_answer(oracle::answer(column, &row))
+            self.case.fold_answer(oracle::answer_cell(column, &row))
         });
         Reply { content, ..Reply::default() }
     }
@@ -63,7 +63,7 @@ impl Model for Stub {
         &self.name
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(Ok(self.reply(prompt))))
     }
 }

@@ -18,9 +18,9 @@ use fastrand::Rng;
 use hqdl::facts::Facts;
 use hqdl::model::{Model, Reply, ReplyFuture};
 use hqdl::prompt::{Prompt, Question};
-use hqdl::query::{self, Request, Smoothie};
+use hqdl::query::{self, QueryResult, Request};
 use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::Draft;
+use hqdl::spec::UncheckedSpec;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{ToSqlOutput, Value as Sql};
 use rusqlite::{Connection, OpenFlags};
@@ -50,12 +50,12 @@ impl Model for Stub {
         &self.0
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        let question = Question::read(&prompt.system, &prompt.user).unwrap();
-        let content = question.answer(|row, column| {
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+        let content = question.write_answer(|row, column| {
             let function = column.about.strip_prefix("fn:").unwrap();
             let found = truth(function, row.key[0].as_str().unwrap());
-            match (found, column.kind.as_str()) {
+            match (found, column.data_type.as_str()) {
                 (found @ (Json::String(_) | Json::Null), _) => found,
                 (Json::Bool(b), "integer" | "real") => i32::from(b).into(),
                 (found, "text") => found.to_string().into(),
@@ -114,15 +114,15 @@ fn check(seed: u64, db: &Path, facts: &Facts) -> Result<usize, String> {
     let name = format!("seed-{seed}");
     let overrides = SpecOverrides { model: Some(name.clone()), ..SpecOverrides::default() };
     let cache = Cache::Open(facts.clone());
-    let session = Session::open(Draft::bare(db.to_owned()), &overrides, cache);
+    let session = Session::open(UncheckedSpec::without_file(db.to_owned()), &overrides, cache);
     let session = session.map_err(|e| format!("{e:?}"))?;
     let request = Request {
         model: Some(Arc::new(Stub(name))),
         rows_per_request: Some(20),
         command: "test",
-        ..session.query(db, &generated.query).map_err(|e| e.to_string())?
+        ..session.new_query(db, &generated.query).map_err(|e| e.to_string())?
     };
-    let mut rows = Smoothie::default();
+    let mut rows = QueryResult::default();
     let meta = query::run(&request, &mut rows).map_err(|e| e.to_string())?;
     let mut ours: Vec<String> = rows.rows.iter().map(|r| text(r)).collect();
     if !generated.ordered {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 
-use super::output::{copied_from, own_objects};
+use super::output::{read_copy_source, user_objects};
 use super::{Database, StoreError};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
 /// Bookkeeping objects, which are dropped with the last expansion.
-const OWN: [&str; 8] = [
+const BOOKKEEPING_OBJECTS: [&str; 8] = [
     "VIEW hqdl_cell",
     "TABLE hqdl_edit",
     "TABLE hqdl_bucket",
@@ -23,13 +23,13 @@ const OWN: [&str; 8] = [
 
 /// Report of what was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cleaned {
+pub struct CleanReport {
     /// Path of the database.
     pub path: PathBuf,
     /// Removed tables and views.
     pub objects: Vec<String>,
     /// Whether the file itself was removed: a copy without other objects.
-    pub file: bool,
+    pub removed_file: bool,
 }
 
 /// Drops the tables and views that a spec has published. hqdl's bookkeeping is dropped with the
@@ -37,46 +37,49 @@ pub struct Cleaned {
 ///
 /// # Errors
 /// Returns [`StoreError`] if the database cannot be written; it is unchanged then.
-pub fn clean(source: &Database, spec: &Spec) -> Result<Cleaned, StoreError> {
+pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, StoreError> {
     let path = spec.target().clone();
     if let Some(server) = source.server() {
-        let mut cleaned = Cleaned { path: server.shown().into(), ..Cleaned::default() };
+        let mut report =
+            CleanReport { path: server.display_url().into(), ..CleanReport::default() };
         if source.has_bookkeeping() {
-            let (objects, last) = objects(source, spec).map_err(|e| source.error(&e))?;
-            server.clean(&spec.full_path(), &objects, last)?;
-            cleaned.objects = objects.into_iter().map(|(name, _)| name).collect();
+            let (objects, is_last) =
+                find_objects(source, spec).map_err(|e| source.to_store_error(&e))?;
+            server.clean_schema(&spec.full_path(), &objects, is_last)?;
+            report.objects = objects.into_iter().map(|(name, _)| name).collect();
         }
-        return Ok(cleaned);
+        return Ok(report);
     }
     if !path.exists() {
-        return Ok(Cleaned { path, ..Cleaned::default() });
+        return Ok(CleanReport { path, ..CleanReport::default() });
     }
     let db = Database::open_writable(&path)?;
-    let mut cleaned = Cleaned { path: path.clone(), ..Cleaned::default() };
+    let mut report = CleanReport { path: path.clone(), ..CleanReport::default() };
     if !db.has_bookkeeping() {
-        return Ok(cleaned);
+        return Ok(report);
     }
-    let copied = spec.output.is_some() && copied_from(&db)?.is_some();
-    let alone = copied && own_objects(source, &db).map_err(|e| db.error(&e))?.is_empty();
-    let (objects, last) = objects(&db, spec).map_err(|e| db.error(&e))?;
-    cleaned.objects = objects.iter().map(|(name, _)| name.clone()).collect();
-    if alone && last {
+    let is_copy = spec.output.is_some() && read_copy_source(&db)?.is_some();
+    let is_removable =
+        is_copy && user_objects(source, &db).map_err(|e| db.to_store_error(&e))?.is_empty();
+    let (objects, is_last) = find_objects(&db, spec).map_err(|e| db.to_store_error(&e))?;
+    report.objects = objects.iter().map(|(name, _)| name.clone()).collect();
+    if is_removable && is_last {
         drop(db);
-        remove(&path)?;
-        cleaned.file = true;
-        return Ok(cleaned);
+        remove_files(&path)?;
+        report.removed_file = true;
+        return Ok(report);
     }
-    drop_all(&db, spec, &objects, last).map_err(|e| db.error(&e))?;
-    Ok(cleaned)
+    drop_all(&db, spec, &objects, is_last).map_err(|e| db.to_store_error(&e))?;
+    Ok(report)
 }
 
 /// Returns the existing tables and views of a spec, views first, and whether no other spec has any
 /// here.
-fn objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
+fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
-    let full = spec.full_path();
-    let others = "SELECT count(*) FROM hqdl_expansion WHERE spec <> ?1";
-    let last = c.query_row(others, [&full], |row| row.get::<_, i64>(0))? == 0;
+    let spec_path = spec.full_path();
+    let count_other_specs = "SELECT count(*) FROM hqdl_expansion WHERE spec <> ?1";
+    let is_last = c.query_row(count_other_specs, [&spec_path], |row| row.get::<_, i64>(0))? == 0;
     let views: Vec<String> = spec.expanded_views().into_keys().collect();
     let all: Vec<(String, String, Option<String>)> = c
         .prepare(
@@ -86,20 +89,20 @@ fn objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let ours = |(name, kind, of): &(String, String, Option<String>)| {
-        let of_spec = of.as_deref() == Some(full.as_str());
-        let view = kind == "view" && views.iter().any(|v| v.eq_ignore_ascii_case(name));
-        (of_spec || view || last) && db.made_by_hqdl(name)
+    let is_ours = |(name, object_type, owner): &(String, String, Option<String>)| {
+        let is_of_spec = owner.as_deref() == Some(spec_path.as_str());
+        let is_view = object_type == "view" && views.iter().any(|v| v.eq_ignore_ascii_case(name));
+        (is_of_spec || is_view || is_last) && db.is_made_by_hqdl(name)
     };
-    let found = all.into_iter().filter(ours).map(|(name, kind, _)| (name, kind));
-    Ok((found.collect(), last))
+    let objects = all.into_iter().filter(is_ours).map(|(name, object_type, _)| (name, object_type));
+    Ok((objects.collect(), is_last))
 }
 
 fn drop_all(
     db: &Database,
     spec: &Spec,
     objects: &[(String, String)],
-    last: bool,
+    is_last: bool,
 ) -> rusqlite::Result<()> {
     let c = db.connection();
     // Dropping a table must not change rows of other tables that refer to it.
@@ -107,13 +110,13 @@ fn drop_all(
     c.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     let behavior = rusqlite::TransactionBehavior::Immediate;
     let transaction = rusqlite::Transaction::new_unchecked(c, behavior)?;
-    for (name, kind) in objects {
-        c.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(name)))?;
+    for (name, object_type) in objects {
+        c.execute_batch(&format!("DROP {object_type} IF EXISTS {}", sql::quote_name(name)))?;
     }
-    if last {
-        for object in OWN {
-            let (kind, name) = object.split_once(' ').unwrap_or_default();
-            c.execute_batch(&format!("DROP {kind} IF EXISTS {name}"))?;
+    if is_last {
+        for object in BOOKKEEPING_OBJECTS {
+            let (object_type, name) = object.split_once(' ').unwrap_or_default();
+            c.execute_batch(&format!("DROP {object_type} IF EXISTS {name}"))?;
         }
     } else {
         for table in ["hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit", "hqdl_object"] {
@@ -134,10 +137,10 @@ fn drop_all(
 }
 
 /// Removes a copy and the files that belong to it.
-fn remove(path: &Path) -> Result<(), StoreError> {
-    for beside in ["-wal", "-shm", "-journal", ""] {
+fn remove_files(path: &Path) -> Result<(), StoreError> {
+    for suffix in ["-wal", "-shm", "-journal", ""] {
         let mut file = path.as_os_str().to_owned();
-        file.push(beside);
+        file.push(suffix);
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::File { path: file.into(), error });

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
-use super::postgres::WANTED;
+use super::postgres::SELECTED_COLUMN;
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::Row;
@@ -18,19 +18,19 @@ use hqdl_values::sql;
 use hqdl_values::value::Value;
 
 /// Maximum number of samples per entry of a report.
-const SAMPLES: usize = 3;
+const MAX_SAMPLES: usize = 3;
 
 /// Keys of one expansion, in the order of their sources.
 pub struct Keys<'db> {
     db: &'db Database,
     table: String,
     expansion: Expansion,
-    parts: usize,
-    context: usize,
+    part_count: usize,
+    context_count: usize,
     sources: Vec<Vec<usize>>,
-    columns: usize,
+    column_count: usize,
     /// Entities with more than one spelling, with the combined requests of all spellings.
-    respelled: HashMap<u128, AskedTogether>,
+    spelling_groups: HashMap<u128, SpellingGroup>,
     /// Report about the keys.
     pub report: KeyReport,
 }
@@ -39,29 +39,29 @@ pub struct Keys<'db> {
 #[derive(Debug, Clone)]
 pub struct KeyRow {
     /// Position among the keys of the expansion, from 1.
-    pub at: i64,
+    pub position: i64,
     /// Whether the entity has other spellings.
-    pub respelled: bool,
+    pub has_other_spellings: bool,
     /// Key and context, as written in the source.
     pub row: Row,
     /// Entity that the key identifies.
     pub entity: Entity,
     /// Whether this is the first spelling of the entity.
-    pub first: bool,
+    pub is_first_spelling: bool,
     /// Whether the row matches `--where`.
-    pub wanted: bool,
+    pub is_selected: bool,
     /// For each column, whether a source of this key requests it.
-    pub columns: Vec<bool>,
+    pub requested_columns: Vec<bool>,
     /// For each column, whether any spelling of the entity requests it. Only used with the first
     /// spelling.
-    pub entity_columns: Vec<bool>,
+    pub entity_requested_columns: Vec<bool>,
 }
 
 /// Combined requests of all spellings of an entity.
 #[derive(Debug, Clone)]
-struct AskedTogether {
-    columns: Vec<bool>,
-    wanted: bool,
+struct SpellingGroup {
+    requested_columns: Vec<bool>,
+    is_selected: bool,
 }
 
 /// Anomalies of the keys of an expansion.
@@ -72,11 +72,11 @@ pub struct KeyReport {
     /// Number of distinct keys.
     pub keys: u64,
     /// Keys that occur in several rows of a source, with samples.
-    pub duplicate: (u64, Vec<String>),
+    pub duplicates: (u64, Vec<String>),
     /// Keys with some NULL columns, with samples.
     pub partly_null: (u64, Vec<String>),
     /// Rows whose key columns are all NULL; they identify no entity.
-    pub null: u64,
+    pub null_rows: u64,
     /// Keys with a blob or text that is not UTF-8, which are skipped, with samples.
     pub unreadable: (u64, Vec<String>),
     /// Spellings of entities with another spelling, with samples.
@@ -86,7 +86,7 @@ pub struct KeyReport {
 impl KeyReport {
     /// Returns what `hqdl check` reports about the keys, in sentences.
     #[must_use]
-    pub fn remarks(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let (n, samples) = &self.partly_null;
         let verb = if *n == 1 { "has" } else { "have" };
         let partly_null = (*n > 0).then(|| {
@@ -100,40 +100,40 @@ impl KeyReport {
     /// which are complete keys.
     #[must_use]
     pub fn run_remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        let mut say = |(n, samples): &(u64, Vec<String>), one: &str, many: &str| {
+        let mut warnings = Vec::new();
+        let mut add_warning = |(n, samples): &(u64, Vec<String>), one: &str, many: &str| {
             if *n > 0 {
                 let (noun, verbs) = if *n == 1 { ("key", one) } else { ("keys", many) };
-                remarks.push(format!("{n} {noun} {verbs}, such as {}", samples.join("; ")));
+                warnings.push(format!("{n} {noun} {verbs}, such as {}", samples.join("; ")));
             }
         };
-        say(
-            &self.duplicate,
+        add_warning(
+            &self.duplicates,
             "occurs in several rows; rows with the same key get the same answers",
             "occur in several rows; rows with the same key get the same answers",
         );
-        say(
+        add_warning(
             &self.unreadable,
             "contains a blob or text that is not UTF-8 and is skipped",
             "contain a blob or text that is not UTF-8 and are skipped",
         );
-        say(
+        add_warning(
             &self.respelled,
             "is another spelling of an entity and shares its answers",
             "are other spellings of entities and share their answers",
         );
-        if self.null > 0 {
-            let verbs = if self.null == 1 {
+        if self.null_rows > 0 {
+            let verbs = if self.null_rows == 1 {
                 "has no key (NULL) and is"
             } else {
                 "have no key (NULL) and are"
             };
-            remarks.push(format!(
+            warnings.push(format!(
                 "{} {verbs} skipped",
-                hqdl_values::format::count_noun(self.null, "row")
+                hqdl_values::format::count_noun(self.null_rows, "row")
             ));
         }
-        remarks
+        warnings
     }
 }
 
@@ -142,68 +142,71 @@ impl<'db> Keys<'db> {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the source cannot be read or the filter is invalid.
-    pub fn gather(
+    pub fn collect(
         db: &'db Database,
         expansion: &Expansion,
         filter: Option<&str>,
     ) -> Result<Self, StoreError> {
         let mut keys = Self {
             db,
-            table: sql::name(&format!("hqdl_key_{}", expansion.name)),
+            table: sql::quote_name(&format!("hqdl_key_{}", expansion.name)),
             expansion: expansion.clone(),
-            parts: expansion.key.names().len(),
-            context: expansion.context.len(),
+            part_count: expansion.key.names().len(),
+            context_count: expansion.context.len(),
             sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
-            columns: expansion.columns.len(),
-            respelled: HashMap::new(),
+            column_count: expansion.columns.len(),
+            spelling_groups: HashMap::new(),
             report: KeyReport::default(),
         };
-        let filtered = keys.filtered(expansion, filter)?;
+        let filterable = keys.find_filterable_sources(expansion, filter)?;
         if let Some(server) = db.server() {
-            let of = |n: usize| filter.filter(|_| filtered.contains(&n));
-            let filters: Vec<_> = (0..expansion.sources.len()).map(of).collect();
+            let filter_of = |n: usize| filter.filter(|_| filterable.contains(&n));
+            let filters: Vec<_> = (0..expansion.sources.len()).map(filter_of).collect();
             let connection = db.connection();
             server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
         }
-        keys.fill(expansion, filter, &filtered).map_err(|e| db.error(&e))?;
-        keys.look(expansion).map_err(|e| db.error(&e))?;
+        keys.fill_table(expansion, filter, &filterable).map_err(|e| db.to_store_error(&e))?;
+        keys.scan(expansion).map_err(|e| db.to_store_error(&e))?;
         Ok(keys)
     }
 
     /// Returns the table that the rows of a source on a server are copied into.
     fn source_table(&self, n: usize) -> String {
-        sql::name(&format!("hqdl_source_{n}_{}", self.expansion.name))
+        sql::quote_name(&format!("hqdl_source_{n}_{}", self.expansion.name))
     }
 
-    fn fill(
+    fn fill_table(
         &self,
         expansion: &Expansion,
         filter: Option<&str>,
-        filtered: &[usize],
+        filterable: &[usize],
     ) -> rusqlite::Result<()> {
-        let list =
+        let aliases =
             |letter: char, n: usize| (0..n).map(|i| format!("{letter}{i}")).collect::<Vec<_>>();
-        let (k, c, s) =
-            (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
-        let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
-        let copied = self.db.server().is_some();
+        let (key_aliases, c, s) = (
+            aliases('k', self.part_count),
+            aliases('c', self.context_count),
+            aliases('s', self.sources.len()),
+        );
+        let all_aliases = [key_aliases.clone(), c.clone(), s.clone()].concat().join(", ");
+        let is_copied = self.db.server().is_some();
         self.register_image_function(expansion)?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
             .enumerate()
             .map(|(n, source)| {
-                let (from, table) = if copied {
+                let (from_sql, table) = if is_copied {
                     let table = self.source_table(n);
                     (format!("temp.{table}"), table)
                 } else {
-                    (from(&source.rows), qualifier(&source.rows))
+                    (from_clause(&source.rows), source_qualifier(&source.rows))
                 };
-                let named = |names: &[String], aliases: &[String]| {
+                let select_columns = |names: &[String], column_aliases: &[String]| {
                     names
                         .iter()
-                        .zip(aliases)
-                        .map(|(n, a)| format!("{table}.{} AS {a}", sql::name(n)))
+                        .zip(column_aliases)
+                        .map(|(n, a)| format!("{table}.{} AS {a}", sql::quote_name(n)))
                         .collect::<Vec<_>>()
                 };
                 let flags = s
@@ -211,21 +214,22 @@ impl<'db> Keys<'db> {
                     .enumerate()
                     .map(|(i, a)| format!("{} AS {a}", u8::from(i == n)))
                     .collect();
-                let wanted = match filter {
+                let selected_sql = match filter {
                     None => "1".to_owned(),
                     // If a source lacks the filter's columns, none of its rows match.
-                    Some(_) if !filtered.contains(&n) => "0".to_owned(),
-                    Some(_) if copied => format!("{table}.{}", sql::name(WANTED)),
+                    Some(_) if !filterable.contains(&n) => "0".to_owned(),
+                    Some(_) if is_copied => format!("{table}.{}", sql::quote_name(SELECTED_COLUMN)),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
-                let mut key = named(expansion.key.names(), &k);
-                if let Some(part) = expansion.key_parts.get(n) {
-                    let others = key.iter_mut().zip(&k).enumerate();
-                    let others = others.filter(|(at, _)| !part.contains(at));
-                    others.for_each(|(_, (text, k))| *text = format!("NULL AS {k}"));
+                let mut key = select_columns(expansion.key.names(), &key_aliases);
+                if let Some(key_part) = expansion.key_parts.get(n) {
+                    let missing_columns = key.iter_mut().zip(&key_aliases).enumerate();
+                    let missing_columns = missing_columns.filter(|(at, _)| !key_part.contains(at));
+                    missing_columns
+                        .for_each(|(_, (text, key_alias))| *text = format!("NULL AS {key_alias}"));
                 }
                 let context = self.expansion.context.iter().zip(&c).map(|(column, alias)| {
-                    let value = format!("{table}.{}", sql::name(column));
+                    let value = format!("{table}.{}", sql::quote_name(column));
                     if expansion.is_image(column) {
                         format!("hqdl_image({value}) AS {alias}")
                     } else {
@@ -233,26 +237,27 @@ impl<'db> Keys<'db> {
                     }
                 });
                 let columns = [key, context.collect(), flags].concat();
-                format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
+                format!("SELECT {}, {selected_sql} AS w FROM {from_sql}", columns.join(", "))
             })
             .collect();
-        let sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
+        let source_sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
         let table = &self.table;
         // Compare case-sensitively, regardless of the column's collation.
-        let group: Vec<String> = k.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
-        let group = group.join(", ");
-        let bare = [k.clone(), c.clone()].concat().join(", ");
+        let group_columns: Vec<String> =
+            key_aliases.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
+        let group_by = group_columns.join(", ");
+        let key_and_context = [key_aliases.clone(), c.clone()].concat().join(", ");
         self.db.connection().execute_batch(&format!(
             "DROP TABLE IF EXISTS temp.{table};
-             CREATE TEMP TABLE {table} (n INTEGER, {all}, copies INTEGER, w INTEGER);
+             CREATE TEMP TABLE {table} (n INTEGER, {all_aliases}, copies INTEGER, w INTEGER);
              INSERT INTO temp.{table}
-             SELECT min(n), {bare}, {}, count(*), sum(w)
+             SELECT min(n), {key_and_context}, {}, count(*), sum(w)
              FROM (SELECT *, row_number() OVER () AS n FROM ({}))
-             GROUP BY {group} ORDER BY 1;",
-            sums.join(", "),
+             GROUP BY {group_by} ORDER BY 1;",
+            source_sums.join(", "),
             selects.join(" UNION ALL "),
         ))?;
-        let copies = (0..expansion.sources.len()).filter(|_| copied);
+        let copies = (0..expansion.sources.len()).filter(|_| is_copied);
         copies.map(|n| self.source_table(n)).try_for_each(|table| {
             self.db.connection().execute_batch(&format!("DROP TABLE temp.{table}"))
         })
@@ -263,9 +268,9 @@ impl<'db> Keys<'db> {
     fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
-            let image = move |context: &Context<'_>| {
+            let read_image = move |context: &Context<'_>| {
                 Ok(match context.get_raw(0) {
-                    ValueRef::Blob(bytes) => ToSqlOutput::Owned(match images.keep(bytes) {
+                    ValueRef::Blob(bytes) => ToSqlOutput::Owned(match images.store_blob(bytes) {
                         Value::Text(name) => name.into(),
                         _ => rusqlite::types::Value::Null,
                     }),
@@ -273,47 +278,47 @@ impl<'db> Keys<'db> {
                 })
             };
             let flags = FunctionFlags::SQLITE_UTF8;
-            self.db.connection().create_scalar_function("hqdl_image", 1, flags, image)?;
+            self.db.connection().create_scalar_function("hqdl_image", 1, flags, read_image)?;
         }
         Ok(())
     }
 
     /// Returns the sources for which a filter is a valid condition on single rows. Fails if there
     /// is none.
-    fn filtered(
+    fn find_filterable_sources(
         &self,
         expansion: &Expansion,
         filter: Option<&str>,
     ) -> Result<Vec<usize>, StoreError> {
         let Some(filter) = filter else { return Ok(Vec::new()) };
-        let mut found = Vec::new();
+        let mut filterable = Vec::new();
         let mut error = None;
         for (n, source) in expansion.sources.iter().enumerate() {
-            let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from(&source.rows));
-            let works = match self.db.server() {
-                Some(server) => server.takes_filter(&source.rows, filter),
+            let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from_clause(&source.rows));
+            let checked = match self.db.server() {
+                Some(server) => server.check_filter(&source.rows, filter),
                 None => {
                     let prepared = self.db.connection().prepare(&probe);
-                    prepared.map(drop).map_err(|e| self.db.error(&e))
+                    prepared.map(drop).map_err(|e| self.db.to_store_error(&e))
                 }
             };
-            match works {
-                Ok(()) => found.push(n),
+            match checked {
+                Ok(()) => filterable.push(n),
                 Err(e) => error = Some(e),
             }
         }
         match error {
-            Some(error) if found.is_empty() => Err(error),
-            _ => Ok(found),
+            Some(error) if filterable.is_empty() => Err(error),
+            _ => Ok(filterable),
         }
     }
 
     /// Scans all keys once and collects counts, samples, and spellings.
-    fn look(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
+    fn scan(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
         let mut report = KeyReport::default();
-        let sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
+        let add_sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
             slot.0 += 1;
-            if slot.1.len() < SAMPLES {
+            if slot.1.len() < MAX_SAMPLES {
                 slot.1.push(text());
             }
         };
@@ -321,38 +326,38 @@ impl<'db> Keys<'db> {
         let mut statement =
             self.db.connection().prepare(&format!("SELECT * FROM temp.{}", self.table))?;
         let mut rows = statement.query([])?;
-        let copies_at = 1 + self.parts + self.context + self.sources.len();
+        let copies_index = 1 + self.part_count + self.context_count + self.sources.len();
         while let Some(row) = rows.next()? {
-            let copies: u64 = row.get(copies_at)?;
+            let copies: u64 = row.get(copies_index)?;
             report.rows += copies;
-            let key = match read(row, 1, self.parts) {
+            let key = match read_key(row, 1, self.part_count) {
                 Ok(key) => key,
                 Err(shown) => {
-                    sample(&mut report.unreadable, &|| shown.clone());
+                    add_sample(&mut report.unreadable, &|| shown.clone());
                     continue;
                 }
             };
-            let shown = || show(&key);
+            let format_shown = || format_key(&key);
             if key.iter().all(|v| *v == Value::Null) {
-                report.null += copies;
+                report.null_rows += copies;
                 continue;
             }
             report.keys += 1;
             // A key column that the source lacks does not count as NULL.
             if expansion
-                .shown(&Row { key: key.clone(), context: Vec::new() })
+                .to_prompt_row(&Row { key: key.clone(), context: Vec::new() })
                 .key
                 .contains(&Value::Null)
             {
-                sample(&mut report.partly_null, &shown);
+                add_sample(&mut report.partly_null, &format_shown);
             }
-            let mut in_source = (0..self.sources.len())
-                .map(|s| row.get::<_, i64>(1 + self.parts + self.context + s));
-            if in_source.any(|n| n.is_ok_and(|n| n > 1)) {
-                sample(&mut report.duplicate, &shown);
+            let mut source_counts = (0..self.sources.len())
+                .map(|s| row.get::<_, i64>(1 + self.part_count + self.context_count + s));
+            if source_counts.any(|n| n.is_ok_and(|n| n > 1)) {
+                add_sample(&mut report.duplicates, &format_shown);
             }
             if !KeyColumns::is_canonical(&key) || expansion.has_images() {
-                candidates.insert(hash(&self.expansion.entity(&key)));
+                candidates.insert(hash_entity(&self.expansion.build_entity(&key)));
             }
         }
         drop(rows);
@@ -360,26 +365,33 @@ impl<'db> Keys<'db> {
         // Only an entity with a non-canonical spelling can have several spellings; find those that
         // do.
         if !candidates.is_empty() {
-            let mut spellings: HashMap<u128, AskedTogether> = HashMap::new();
+            let mut spellings: HashMap<u128, SpellingGroup> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
-            self.each(&mut |key: &KeyRow| {
-                let hash = hash(&key.entity);
+            self.for_each(&mut |key: &KeyRow| {
+                let hash = hash_entity(&key.entity);
                 if !candidates.contains(&hash) {
                     return Ok(());
                 }
-                if let Some(asked) = spellings.get_mut(&hash) {
-                    sample(&mut report.respelled, &|| show(&key.row.key));
+                if let Some(group) = spellings.get_mut(&hash) {
+                    add_sample(&mut report.respelled, &|| format_key(&key.row.key));
                     respelled.insert(hash);
-                    asked.wanted |= key.wanted;
-                    asked.columns.iter_mut().zip(&key.columns).for_each(|(a, k)| *a |= k);
+                    group.is_selected |= key.is_selected;
+                    group
+                        .requested_columns
+                        .iter_mut()
+                        .zip(&key.requested_columns)
+                        .for_each(|(a, k)| *a |= k);
                 } else {
-                    let asked = AskedTogether { columns: key.columns.clone(), wanted: key.wanted };
-                    spellings.insert(hash, asked);
+                    let group = SpellingGroup {
+                        requested_columns: key.requested_columns.clone(),
+                        is_selected: key.is_selected,
+                    };
+                    spellings.insert(hash, group);
                 }
                 Ok::<(), rusqlite::Error>(())
             })?;
             spellings.retain(|hash, _| respelled.contains(hash));
-            self.respelled = spellings;
+            self.spelling_groups = spellings;
         }
         self.report = report;
         Ok(())
@@ -389,16 +401,16 @@ impl<'db> Keys<'db> {
     ///
     /// # Errors
     /// Fails with the visitor's error, or with one of `SQLite`.
-    pub fn each<E: From<rusqlite::Error>>(
+    pub fn for_each<E: From<rusqlite::Error>>(
         &self,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut seen: HashSet<u128> = HashSet::new();
-        let all = format!("SELECT *, rowid FROM temp.{}", self.table);
-        let mut statement = self.db.connection().prepare(&all)?;
+        let select = format!("SELECT *, rowid FROM temp.{}", self.table);
+        let mut statement = self.db.connection().prepare(&select)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if let Some(key) = self.read(row, &mut seen)? {
+            if let Some(key) = self.read_key_row(row, &mut seen)? {
                 visit(&key)?;
             }
         }
@@ -410,17 +422,17 @@ impl<'db> Keys<'db> {
     ///
     /// # Errors
     /// Fails with the visitor's error, or with one of `SQLite`.
-    pub fn each_at<E: From<rusqlite::Error>>(
+    pub fn for_each_at<E: From<rusqlite::Error>>(
         &self,
-        places: &Places,
+        positions: &KeyPositions,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
     ) -> Result<(), E> {
-        let one = format!("SELECT *, rowid FROM temp.{} WHERE rowid = ?1", self.table);
-        let mut statement = self.db.connection().prepare(&one)?;
-        for place in places.iter() {
-            let mut rows = statement.query([place])?;
+        let select = format!("SELECT *, rowid FROM temp.{} WHERE rowid = ?1", self.table);
+        let mut statement = self.db.connection().prepare(&select)?;
+        for position in positions.iter() {
+            let mut rows = statement.query([position])?;
             while let Some(row) = rows.next()? {
-                if let Some(key) = self.read(row, &mut HashSet::new())? {
+                if let Some(key) = self.read_key_row(row, &mut HashSet::new())? {
                     visit(&key)?;
                 }
             }
@@ -429,82 +441,93 @@ impl<'db> Keys<'db> {
     }
 
     /// Reads a row; returns `None` if its key is invalid.
-    fn read(
+    fn read_key_row(
         &self,
         row: &rusqlite::Row<'_>,
         seen: &mut HashSet<u128>,
     ) -> rusqlite::Result<Option<KeyRow>> {
-        let Ok(key) = read(row, 1, self.parts) else { return Ok(None) };
+        let Ok(key) = read_key(row, 1, self.part_count) else { return Ok(None) };
         if key.iter().all(|v| *v == Value::Null) {
             return Ok(None);
         }
         // An unreadable context value is not shown; it is not part of the entity.
-        let context: Vec<Value> = (0..self.context)
+        let context: Vec<Value> = (0..self.context_count)
             .map(|c| {
-                Value::read(row.get_ref(1 + self.parts + c).unwrap_or(ValueRef::Null))
+                Value::from_sqlite(row.get_ref(1 + self.part_count + c).unwrap_or(ValueRef::Null))
                     .unwrap_or(Value::Null)
             })
             .collect();
-        let flags = 1 + self.parts + self.context;
-        let mut columns = vec![false; self.columns];
+        let flags = 1 + self.part_count + self.context_count;
+        let mut requested_columns = vec![false; self.column_count];
         for (n, source) in self.sources.iter().enumerate() {
             if row.get::<_, i64>(flags + n)? > 0 {
-                source.iter().for_each(|c| columns[*c] = true);
+                source.iter().for_each(|c| requested_columns[*c] = true);
             }
         }
-        let entity = self.expansion.entity(&key);
-        let after = flags + self.sources.len();
-        let (mut wanted, at) = (row.get::<_, i64>(after + 1)? > 0, row.get(after + 2)?);
-        let (mut first, mut respelled) = (true, false);
-        let mut entity_columns = columns.clone();
-        if !self.respelled.is_empty() {
-            let hash = hash(&entity);
-            if let Some(asked) = self.respelled.get(&hash) {
-                respelled = true;
-                first = seen.insert(hash);
-                wanted = asked.wanted;
-                entity_columns.clone_from(&asked.columns);
+        let entity = self.expansion.build_entity(&key);
+        let copies_index = flags + self.sources.len();
+        let (mut is_selected, position) =
+            (row.get::<_, i64>(copies_index + 1)? > 0, row.get(copies_index + 2)?);
+        let (mut is_first_spelling, mut has_other_spellings) = (true, false);
+        let mut entity_requested_columns = requested_columns.clone();
+        if !self.spelling_groups.is_empty() {
+            let hash = hash_entity(&entity);
+            if let Some(group) = self.spelling_groups.get(&hash) {
+                has_other_spellings = true;
+                is_first_spelling = seen.insert(hash);
+                is_selected = group.is_selected;
+                entity_requested_columns.clone_from(&group.requested_columns);
             }
         }
         let row = Row { key, context };
-        Ok(Some(KeyRow { at, respelled, row, entity, first, wanted, columns, entity_columns }))
+        Ok(Some(KeyRow {
+            position,
+            has_other_spellings,
+            row,
+            entity,
+            is_first_spelling,
+            is_selected,
+            requested_columns,
+            entity_requested_columns,
+        }))
     }
 }
 
 /// Set of positions among the keys of an expansion, stored as bits.
 #[derive(Debug, Clone, Default)]
-pub struct Places(Vec<u64>);
+pub struct KeyPositions(Vec<u64>);
 
-impl Places {
+impl KeyPositions {
     /// Adds a position.
-    pub fn add(&mut self, place: i64) {
-        let Ok(place) = usize::try_from(place) else { return };
-        if self.0.len() <= place / 64 {
-            self.0.resize(place / 64 + 1, 0);
+    pub fn add(&mut self, position: i64) {
+        let Ok(position) = usize::try_from(position) else { return };
+        if self.0.len() <= position / 64 {
+            self.0.resize(position / 64 + 1, 0);
         }
-        self.0[place / 64] |= 1 << (place % 64);
+        self.0[position / 64] |= 1 << (position % 64);
     }
 
     /// Returns true if the set contains a position.
     #[must_use]
-    pub fn has(&self, place: i64) -> bool {
-        let Ok(place) = usize::try_from(place) else { return false };
-        self.0.get(place / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
+    pub fn contains(&self, position: i64) -> bool {
+        let Ok(position) = usize::try_from(position) else { return false };
+        self.0.get(position / 64).is_some_and(|bits| bits >> (position % 64) & 1 == 1)
     }
 
     /// Returns all positions, in order.
     pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
-        let of = |(n, bits): (i64, &u64)| {
+        let positions_of = |(n, bits): (i64, &u64)| {
             let bits = *bits;
             (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| n * 64 + b)
         };
-        (0..).zip(&self.0).filter(|(_, bits)| **bits != 0).flat_map(of)
+        (0..).zip(&self.0).filter(|(_, bits)| **bits != 0).flat_map(positions_of)
     }
 }
 
-fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, String> {
-    let values: Vec<Result<Value, _>> =
-        (from..from + n).map(|i| Value::read(row.get_ref(i).unwrap_or(ValueRef::Null))).collect();
+fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, String> {
+    let values: Vec<Result<Value, _>> = (from..from + n)
+        .map(|i| Value::from_sqlite(row.get_ref(i).unwrap_or(ValueRef::Null)))
+        .collect();
     if values.iter().all(Result::is_ok) {
         return Ok(values.into_iter().flatten().collect());
     }
@@ -512,7 +535,9 @@ fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, St
         .map(|i| match row.get_ref(i) {
             Ok(ValueRef::Text(bytes)) => format!("'{}'", String::from_utf8_lossy(bytes)),
             Ok(ValueRef::Blob(bytes)) => format!("a blob of {} bytes", bytes.len()),
-            Ok(other) => Value::read(other).map_or_else(|_| "?".to_owned(), |v| v.to_string()),
+            Ok(other) => {
+                Value::from_sqlite(other).map_or_else(|_| "?".to_owned(), |v| v.to_string())
+            }
             Err(_) => "?".to_owned(),
         })
         .collect();
@@ -520,13 +545,13 @@ fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, St
 }
 
 /// Alias of a source that is a SELECT.
-const SOURCE: &str = "hqdl_source";
+const SOURCE_ALIAS: &str = "hqdl_source";
 
 /// Returns a source as used in FROM. The line break ends a comment at the end of a SELECT.
-fn from(rows: &SourceRows) -> String {
+fn from_clause(rows: &SourceRows) -> String {
     match rows {
-        SourceRows::Table(table) => sql::name(table),
-        SourceRows::Select(select) => format!("({select}\n) AS {SOURCE}"),
+        SourceRows::Table(table) => sql::quote_name(table),
+        SourceRows::Select(select) => format!("({select}\n) AS {SOURCE_ALIAS}"),
     }
 }
 
@@ -534,26 +559,26 @@ fn from(rows: &SourceRows) -> String {
 ///
 /// `SQLite` treats a double-quoted name that is not a column as a text, unless a table qualifies
 /// it. Without the qualifier, a renamed column would give every row the same key.
-fn qualifier(rows: &SourceRows) -> String {
+fn source_qualifier(rows: &SourceRows) -> String {
     match rows {
-        SourceRows::Table(table) => sql::name(table),
-        SourceRows::Select(_) => SOURCE.to_owned(),
+        SourceRows::Table(table) => sql::quote_name(table),
+        SourceRows::Select(_) => SOURCE_ALIAS.to_owned(),
     }
 }
 
 /// Formats a key for messages.
-fn show(key: &[Value]) -> String {
+fn format_key(key: &[Value]) -> String {
     let parts: Vec<String> = key
         .iter()
         .map(|v| match v {
-            Value::Text(text) => sql::text(text),
+            Value::Text(text) => sql::quote_text(text),
             other => other.to_string(),
         })
         .collect();
     format!("({})", parts.join(", "))
 }
 
-fn hash(entity: &Entity) -> u128 {
+fn hash_entity(entity: &Entity) -> u128 {
     let hash = blake3::hash(entity.as_str().as_bytes());
     let (head, _) = hash.as_bytes().split_at(16);
     u128::from_le_bytes(head.try_into().unwrap_or([0; 16]))

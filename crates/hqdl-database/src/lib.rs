@@ -16,7 +16,7 @@ pub mod publish;
 mod refresh;
 pub mod rows;
 pub mod schema;
-pub mod standing;
+pub mod published_state;
 pub mod versions;
 mod view;
 
@@ -30,7 +30,7 @@ use self::postgres::DatabaseServer;
 use hqdl_spec::{Expansion, is_server};
 
 /// Maximum time to wait for a lock of another process.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -132,12 +132,12 @@ impl StoreError {
             Some(ErrorCode::NotADatabase) => Self::NotADatabase(path),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked(path),
             Some(ErrorCode::ReadOnly) => Self::ReadOnly(path),
-            _ => Self::Sqlite { path, message: message(error) },
+            _ => Self::Sqlite { path, message: sqlite_message(error) },
         }
     }
 
     /// Returns the database's message, without the name of the database.
-    fn said(&self) -> String {
+    fn message_text(&self) -> String {
         match self {
             Self::Sqlite { message, .. }
             | Self::Server { message, .. }
@@ -176,7 +176,7 @@ impl StoreError {
 
 /// Returns `SQLite`'s message, without the code.
 #[must_use]
-pub fn message(error: &rusqlite::Error) -> String {
+pub fn sqlite_message(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
@@ -189,7 +189,7 @@ pub fn message(error: &rusqlite::Error) -> String {
 
 /// Returns the current time in RFC 3339 format.
 #[must_use]
-pub fn now() -> String {
+pub fn current_timestamp() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
 }
@@ -200,7 +200,7 @@ pub struct Database {
     path: PathBuf,
     connection: Connection,
     /// Device and inode of the file, if the system has them.
-    file: Option<(u64, u64)>,
+    file_identity: Option<(u64, u64)>,
     /// Server of the database. `connection` is then a private local database.
     server: Option<Box<DatabaseServer>>,
 }
@@ -224,7 +224,7 @@ impl Database {
             server.try_publishing()?;
             return Ok(db);
         }
-        if db.connection.is_readonly("main").map_err(|e| db.error(&e))? {
+        if db.connection.is_readonly("main").map_err(|e| db.to_store_error(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
         // If SQLite cannot create a journal, or a lock, in the directory, the error occurs only on
@@ -232,27 +232,32 @@ impl Database {
         let version: i64 = db
             .connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|e| db.error(&e))?;
-        let tried = db
+            .map_err(|e| db.to_store_error(&e))?;
+        let write_attempt = db
             .connection
             .execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA user_version = {version}"));
-        let undone = if db.connection.is_autocommit() {
+        let rollback = if db.connection.is_autocommit() {
             Ok(())
         } else {
             db.connection.execute_batch("ROLLBACK")
         };
-        tried.and(undone).map_err(|e| db.error(&e))?;
+        write_attempt.and(rollback).map_err(|e| db.to_store_error(&e))?;
         Ok(db)
     }
 
     /// Opens a database on a server, by its URL.
     fn connect(url: &Path) -> Result<Self, StoreError> {
         let server = DatabaseServer::connect(url)?;
-        let error = |e: rusqlite::Error| StoreError::from_sqlite(server.shown().as_ref(), &e);
+        let error = |e: rusqlite::Error| StoreError::from_sqlite(server.display_url().as_ref(), &e);
         // A private temporary file.
         let connection = Connection::open("").map_err(error)?;
         server.read_bookkeeping(&connection)?;
-        Ok(Self { path: url.to_owned(), connection, file: None, server: Some(Box::new(server)) })
+        Ok(Self {
+            path: url.to_owned(),
+            connection,
+            file_identity: None,
+            server: Some(Box::new(server)),
+        })
     }
 
     fn open_with(path: &Path, mode: OpenFlags) -> Result<Self, StoreError> {
@@ -267,41 +272,42 @@ impl Database {
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
         // Read the identity before opening the file, so that a later replacement is detected.
-        let file = file_at(path);
+        let file_identity = read_file_identity(path);
         let mut mode = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // So that another database can be attached for reading alone.
         if !path.to_string_lossy().starts_with("file:") {
             mode |= OpenFlags::SQLITE_OPEN_URI;
         }
         let connection = Connection::open_with_flags(path, mode).map_err(error)?;
-        connection.busy_timeout(BUSY).map_err(error)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(error)?;
         // The first read detects that a file is not a database.
-        let read =
+        let read_schema =
             |c: &Connection| c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
-        match read(&connection) {
+        match read_schema(&connection) {
             // A writer was killed: its unfinished changes must be rolled back first, which needs a
             // writable connection.
-            Err(e) if is_left_behind(&e) => {
-                let undone = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
-                    .and_then(|c| c.busy_timeout(BUSY).and_then(|()| read(&c)));
-                undone.and_then(|()| read(&connection)).map_err(error)?;
+            Err(e) if needs_recovery(&e) => {
+                let recovered =
+                    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+                        .and_then(|c| c.busy_timeout(BUSY_TIMEOUT).and_then(|()| read_schema(&c)));
+                recovered.and_then(|()| read_schema(&connection)).map_err(error)?;
             }
-            first => first.map_err(error)?,
+            result => result.map_err(error)?,
         }
-        Ok(Self { path: path.to_owned(), connection, file, server: None })
+        Ok(Self { path: path.to_owned(), connection, file_identity, server: None })
     }
 
     /// Returns a number that changes if another connection writes to the database.
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn version(&self) -> Result<i64, StoreError> {
+    pub fn data_version(&self) -> Result<i64, StoreError> {
         if let Some(server) = &self.server {
-            return server.version();
+            return server.snapshot_version();
         }
         self.connection
             .query_row("PRAGMA data_version", [], |row| row.get(0))
-            .map_err(|e| self.error(&e))
+            .map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns a number that changes, possibly with a delay, if tables of a server other than
@@ -309,8 +315,8 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be queried.
-    pub fn changes(&self) -> Result<i64, StoreError> {
-        self.server().map_or(Ok(0), DatabaseServer::changes)
+    pub fn change_count(&self) -> Result<i64, StoreError> {
+        self.server().map_or(Ok(0), DatabaseServer::change_count)
     }
 
     /// Makes the published cells of an expansion available on the connection, if the database is on
@@ -318,7 +324,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if they cannot be read.
-    pub fn read_cells(&self, expansion: &str) -> Result<(), StoreError> {
+    pub fn fetch_published_cells(&self, expansion: &str) -> Result<(), StoreError> {
         match self.server().filter(|_| self.has_bookkeeping()) {
             Some(server) => server.fetch_all(expansion, &self.connection),
             None => Ok(()),
@@ -328,7 +334,7 @@ impl Database {
     /// Returns true if the file was replaced or removed.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
-        self.file.is_some() && self.file != file_at(&self.path)
+        self.file_identity.is_some() && self.file_identity != read_file_identity(&self.path)
     }
 
     /// Returns the path.
@@ -344,8 +350,8 @@ impl Database {
 
     /// Returns the URL of the server without the password; `None` if the database is a file.
     #[must_use]
-    pub fn url(&self) -> Option<&str> {
-        self.server().map(DatabaseServer::shown)
+    pub fn server_url(&self) -> Option<&str> {
+        self.server().map(DatabaseServer::display_url)
     }
 
     /// Returns the connection; a private local one, if the database is on a server.
@@ -358,9 +364,15 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError::NotOnServer`] with the operation and an alternative.
-    pub fn only_a_file(&self, what: &'static str, hint: &'static str) -> Result<(), StoreError> {
-        match self.url() {
-            Some(url) => Err(StoreError::NotOnServer { url: url.to_owned(), what, hint }),
+    pub fn require_file(
+        &self,
+        operation: &'static str,
+        hint: &'static str,
+    ) -> Result<(), StoreError> {
+        match self.server_url() {
+            Some(url) => {
+                Err(StoreError::NotOnServer { url: url.to_owned(), what: operation, hint })
+            }
             None => Ok(()),
         }
     }
@@ -370,9 +382,9 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if they cannot be read.
-    pub fn sample(&self, most: u64) -> Result<(), StoreError> {
+    pub fn load_samples(&self, max_rows: u64) -> Result<(), StoreError> {
         match self.server() {
-            Some(server) => server.sample(most, &self.connection),
+            Some(server) => server.copy_samples(max_rows, &self.connection),
             None => Ok(()),
         }
     }
@@ -382,16 +394,16 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be read.
-    pub fn outline(&self) -> Result<(), StoreError> {
-        self.server().map_or(Ok(()), |server| server.outline(&self.connection))
+    pub fn create_empty_tables(&self) -> Result<(), StoreError> {
+        self.server().map_or(Ok(()), |server| server.create_empty_tables(&self.connection))
     }
 
     /// Checks a query that the server would run.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server rejects it, or there is no server.
-    pub fn describe(&self, sql: &str) -> Result<(), StoreError> {
-        self.there()?.prepare(sql.trim_end().trim_end_matches(';')).map(drop)
+    pub fn check_query(&self, sql: &str) -> Result<(), StoreError> {
+        self.require_server()?.prepare_select(sql.trim_end().trim_end_matches(';')).map(drop)
     }
 
     /// Returns the number of keys of an expansion's sources that are not published on the server,
@@ -399,8 +411,12 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the server cannot be read, or there is none.
-    pub fn unanswered(&self, of: &Expansion, columns: &[String]) -> Result<i64, StoreError> {
-        self.there()?.unanswered(of, columns)
+    pub fn count_unanswered(
+        &self,
+        expansion: &Expansion,
+        columns: &[String],
+    ) -> Result<i64, StoreError> {
+        self.require_server()?.count_unanswered(expansion, columns)
     }
 
     /// Runs a read-only query on the server: calls `columns` with the column names first, then
@@ -408,18 +424,18 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`QueryStop`](postgres::query::QueryStop).
-    pub fn run_there<E>(
+    pub fn run_on_server<E>(
         &self,
         sql: &str,
         timeout: Option<Duration>,
         columns: &mut dyn FnMut(&[String]) -> Result<(), E>,
         row: &mut dyn FnMut(&[ValueRef<'_>]) -> Result<(), E>,
     ) -> Result<(), postgres::query::QueryStop<E>> {
-        self.there()?.query(sql, timeout, columns, row)
+        self.require_server()?.run_query(sql, timeout, columns, row)
     }
 
     /// Returns the server, or fails if there is none.
-    fn there(&self) -> Result<&DatabaseServer, StoreError> {
+    fn require_server(&self) -> Result<&DatabaseServer, StoreError> {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 
@@ -430,7 +446,7 @@ impl Database {
 
     /// Converts an error of `SQLite`, with this database's path.
     #[must_use]
-    pub fn error(&self, error: &rusqlite::Error) -> StoreError {
+    pub fn to_store_error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)
     }
 
@@ -444,7 +460,7 @@ impl Database {
 }
 
 /// Returns true if a database cannot be read before a killed process's changes are rolled back.
-fn is_left_behind(error: &rusqlite::Error) -> bool {
+fn needs_recovery(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|e| e.extended_code);
     code.is_some_and(|c| {
         [ffi::SQLITE_READONLY_ROLLBACK, ffi::SQLITE_READONLY_RECOVERY].contains(&c)
@@ -454,7 +470,7 @@ fn is_left_behind(error: &rusqlite::Error) -> bool {
 /// Returns the device and inode of a file, which distinguish it from another file with the same
 /// path.
 #[cfg(unix)]
-fn file_at(path: &Path) -> Option<(u64, u64)> {
+fn read_file_identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

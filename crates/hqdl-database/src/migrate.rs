@@ -9,52 +9,52 @@ use rusqlite::{Connection, TransactionBehavior, ffi};
 ///
 /// # Errors
 /// Fails with an error of `SQLite`.
-pub fn database(connection: &Connection) -> rusqlite::Result<()> {
-    apply(connection, DATABASE)
+pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
+    apply_missing(connection, DATABASE)
 }
 
 /// Migrates the journal to the current version.
 ///
 /// # Errors
 /// Fails with an error of `SQLite`.
-pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
-    apply(connection, JOURNAL)
+pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
+    apply_missing(connection, JOURNAL)
 }
 
 /// Returns the error for a database of a newer hqdl version, which this one cannot maintain.
-fn newer(version: i32, known: i32) -> rusqlite::Error {
-    let said = format!(
+fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
+    let message = format!(
         "it has version {version}, but this hqdl supports versions up to {known}: use the hqdl that wrote it, or a newer one; nothing was changed"
     );
-    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(said))
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(message))
 }
 
-fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
-    let missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
+fn apply_missing(connection: &Connection, migrations: &[Migration]) -> rusqlite::Result<()> {
+    let find_missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
         let exists: bool = c.query_row(
             "SELECT count(*) FROM sqlite_schema WHERE name = 'hqdl_migration'",
             [],
             |row| row.get(0),
         )?;
         if !exists {
-            return Ok(all.to_vec());
+            return Ok(migrations.to_vec());
         }
-        let done: Vec<i32> = c
+        let applied: Vec<i32> = c
             .prepare("SELECT version FROM hqdl_migration")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        let known = all.last().map_or(0, |(n, _)| *n);
-        if let Some(later) = done.iter().max().filter(|n| **n > known) {
-            return Err(newer(*later, known));
+        let newest = migrations.last().map_or(0, |(n, _)| *n);
+        if let Some(later) = applied.iter().max().filter(|n| **n > newest) {
+            return Err(newer_version_error(*later, newest));
         }
-        Ok(all.iter().filter(|(n, _)| !done.contains(n)).copied().collect())
+        Ok(migrations.iter().filter(|(n, _)| !applied.contains(n)).copied().collect())
     };
     // In the usual case no lock is needed.
-    if missing(connection)?.is_empty() {
+    if find_missing(connection)?.is_empty() {
         return Ok(());
     }
-    let nested = !connection.is_autocommit();
-    let transaction = if nested {
+    let is_nested = !connection.is_autocommit();
+    let transaction = if is_nested {
         None
     } else {
         Some(rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?)
@@ -62,7 +62,7 @@ fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
     )?;
-    for (number, sql) in missing(connection)? {
+    for (number, sql) in find_missing(connection)? {
         connection.execute_batch(sql)?;
         connection.execute(
             "INSERT INTO hqdl_migration VALUES (?1, ?2)",

@@ -8,7 +8,7 @@ use super::{Database, StoreError};
 
 /// Cell with its provenance.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Origin {
+pub struct CellProvenance {
     /// Expansion.
     pub expansion: String,
     /// Table that contains the cell.
@@ -45,9 +45,9 @@ pub struct Origin {
     pub error: Option<String>,
 }
 
-impl Origin {
+impl CellProvenance {
     /// Returns the value; the list of a one-to-many column as an array.
-    fn parsed(&self) -> Json {
+    fn parsed_value(&self) -> Json {
         match &self.value {
             Json::String(text) if self.table != self.expansion => {
                 serde_json::from_str(text).unwrap_or_else(|_| self.value.clone())
@@ -62,7 +62,7 @@ impl Origin {
         json!({
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
-            "state": self.state, "value": self.parsed(), "raw": self.raw, "repair": self.repair,
+            "state": self.state, "value": self.parsed_value(), "raw": self.raw, "repair": self.repair,
             "model": self.model,
             "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
             "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
@@ -74,7 +74,7 @@ impl Origin {
 
 /// Columns of a published expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedExpansion {
     /// Expansion.
     pub expansion: String,
     /// Key columns.
@@ -85,24 +85,25 @@ pub struct Published {
 
 /// Finds the expansion of a table, and the name of a column of it.
 #[must_use]
-pub fn find<'p>(
-    published: &'p [Published],
+pub fn find_column<'p>(
+    published: &'p [PublishedExpansion],
     table: &str,
     column: &str,
-) -> Option<(&'p Published, String)> {
+) -> Option<(&'p PublishedExpansion, String)> {
     published.iter().find_map(|p| {
-        let own = p.expansion.eq_ignore_ascii_case(table);
-        let found = p.columns.iter().find(|(c, t)| {
-            (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
+        let is_main_table = p.expansion.eq_ignore_ascii_case(table);
+        let exact = p.columns.iter().find(|(c, t)| {
+            (is_main_table || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
         });
         // A one-to-many table has only one column, so any column name is accepted.
-        let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
-        found.or_else(many).map(|(c, _)| (p, c.clone()))
+        let find_many =
+            || p.columns.iter().find(|(_, t)| !is_main_table && t.eq_ignore_ascii_case(table));
+        exact.or_else(find_many).map(|(c, _)| (p, c.clone()))
     })
 }
 
 /// SQL for the typed value of a row of `hqdl_cell`, which has it as text.
-pub const VALUE: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
+pub const TYPED_VALUE_SQL: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
    WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
 
 impl Database {
@@ -110,18 +111,18 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`. A database without any returns an empty list.
-    pub fn published(&self) -> Result<Vec<Published>, StoreError> {
+    pub fn published_expansions(&self) -> Result<Vec<PublishedExpansion>, StoreError> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
         }
-        let read = || -> rusqlite::Result<Vec<Published>> {
+        let read_expansions = || -> rusqlite::Result<Vec<PublishedExpansion>> {
             self.connection()
                 .prepare("SELECT name, key, columns FROM hqdl_expansion ORDER BY name")?
                 .query_map([], |r| {
                     let (key, columns): (String, String) = (r.get(1)?, r.get(2)?);
                     let columns: serde_json::Map<String, Json> =
                         serde_json::from_str(&columns).unwrap_or_default();
-                    Ok(Published {
+                    Ok(PublishedExpansion {
                         expansion: r.get(0)?,
                         key: serde_json::from_str(&key).unwrap_or_default(),
                         columns: columns
@@ -132,7 +133,7 @@ impl Database {
                 })?
                 .collect()
         };
-        read().map_err(|e| self.error(&e))
+        read_expansions().map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns the cells of a column whose key begins with `key` (each part as text, NULL for
@@ -140,41 +141,41 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn why(
+    pub fn find_cells(
         &self,
         expansion: &str,
         key: &[String],
         column: &str,
-    ) -> Result<Vec<Origin>, StoreError> {
+    ) -> Result<Vec<CellProvenance>, StoreError> {
         if let Some(server) = self.server() {
             server.fetch_cells(expansion, key, self.connection())?;
         }
         let mut sql = format!(
-            "SELECT *, {VALUE} AS typed FROM hqdl_cell
+            "SELECT *, {TYPED_VALUE_SQL} AS typed FROM hqdl_cell
              WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
         );
         for n in 0..key.len() {
             // The comparison ignores case, so any spelling of an exact key matches.
-            let part = format!("key ->> {n}");
+            let key_part = format!("key ->> {n}");
             sql.push_str(&format!(
-                " AND coalesce(CAST({part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
+                " AND coalesce(CAST({key_part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
                 n + 3
             ));
         }
         sql.push_str(" LIMIT 20");
-        let read = || -> rusqlite::Result<Vec<Origin>> {
+        let read_cells = || -> rusqlite::Result<Vec<CellProvenance>> {
             let params =
                 [expansion.to_owned(), column.to_owned()].into_iter().chain(key.iter().cloned());
             self.connection()
                 .prepare(&sql)?
                 .query_map(rusqlite::params_from_iter(params), |r| {
-                    Ok(Origin {
+                    Ok(CellProvenance {
                         expansion: r.get("expansion")?,
                         table: r.get::<_, Option<String>>("table")?.unwrap_or_default(),
                         column: r.get("column")?,
                         key: r.get("key")?,
                         state: r.get("state")?,
-                        value: hqdl_values::value::Value::read(r.get_ref("typed")?)
+                        value: hqdl_values::value::Value::from_sqlite(r.get_ref("typed")?)
                             .map_or(Json::Null, |v| v.to_json()),
                         raw: r.get("raw")?,
                         repair: r.get("repair")?,
@@ -192,13 +193,13 @@ impl Database {
                 })?
                 .collect()
         };
-        read().map_err(|e| self.error(&e))
+        read_cells().map_err(|e| self.to_store_error(&e))
     }
 }
 
 /// Reason why the provenance of a cell is not available.
 #[derive(Debug, thiserror::Error)]
-pub enum OriginError {
+pub enum ProvenanceError {
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -211,7 +212,7 @@ pub enum OriginError {
         /// Requested name.
         name: String,
         /// Existing names.
-        all: Vec<String>,
+        existing: Vec<String>,
     },
     /// The table has no such column.
     #[error("`{expansion}` has no column `{name}`")]
@@ -221,7 +222,7 @@ pub enum OriginError {
         /// Requested name.
         name: String,
         /// Existing names.
-        all: Vec<String>,
+        existing: Vec<String>,
     },
     /// The key has too many parts.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(key.len() as u64, "part"))]
@@ -247,15 +248,15 @@ pub enum OriginError {
     },
 }
 
-impl OriginError {
+impl ProvenanceError {
     /// Returns a hint for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
             Self::Store(error) => error.hint().to_owned(),
             Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
-            Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
-            Self::NoColumn { all, .. } => format!("its columns are: {}", all.join(", ")),
+            Self::NoTable { existing, .. } => format!("there is {}", existing.join(", ")),
+            Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::Key { expansion, key, column, .. } => {
                 format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())
             }
@@ -275,25 +276,31 @@ impl Database {
     ///
     /// # Errors
     /// Returns [`OriginError`] if there is no such cell.
-    pub fn origins(
+    pub fn find_provenance(
         &self,
         table: &str,
         key: &[String],
         column: &str,
-    ) -> Result<Vec<Origin>, OriginError> {
-        let published = self.published()?;
+    ) -> Result<Vec<CellProvenance>, ProvenanceError> {
+        let published = self.published_expansions()?;
         let in_view = || self.find_in_view(&published, table, column);
-        let Some((expansion, column)) = find(&published, table, column).or_else(in_view) else {
-            return Err(self.no_cell(&published, table, column));
+        let Some((expansion, column)) = find_column(&published, table, column).or_else(in_view)
+        else {
+            return Err(self.not_found_error(&published, table, column));
         };
         let (name, names) = (expansion.expansion.clone(), expansion.key.clone());
         if key.len() > names.len() {
-            let given = key.len();
-            return Err(OriginError::Key { expansion: name, key: names, given, column });
+            let given_count = key.len();
+            return Err(ProvenanceError::Key {
+                expansion: name,
+                key: names,
+                given: given_count,
+                column,
+            });
         }
-        let cells = self.why(&name, key, &column)?;
+        let cells = self.find_cells(&name, key, &column)?;
         if cells.is_empty() {
-            return Err(OriginError::NoRow { expansion: name, key: key.to_vec(), names });
+            return Err(ProvenanceError::NoRow { expansion: name, key: key.to_vec(), names });
         }
         Ok(cells)
     }
@@ -302,15 +309,15 @@ impl Database {
     /// have a column of the same name, the view calls the second one `EXPANSION_COLUMN`.
     fn find_in_view<'p>(
         &self,
-        published: &'p [Published],
+        published: &'p [PublishedExpansion],
         view: &str,
         column: &str,
-    ) -> Option<(&'p Published, String)> {
+    ) -> Option<(&'p PublishedExpansion, String)> {
         let sql = "SELECT sql FROM sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE";
         let text = self.connection().query_row(sql, [view], |r| r.get::<_, String>(0)).ok();
         let on_server = self.server().is_some() && view.to_lowercase().ends_with("_expanded");
-        let is_joined = |p: &&Published| {
-            let join = format!(" LEFT JOIN {} AS ", hqdl_values::sql::name(&p.expansion));
+        let is_joined = |p: &&PublishedExpansion| {
+            let join = format!(" LEFT JOIN {} AS ", hqdl_values::sql::quote_name(&p.expansion));
             text.as_ref().map_or(on_server, |text| text.contains(&join))
         };
         let joined = || published.iter().filter(is_joined);
@@ -328,17 +335,22 @@ impl Database {
     }
 
     /// Returns the error for a missing table or column.
-    fn no_cell(&self, published: &[Published], table: &str, column: &str) -> OriginError {
+    fn not_found_error(
+        &self,
+        published: &[PublishedExpansion],
+        table: &str,
+        column: &str,
+    ) -> ProvenanceError {
         match published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) {
-            Some(p) => OriginError::NoColumn {
+            Some(p) => ProvenanceError::NoColumn {
                 expansion: p.expansion.clone(),
                 name: column.to_owned(),
-                all: p.columns.iter().map(|(c, _)| c.clone()).collect(),
+                existing: p.columns.iter().map(|(c, _)| c.clone()).collect(),
             },
-            None if published.is_empty() => OriginError::NotExpanded(self.path().to_owned()),
-            None => OriginError::NoTable {
+            None if published.is_empty() => ProvenanceError::NotExpanded(self.path().to_owned()),
+            None => ProvenanceError::NoTable {
                 name: table.to_owned(),
-                all: published.iter().map(|p| p.expansion.clone()).collect(),
+                existing: published.iter().map(|p| p.expansion.clone()).collect(),
             },
         }
     }

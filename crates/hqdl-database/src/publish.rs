@@ -8,23 +8,23 @@ use std::collections::BTreeMap;
 use rusqlite::config::DbConfig;
 use serde_json::json;
 
-use super::postgres::{DatabaseServer, Publishing};
-use super::rows::{Tables, Written};
-use super::standing::{PublishedVersion, layout};
+use super::postgres::{DatabaseServer, ServerPublication};
+use super::published_state::{PublishedState, layout_hash};
+use super::rows::{ExpansionWriter, WrittenTables};
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
 use hqdl_values::sql;
 
 /// Number of completions whose provenance is requested at once.
-const ORIGINS: usize = 500;
+const PROVENANCE_BATCH: usize = 500;
 
 /// Callback that returns the provenance of completions, in their order.
-pub type Origins<'o> = dyn FnMut(&[i64]) -> Vec<CompletionOrigin> + 'o;
+pub type ProvenanceLookup<'o> = dyn FnMut(&[i64]) -> Vec<CompletionProvenance> + 'o;
 
 /// Provenance of a completion.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct CompletionOrigin {
+pub struct CompletionProvenance {
     /// Run.
     pub run: i64,
     /// Model.
@@ -54,7 +54,7 @@ pub struct Publication<'db> {
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
     /// Transaction on the server that receives the tables at the end.
-    server: Option<Publishing<'db>>,
+    server: Option<ServerPublication<'db>>,
 }
 
 impl<'db> Publication<'db> {
@@ -63,9 +63,9 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// Returns [`StoreError`] if the database is locked or read-only.
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
-        let error = |e: rusqlite::Error| db.error(&e);
+        let error = |e: rusqlite::Error| db.to_store_error(&e);
         let connection = db.connection();
-        let server = db.server().map(DatabaseServer::publish).transpose()?;
+        let server = db.server().map(DatabaseServer::begin_publishing).transpose()?;
         if let Some(server) = db.server() {
             server.read_bookkeeping(connection)?;
         }
@@ -77,7 +77,7 @@ impl<'db> Publication<'db> {
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
-        migrate::database(connection).map_err(error)?;
+        migrate::migrate_database(connection).map_err(error)?;
         // If a user dropped a view, forget it; views of this spec are recreated.
         transaction
             .execute_batch(
@@ -86,11 +86,11 @@ impl<'db> Publication<'db> {
             )
             .map_err(error)?;
         let publication = Self { db, is_copy: spec.output.is_some(), transaction, server };
-        for before in publication.expansions_of(spec).map_err(error)? {
-            if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&before)) {
-                publication.drop_objects(&before).map_err(error)?;
+        for previous in publication.previous_expansions(spec).map_err(error)? {
+            if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&previous)) {
+                publication.drop_objects(&previous).map_err(error)?;
                 if let Some(server) = &publication.server {
-                    server.drop_expansion(&before)?;
+                    server.drop_expansion(&previous)?;
                 }
             }
         }
@@ -98,7 +98,7 @@ impl<'db> Publication<'db> {
     }
 
     /// Returns the expansions that this spec has published before.
-    fn expansions_of(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
+    fn previous_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         self.transaction
             .prepare("SELECT name FROM hqdl_expansion WHERE spec = ?1")?
             .query_map([spec.full_path()], |row| row.get(0))?
@@ -114,18 +114,21 @@ impl<'db> Publication<'db> {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn expansion<'e>(&'e self, expansion: &'e Expansion) -> Result<Tables<'e>, StoreError> {
-        let stands = self.db.sums(expansion);
-        let open = || {
-            if stands.is_none() {
+    pub fn open_tables<'e>(
+        &'e self,
+        expansion: &'e Expansion,
+    ) -> Result<ExpansionWriter<'e>, StoreError> {
+        let checksums = self.db.checksums(expansion);
+        let open_tables = || {
+            if checksums.is_none() {
                 self.drop_objects(&expansion.name)?;
             }
-            if stands.is_none() || self.server.is_some() {
-                self.create(expansion)?;
+            if checksums.is_none() || self.server.is_some() {
+                self.create_tables(expansion)?;
             }
-            Tables::open(self.db, self.connection(), expansion, stands)
+            ExpansionWriter::open(self.db, self.connection(), expansion, checksums)
         };
-        open().map_err(|e| self.db.error(&e))
+        open_tables().map_err(|e| self.db.to_store_error(&e))
     }
 
     /// Drops what hqdl created for an expansion before.
@@ -135,10 +138,13 @@ impl<'db> Publication<'db> {
             .prepare("SELECT name, type FROM hqdl_object WHERE expansion = ?1 COLLATE NOCASE ORDER BY type DESC")?
             .query_map([expansion], |r| Ok((r.get(0)?, r.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        for (name, kind) in objects {
+        for (name, object_type) in objects {
             // Indexes are dropped with their tables.
-            if (kind == "table" || kind == "view") && self.db.made_by_hqdl(&name) {
-                c.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(&name)))?;
+            if (object_type == "table" || object_type == "view") && self.db.is_made_by_hqdl(&name) {
+                c.execute_batch(&format!(
+                    "DROP {object_type} IF EXISTS {}",
+                    sql::quote_name(&name)
+                ))?;
             }
         }
         for table in ["hqdl_object", "hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit"] {
@@ -151,48 +157,53 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    fn create(&self, expansion: &Expansion) -> rusqlite::Result<()> {
+    fn create_tables(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let names = expansion.key.names();
-        let key = sql::names("", names.iter());
+        let key = sql::quote_names("", names.iter());
         let keys: Vec<String> = names
             .iter()
             .zip(&expansion.key_types)
-            .map(|(name, kind)| match affinity(kind.as_deref()) {
+            .map(|(name, declared_type)| match column_affinity(declared_type.as_deref()) {
                 // Without a type, so that values stay as the server sent them; it casts them to its
                 // column types.
-                _ if self.server.is_some() => sql::name(name),
+                _ if self.server.is_some() => sql::quote_name(name),
                 // An INTEGER that is the whole primary key would be the rowid, which can be neither
                 // NULL nor text.
-                "INTEGER" if names.len() == 1 => format!("{} INT", sql::name(name)),
-                kind => format!("{} {kind}", sql::name(name)),
+                "INTEGER" if names.len() == 1 => format!("{} INT", sql::quote_name(name)),
+                type_name => format!("{} {type_name}", sql::quote_name(name)),
             })
             .collect();
-        let made = |name: &str| {
-            let made = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'table', ?2)";
-            c.execute(made, [name, &expansion.name])
+        let record_table = |name: &str| {
+            let insert = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'table', ?2)";
+            c.execute(insert, [name, &expansion.name])
         };
         let mut columns = keys.clone();
-        let singles = expansion.columns.iter().filter(|c| c.many.is_none());
-        columns.extend(singles.map(|c| format!("{} {}", sql::name(&c.name), c.kind.sql())));
+        let single_columns = expansion.columns.iter().filter(|c| c.many.is_none());
+        columns.extend(
+            single_columns.map(|c| format!("{} {}", sql::quote_name(&c.name), c.kind.sql_type())),
+        );
         columns.push(format!("PRIMARY KEY ({key})"));
-        if let Some(source) = self.refers_to(expansion)? {
-            columns.push(format!("FOREIGN KEY ({key}) REFERENCES {} ({key})", sql::name(&source)));
+        if let Some(source) = self.find_referenced_table(expansion)? {
+            columns.push(format!(
+                "FOREIGN KEY ({key}) REFERENCES {} ({key})",
+                sql::quote_name(&source)
+            ));
         }
-        let name = sql::name(&expansion.name);
+        let name = sql::quote_name(&expansion.name);
         c.execute_batch(&format!("CREATE TABLE {name} ({})", columns.join(", ")))?;
-        made(&expansion.name)?;
+        record_table(&expansion.name)?;
         for column in &expansion.columns {
             let Some(many) = &column.many else { continue };
-            let item = sql::name(&many.column);
-            let value = format!("{item} {} NOT NULL", column.kind.sql());
+            let item = sql::quote_name(&many.column);
+            let value = format!("{item} {} NOT NULL", column.kind.sql_type());
             c.execute_batch(&format!(
                 "CREATE TABLE {} ({}, {value}, PRIMARY KEY ({key}, {item}), \
                  FOREIGN KEY ({key}) REFERENCES {name} ({key}) ON DELETE CASCADE)",
-                sql::name(&many.table),
+                sql::quote_name(&many.table),
                 keys.join(", "),
             ))?;
-            made(&many.table)?;
+            record_table(&many.table)?;
         }
         Ok(())
     }
@@ -202,7 +213,7 @@ impl<'db> Publication<'db> {
     ///
     /// Returns `None` in the user's own database, because a foreign key would prevent the user from
     /// deleting these rows, and from writing other keys.
-    fn refers_to(&self, expansion: &Expansion) -> rusqlite::Result<Option<String>> {
+    fn find_referenced_table(&self, expansion: &Expansion) -> rusqlite::Result<Option<String>> {
         let [Source { rows: SourceRows::Table(table), .. }] = expansion.sources.as_slice() else {
             return Ok(None);
         };
@@ -223,15 +234,15 @@ impl<'db> Publication<'db> {
             )?
             .query_map([table], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        let sorted = |names: &[String]| {
+        let sort_names = |names: &[String]| {
             let mut names: Vec<String> = names.iter().map(|n| n.to_lowercase()).collect();
             names.sort();
             names
         };
-        let key = sorted(expansion.key.names());
+        let key = sort_names(expansion.key.names());
         let is_key = |columns: &String| {
             serde_json::from_str::<Vec<String>>(columns)
-                .is_ok_and(|columns| sorted(&columns) == key)
+                .is_ok_and(|columns| sort_names(&columns) == key)
         };
         Ok(unique.iter().any(is_key).then(|| table.clone()))
     }
@@ -240,54 +251,61 @@ impl<'db> Publication<'db> {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn close(
+    pub fn finish_expansion(
         &self,
         spec: &Spec,
-        written: &Written<'_>,
-        standing: &PublishedVersion,
-        origins: &mut Origins<'_>,
+        written_tables: &WrittenTables<'_>,
+        published_state: &PublishedState,
+        lookup: &mut ProvenanceLookup<'_>,
     ) -> Result<(), StoreError> {
-        self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))?;
+        self.finish_locally(spec, written_tables, published_state, lookup)
+            .map_err(|e| self.db.to_store_error(&e))?;
         if let Some(server) = &self.server {
-            let buckets: Vec<_> = written.changed().collect();
-            server.send(written.expansion, written.fresh, &buckets, &self.transaction)?;
+            let buckets: Vec<_> = written_tables.changed_checksums().collect();
+            server.send_tables(
+                written_tables.expansion,
+                written_tables.is_new,
+                &buckets,
+                &self.transaction,
+            )?;
         }
         Ok(())
     }
 
-    fn close_inner(
+    fn finish_locally(
         &self,
         spec: &Spec,
-        written: &Written<'_>,
-        standing: &PublishedVersion,
-        origins: &mut Origins<'_>,
+        written_tables: &WrittenTables<'_>,
+        published_state: &PublishedState,
+        lookup: &mut ProvenanceLookup<'_>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
-        let expansion = written.expansion;
-        let mut shows: BTreeMap<&str, &str> = BTreeMap::new();
+        let expansion = written_tables.expansion;
+        let mut column_tables: BTreeMap<&str, &str> = BTreeMap::new();
         for column in &expansion.columns {
             let table = column.many.as_ref().map_or(&expansion.name, |many| &many.table);
-            shows.insert(&column.name, table);
+            column_tables.insert(&column.name, table);
         }
-        if written.fresh && self.server.is_none() {
-            self.finish_tables(expansion)?;
+        if written_tables.is_new && self.server.is_none() {
+            self.create_edit_triggers(expansion)?;
         }
-        let mut new = Vec::new();
-        for (id, more) in written.completions.iter().filter(|(_, more)| **more != 0) {
-            if !self.count_completion(expansion, *id, *more)? {
-                new.push((*id, *more));
+        let mut new_completions = Vec::new();
+        for (id, delta) in written_tables.completions.iter().filter(|(_, delta)| **delta != 0) {
+            if !self.count_completion(expansion, *id, *delta)? {
+                new_completions.push((*id, *delta));
             }
         }
         // Request them in batches, because they may be remote.
-        for new in new.chunks(ORIGINS) {
-            let ids: Vec<i64> = new.iter().map(|(id, _)| *id).collect();
-            for ((id, more), origin) in new.iter().zip(origins(&ids)) {
-                self.enter_completion(expansion, *id, *more, &origin)?;
+        for batch in new_completions.chunks(PROVENANCE_BATCH) {
+            let ids: Vec<i64> = batch.iter().map(|(id, _)| *id).collect();
+            for ((id, delta), provenance) in batch.iter().zip(lookup(&ids)) {
+                self.insert_completion(expansion, *id, *delta, &provenance)?;
             }
         }
-        let mut sum = c.prepare("INSERT OR REPLACE INTO hqdl_bucket VALUES (?1, ?2, ?3)")?;
-        for (bucket, of) in written.changed() {
-            sum.execute(rusqlite::params![expansion.name, bucket, of])?;
+        let mut insert_checksum =
+            c.prepare("INSERT OR REPLACE INTO hqdl_bucket VALUES (?1, ?2, ?3)")?;
+        for (bucket, checksum) in written_tables.changed_checksums() {
+            insert_checksum.execute(rusqlite::params![expansion.name, bucket, checksum])?;
         }
         c.execute(
             "INSERT OR REPLACE INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -295,34 +313,35 @@ impl<'db> Publication<'db> {
                 expansion.name,
                 spec.full_path(),
                 json!(expansion.key.names()).to_string(),
-                json!(shows).to_string(),
-                layout(expansion),
-                written.sums.rows,
-                super::now(),
-                json!(standing).to_string(),
+                json!(column_tables).to_string(),
+                layout_hash(expansion),
+                written_tables.checksums.rows,
+                super::current_timestamp(),
+                json!(published_state).to_string(),
             ],
         )?;
         Ok(())
     }
 
     /// Creates the triggers that record writes of other programs to the tables.
-    fn finish_tables(&self, expansion: &Expansion) -> rusqlite::Result<()> {
+    fn create_edit_triggers(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let keys = expansion.key.names();
-        let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
-        for table in std::iter::once(&expansion.name).chain(many) {
+        let list_tables =
+            expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
+        for table in std::iter::once(&expansion.name).chain(list_tables) {
             for (event, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
                 let name = format!("hqdl_{table}_{event}");
                 let key: Vec<String> =
-                    keys.iter().map(|k| format!("quote({row}.{})", sql::name(k))).collect();
+                    keys.iter().map(|k| format!("quote({row}.{})", sql::quote_name(k))).collect();
                 c.execute_batch(&format!(
                     "CREATE TRIGGER {} AFTER {event} ON {} BEGIN
                        INSERT INTO hqdl_edit (expansion, \"table\", key) VALUES ({}, {}, {});
                      END",
-                    sql::name(&name),
-                    sql::name(table),
-                    sql::text(&expansion.name),
-                    sql::text(table),
+                    sql::quote_name(&name),
+                    sql::quote_name(table),
+                    sql::quote_text(&expansion.name),
+                    sql::quote_text(table),
                     key.join(" || ', ' || ")
                 ))?;
                 c.execute(
@@ -339,30 +358,30 @@ impl<'db> Publication<'db> {
         &self,
         expansion: &Expansion,
         id: i64,
-        more: i64,
+        delta: i64,
     ) -> rusqlite::Result<bool> {
         let c = &self.transaction;
-        let counted = c
+        let updated = c
             .prepare_cached(
                 "UPDATE hqdl_completion SET shown = shown + ?3 WHERE expansion = ?1 AND id = ?2",
             )?
-            .execute(rusqlite::params![expansion.name, id, more])?;
-        if counted > 0 && more < 0 {
+            .execute(rusqlite::params![expansion.name, id, delta])?;
+        if updated > 0 && delta < 0 {
             c.prepare_cached(
                 "DELETE FROM hqdl_completion WHERE expansion = ?1 AND id = ?2 AND shown <= 0",
             )?
             .execute(rusqlite::params![expansion.name, id])?;
         }
-        Ok(counted > 0)
+        Ok(updated > 0)
     }
 
     /// Inserts a completion that some published cells came from.
-    fn enter_completion(
+    fn insert_completion(
         &self,
         expansion: &Expansion,
         id: i64,
         shown: i64,
-        o: &CompletionOrigin,
+        provenance: &CompletionProvenance,
     ) -> rusqlite::Result<()> {
         self.transaction
             .prepare_cached(
@@ -372,17 +391,17 @@ impl<'db> Publication<'db> {
             .execute(rusqlite::params![
                 expansion.name,
                 id,
-                o.run,
-                o.model,
-                o.prompt_hash,
-                o.asked_at,
-                o.input_tokens,
-                o.output_tokens,
-                o.cost_usd,
-                o.cells,
-                o.error,
+                provenance.run,
+                provenance.model,
+                provenance.prompt_hash,
+                provenance.asked_at,
+                provenance.input_tokens,
+                provenance.output_tokens,
+                provenance.cost_usd,
+                provenance.cells,
+                provenance.error,
                 shown,
-                o.parameters
+                provenance.parameters
             ])?;
         Ok(())
     }
@@ -392,34 +411,35 @@ impl<'db> Publication<'db> {
     ///
     /// # Errors
     /// Returns [`StoreError`] from `SQLite`.
-    pub fn views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
-        let error = |e: rusqlite::Error| self.db.error(&e);
+    pub fn create_views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
+        let error = |e: rusqlite::Error| self.db.to_store_error(&e);
         let mut warnings = Vec::new();
         for (view, joined) in spec.expanded_views() {
-            if self.adds_nothing(&joined) {
+            if self.is_redundant_view(&joined) {
                 continue;
             }
             if let Some(server) = &self.server {
-                warnings.extend(server.view(&view, &joined)?);
+                warnings.extend(server.create_view(&view, &joined)?);
                 continue;
             }
-            if self.db.columns(&view).is_some() && !self.db.made_by_hqdl(&view) {
+            if self.db.table_columns(&view).is_some() && !self.db.is_made_by_hqdl(&view) {
                 warnings.push(format!("the database has a table `{view}` that hqdl did not make, so hqdl does not create a view with that name"));
                 continue;
             }
-            let text = view_sql(self.db, &view, &joined);
+            let create_sql = view_sql(self.db, &view, &joined);
             let c = &self.transaction;
-            let stands = c
+            let is_unchanged = c
                 .prepare(
                     "SELECT 1 FROM sqlite_schema AS s JOIN hqdl_object AS o ON o.name = s.name
                           WHERE s.type = 'view' AND o.type = 'view' AND s.name = ?1 AND s.sql = ?2",
                 )
-                .and_then(|mut s| s.exists([&view, &text]));
-            if stands.map_err(error)? {
+                .and_then(|mut s| s.exists([&view, &create_sql]));
+            if is_unchanged.map_err(error)? {
                 continue;
             }
-            c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::name(&view))).map_err(error)?;
-            c.execute_batch(&text).map_err(error)?;
+            c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::quote_name(&view)))
+                .map_err(error)?;
+            c.execute_batch(&create_sql).map_err(error)?;
             c.execute("INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'view', NULL)", [&view])
                 .map_err(error)?;
         }
@@ -428,17 +448,17 @@ impl<'db> Publication<'db> {
 
     /// Returns true if the view of a source would equal the expansion's table, because a SELECT
     /// yields only keys.
-    fn adds_nothing(&self, joined: &[(&Expansion, usize)]) -> bool {
+    fn is_redundant_view(&self, joined: &[(&Expansion, usize)]) -> bool {
         let [(expansion, n)] = joined else { return false };
         let Some(Source { name: None, rows: SourceRows::Select(select), .. }) =
             expansion.sources.get(*n)
         else {
             return false;
         };
-        let shown = self.db.prepare(select).unwrap_or_default();
+        let columns = self.db.prepare_select(select).unwrap_or_default();
         let is_key =
             |name: &String| expansion.key.names().iter().any(|key| key.eq_ignore_ascii_case(name));
-        shown.iter().all(is_key)
+        columns.iter().all(is_key)
     }
 
     /// Commits the publication.
@@ -450,22 +470,22 @@ impl<'db> Publication<'db> {
         if let Some(server) = server {
             server.commit()?;
         }
-        transaction.commit().map_err(|e| db.error(&e))
+        transaction.commit().map_err(|e| db.to_store_error(&e))
     }
 }
 
 /// Returns the type of a published key column: hqdl's name for the affinity of the declared type of
 /// the source's column (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
 #[must_use]
-pub fn affinity(declared: Option<&str>) -> &'static str {
-    let declared = declared.unwrap_or_default().to_uppercase();
-    let has = |words: &[&str]| words.iter().any(|w| declared.contains(w));
+pub fn column_affinity(declared_type: Option<&str>) -> &'static str {
+    let declared_type = declared_type.unwrap_or_default().to_uppercase();
+    let contains_any = |words: &[&str]| words.iter().any(|w| declared_type.contains(w));
     match () {
-        () if has(&["INT"]) => "INTEGER",
-        () if has(&["CHAR", "CLOB", "TEXT"]) => "TEXT",
+        () if contains_any(&["INT"]) => "INTEGER",
+        () if contains_any(&["CHAR", "CLOB", "TEXT"]) => "TEXT",
         // ANY: a STRICT table stores values of this type unchanged.
-        () if declared.is_empty() || declared == "ANY" || has(&["BLOB"]) => "",
-        () if has(&["REAL", "FLOA", "DOUB"]) => "REAL",
+        () if declared_type.is_empty() || declared_type == "ANY" || contains_any(&["BLOB"]) => "",
+        () if contains_any(&["REAL", "FLOA", "DOUB"]) => "REAL",
         () => "NUMERIC",
     }
 }

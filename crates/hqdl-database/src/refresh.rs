@@ -63,7 +63,7 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let attach = format!("ATTACH ?1 AS {SOURCE}");
     let uri = format!("file:{path}?mode=ro");
-    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.error(&e))
+    copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.to_store_error(&e))
 }
 
 /// Brings all tables of the main database to those of the attached one.
@@ -79,9 +79,9 @@ pub(super) fn run(db: &Connection) -> rusqlite::Result<()> {
         let columns: Vec<String> = db
             .prepare("SELECT name FROM pragma_table_info(?1)")?
             .query_map([table], |r| r.get::<_, String>(0))?
-            .map(|name| name.map(|name| sql::name(&name)))
+            .map(|name| name.map(|name| sql::quote_name(&name)))
             .collect::<rusqlite::Result<_>>()?;
-        let table = sql::name(table);
+        let table = sql::quote_name(table);
         let same: Vec<String> = columns
             .iter()
             .map(|c| format!("s.{c} IS t.{c} COLLATE BINARY AND typeof(s.{c}) = typeof(t.{c})"))

@@ -2,43 +2,43 @@
 
 use rusqlite::types::ValueRef;
 
-use super::postgres::told;
-use super::{Database, message};
+use super::postgres::to_values;
+use super::{Database, sqlite_message};
 use hqdl_spec::Catalog;
 use hqdl_values::value::Value;
 
 impl Catalog for Database {
-    fn tables(&self) -> Vec<String> {
+    fn table_names(&self) -> Vec<String> {
         if let Some(server) = self.server() {
-            return server.tables().unwrap_or_default();
+            return server.list_tables().unwrap_or_default();
         }
         let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
                    AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
-        let read = || -> rusqlite::Result<Vec<String>> {
+        let read_names = || -> rusqlite::Result<Vec<String>> {
             self.connection().prepare(sql)?.query_map([], |row| row.get(0))?.collect()
         };
-        read().unwrap_or_default()
+        read_names().unwrap_or_default()
     }
 
-    fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>> {
+    fn table_columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>> {
         if let Some(server) = self.server() {
-            return server.columns(table).ok().flatten();
+            return server.list_columns(table).ok().flatten();
         }
-        let read = || -> rusqlite::Result<Vec<(String, Option<String>)>> {
+        let read_columns = || -> rusqlite::Result<Vec<(String, Option<String>)>> {
             self.connection()
                 .prepare("SELECT name, nullif(type, '') FROM pragma_table_info(?1)")?
                 .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect()
         };
-        read().ok().filter(|columns| !columns.is_empty())
+        read_columns().ok().filter(|columns| !columns.is_empty())
     }
 
     /// Returns true if hqdl created the present table or view. A table that was created after
     /// hqdl's was dropped lacks the index (of tables made by older versions) and the triggers that
     /// hqdl creates.
-    fn made_by_hqdl(&self, table: &str) -> bool {
+    fn is_made_by_hqdl(&self, table: &str) -> bool {
         if let Some(server) = self.server() {
-            return server.made_by_hqdl(table).unwrap_or(false);
+            return server.is_made_by_hqdl(table).unwrap_or(false);
         }
         let sql = "SELECT 1 FROM hqdl_object AS o
              JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
@@ -52,11 +52,11 @@ impl Catalog for Database {
         self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
     }
 
-    fn prepare(&self, sql: &str) -> Result<Vec<String>, String> {
+    fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String> {
         if let Some(server) = self.server() {
-            return server.prepare(sql).map_err(|e| e.said());
+            return server.prepare_select(sql).map_err(|e| e.message_text());
         }
-        let statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
+        let statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
         if !statement.readonly() {
             return Err("it would write to the database".to_owned());
         }
@@ -69,24 +69,25 @@ impl Catalog for Database {
         Ok(statement.column_names().map(str::to_owned).collect())
     }
 
-    fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
+    fn select_rows(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
         if let Some(server) = self.server() {
-            return told(server.select(sql, limit).map_err(|e| e.said())?);
+            return to_values(server.select_rows(sql, limit).map_err(|e| e.message_text())?);
         }
-        self.prepare(sql)?;
-        let mut statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
-        let width = statement.column_count();
-        let mut rows = statement.query([]).map_err(|e| message(&e))?;
+        self.prepare_select(sql)?;
+        let mut statement = self.connection().prepare(sql).map_err(|e| sqlite_message(&e))?;
+        let column_count = statement.column_count();
+        let mut rows = statement.query([]).map_err(|e| sqlite_message(&e))?;
         let mut out = Vec::new();
         while out.len() < limit {
-            let Some(row) = rows.next().map_err(|e| message(&e))? else {
+            let Some(row) = rows.next().map_err(|e| sqlite_message(&e))? else {
                 break;
             };
-            let read = |n: usize| {
+            let read_value = |n: usize| {
                 let value = row.get_ref(n).unwrap_or(ValueRef::Null);
-                Value::read(value).map_err(|why| format!("column {} holds {why}", n + 1))
+                Value::from_sqlite(value)
+                    .map_err(|reason| format!("column {} holds {reason}", n + 1))
             };
-            out.push((0..width).map(read).collect::<Result<_, _>>()?);
+            out.push((0..column_count).map(read_value).collect::<Result<_, _>>()?);
         }
         Ok(out)
     }

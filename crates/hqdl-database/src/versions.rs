@@ -11,11 +11,11 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::value::Value;
 
 /// Number of buckets of an expansion's rows.
-const BUCKETS: usize = 4096;
+const BUCKET_COUNT: usize = 4096;
 
 /// Published cell with an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'f> {
+pub struct PublishedValue<'f> {
     /// Name of the state.
     pub state: &'static str,
     /// Value; `Nothing` is NULL.
@@ -36,13 +36,13 @@ pub enum PublishedCell<'f> {
     /// The cell was not requested yet.
     Missing,
     /// Result of the request.
-    Shown(Shown<'f>),
+    Value(PublishedValue<'f>),
 }
 
 impl<'f> PublishedCell<'f> {
-    pub(super) fn shown(&self) -> Option<&Shown<'f>> {
+    pub(super) fn value(&self) -> Option<&PublishedValue<'f>> {
         match self {
-            Self::Shown(shown) => Some(shown),
+            Self::Value(value) => Some(value),
             Self::NotAsked | Self::Missing => None,
         }
     }
@@ -50,29 +50,29 @@ impl<'f> PublishedCell<'f> {
 
 /// Key and version of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct RowVersion {
     /// Key, a JSON array.
     pub key: String,
     /// Hash of the key.
     pub hash: i64,
     /// Version; `None` for a row without any requested cell, which is not published.
-    pub of: Option<i64>,
+    pub version: Option<i64>,
 }
 
-impl Version {
+impl RowVersion {
     /// Returns the version of a row with these cells, one entry per column.
     #[must_use]
-    pub fn of(row: &Row, cells: &[PublishedCell<'_>]) -> Self {
-        let key = key_json(&row.key);
-        let hash = hash(&key);
-        if cells.iter().all(|cell| cell.shown().is_none()) {
-            return Self { key, hash, of: None };
+    pub fn from_row(row: &Row, cells: &[PublishedCell<'_>]) -> Self {
+        let key = key_to_json(&row.key);
+        let hash = hash_key(&key);
+        if cells.iter().all(|cell| cell.value().is_none()) {
+            return Self { key, hash, version: None };
         }
         let mut bytes = Vec::with_capacity(256);
-        push(&mut bytes, Some(key.as_bytes()));
+        push_bytes(&mut bytes, Some(key.as_bytes()));
         for cell in cells {
             let cell = match cell {
-                PublishedCell::Shown(cell) => cell,
+                PublishedCell::Value(cell) => cell,
                 PublishedCell::Missing => {
                     bytes.push(0);
                     continue;
@@ -82,7 +82,7 @@ impl Version {
                     continue;
                 }
             };
-            push(&mut bytes, Some(cell.state.as_bytes()));
+            push_bytes(&mut bytes, Some(cell.state.as_bytes()));
             match cell.value {
                 CellValue::Nothing => bytes.push(0),
                 CellValue::One(value) => push_value(&mut bytes, value),
@@ -93,28 +93,28 @@ impl Version {
                 }
             }
             bytes.extend(cell.completion.unwrap_or(-1).to_le_bytes());
-            push(&mut bytes, cell.raw.map(str::as_bytes));
-            push(&mut bytes, cell.repair.map(str::as_bytes));
+            push_bytes(&mut bytes, cell.raw.map(str::as_bytes));
+            push_bytes(&mut bytes, cell.repair.map(str::as_bytes));
         }
-        Self { key, hash, of: Some(head(&bytes)) }
+        Self { key, hash, version: Some(hash_prefix(&bytes)) }
     }
 
     /// Returns the bucket of the row.
     #[must_use]
     pub fn bucket(&self) -> usize {
-        bucket(self.hash)
+        bucket_of(self.hash)
     }
 }
 
 /// Returns the bucket of a key hash.
 #[must_use]
-pub fn bucket(hash: i64) -> usize {
-    usize::try_from(hash.cast_unsigned() % BUCKETS as u64).unwrap_or_default()
+pub fn bucket_of(hash: i64) -> usize {
+    usize::try_from(hash.cast_unsigned() % BUCKET_COUNT as u64).unwrap_or_default()
 }
 
 /// Returns the stored form of a key.
 #[must_use]
-pub fn key_json(key: &[Value]) -> String {
+pub fn key_to_json(key: &[Value]) -> String {
     let mut text = String::with_capacity(64);
     for (n, part) in key.iter().enumerate() {
         text.push(if n == 0 { '[' } else { ',' });
@@ -124,7 +124,7 @@ pub fn key_json(key: &[Value]) -> String {
     text
 }
 
-fn push(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
+fn push_bytes(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
     bytes.push(u8::from(part.is_some()) + 1);
     let part = part.unwrap_or_default();
     bytes.extend((part.len() as u64).to_le_bytes());
@@ -142,46 +142,46 @@ fn push_value(bytes: &mut Vec<u8>, value: &Value) {
             bytes.push(5);
             bytes.extend(r.to_le_bytes());
         }
-        Value::Text(text) => push(bytes, Some(text.as_bytes())),
+        Value::Text(text) => push_bytes(bytes, Some(text.as_bytes())),
     }
 }
 
-fn head(bytes: &[u8]) -> i64 {
+fn hash_prefix(bytes: &[u8]) -> i64 {
     let hash = blake3::hash(bytes);
-    hash.as_bytes().first_chunk().map_or(0, |head| i64::from_le_bytes(*head))
+    hash.as_bytes().first_chunk().map_or(0, |prefix| i64::from_le_bytes(*prefix))
 }
 
 /// Checksums of the rows of an expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sums {
+pub struct Checksums {
     buckets: Vec<i64>,
     /// Number of published rows.
     pub rows: i64,
 }
 
-impl Default for Sums {
+impl Default for Checksums {
     fn default() -> Self {
-        Self { buckets: vec![0; BUCKETS], rows: 0 }
+        Self { buckets: vec![0; BUCKET_COUNT], rows: 0 }
     }
 }
 
-impl Sums {
+impl Checksums {
     /// Returns checksums for `rows` rows, without any versions.
-    pub(super) fn of(rows: i64) -> Self {
+    pub(super) fn with_row_count(rows: i64) -> Self {
         Self { rows, ..Self::default() }
     }
 
     /// Adds a row.
-    pub fn add(&mut self, version: &Version) {
-        if let Some(of) = version.of {
-            self.count(version.bucket(), of, 1);
+    pub fn add_row(&mut self, version: &RowVersion) {
+        if let Some(row_version) = version.version {
+            self.add_version(version.bucket(), row_version, 1);
         }
     }
 
     /// Adds a version to a bucket, and a number of rows.
-    pub(super) fn count(&mut self, bucket: usize, version: i64, rows: i64) {
-        if let Some(sum) = self.buckets.get_mut(bucket) {
-            *sum = sum.wrapping_add(version);
+    pub(super) fn add_version(&mut self, bucket: usize, version: i64, rows: i64) {
+        if let Some(checksum) = self.buckets.get_mut(bucket) {
+            *checksum = checksum.wrapping_add(version);
         }
         self.rows += rows;
     }
@@ -193,19 +193,19 @@ impl Sums {
 
     /// Returns the buckets whose checksums differ.
     #[must_use]
-    pub fn differing(&self, other: &Self) -> BTreeSet<usize> {
-        (0..BUCKETS).filter(|n| self.buckets.get(*n) != other.buckets.get(*n)).collect()
+    pub fn differing_buckets(&self, other: &Self) -> BTreeSet<usize> {
+        (0..BUCKET_COUNT).filter(|n| self.buckets.get(*n) != other.buckets.get(*n)).collect()
     }
 
     /// Returns true if there are too many buckets to read each of them separately.
     #[must_use]
-    pub fn is_much(buckets: &BTreeSet<usize>) -> bool {
-        buckets.len() > BUCKETS / 4
+    pub fn has_many_buckets(buckets: &BTreeSet<usize>) -> bool {
+        buckets.len() > BUCKET_COUNT / 4
     }
 }
 
 /// Returns the hash of a key.
 #[must_use]
-pub fn hash(key: &str) -> i64 {
-    head(key.as_bytes())
+pub fn hash_key(key: &str) -> i64 {
+    hash_prefix(key.as_bytes())
 }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 
-use crate::materialize::{MaterializeError, Selection, Way, Work};
+use crate::materialize::{MaterializeError, Materializer, RunMode, Selection};
 use crate::query::Request;
-use crate::suggest::{SuggestError, Suggestions, suggest};
+use crate::suggest::{SuggestError, Suggestions, suggest_columns};
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{Facts, FactsError, Say};
+use hqdl_facts::{Facts, FactsError, StatusCallback};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, SetupError};
-use hqdl_spec::overrides::{self, OverrideEditError, objections};
-use hqdl_spec::{Draft, Expansion, PriceTable, Provider, Spec};
+use hqdl_spec::overrides::{self, OverrideEditError, find_objections};
+use hqdl_spec::{Expansion, PriceTable, Provider, Spec, UncheckedSpec};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::Problems;
 
@@ -48,14 +48,14 @@ pub struct SpecOverrides {
 }
 
 impl SpecOverrides {
-    fn apply(&self, draft: &mut Draft) {
+    fn apply_to(&self, unchecked_spec: &mut UncheckedSpec) {
         if let Some(database) = &self.database {
-            draft.set_database(database.clone());
+            unchecked_spec.set_database(database.clone());
         }
         if let Some(output) = &self.output {
-            draft.set_output(output.clone());
+            unchecked_spec.set_output(output.clone());
         }
-        let model = &mut draft.file.model;
+        let model = &mut unchecked_spec.file.model;
         match self.provider {
             Some(provider) => model.provider = provider,
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
@@ -83,18 +83,18 @@ impl SpecOverrides {
             || self.base_url.is_some()
             || !self.recordings.is_empty()
         {
-            draft.ask_one_model();
+            unchecked_spec.ask_one_model();
         }
-        let limits = &mut draft.file.limits;
+        let limits = &mut unchecked_spec.file.limits;
         limits.concurrency = self.concurrency.or(limits.concurrency);
         limits.budget_usd = self.budget_usd.or(limits.budget_usd);
         if let Some(rows) = self.rows_per_request {
             // A row with images always has a request of its own.
-            let together = draft.file.expansion.iter_mut().filter(|e| e.images.is_empty());
-            together.for_each(|e| e.rows_per_request = Some(rows));
+            let batched = unchecked_spec.file.expansion.iter_mut().filter(|e| e.images.is_empty());
+            batched.for_each(|e| e.rows_per_request = Some(rows));
         }
         if !self.recordings.is_empty() {
-            draft.set_recordings(self.recordings.clone());
+            unchecked_spec.set_recordings(self.recordings.clone());
         }
     }
 }
@@ -107,9 +107,9 @@ pub enum Cache {
         /// The directory; if `None`, the user's own ([`user_cache`]).
         dir: Option<PathBuf>,
         /// Description of this process for other processes that use the store.
-        holder: String,
+        owner_description: String,
         /// Reports that the process which owns it does not go on.
-        say: Say,
+        on_status: StatusCallback,
     },
     /// A PostgreSQL server.
     Server {
@@ -118,7 +118,7 @@ pub enum Cache {
         /// Description of this process for other processes that use the store.
         holder: String,
         /// Callback that reports when the server is unreachable.
-        say: Say,
+        say: StatusCallback,
     },
     /// A temporary store that is deleted with the session.
     Temporary,
@@ -133,12 +133,21 @@ impl Cache {
     /// [`FactsError`] if the store cannot be opened.
     pub fn open(&self) -> Result<Facts, FactsError> {
         match self {
-            Self::Dir { dir: Some(dir), holder, say } => Facts::open_with(dir, holder, say),
-            Self::Dir { dir: None, holder, say } => Facts::open_with(&user_cache()?, holder, say),
-            Self::Server { url, holder, say } => {
-                Facts::connect(url, &user_cache()?.join("servers"), holder, Arc::clone(say))
+            Self::Dir { dir: Some(dir), owner_description: holder, on_status: say } => {
+                Facts::open_with(dir, holder, say)
             }
-            Self::Temporary => Facts::temporary(),
+            Self::Dir { dir: None, owner_description: holder, on_status: say } => {
+                Facts::open_with(&user_cache()?, holder, say)
+            }
+            Self::Server { url, holder: owner_description, say: on_status } => {
+                Facts::connect_server(
+                    url,
+                    &user_cache()?.join("servers"),
+                    owner_description,
+                    Arc::clone(on_status),
+                )
+            }
+            Self::Temporary => Facts::open_temporary(),
             Self::Open(facts) => Ok(facts.clone()),
         }
     }
@@ -160,7 +169,7 @@ pub struct Session {
     /// The checked spec, with the overrides applied.
     pub spec: Spec,
     /// The same spec before it was checked.
-    pub draft: Draft,
+    pub unchecked_spec: UncheckedSpec,
     /// The spec's database.
     pub database: Database,
     /// Warnings from checking the spec.
@@ -175,15 +184,15 @@ impl Session {
     /// # Errors
     /// Returns all [`Problems`] at once, including a database that cannot be opened.
     pub fn open(
-        mut draft: Draft,
+        mut unchecked_spec: UncheckedSpec,
         overrides: &SpecOverrides,
         cache: Cache,
     ) -> Result<Self, Problems> {
-        overrides.apply(&mut draft);
-        let database = Database::open(&draft.database())
-            .map_err(|e| draft.database_problem(&e.to_string(), e.hint()))?;
-        let (spec, warnings) = draft.check(&database)?;
-        Ok(Self { spec, draft, database, warnings, cache, facts: OnceCell::new() })
+        overrides.apply_to(&mut unchecked_spec);
+        let database = Database::open(&unchecked_spec.database())
+            .map_err(|e| unchecked_spec.database_problem(&e.to_string(), e.hint()))?;
+        let (spec, warnings) = unchecked_spec.check(&database)?;
+        Ok(Self { spec, unchecked_spec, database, warnings, cache, facts: OnceCell::new() })
     }
 
     /// Returns the fact store and opens it on first use.
@@ -200,8 +209,8 @@ impl Session {
 
     /// Returns the session of a reloaded spec, with the fact store of this one.
     #[must_use]
-    pub fn again(self, read: Self) -> Self {
-        Self { facts: self.facts, ..read }
+    pub fn with_reloaded_spec(self, reloaded: Self) -> Self {
+        Self { facts: self.facts, ..reloaded }
     }
 
     /// Connects to the spec's model. Its rate limits are shared by every process that uses the same
@@ -209,33 +218,35 @@ impl Session {
     ///
     /// # Errors
     /// [`SetupError`] if the key or the recordings are missing.
-    pub fn model(&self) -> Result<Arc<dyn Model>, SetupError> {
-        model::connect_with(&self.spec, self.facts()?)
+    pub fn connect_model(&self) -> Result<Arc<dyn Model>, SetupError> {
+        model::connect_shared(&self.spec, self.facts()?)
     }
 
     /// Returns the cells of the spec's tables that a model has to fill.
     ///
     /// # Errors
     /// [`MaterializeError`] if the selection names a table or column that does not exist.
-    pub fn work<'s>(
+    pub fn materializer<'s>(
         &'s self,
         model: Arc<dyn Model>,
         selection: &'s Selection,
-        way: Way,
-    ) -> Result<Work<'s>, MaterializeError> {
-        Work::new(&self.spec, &self.database, self.facts()?, model, selection)?.by(way)
+        run_mode: RunMode,
+    ) -> Result<Materializer<'s>, MaterializeError> {
+        Materializer::new(&self.spec, &self.database, self.facts()?, model, selection)?
+            .with_run_mode(run_mode)
     }
 
     /// Returns the plan of the requests with notes on it. It sends nothing and needs no key.
     ///
     /// # Errors
     /// [`MaterializeError`] if keys or facts cannot be read.
-    pub fn plan(
+    pub fn plan_requests(
         &self,
         selection: &Selection,
-        way: Way,
+        run_mode: RunMode,
     ) -> Result<(Plan, Vec<String>), MaterializeError> {
-        self.work(model::for_planning(&self.spec)?, selection, way)?.plan()
+        self.materializer(model::connect_for_planning(&self.spec)?, selection, run_mode)?
+            .plan_requests()
     }
 
     /// Returns a request for a query of a database (the spec's, or its expanded copy), without a
@@ -244,12 +255,12 @@ impl Session {
     ///
     /// # Errors
     /// [`FactsError`] if the fact store cannot be opened.
-    pub fn query<'s>(
+    pub fn new_query<'s>(
         &'s self,
         database: &'s Path,
         sql: &'s str,
     ) -> Result<Request<'s>, FactsError> {
-        Ok(Request::of(&self.spec, database, self.facts()?, sql))
+        Ok(Request::new(&self.spec, database, self.facts()?, sql))
     }
 
     /// Proposes columns for the spec from the questions that queries have asked.
@@ -257,7 +268,7 @@ impl Session {
     /// # Errors
     /// [`SuggestError`] if facts or database cannot be read.
     pub fn suggest(&self) -> Result<Suggestions, SuggestError> {
-        suggest(self.facts()?, Some((&self.spec, &self.database)))
+        suggest_columns(self.facts()?, Some((&self.spec, &self.database)))
     }
 }
 
@@ -272,26 +283,33 @@ pub fn override_cell(
     database: &Database,
     (table, key, column, value): (&str, &[String], &str, &str),
     note: &str,
-    forced: bool,
+    force: bool,
 ) -> Result<(), OverrideError> {
-    let has = |e: &Expansion, entities: &[Entity]| has(database, e, entities);
-    if !forced {
-        let against = objections(spec, (table, key, column, value), has)?;
-        if !against.is_empty() {
-            return Err(OverrideError::Refused(against));
+    let contains_entity =
+        |e: &Expansion, entities: &[Entity]| contains_entity(database, e, entities);
+    if !force {
+        let objections_found = find_objections(spec, (table, key, column, value), contains_entity)?;
+        if !objections_found.is_empty() {
+            return Err(OverrideError::Refused(objections_found));
         }
     }
-    Ok(overrides::set(spec, table, key, column, value, note)?)
+    Ok(overrides::set_override(spec, table, key, column, value, note)?)
 }
 
 /// Returns whether the sources of an expansion contain any of these entities.
-fn has(database: &Database, of: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
+fn contains_entity(
+    database: &Database,
+    expansion: &Expansion,
+    entities: &[Entity],
+) -> Result<bool, StoreError> {
     let mut found = false;
-    let look = |key: &KeyRow| {
+    let visit = |key: &KeyRow| {
         found |= entities.contains(&key.entity);
         Ok::<_, rusqlite::Error>(())
     };
-    Keys::gather(database, of, None)?.each(&mut { look }).map_err(|e| database.error(&e))?;
+    Keys::collect(database, expansion, None)?
+        .for_each(&mut { visit })
+        .map_err(|e| database.to_store_error(&e))?;
     Ok(found)
 }
 

@@ -4,7 +4,7 @@
 //! at any point.
 
 use crate::ids::RunId;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// A request that is packed into a batch job.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +14,7 @@ pub struct BatchRequest {
     /// The id by which its answer is found.
     pub custom_id: String,
     /// Its worst-case cost.
-    pub worst: Spent,
+    pub worst_case: SpentAmount,
 }
 
 /// Stage of a batch job.

@@ -12,40 +12,40 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, ffi};
 
 /// Maximum number of lines that the report of damage lists.
-const NAMED: usize = 5;
+const MAX_LISTED_ROWS: usize = 5;
 
 /// Returns the checksum of an answer: the upper half covers its entity, the lower half all of it.
-pub(super) fn checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
+pub(super) fn answer_checksum(entity: &str, completion: i64, model: u32, cells: &str) -> i64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(entity.len() as u64).to_le_bytes());
     hasher.update(entity.as_bytes());
     hasher.update(&completion.to_le_bytes());
     hasher.update(&model.to_le_bytes());
     hasher.update(cells.as_bytes());
-    let both = (u64::from(of_entity(entity)) << 32) | u64::from(head(hasher.finalize()));
+    let both = (u64::from(entity_checksum(entity)) << 32) | u64::from(first_u32(hasher.finalize()));
     both.cast_signed()
 }
 
 /// Returns the half of a checksum that identifies the entity.
-pub(super) fn of_entity(entity: &str) -> u32 {
-    head(blake3::hash(entity.as_bytes()))
+pub(super) fn entity_checksum(entity: &str) -> u32 {
+    first_u32(blake3::hash(entity.as_bytes()))
 }
 
-fn head(hash: blake3::Hash) -> u32 {
+fn first_u32(hash: blake3::Hash) -> u32 {
     let [a, b, c, d, ..] = *hash.as_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
 /// Defines the SQL function of the checksum, for the migration of journals without checksums. It
 /// returns NULL for a row that is not an answer.
-pub(super) fn introduce(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn register_function(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("hqdl_checksum", 4, flags, |context| {
-        let said = (context.get(0), context.get(1), context.get(2), context.get(3));
-        Ok(match said {
+        let arguments = (context.get(0), context.get(1), context.get(2), context.get(3));
+        Ok(match arguments {
             (Ok(entity), Ok(completion), Ok(model), Ok(cells)) => {
                 let (entity, cells): (String, String) = (entity, cells);
-                Some(checksum(&entity, completion, model, &cells))
+                Some(answer_checksum(&entity, completion, model, &cells))
             }
             _ => None,
         })
@@ -56,7 +56,7 @@ pub(super) fn introduce(connection: &Connection) -> rusqlite::Result<()> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Row ids in the journal, in order.
-    pub lines: Vec<i64>,
+    pub fact_rows: Vec<i64>,
     /// The last damaged row of an entity, by the entity half of its checksum: both the stored one
     /// and the one of its current text.
     entities: HashMap<u32, i64>,
@@ -66,19 +66,22 @@ impl Damage {
     /// Returns whether there is no damage.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.lines.is_empty()
+        self.fact_rows.is_empty()
     }
 
     /// Returns whether the facts of an entity in a row can be trusted.
-    pub(super) fn spares(&self, line: i64, entity: &str) -> bool {
-        self.is_none() || self.entities.get(&of_entity(entity)).is_none_or(|last| line > *last)
+    pub(super) fn is_trusted(&self, fact_row: i64, entity: &str) -> bool {
+        self.is_none()
+            || self.entities.get(&entity_checksum(entity)).is_none_or(|last| fact_row > *last)
     }
 
     /// Returns a warning for the user; `None` if nothing is damaged.
     #[must_use]
-    pub fn remark(&self) -> Option<String> {
-        let first: Vec<String> = self.lines.iter().take(NAMED).map(i64::to_string).collect();
-        let (n, more) = (self.lines.len(), if self.lines.len() > NAMED { ", …" } else { "" });
+    pub fn warning(&self) -> Option<String> {
+        let first: Vec<String> =
+            self.fact_rows.iter().take(MAX_LISTED_ROWS).map(i64::to_string).collect();
+        let (n, more) =
+            (self.fact_rows.len(), if self.fact_rows.len() > MAX_LISTED_ROWS { ", …" } else { "" });
         let s = if n == 1 { "" } else { "s" };
         (n > 0).then(|| {
             format!(
@@ -89,18 +92,18 @@ impl Damage {
     }
 
     /// Adds a damaged row of an entity.
-    pub(super) fn note(&mut self, line: i64, entity: &str) {
-        self.add(line, [of_entity(entity)]);
+    pub(super) fn mark_damaged(&mut self, fact_row: i64, entity: &str) {
+        self.add_damage(fact_row, [entity_checksum(entity)]);
     }
 
-    pub(crate) fn add(&mut self, line: i64, entities: impl IntoIterator<Item = u32>) {
-        self.lines.push(line);
-        self.entities.extend(entities.into_iter().map(|e| (e, line)));
+    pub(crate) fn add_damage(&mut self, fact_row: i64, entities: impl IntoIterator<Item = u32>) {
+        self.fact_rows.push(fact_row);
+        self.entities.extend(entities.into_iter().map(|e| (e, fact_row)));
     }
 }
 
 /// A row of the journal's answer table.
-pub(super) struct JournalLine {
+pub(super) struct AnswerRow {
     pub(super) id: i64,
     pub(super) entity: String,
     pub(super) cells: String,
@@ -109,38 +112,41 @@ pub(super) struct JournalLine {
 }
 
 /// Query for the rows: `a` is the answer and `c` its completion.
-pub(super) const LINES: &str =
+pub(super) const ANSWER_ROWS_SQL: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
-impl JournalLine {
+impl AnswerRow {
     /// Reads a row. If it is damaged, returns the entities that it may belong to.
-    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, (i64, Vec<u32>)>> {
+    pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Result<Self, (i64, Vec<u32>)>> {
         let id = row.get(0)?;
         let text = |n: usize| match row.get_ref(n) {
             Ok(ValueRef::Text(bytes)) => std::str::from_utf8(bytes).ok().map(str::to_owned),
             _ => None,
         };
-        let (entity, kept) = (text(1), row.get::<_, Option<i64>>(5).ok().flatten());
-        let whose = || {
-            let kept = kept.and_then(|sum| u32::try_from(sum.cast_unsigned() >> 32).ok());
-            kept.into_iter().chain(entity.as_deref().map(of_entity)).collect()
+        let (entity, stored_sum) = (text(1), row.get::<_, Option<i64>>(5).ok().flatten());
+        let possible_entities = || {
+            let stored_sum =
+                stored_sum.and_then(|sum| u32::try_from(sum.cast_unsigned() >> 32).ok());
+            stored_sum.into_iter().chain(entity.as_deref().map(entity_checksum)).collect()
         };
-        let (Some(name), Some(cells), Ok(completion), Ok(model)) =
+        let (Some(entity_text), Some(cells), Ok(completion), Ok(model)) =
             (&entity, text(2), row.get(3), row.get(4))
         else {
-            return Ok(Err((id, whose())));
+            return Ok(Err((id, possible_entities())));
         };
         // A row without a checksum is accepted as it is.
-        if kept.is_some_and(|kept| kept != checksum(name, completion, model, &cells)) {
-            return Ok(Err((id, whose())));
+        if stored_sum
+            .is_some_and(|kept| kept != answer_checksum(entity_text, completion, model, &cells))
+        {
+            return Ok(Err((id, possible_entities())));
         }
-        Ok(Ok(Self { id, entity: name.clone(), cells, completion, model }))
+        Ok(Ok(Self { id, entity: entity_text.clone(), cells, completion, model }))
     }
 }
 
 /// Returns the error that `SQLite` reports for a damaged file.
-pub(crate) fn corrupt(message: &str) -> rusqlite::Error {
+pub(crate) fn corrupt_error(message: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(code, Some(message.to_owned()))
 }

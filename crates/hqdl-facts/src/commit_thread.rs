@@ -20,96 +20,102 @@ use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
 use crate::index::Index;
 use crate::journal::Journal;
-use crate::journal::reservations::Day;
+use crate::journal::reservations::DailySpending;
 use crate::limits::RateLimitHint;
 use crate::record::Record;
 use crate::sessions::FactsSession;
-use crate::store::{CommitUnit, Noted};
-use crate::throttle::EndpointPlace;
-use hqdl_database::postgres::thread::Unpark;
+use crate::store::{CommitUnit, ReserveOutcome};
+use crate::throttle::LimiterKey;
+use hqdl_database::postgres::thread::ThreadWaker;
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// How often waiting requests are checked while no command arrives. The daily budget may also be
 /// freed elsewhere: by the end of a run, or by another process.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Capacity of the command queue; a sender waits if it is full.
-const QUEUE: usize = 256;
+const QUEUE_CAPACITY: usize = 256;
 
-pub(super) type OwnerReply<T> = oneshot::Sender<Result<T, FactsError>>;
+pub(super) type CommandReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
 /// A command to the commit thread.
-pub(super) enum Job {
+pub(super) enum WriterCommand {
     /// Commit a unit.
-    Keep(Box<CommitUnit>, OwnerReply<()>),
+    Commit(Box<CommitUnit>, CommandReply<()>),
     /// Reserve the worst-case cost of a request.
-    Reserve(LeavingRequest, OwnerReply<Noted>),
+    Reserve(ReserveCommand, CommandReply<ReserveOutcome>),
     /// End a reservation whose request got no answer. `in_doubt` states whether it may have been
     /// billed.
-    End { reservation: ReservationId, in_doubt: bool, reply: OwnerReply<()> },
+    FinishReservation { reservation: ReservationId, in_doubt: bool, reply: CommandReply<()> },
     /// Store the limits that an endpoint reported, for the limiter of this name.
-    Heard(String, RateLimitHint),
+    StoreLimits(String, RateLimitHint),
     /// Start a session.
-    Enter(FactsSession, OwnerReply<()>),
+    StartSession(FactsSession, CommandReply<()>),
     /// End a session. Its requests in flight count at their worst-case cost.
-    Over(Arc<str>, OwnerReply<()>),
+    EndSession(Arc<str>, CommandReply<()>),
     /// Finish the commands so far, then stop.
     Stop,
 }
 
 /// A request that is about to be sent.
-pub(super) struct LeavingRequest {
+pub(super) struct ReserveCommand {
     pub(super) session: Arc<str>,
     pub(super) run: RunId,
-    pub(super) worst: Spent,
-    pub(super) of_day: Option<f64>,
+    pub(super) worst_case: SpentAmount,
+    pub(super) daily_budget: Option<f64>,
     /// The endpoint that granted its permit, if it has one.
-    pub(super) place: Option<EndpointPlace>,
+    pub(super) limiter_key: Option<LimiterKey>,
     /// Whether it has waited for the daily budget, so that its permit may be out of date.
-    pub(super) waited: bool,
+    pub(super) has_waited: bool,
 }
 
 /// Starts the commit thread.
-pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, JoinHandle<()>) {
-    let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
+pub(super) fn spawn_thread(
+    journal: Arc<Journal>,
+    index: Index,
+) -> (mpsc::Sender<WriterCommand>, JoinHandle<()>) {
+    let (commands, mut queue) = mpsc::channel::<WriterCommand>(QUEUE_CAPACITY);
     let thread = std::thread::spawn(move || {
-        let mut desk = CommitThread {
+        let mut state = CommitThread {
             index,
-            day: Day::default(),
+            daily_spending: DailySpending::default(),
             waiting: Vec::new(),
-            looked: Instant::now(),
+            last_checked: Instant::now(),
         };
-        while let Some(mut jobs) = next(&mut queue, &desk) {
-            while jobs.len() < QUEUE {
+        while let Some(mut commands) = next_commands(&mut queue, &state) {
+            while commands.len() < QUEUE_CAPACITY {
                 match queue.try_recv() {
-                    Ok(job) => jobs.push(job),
+                    Ok(command) => commands.push(command),
                     Err(_) => break,
                 }
             }
-            let stop = jobs.iter().any(|j| matches!(j, Job::Stop));
-            desk.work(&journal, jobs);
+            let stop = commands.iter().any(|j| matches!(j, WriterCommand::Stop));
+            state.execute_commands(&journal, commands);
             if stop {
                 return;
             }
         }
     });
-    (jobs, thread)
+    (commands, thread)
 }
 
 /// Waits for the next command. Returns an empty list when it is time to check the waiting requests,
 /// and `None` at the end.
-fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>> {
-    if desk.waiting.is_empty() {
-        return queue.blocking_recv().map(|job| vec![job]);
+fn next_commands(
+    queue: &mut mpsc::Receiver<WriterCommand>,
+    state: &CommitThread,
+) -> Option<Vec<WriterCommand>> {
+    if state.waiting.is_empty() {
+        return queue.blocking_recv().map(|command| vec![command]);
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(job) = queue.poll_recv(&mut context) {
-            return job.map(|job| vec![job]);
+        if let Poll::Ready(command) = queue.poll_recv(&mut context) {
+            return command.map(|job| vec![job]);
         }
-        match LOOK_EVERY.checked_sub(desk.looked.elapsed()) {
+        match CHECK_INTERVAL.checked_sub(state.last_checked.elapsed()) {
             Some(left) => std::thread::park_timeout(left),
             None => return Some(Vec::new()),
         }
@@ -119,148 +125,158 @@ fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>
 /// State of the commit thread.
 struct CommitThread {
     index: Index,
-    day: Day,
+    daily_spending: DailySpending,
     /// Requests that can be sent once requests in flight cost less than their worst case.
-    waiting: Vec<(LeavingRequest, OwnerReply<Noted>)>,
+    waiting: Vec<(ReserveCommand, CommandReply<ReserveOutcome>)>,
     /// When the waiting requests were last checked.
-    looked: Instant,
+    last_checked: Instant,
 }
 
 impl CommitThread {
     /// Executes commands: first the reservations, because requests wait for them, then the units.
-    fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {
+    fn execute_commands(&mut self, journal: &Journal, commands: Vec<WriterCommand>) {
         // Hold the connection throughout, because it also protects the index.
         let _connection = journal.connection();
-        let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut settled = false;
-        for job in jobs {
-            match job {
-                Job::Keep(batch, reply) => {
-                    batches.push(*batch);
-                    kept_for.push(reply);
+        let (mut units, mut commit_replies, mut other_commands) =
+            (Vec::new(), Vec::new(), Vec::new());
+        let mut budget_freed = false;
+        for command in commands {
+            match command {
+                WriterCommand::Commit(unit, reply) => {
+                    units.push(*unit);
+                    commit_replies.push(reply);
                 }
-                Job::Stop => {}
-                note => {
-                    settled |= !matches!(note, Job::Reserve(..) | Job::Heard(..));
-                    notes.push(note);
+                WriterCommand::Stop => {}
+                command => {
+                    budget_freed |= !matches!(
+                        command,
+                        WriterCommand::Reserve(..) | WriterCommand::StoreLimits(..)
+                    );
+                    other_commands.push(command);
                 }
             }
         }
-        if !notes.is_empty() {
-            settled |= self.note(journal, notes);
+        if !other_commands.is_empty() {
+            budget_freed |= self.write_reservations(journal, other_commands);
         }
-        settled |= self.looked.elapsed() >= LOOK_EVERY;
-        if !batches.is_empty() {
-            settled = true;
-            let kept = keep(journal, &self.index, batches);
-            for reply in kept_for {
-                let _ = reply.send(kept.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+        budget_freed |= self.last_checked.elapsed() >= CHECK_INTERVAL;
+        if !units.is_empty() {
+            budget_freed = true;
+            let result = commit_units(journal, &self.index, units);
+            for reply in commit_replies {
+                let _ = reply
+                    .send(result.as_ref().map_or_else(|e| Err(e.clone_for_waiter()), |()| Ok(())));
             }
         }
-        if settled && !self.waiting.is_empty() {
-            self.looked = Instant::now();
+        if budget_freed && !self.waiting.is_empty() {
+            self.last_checked = Instant::now();
             let waiting = std::mem::take(&mut self.waiting);
-            let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
-            let again =
-                |(wish, reply)| Job::Reserve(LeavingRequest { waited: true, ..wish }, reply);
-            self.note(journal, jobs.map(again).collect());
+            let commands = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
+            let retry = |(request, reply)| {
+                WriterCommand::Reserve(ReserveCommand { has_waited: true, ..request }, reply)
+            };
+            self.write_reservations(journal, commands.map(retry).collect());
         }
     }
 
     /// Writes reservations in one transaction, without a flush to disk. Returns whether a
     /// reservation was released because its caller had gone.
-    fn note(&mut self, journal: &Journal, notes: Vec<Job>) -> bool {
+    fn write_reservations(&mut self, journal: &Journal, commands: Vec<WriterCommand>) -> bool {
         let error = |e: rusqlite::Error| journal.error(&e);
-        let (mut reserved, mut ended) = (Vec::new(), Vec::new());
+        let (mut outcomes, mut finished_replies) = (Vec::new(), Vec::new());
         let connection = journal.connection();
         let write = || -> rusqlite::Result<()> {
             connection.execute_batch("PRAGMA synchronous = NORMAL")?;
             let transaction =
                 Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
-            for job in notes {
-                match job {
-                    Job::Reserve(wish, reply) => match self.reserve(journal, &wish) {
-                        Ok(None) => self.waiting.push((wish, reply)),
-                        Ok(Some(noted)) => reserved.push((Ok(noted), reply)),
-                        Err(failed) => reserved.push((Err(failed), reply)),
-                    },
-                    Job::End { reservation, in_doubt, reply } => {
-                        ended.push(reply);
+            for command in commands {
+                match command {
+                    WriterCommand::Reserve(request, reply) => {
+                        match self.try_reserve(journal, &request) {
+                            Ok(None) => self.waiting.push((request, reply)),
+                            Ok(Some(outcome)) => outcomes.push((Ok(outcome), reply)),
+                            Err(failed) => outcomes.push((Err(failed), reply)),
+                        }
+                    }
+                    WriterCommand::FinishReservation { reservation, in_doubt, reply } => {
+                        finished_replies.push(reply);
                         if in_doubt {
                             journal.leave_in_doubt(reservation)?;
                         } else {
-                            journal.release(reservation, None)?;
+                            journal.release_reservation(reservation, None)?;
                         }
                     }
-                    Job::Heard(name, hint) => journal.note_heard(&name, hint)?,
-                    Job::Enter(session, reply) => {
-                        ended.push(reply);
-                        journal.enter(&session)?;
+                    WriterCommand::StoreLimits(name, hint) => journal.store_limits(&name, hint)?,
+                    WriterCommand::StartSession(session, reply) => {
+                        finished_replies.push(reply);
+                        journal.start_session(&session)?;
                     }
-                    Job::Over(session, reply) => {
-                        ended.push(reply);
-                        journal.leave(&session)?;
+                    WriterCommand::EndSession(session, reply) => {
+                        finished_replies.push(reply);
+                        journal.end_session(&session)?;
                     }
-                    Job::Keep(..) | Job::Stop => {}
+                    WriterCommand::Commit(..) | WriterCommand::Stop => {}
                 }
             }
             transaction.commit()
         };
-        let written = write();
-        let flushing = connection.execute_batch("PRAGMA synchronous = FULL");
-        let written = written.and(flushing).map_err(error);
-        debug!(reserved = reserved.len(), "the journal notes reservations");
-        for reply in ended {
-            let _ = reply.send(written.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+        let result = write();
+        let restored = connection.execute_batch("PRAGMA synchronous = FULL");
+        let result = result.and(restored).map_err(error);
+        debug!(reserved = outcomes.len(), "the journal notes reservations");
+        for reply in finished_replies {
+            let _ =
+                reply.send(result.as_ref().map_or_else(|e| Err(e.clone_for_waiter()), |()| Ok(())));
         }
-        let mut unwanted = false;
-        for (noted, reply) in reserved {
-            let noted = match &written {
-                Ok(()) => noted.map_err(error),
-                Err(failed) => Err(failed.again()),
+        let mut has_unwanted = false;
+        for (outcome, reply) in outcomes {
+            let outcome = match &result {
+                Ok(()) => outcome.map_err(error),
+                Err(failed) => Err(failed.clone_for_waiter()),
             };
-            if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
+            if let Err(Ok(ReserveOutcome::Reserved(reservation_id))) = reply.send(outcome) {
                 // The caller was dropped and sends nothing.
-                let _ = journal.release(note, Some(0));
-                unwanted = true;
+                let _ = journal.release_reservation(reservation_id, Some(0));
+                has_unwanted = true;
             }
         }
-        unwanted
+        has_unwanted
     }
 
     /// Reserves the cost of a request, or returns that the daily budget does not cover it. Returns
     /// `None` while requests in flight may still free enough of the budget.
-    fn reserve(
+    fn try_reserve(
         &mut self,
         journal: &Journal,
-        wish: &LeavingRequest,
-    ) -> rusqlite::Result<Option<Noted>> {
-        if let Some(most) = wish.of_day {
-            let gone = self.day.gone(journal)?;
-            if gone + wish.worst.usd > most {
-                let wait = journal.is_any_in_flight()?;
-                return Ok((!wait).then_some(Noted::Beyond(gone)));
+        request: &ReserveCommand,
+    ) -> rusqlite::Result<Option<ReserveOutcome>> {
+        if let Some(limit) = request.daily_budget {
+            let spent_usd = self.daily_spending.spent_today(journal)?;
+            if spent_usd + request.worst_case.usd > limit {
+                let must_wait = journal.is_any_in_flight()?;
+                return Ok((!must_wait).then_some(ReserveOutcome::BudgetExceeded(spent_usd)));
             }
         }
-        if !journal.is_open(wish.run)? {
-            return Ok(Some(Noted::Ended));
+        if !journal.is_open(request.run)? {
+            return Ok(Some(ReserveOutcome::RunEnded));
         }
-        if wish.waited && wish.place.is_some() {
-            return Ok(Some(Noted::Again));
+        if request.has_waited && request.limiter_key.is_some() {
+            return Ok(Some(ReserveOutcome::Retry));
         }
-        let note = journal.reserve(&wish.session, wish.run, wish.worst)?;
-        if let Some(place) = &wish.place {
-            journal.note_sent(note, place, wish.worst.tokens)?;
+        let reservation_id =
+            journal.insert_reservation(&request.session, request.run, request.worst_case)?;
+        if let Some(limiter_key) = &request.limiter_key {
+            journal.store_sent_request(reservation_id, limiter_key, request.worst_case.tokens)?;
         }
-        Ok(Some(Noted::Note(note)))
+        Ok(Some(ReserveOutcome::Reserved(reservation_id)))
     }
 }
 
 /// Commits units to the journal, then to the index.
-pub(super) fn keep(
+pub(super) fn commit_units(
     journal: &Journal,
     index: &Index,
-    batches: Vec<CommitUnit>,
+    units: Vec<CommitUnit>,
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
     let connection = journal.connection();
@@ -268,25 +284,28 @@ pub(super) fn keep(
         Transaction::new_unchecked(&connection, TransactionBehavior::Immediate).map_err(error)?;
     // Catch up while no other process can write to the journal.
     index.catch_up(journal)?;
-    let (began, completions) = (Instant::now(), batches.len());
+    let (began, completions) = (Instant::now(), units.len());
     let mut head = None;
     let mut records: HashMap<Entity, Record> = HashMap::new();
-    let mut changed: BTreeMap<u32, i64> = BTreeMap::new();
-    for batch in batches {
-        let completion = journal.insert_completion(&batch.completion).map_err(error)?;
-        if let Some(reservation) = batch.settles {
-            journal.release(reservation, Some(batch.completion.tokens())).map_err(error)?;
+    let mut changed_columns: BTreeMap<u32, i64> = BTreeMap::new();
+    for unit in units {
+        let completion_id = journal.insert_completion(&unit.completion).map_err(error)?;
+        if let Some(reservation) = unit.settles {
+            journal
+                .release_reservation(reservation, Some(unit.completion.tokens()))
+                .map_err(error)?;
         }
-        if let Some(request) = batch.answers {
-            crate::journal::requests::settle(&connection, request, "answered").map_err(error)?;
+        if let Some(request) = unit.answers {
+            crate::journal::requests::settle_request(&connection, request, "answered")
+                .map_err(error)?;
         }
-        for (entity, mut of_entity) in batch.facts {
-            for fact in &mut of_entity {
-                (fact.completion, fact.asked) = (completion, completion);
+        for (entity, mut entity_facts) in unit.facts {
+            for fact in &mut entity_facts {
+                (fact.completion, fact.asked) = (completion_id, completion_id);
             }
-            let by = (completion, batch.completion.model);
-            let line = journal.insert_answer(by, &entity, &of_entity).map_err(error)?;
-            head = Some(line);
+            let source = (completion_id, unit.completion.model);
+            let fact_row = journal.insert_answer(source, &entity, &entity_facts).map_err(error)?;
+            head = Some(fact_row);
             let record = match records.entry(entity) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
@@ -294,9 +313,9 @@ pub(super) fn keep(
                     new.insert(known)
                 }
             };
-            for fact in of_entity {
+            for fact in entity_facts {
                 if record.is_changed_by(&fact) {
-                    changed.insert(fact.meaning, line);
+                    changed_columns.insert(fact.meaning, fact_row);
                 }
                 record.merge(fact);
             }
@@ -304,13 +323,13 @@ pub(super) fn keep(
     }
     // In the same transaction as the answers, so that tables published before them count as
     // outdated.
-    for (meaning, line) in changed {
-        journal.note_changed(meaning, line).map_err(error)?;
+    for (identity_id, fact_row) in changed_columns {
+        journal.store_last_change(identity_id, fact_row).map_err(error)?;
     }
     transaction.commit().map_err(error)?;
     debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
     match head {
-        Some(head) => index.put(records, head),
+        Some(head) => index.put_records(records, head),
         None => Ok(()),
     }
 }
@@ -318,30 +337,31 @@ pub(super) fn keep(
 /// Commits a unit to the journal only, from a process whose cache owner has ended. The index
 /// follows when a process owns the cache again. A unit that the owner committed before it ended is
 /// not stored twice.
-pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), FactsError> {
+pub(super) fn commit_to_journal(journal: &Journal, unit: &CommitUnit) -> Result<(), FactsError> {
     journal.change(|c| {
-        let done = &batch.completion;
-        let kept = c
+        let completion = &unit.completion;
+        let is_stored = c
             .prepare(
                 "SELECT 1 FROM completion WHERE run = ?1 AND prompt_hash = ?2 AND asked_at = ?3",
             )?
-            .exists(params![done.run, done.prompt_hash, done.asked_at])?;
-        if kept {
+            .exists(params![completion.run, completion.prompt_hash, completion.asked_at])?;
+        if is_stored {
             return Ok(());
         }
-        let completion = journal.insert_completion(done)?;
-        if let Some(reservation) = batch.settles {
-            journal.release(reservation, Some(done.tokens()))?;
+        let completion_id = journal.insert_completion(completion)?;
+        if let Some(reservation) = unit.settles {
+            journal.release_reservation(reservation, Some(completion.tokens()))?;
         }
-        if let Some(request) = batch.answers {
-            crate::journal::requests::settle(c, request, "answered")?;
+        if let Some(request) = unit.answers {
+            crate::journal::requests::settle_request(c, request, "answered")?;
         }
-        for (entity, facts) in &batch.facts {
-            let line = journal.insert_answer((completion, done.model), entity, facts)?;
+        for (entity, facts) in &unit.facts {
+            let fact_row =
+                journal.insert_answer((completion_id, completion.model), entity, facts)?;
             // Without the index it is unknown which values these facts replace, so every column
             // counts as changed.
             for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
-                journal.note_changed(fact.meaning, line)?;
+                journal.store_last_change(fact.meaning, fact_row)?;
             }
         }
         Ok(())

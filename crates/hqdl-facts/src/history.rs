@@ -27,13 +27,13 @@ use crate::batch_jobs::{BatchJob, BatchRequest};
 use crate::checksum::Damage;
 use crate::completion::{Completion, Outcome};
 use crate::ids::RunId;
-use crate::questions::{Learned, LiveQuestion, QuestionOrigin};
+use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 use crate::record::Fact;
 use crate::refresh::{OpenRefresh, RefreshSubject};
 use crate::requests::{BatchedRequest, KnownRequest};
-use crate::spending::{ColumnDay, Hour, Totals};
-use hqdl_values::key::{Entity, ListHash, Meaning};
-use hqdl_values::usage::{Doubt, Spent};
+use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
+use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
+use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 /// The history of all requests, answers, runs and spending.
 pub trait History:
@@ -44,7 +44,7 @@ pub trait History:
     + Integrity
     + Questions
     + RefreshJobs
-    + RequestForms
+    + EndpointFeatures
     + Runs
     + Spending
     + Send
@@ -60,7 +60,7 @@ impl<T> History for T where
         + Integrity
         + Questions
         + RefreshJobs
-        + RequestForms
+        + EndpointFeatures
         + Runs
         + Spending
         + Send
@@ -72,16 +72,16 @@ impl<T> History for T where
 /// assigns it an id; concurrent lookups get the same id.
 pub trait Dictionary {
     /// Returns the id of a model.
-    fn model(&self, name: &str) -> Result<u32, FactsError>;
+    fn model_id(&self, name: &str) -> Result<u32, FactsError>;
 
     /// Returns the id of a column identity.
-    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError>;
+    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError>;
 
     /// Returns the ids of all identities that a column of this name and key has had.
-    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError>;
+    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the id of a value list.
-    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError>;
+    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError>;
 
     /// Returns the ids and names of all models.
     fn models(&self) -> Result<Vec<(u32, String)>, FactsError>;
@@ -90,60 +90,68 @@ pub trait Dictionary {
     fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError>;
 
     /// Returns the ids of all column identities, with the [`Meaning`]s as JSON.
-    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError>;
+    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError>;
 }
 
 /// Runs. A run belongs to the process that started it until the run or the process ends. After
 /// that, any process may resume it.
 pub trait Runs {
     /// Starts a run.
-    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError>;
+    fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError>;
 
     /// Resumes the last run of a spec if it is unfinished (killed, or with open batch jobs) and its
     /// process has ended; otherwise starts a new run. Also returns the unconfirmed cost of the
     /// requests that were in flight when any run was killed.
-    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError>;
+    fn resume_or_start_run(
+        &self,
+        command: &str,
+        spec: &str,
+    ) -> Result<(RunId, UnconfirmedCost), FactsError>;
 
     /// Returns the last run of a spec if it is unfinished and its process has ended.
-    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError>;
+    fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError>;
 
     /// Finishes a run that has no requests in flight.
-    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError>;
+    fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError>;
 
     /// Finishes the last run of a spec if it was killed and its process has ended, unless the run
     /// has open batch jobs.
-    fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError>;
+    fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError>;
 
     /// Leaves an unfinished run for the next process to resume.
-    fn leave_open(&self, run: RunId) -> Result<(), FactsError>;
+    fn leave_run_open(&self, run: RunId) -> Result<(), FactsError>;
 
     /// Returns whether a run is unfinished and its process is alive.
-    fn goes_on(&self, run: RunId) -> Result<bool, FactsError>;
+    fn is_run_active(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
 /// Spending by run and by day. Replayed recordings are never counted.
 pub trait Spending {
     /// Returns the cost of a run, including the worst-case cost of requests without an answer. Its
     /// open batch jobs are not included ([`Spending::reserved`]).
-    fn spent(&self, run: RunId) -> Result<Spent, FactsError>;
+    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the USD spent since midnight, UTC, including the worst-case cost of requests without
     /// an answer.
     fn spent_today(&self) -> Result<f64, FactsError>;
 
     /// Returns the worst-case cost of a run's batch requests in flight.
-    fn reserved(&self, run: RunId) -> Result<Spent, FactsError>;
+    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError>;
 
     /// Returns the worst-case cost of all batch requests in flight that were sent today (UTC).
-    fn reserved_today(&self) -> Result<Spent, FactsError>;
+    fn reserved_today(&self) -> Result<SpentAmount, FactsError>;
 
     /// Returns the hours since a moment (RFC 3339, UTC) in which something was spent.
-    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError>;
+    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError>;
 
     /// Returns the cost of the cells in the fact rows after `fact_row`, by column and by day since
     /// the date `since`, and the last row id. A cell costs its share of its request. Costs that
     /// belong to no cell are left out.
-    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError>;
+    fn column_costs_after(
+        &self,
+        fact_row: i64,
+        since: &str,
+    ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError>;
 
     /// Returns the requests, tokens and price of everything ever paid for, and the number of runs.
     fn totals(&self) -> Result<Totals, FactsError>;
@@ -153,125 +161,140 @@ pub trait Spending {
 /// answer about one entity.
 pub trait Answers {
     /// Returns the id of this journal.
-    fn id(&self) -> Result<String, FactsError>;
+    fn journal_id(&self) -> Result<String, FactsError>;
 
     /// Returns the id of the last completion.
-    fn last_completion(&self) -> Result<i64, FactsError>;
+    fn last_completion_id(&self) -> Result<i64, FactsError>;
 
     /// Returns a completion with its model's name.
-    fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
+    fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
 
     /// Returns completions with their models' names, in the order of `ids`.
-    fn completions(&self, ids: &[i64]) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
-        ids.iter().map(|id| self.completion(*id)).collect()
+    fn load_completions(
+        &self,
+        ids: &[i64],
+    ) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
+        ids.iter().map(|id| self.load_completion(*id)).collect()
     }
 
     /// Returns up to `max` completions of a model that have content, the latest first.
-    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError>;
+    fn latest_completions(&self, model: &str, max: u32) -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts after a fact row, in order, and returns the last row id. Skips damaged
     /// rows, and the earlier rows of the entities that a damaged row may belong to.
     fn answers_after(
         &self,
-        line: i64,
+        fact_row: i64,
         damage: &Damage,
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError>;
 
     /// Returns the id of this journal and its last row id.
-    fn place(&self) -> Result<(String, i64), FactsError>;
+    fn journal_position(&self) -> Result<(String, i64), FactsError>;
 
     /// Returns the last fact row that replaced a value of a column identity; 0 if there is none.
-    fn changed(&self, meaning: u32) -> Result<i64, FactsError>;
+    fn last_changed_row(&self, identity_id: u32) -> Result<i64, FactsError>;
 
     /// Returns the entities with an answer for one of these column identities after a fact row.
-    fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError>;
+    fn entities_answered_since(
+        &self,
+        fact_row: i64,
+        identity_ids: &[u32],
+    ) -> Result<HashSet<Entity>, FactsError>;
 }
 
 /// Checks that the stored data is undamaged.
 pub trait Integrity {
     /// Checks every answer after a fact row.
-    fn damage(&self, after: i64) -> Result<Damage, FactsError>;
+    fn find_damage(&self, after: i64) -> Result<Damage, FactsError>;
 
     /// Checks the rest of the file: its pages, its indexes and the column identities.
     ///
     /// # Errors
     /// [`FactsError::Damaged`] with the first problem.
-    fn check(&self) -> Result<(), FactsError>;
+    fn check_file(&self) -> Result<(), FactsError>;
 
     /// Returns the error for stored data that cannot be read.
-    fn unreadable(&self, what: String) -> FactsError;
+    fn unreadable_error(&self, what: String) -> FactsError;
 }
 
 /// Batch jobs: requests that are sent together through a Batch API. Every step is committed before
 /// the next one starts.
 pub trait BatchJobs {
     /// Stores a request template and returns its id.
-    fn form(&self, text: &str) -> Result<i64, FactsError>;
+    fn template_id(&self, text: &str) -> Result<i64, FactsError>;
 
     /// Returns the text of a request template.
-    fn form_text(&self, id: i64) -> Result<String, FactsError>;
+    fn template_text(&self, id: i64) -> Result<String, FactsError>;
 
     /// Creates a batch job from requests and returns its id.
-    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError>;
+    fn create_batch_job(
+        &self,
+        batch_job: &BatchJob,
+        requests: &[BatchRequest],
+    ) -> Result<i64, FactsError>;
 
     /// Returns the number of batch jobs that a run has sent so far.
-    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError>;
+    fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Records that the endpoint has the file of a batch job.
-    fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError>;
+    fn mark_uploaded(&self, batch_job: i64, file: &str) -> Result<(), FactsError>;
 
     /// Records that creation of the batch is about to be requested. If the daily budget
     /// (`daily_budget`, in USD) no longer covers the job, records nothing and returns the USD spent
     /// or reserved today.
-    fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError>;
+    fn mark_creating(
+        &self,
+        batch_job: i64,
+        daily_budget: Option<f64>,
+    ) -> Result<Option<f64>, FactsError>;
 
     /// Records that the endpoint is processing a batch job.
-    fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError>;
+    fn mark_open(&self, batch_job: i64, batch: &str) -> Result<(), FactsError>;
 
     /// Closes a batch job whose results are stored. The remaining requests are dropped: their cells
     /// are missing and may be asked for again.
-    fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError>;
+    fn close_batch_job(&self, batch_job: i64, outcome: &str) -> Result<(), FactsError>;
 
     /// Returns the batch jobs of a spec that the endpoint has, or may have.
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
+    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Returns whether a batch run of a spec ended early.
-    fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError>;
+    fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError>;
 
     /// Deletes requests and batch jobs that were never sent, and returns the jobs. These are
     /// requests queued for this run or for runs that are no longer alive, and batch jobs of a spec
     /// whose batch was never requested. Their cells are missing, as before.
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
+    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Deletes a batch job that turned out never to have been sent.
-    fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError>;
+    fn delete_batch_job(&self, batch_job: i64) -> Result<(), FactsError>;
 
     /// Returns the worst-case cost of a batch job.
-    fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError>;
+    fn worst_case_cost(&self, batch_job: i64) -> Result<SpentAmount, FactsError>;
 
     /// Returns whether a run has open batch jobs.
-    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError>;
+    fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError>;
 
     /// Returns a batch job and the number of its requests without an answer.
-    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError>;
+    fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError>;
 
     /// Returns whether any batch request is in flight or queued.
-    fn any_under_way(&self) -> Result<bool, FactsError>;
+    fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError>;
 
     /// Returns the number of cells in a batch job's requests without an answer, by request
     /// template.
-    fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError>;
+    fn unanswered_cells(&self, batch_job: i64) -> Result<Vec<(i64, u64)>, FactsError>;
 }
 
 /// The requests of batch jobs: their columns and rows, and whether they were answered
 /// ([`super::CommitUnit::answers`] settles them).
 pub trait BatchRequests {
     /// Adds requests to the queue of a run.
-    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError>;
+    fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError>;
 
     /// Truncates a queued request to its first `rows` rows and queues a new request for the others.
-    fn split(
+    fn split_request(
         &self,
         run: RunId,
         request: &mut BatchedRequest,
@@ -279,7 +302,7 @@ pub trait BatchRequests {
     ) -> Result<(), FactsError>;
 
     /// Returns the number of requests in the queue of a run.
-    fn waiting(&self, run: RunId) -> Result<u64, FactsError>;
+    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// Returns the first request in the queue of a run after the id `after`.
     fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
@@ -288,41 +311,45 @@ pub trait BatchRequests {
     fn find_request(
         &self,
         custom_id: &str,
-        parcel: Option<i64>,
+        batch_job: Option<i64>,
     ) -> Result<KnownRequest, FactsError>;
 
     /// Returns the ids of a batch job's requests without an answer.
-    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError>;
+    fn unanswered_requests(&self, batch_job: i64) -> Result<Vec<i64>, FactsError>;
 
     /// Returns a request by id.
-    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
+    fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Moves a request from its batch job back to the queue of a run. `counts` states whether the
     /// attempt counts as sent.
-    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
+    fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
     /// Drops a request that needs no answer any more.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;
 
     /// Returns the column identities of an entity that batch requests to a model ask for: those in
     /// flight, and those queued for a run that is alive.
-    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
+    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError>;
 
     /// Returns the column identities of an entity in unanswered exported files for a model, by
     /// batch job.
-    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError>;
+    fn exported_columns(
+        &self,
+        entity: &Entity,
+        model: u32,
+    ) -> Result<Vec<(i64, Vec<u32>)>, FactsError>;
 
     /// Records that an exported request failed. Its cells may be exported again, and a late answer
     /// is still accepted.
-    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError>;
+    fn mark_export_failed(&self, request: i64) -> Result<(), FactsError>;
 }
 
 /// Live questions of queries, and the columns that a model bound questions to.
 pub trait Questions {
     /// Records that a query asks a question about the values of a column.
-    fn note_question(
+    fn record_question(
         &self,
-        meaning: u32,
+        identity_id: u32,
         origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError>;
@@ -335,39 +362,52 @@ pub trait Questions {
 
     /// Returns the column that a model bound a question to, if it was asked. `columns_hash` is the
     /// hash of the candidate columns, `question` the normalized text.
-    fn learned(
+    fn find_binding(
         &self,
-        offered: &str,
+        columns_hash: &str,
         question: &str,
         model: &str,
-    ) -> Result<Option<Learned>, FactsError>;
+    ) -> Result<Option<QuestionBinding>, FactsError>;
 
     /// Returns all bindings of questions for the columns with this hash, including questions that
     /// no column answers.
-    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError>;
+    fn all_bindings(&self, columns_hash: &str) -> Result<Vec<QuestionBinding>, FactsError>;
 
     /// Stores the binding of a question.
-    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError>;
+    fn store_binding(
+        &self,
+        columns_hash: &str,
+        question: &str,
+        binding: &QuestionBinding,
+    ) -> Result<(), FactsError>;
 }
 
 /// Request features that endpoints have rejected before. They are forgotten after a day.
-pub trait RequestForms {
+pub trait EndpointFeatures {
     /// Returns the features of requests to an endpoint. `endpoint` is a hash of the endpoint, the
     /// model and its settings.
-    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
+    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
 
     /// Stores the features, or deletes them if `features` is `None`.
-    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError>;
+    fn store_endpoint_features(
+        &self,
+        endpoint: &str,
+        features: Option<&str>,
+    ) -> Result<(), FactsError>;
 }
 
 /// Refresh jobs: asking again for known cells, over several runs.
 pub trait RefreshJobs {
     /// Returns the unfinished refresh job of a scope.
-    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError>;
+    fn open_refresh(&self, subject: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError>;
 
     /// Starts a refresh job: facts of completions up to `up_to` no longer count.
-    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError>;
+    fn start_refresh(
+        &self,
+        subject: &RefreshSubject,
+        up_to: i64,
+    ) -> Result<OpenRefresh, FactsError>;
 
     /// Finishes a refresh job whose cells have all been asked for.
-    fn end_round(&self, round: i64) -> Result<(), FactsError>;
+    fn finish_refresh(&self, refresh_job: i64) -> Result<(), FactsError>;
 }

@@ -21,7 +21,7 @@ pub enum ClaimKey {
         /// The entity of the cell.
         entity: Entity,
         /// The id of the column's identity in the journal.
-        meaning: u32,
+        identity_id: u32,
         /// The id of the model in the journal; 0 if an answer of any model counts.
         model: u32,
     },
@@ -32,68 +32,73 @@ pub enum ClaimKey {
 /// All current claims.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    held: Mutex<HashMap<ClaimKey, HeldClaims>>,
+    claims: Mutex<HashMap<ClaimKey, ClaimState>>,
 }
 
 #[derive(Debug)]
-struct HeldClaims {
+struct ClaimState {
     /// The session that holds the claim.
-    by: Arc<str>,
+    session: Arc<str>,
     /// Notified when the claim is released.
-    waiting: Vec<oneshot::Sender<()>>,
+    waiters: Vec<oneshot::Sender<()>>,
 }
 
 impl InFlight {
     /// Claims the keys that no session holds. Returns for each key whether it was claimed.
-    pub(super) fn claim(&self, by: &Arc<str>, things: &[ClaimKey]) -> Vec<bool> {
-        let mut held = self.held();
-        let take = |thing: &ClaimKey| {
-            if held.contains_key(thing) {
+    pub(super) fn claim(&self, session: &Arc<str>, keys: &[ClaimKey]) -> Vec<bool> {
+        let mut claims = self.lock_claims();
+        let try_claim = |key: &ClaimKey| {
+            if claims.contains_key(key) {
                 return false;
             }
-            held.insert(thing.clone(), HeldClaims { by: Arc::clone(by), waiting: Vec::new() });
+            claims.insert(
+                key.clone(),
+                ClaimState { session: Arc::clone(session), waiters: Vec::new() },
+            );
             true
         };
-        things.iter().map(take).collect()
+        keys.iter().map(try_claim).collect()
     }
 
     /// Releases those of the keys that a session holds.
-    pub(super) fn release(&self, by: &str, things: &[ClaimKey]) {
-        let mut held = self.held();
-        for thing in things {
-            if held.get(thing).is_some_and(|h| *h.by == *by)
-                && let Some(gone) = held.remove(thing)
+    pub(super) fn release(&self, session: &str, keys: &[ClaimKey]) {
+        let mut claims = self.lock_claims();
+        for key in keys {
+            if claims.get(key).is_some_and(|h| *h.session == *session)
+                && let Some(claim) = claims.remove(key)
             {
-                gone.tell();
+                claim.notify_waiters();
             }
         }
     }
 
     /// Releases all claims of a session that has ended.
-    pub(super) fn forget(&self, by: &str) {
-        self.held().extract_if(|_, held| *held.by == *by).for_each(|(_, gone)| gone.tell());
+    pub(super) fn release_session(&self, session: &str) {
+        self.lock_claims()
+            .extract_if(|_, held| *held.session == *session)
+            .for_each(|(_, claim)| claim.notify_waiters());
     }
 
     /// Returns a receiver that completes, with a value or an error, when the key is released; at
     /// once if no session holds it.
-    pub(super) fn wait(&self, thing: &ClaimKey) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        if let Some(held) = self.held().get_mut(thing) {
-            held.waiting.retain(|w| !w.is_closed());
-            held.waiting.push(tell);
+    pub(super) fn wait_for_release(&self, key: &ClaimKey) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        if let Some(claim) = self.lock_claims().get_mut(key) {
+            claim.waiters.retain(|w| !w.is_closed());
+            claim.waiters.push(sender);
         }
-        told
+        receiver
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ClaimKey, HeldClaims>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_claims(&self) -> MutexGuard<'_, HashMap<ClaimKey, ClaimState>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl HeldClaims {
-    fn tell(self) {
-        for waiting in self.waiting {
-            let _ = waiting.send(());
+impl ClaimState {
+    fn notify_waiters(self) {
+        for waiter in self.waiters {
+            let _ = waiter.send(());
         }
     }
 }

@@ -3,7 +3,7 @@
 
 mod follow;
 
-use crate::record::{Fact, Record, read};
+use crate::record::{Fact, Record, parse_record};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,9 +19,9 @@ use hqdl_values::key::Entity;
 /// Size of sled's memory cache, in bytes.
 const CACHE_BYTES: u64 = 48 << 20;
 /// Key of the last journal row that the index contains. No entity begins with a NUL.
-const HEAD: &[u8] = b"\0head";
+const HEAD_KEY: &[u8] = b"\0head";
 /// Version of the record layout. A different version rebuilds the index.
-const VERSION: i64 = 2;
+const LAYOUT_VERSION: i64 = 2;
 
 /// The index, in the process that owns the cache.
 #[derive(Debug, Clone)]
@@ -29,14 +29,14 @@ pub(super) struct Index {
     path: PathBuf,
     db: sled::Db,
     /// The id of the journal that it is built from.
-    journal: String,
+    journal_id: String,
     /// Locked for writing during a rebuild, so that lookups wait instead of seeing a partial index.
-    whole: Arc<RwLock<()>>,
+    rebuild_lock: Arc<RwLock<()>>,
     /// The journal of the commit thread. Holding its connection gives the right to change the
     /// records.
-    writing: Arc<Journal>,
+    writer_journal: Arc<Journal>,
     /// A journal connection for reading its last row id. It is never held for long.
-    looks: Arc<Journal>,
+    reader_journal: Arc<Journal>,
     /// The damage that was found in the journal.
     damage: Arc<Mutex<Damage>>,
 }
@@ -48,32 +48,34 @@ impl Index {
     /// [`FactsError`] if it cannot be built at all.
     pub(super) fn open(
         path: &Path,
-        writing: Arc<Journal>,
-        looks: Journal,
+        writer_journal: Arc<Journal>,
+        reader_journal: Journal,
     ) -> Result<Self, FactsError> {
         let error = |error| FactsError::File { path: path.to_owned(), error };
         if path.exists() && !path.is_dir() {
             // Do not delete a file that the user may need.
-            let what = "expected the directory of the index, found a file; move the file away";
-            return Err(error(std::io::Error::other(what)));
+            let problem = "expected the directory of the index, found a file; move the file away";
+            return Err(error(std::io::Error::other(problem)));
         }
-        let db = match open(path) {
+        let db = match open_db(path) {
             Ok(db) => db,
             // The index is damaged. The journal has everything, so rebuild it.
             Err(_) => {
                 std::fs::remove_dir_all(path).map_err(error)?;
-                open(path)
+                open_db(path)
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
-        let (id, looks, journal) = (looks.id()?, Arc::new(looks), Arc::clone(&writing));
-        let (path, whole, damage) = (path.to_owned(), Arc::default(), Arc::default());
-        let index = Self { path, db, journal: id, whole, writing, looks, damage };
-        let behind = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
-        match behind {
-            Some(head) => index.follow(&journal, head)?,
+        let (id, reader_journal, journal) =
+            (reader_journal.journal_id()?, Arc::new(reader_journal), Arc::clone(&writer_journal));
+        let (path, rebuild_lock, damage) = (path.to_owned(), Arc::default(), Arc::default());
+        let index =
+            Self { path, db, journal_id: id, rebuild_lock, writer_journal, reader_journal, damage };
+        let valid_head = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
+        match valid_head {
+            Some(head) => index.apply_rows_after(&journal, head)?,
             None => {
-                index.rebuild(&journal)?;
+                index.rebuild_records(&journal)?;
             }
         }
         Ok(index)
@@ -92,46 +94,46 @@ impl Index {
     /// # Errors
     /// [`FactsError::Index`] if a record is damaged.
     pub(super) fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
-        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let _rebuild_lock = self.rebuild_lock.read().unwrap_or_else(PoisonError::into_inner);
         let read = |entity: &&Entity| {
-            let bytes = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
-            bytes.map(|b| self.decode(&b)).transpose()
+            let bytes = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
+            bytes.map(|b| self.decode_record(&b)).transpose()
         };
         entities.iter().map(read).collect()
     }
 
     /// Runs a read for a client on a runtime thread. If it must wait for a rebuild or catch up with
     /// the journal, it does not block other tasks.
-    pub(super) fn served<T>(
+    pub(super) fn read_for_client<T>(
         &self,
         read: impl FnOnce(&Self) -> Result<T, FactsError>,
     ) -> Result<T, FactsError> {
-        if self.whole.try_read().is_ok() && !self.is_behind()? {
+        if self.rebuild_lock.try_read().is_ok() && !self.is_behind()? {
             return read(self);
         }
         tokio::task::block_in_place(|| {
-            self.follow_on()?;
+            self.wait_until_current()?;
             read(self)
         })
     }
 
     /// Returns the encoded records of the first entities, up to about `max_bytes` bytes but at
     /// least one record. For clients.
-    pub(super) fn bytes_of(
+    pub(super) fn encoded_records(
         &self,
         entities: &[String],
-        full: usize,
+        max_bytes: usize,
     ) -> Result<Vec<Option<Bytes>>, FactsError> {
-        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let _rebuild_lock = self.rebuild_lock.read().unwrap_or_else(PoisonError::into_inner);
         let (mut found, mut size) = (Vec::new(), 0);
         for entity in entities {
             // No entity begins with a NUL, so reject such a key from a client.
-            let asked = Some(entity).filter(|e| !e.starts_with('\0'));
-            let bytes = asked.map(|e| self.db.get(e)).transpose().map_err(|e| self.error(&e))?;
+            let key = Some(entity).filter(|e| !e.starts_with('\0'));
+            let bytes = key.map(|e| self.db.get(e)).transpose().map_err(|e| self.sled_error(&e))?;
             let bytes = bytes.flatten().map(|b| Bytes::copy_from_slice(&b));
             size += bytes.as_ref().map_or(1, Bytes::len);
             found.push(bytes);
-            if size >= full {
+            if size >= max_bytes {
                 break;
             }
         }
@@ -140,24 +142,24 @@ impl Index {
 
     /// Returns entities with their encoded records, in order, starting after `after`, up to about
     /// `max_bytes` bytes.
-    pub(super) fn page(
+    pub(super) fn read_page(
         &self,
         after: &str,
-        full: usize,
+        max_bytes: usize,
     ) -> Result<Vec<(String, Bytes)>, FactsError> {
-        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let _rebuild_lock = self.rebuild_lock.read().unwrap_or_else(PoisonError::into_inner);
         let (mut page, mut size) = (Vec::new(), 0);
         let from = (Bound::Excluded(after.as_bytes()), Bound::Unbounded);
         for entry in self.db.range::<&[u8], _>(from) {
-            let (key, value) = entry.map_err(|e| self.error(&e))?;
+            let (key, value) = entry.map_err(|e| self.sled_error(&e))?;
             if key.starts_with(b"\0") {
                 continue;
             }
             let entity = String::from_utf8(key.to_vec())
-                .map_err(|_| self.failed("a key that is no entity"))?;
+                .map_err(|_| self.index_error("a key that is no entity"))?;
             size += entity.len() + value.len();
             page.push((entity, Bytes::copy_from_slice(&value)));
-            if size >= full {
+            if size >= max_bytes {
                 break;
             }
         }
@@ -165,17 +167,17 @@ impl Index {
     }
 
     /// Merges facts into the records, in the order of the journal, up to its row `head`.
-    fn merge(
+    fn merge_facts(
         &self,
         batch: impl IntoIterator<Item = (Entity, Vec<Fact>)>,
         head: i64,
     ) -> Result<(), FactsError> {
         for (entity, facts) in batch {
-            let known = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
-            let known = known.map(|bytes| self.decode(&bytes)).transpose()?;
+            let known = self.db.get(entity.as_str()).map_err(|e| self.sled_error(&e))?;
+            let known = known.map(|bytes| self.decode_record(&bytes)).transpose()?;
             let mut record = known.unwrap_or_default();
             facts.into_iter().for_each(|f| record.merge(f));
-            self.insert(&entity, &record)?;
+            self.insert_record(&entity, &record)?;
         }
         // Set the head last: after a crash, the same rows are merged again.
         self.set_head(head)
@@ -185,20 +187,20 @@ impl Index {
     ///
     /// # Errors
     /// [`FactsError::Index`].
-    pub(super) fn put(
+    pub(super) fn put_records(
         &self,
         records: impl IntoIterator<Item = (Entity, Record)>,
         head: i64,
     ) -> Result<(), FactsError> {
         for (entity, record) in records {
-            self.insert(&entity, &record)?;
+            self.insert_record(&entity, &record)?;
         }
         self.set_head(head)
     }
 
-    fn insert(&self, entity: &Entity, record: &Record) -> Result<(), FactsError> {
-        let bytes = postcard::to_stdvec(record).map_err(|e| self.failed(&e.to_string()))?;
-        self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
+    fn insert_record(&self, entity: &Entity, record: &Record) -> Result<(), FactsError> {
+        let bytes = postcard::to_stdvec(record).map_err(|e| self.index_error(&e.to_string()))?;
+        self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.sled_error(&e))
     }
 
     /// Rebuilds every record from the journal and returns their number. Lookups wait meanwhile.
@@ -206,14 +208,14 @@ impl Index {
     /// # Errors
     /// [`FactsError::Damaged`] if the journal is damaged, because its last rows may be missing.
     /// Other errors if it cannot be read or the index cannot be written.
-    pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
+    pub(super) fn rebuild_records(&self, journal: &Journal) -> Result<u64, FactsError> {
         // Hold the connection, so that no other thread changes the records.
         let _connection = journal.connection();
-        journal.check()?;
+        journal.check_file()?;
         {
-            let _whole = self.whole.write().unwrap_or_else(PoisonError::into_inner);
-            self.db.clear().map_err(|e| self.error(&e))?;
-            self.follow(journal, 0)?;
+            let _rebuild_lock = self.rebuild_lock.write().unwrap_or_else(PoisonError::into_inner);
+            self.db.clear().map_err(|e| self.sled_error(&e))?;
+            self.apply_rows_after(journal, 0)?;
         }
         let records = self.db.iter().keys().flatten();
         Ok(records.filter(|key| !key.starts_with(b"\0")).count() as u64)
@@ -224,42 +226,42 @@ impl Index {
     /// # Errors
     /// [`FactsError::Index`].
     pub(super) fn flush(&self) -> Result<(), FactsError> {
-        self.db.flush().map(|_| ()).map_err(|e| self.error(&e))
+        self.db.flush().map(|_| ()).map_err(|e| self.sled_error(&e))
     }
 
     fn set_head(&self, head: i64) -> Result<(), FactsError> {
-        let bytes = postcard::to_stdvec(&(VERSION, &self.journal, head))
-            .map_err(|e| self.failed(&e.to_string()))?;
-        self.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
+        let bytes = postcard::to_stdvec(&(LAYOUT_VERSION, &self.journal_id, head))
+            .map_err(|e| self.index_error(&e.to_string()))?;
+        self.db.insert(HEAD_KEY, bytes).map(|_| ()).map_err(|e| self.sled_error(&e))
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
-        read(bytes, &self.path)
+    fn decode_record(&self, bytes: &[u8]) -> Result<Record, FactsError> {
+        parse_record(bytes, &self.path)
     }
 
-    fn error(&self, error: &sled::Error) -> FactsError {
+    fn sled_error(&self, error: &sled::Error) -> FactsError {
         match error {
             sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => {
                 FactsError::DiskFull { path: self.path.clone() }
             }
-            error => self.failed(&error.to_string()),
+            error => self.index_error(&error.to_string()),
         }
     }
 
-    fn failed(&self, message: &str) -> FactsError {
+    fn index_error(&self, message: &str) -> FactsError {
         FactsError::Index { path: self.path.clone(), message: message.to_owned() }
     }
 }
 
 impl Index {
     fn head(&self) -> Option<i64> {
-        let bytes = self.db.get(HEAD).ok().flatten()?;
+        let bytes = self.db.get(HEAD_KEY).ok().flatten()?;
         let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
-        (version == VERSION && journal == self.journal).then_some(head)
+        (version == LAYOUT_VERSION && journal == self.journal_id).then_some(head)
     }
 }
 
-fn open(path: &Path) -> Result<sled::Db, String> {
+fn open_db(path: &Path) -> Result<sled::Db, String> {
     sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)

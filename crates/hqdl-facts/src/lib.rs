@@ -60,7 +60,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use self::local::Lock;
+use self::local::LockOutcome;
 use self::remote::Refusal;
 use self::stopped_owner::StoppedOwner;
 pub use batch_jobs::{BatchJob, BatchRequest, Stage};
@@ -73,23 +73,23 @@ pub use ids::{ReservationId, RunId};
 pub use in_flight::ClaimKey;
 pub use local::LocalStore;
 pub use locks::NamedLock;
-pub use lookup::{Found, Reason, Wanted};
-pub use postgres::{PostgresStore, Say};
+pub use lookup::{CellLookup, CellRequirements, Reason};
+pub use postgres::{PostgresStore, StatusCallback};
 pub use prefetch::Prefetch;
-pub use questions::{Learned, LiveQuestion, QuestionOrigin};
+pub use questions::{LiveQuestion, QuestionBinding, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
-pub use remote::{RemoteStore, status};
+pub use remote::{RemoteStore, request_status};
 pub use requests::{BatchedRequest, KnownRequest};
-pub use spending::{ColumnDay, Hour, Totals};
-pub use store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
-pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, RemainingPause, Throttle};
+pub use spending::{ColumnDailyCost, HourlySpending, Totals};
+pub use store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+pub use throttle::{LimiterKey, PauseFuture, Permit, RateLimits, Throttle, TicketFuture};
 
 /// Approximate number of bytes of records that are looked up at once.
-const PAGE: usize = 256 << 10;
+const PAGE_BYTES: usize = 256 << 10;
 /// How long a process that owns the cache may take to start serving it.
-const BEGINNING: Duration = Duration::from_secs(10);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a waiting process tries to take the lock.
-const TRY_EVERY: Duration = Duration::from_millis(50);
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Error of reading or storing facts.
 #[derive(Debug, thiserror::Error)]
@@ -107,12 +107,12 @@ pub enum FactsError {
     #[error("{} is a file, but a cache is a directory", _0.display())]
     NotAFolder(PathBuf),
     /// Another process is using the cache.
-    #[error("the cache {} is in use by {holder}", dir.display())]
+    #[error("the cache {} is in use by {owner_description}", dir.display())]
     Held {
         /// The cache directory.
         dir: PathBuf,
         /// Description of that process.
-        holder: String,
+        owner_description: String,
     },
     /// The process that owns the cache ended during an operation.
     #[error("the process that owned the cache {} has ended ({owner})", dir.display())]
@@ -124,7 +124,7 @@ pub enum FactsError {
     },
     /// The process that owns the cache uses another version of the protocol.
     #[error("the cache {} is owned by another version of hqdl", dir.display())]
-    Stranger {
+    VersionMismatch {
         /// The cache directory.
         dir: PathBuf,
     },
@@ -202,7 +202,7 @@ impl FactsError {
             Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
             Self::Held { .. } => "wait until it ends, or use another cache with --cache",
             Self::Lost { .. } => "everything answered is kept; run this again to go on",
-            Self::Stranger { .. } => {
+            Self::VersionMismatch { .. } => {
                 "stop that process (for example the daemon), and start it again with this version"
             }
             Self::Journal { .. } => {
@@ -234,7 +234,7 @@ impl FactsError {
 
 impl FactsError {
     /// Copies the error for another caller that waits for the same operation.
-    fn again(&self) -> Self {
+    fn clone_for_waiter(&self) -> Self {
         match self {
             Self::Journal { path, message } => {
                 Self::Journal { path: path.clone(), message: message.clone() }
@@ -246,7 +246,10 @@ impl FactsError {
             Self::Refused { url, message, hint } => {
                 Self::Refused { url: url.clone(), message: message.clone(), hint }
             }
-            other => Self::Journal { path: "journal.sqlite".into(), message: other.to_string() },
+            owner_description => Self::Journal {
+                path: "journal.sqlite".into(),
+                message: owner_description.to_string(),
+            },
         }
     }
 }
@@ -274,9 +277,9 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Held`] if another process owns them and does not serve them; others if the
     /// disk fails.
-    pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
-        let say: Say = Arc::new(|_| ());
-        Self::open_with(dir, holder, &say)
+    pub fn open(dir: &Path, description: &str) -> Result<Self, FactsError> {
+        let say: StatusCallback = Arc::new(|_| ());
+        Self::open_with(dir, description, &say)
     }
 
     /// The same; `say` is called when the process that owns the facts is stopped, so that
@@ -284,30 +287,36 @@ impl Facts {
     ///
     /// # Errors
     /// As [`Facts::open`].
-    pub fn open_with(dir: &Path, holder: &str, say: &Say) -> Result<Self, FactsError> {
-        local::make(dir)?;
+    pub fn open_with(dir: &Path, holder: &str, say: &StatusCallback) -> Result<Self, FactsError> {
+        local::create_cache_dir(dir)?;
         let began = Instant::now();
         loop {
-            let other = match local::lock(dir, holder)? {
-                Lock::Ours(lock) => {
-                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+            let owner_description = match local::take_lock(dir, holder)? {
+                LockOutcome::Acquired(lock) => {
+                    return LocalStore::open(dir, holder, lock, false).map(Self::from_store);
                 }
-                Lock::Theirs(other) => other,
+                LockOutcome::HeldBy(owner_description) => owner_description,
             };
-            let watched = StoppedOwner::watch(dir, &other, Arc::clone(say));
+            let watched = StoppedOwner::watch(dir, &owner_description, Arc::clone(say));
             match RemoteStore::begin(dir, holder, watched) {
-                Ok(store) => return Ok(Self::of(store)),
-                Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
+                Ok(store) => return Ok(Self::from_store(store)),
+                Err(Refusal::VersionMismatch) => {
+                    return Err(FactsError::VersionMismatch { dir: dir.to_owned() });
+                }
                 Err(Refusal::Failed(error)) => return Err(error),
                 // The owner is about to serve the cache, or has just ended.
-                Err(Refusal::Nobody)
-                    if began.elapsed() < TRY_EVERY
-                        || (other.contains(LENDER) && began.elapsed() < BEGINNING) =>
+                Err(Refusal::NoServer)
+                    if began.elapsed() < LOCK_RETRY_PAUSE
+                        || (owner_description.contains(SERVING_SUFFIX)
+                            && began.elapsed() < SERVE_TIMEOUT) =>
                 {
-                    std::thread::sleep(TRY_EVERY);
+                    std::thread::sleep(LOCK_RETRY_PAUSE);
                 }
-                Err(Refusal::Nobody) => {
-                    return Err(FactsError::Held { dir: dir.to_owned(), holder: other });
+                Err(Refusal::NoServer) => {
+                    return Err(FactsError::Held {
+                        dir: dir.to_owned(),
+                        owner_description: owner_description,
+                    });
                 }
             }
         }
@@ -318,17 +327,23 @@ impl Facts {
     ///
     /// # Errors
     /// [`FactsError::Held`] if another process still owns them.
-    pub fn own(dir: &Path, holder: &str, patience: Duration) -> Result<Self, FactsError> {
-        local::make(dir)?;
+    pub fn open_as_owner(
+        dir: &Path,
+        description: &str,
+        timeout: Duration,
+    ) -> Result<Self, FactsError> {
+        local::create_cache_dir(dir)?;
         let began = Instant::now();
         loop {
-            match local::lock(dir, &format!("{holder}, {LENDER}"))? {
-                Lock::Ours(lock) => {
-                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+            match local::take_lock(dir, &format!("{description}, {SERVING_SUFFIX}"))? {
+                LockOutcome::Acquired(lock) => {
+                    return LocalStore::open(dir, description, lock, false).map(Self::from_store);
                 }
-                Lock::Theirs(_) if began.elapsed() < patience => std::thread::sleep(TRY_EVERY),
-                Lock::Theirs(holder) => {
-                    return Err(FactsError::Held { dir: dir.to_owned(), holder });
+                LockOutcome::HeldBy(_) if began.elapsed() < timeout => {
+                    std::thread::sleep(LOCK_RETRY_PAUSE)
+                }
+                LockOutcome::HeldBy(owner_description) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
                 }
             }
         }
@@ -338,17 +353,22 @@ impl Facts {
     ///
     /// # Errors
     /// When the system's directory for temporary files cannot be used.
-    pub fn temporary() -> Result<Self, FactsError> {
+    pub fn open_temporary() -> Result<Self, FactsError> {
         let nanos = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap_or_default()
             .as_nanos();
         let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
-        local::private(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
-        let holder = "hqdl --no-cache";
-        match local::lock(&dir, holder)? {
-            Lock::Ours(lock) => LocalStore::open(&dir, holder, lock, true).map(Self::of),
-            Lock::Theirs(holder) => Err(FactsError::Held { dir, holder }),
+        local::create_private_dir(&dir)
+            .map_err(|error| FactsError::File { path: dir.clone(), error })?;
+        let description = "hqdl --no-cache";
+        match local::take_lock(&dir, description)? {
+            LockOutcome::Acquired(lock) => {
+                LocalStore::open(&dir, description, lock, true).map(Self::from_store)
+            }
+            LockOutcome::HeldBy(owner_description) => {
+                Err(FactsError::Held { dir, owner_description })
+            }
         }
     }
 
@@ -359,25 +379,30 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Unreachable`] if the server did not become reachable, [`FactsError::Refused`]
     /// if it denies access, or if a newer hqdl created the facts.
-    pub fn connect(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
-        PostgresStore::open(url, dir, holder, say).map(Self::of)
+    pub fn connect_server(
+        url: &str,
+        dir: &Path,
+        description: &str,
+        on_status: StatusCallback,
+    ) -> Result<Self, FactsError> {
+        PostgresStore::open(url, dir, description, on_status).map(Self::from_store)
     }
 
     /// Wraps a store.
-    pub fn of(store: impl FactStore + 'static) -> Self {
+    pub fn from_store(store: impl FactStore + 'static) -> Self {
         Self { store: Arc::new(store) }
     }
 
     /// Returns whether this process owns the cache, and may serve it.
     #[must_use]
     pub fn is_owned(&self) -> bool {
-        Arc::clone(&self.store).local().is_some()
+        Arc::clone(&self.store).into_local_store().is_some()
     }
 
     /// Updates the facts with everything that others have kept, and returns them. A client whose
     /// owner has ended writes to the journal only.
     #[must_use]
-    pub fn latest(&self) -> &Self {
+    pub fn with_latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
             // The caller gets the error again before it asks for anything.
             warn!(%error, "the index is behind the journal");
@@ -388,8 +413,8 @@ impl Facts {
     /// Like [`Facts::latest`], for callers that only read. On a server, the facts may be half a
     /// second old.
     #[must_use]
-    pub fn recent(&self) -> &Self {
-        if self.is_remote() { self } else { self.latest() }
+    pub fn with_recent(&self) -> &Self {
+        if self.is_remote() { self } else { self.with_latest() }
     }
 
     /// Returns the facts about an entity; `None` if there are none.
@@ -403,20 +428,20 @@ impl Facts {
     /// Returns every entity with its facts, in the order of the entities.
     pub fn iter(&self) -> impl Iterator<Item = Result<(Entity, Record), FactsError>> + '_ {
         let mut page = Vec::<(String, RecordBytes)>::new().into_iter();
-        let (mut after, mut over) = (String::new(), false);
+        let (mut after, mut is_last_page) = (String::new(), false);
         std::iter::from_fn(move || {
             loop {
                 if let Some((entity, bytes)) = page.next() {
-                    return Some(record::entry(&entity, &bytes, self.dir()));
+                    return Some(record::decode_entry(&entity, &bytes, self.dir()));
                 }
-                if std::mem::replace(&mut over, true) {
+                if std::mem::replace(&mut is_last_page, true) {
                     return None;
                 }
-                match self.page(&after) {
+                match self.read_page(&after) {
                     Ok(next) => {
                         let last = next.last().map(|(entity, _)| entity.clone());
                         if let Some(last) = last {
-                            (after, over) = (last, false);
+                            (after, is_last_page) = (last, false);
                         }
                         page = next.into_iter();
                     }
@@ -430,9 +455,9 @@ impl Facts {
     ///
     /// # Errors
     /// [`FactsError`] if the owner of the cache has ended.
-    pub async fn claim(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
-        let granted = self.store.claim(&keys).await?;
-        Ok(self.held(keys, granted))
+    pub async fn claim_keys(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
+        let granted = self.store.claim_keys(&keys).await?;
+        Ok(self.new_claim(keys, granted))
     }
 
     /// Claims cells of some entities as [`FactStore::claim_cells`] does, until the claim is
@@ -445,22 +470,23 @@ impl Facts {
         &self,
         keys: Vec<ClaimKey>,
         entities: &[&Entity],
-        beside: Option<u32>,
+        batch_model: Option<u32>,
     ) -> Result<(Claim, Vec<Vec<u32>>, Vec<Option<Record>>), FactsError> {
-        let found = self.store.claim_cells(&keys, entities, beside).await?;
-        Ok((self.held(keys, found.granted), found.under_way, found.known))
+        let found = self.store.claim_cells(&keys, entities, batch_model).await?;
+        Ok((self.new_claim(keys, found.granted), found.batched_columns, found.known))
     }
 
-    fn held(&self, keys: Vec<ClaimKey>, granted: Vec<bool>) -> Claim {
-        let held = keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
-        Claim { facts: self.clone(), held, granted }
+    fn new_claim(&self, keys: Vec<ClaimKey>, granted: Vec<bool>) -> Claim {
+        let held_keys =
+            keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
+        Claim { facts: self.clone(), keys: held_keys, granted }
     }
 }
 
 /// Claimed keys, which no other session may work on. Dropping this releases them.
 pub struct Claim {
     facts: Facts,
-    held: Vec<ClaimKey>,
+    keys: Vec<ClaimKey>,
     granted: Vec<bool>,
 }
 
@@ -474,12 +500,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if !self.held.is_empty() {
-            self.facts.release(&self.held);
+        if !self.keys.is_empty() {
+            self.facts.release_keys(&self.keys);
         }
     }
 }
 
 /// Suffix of the description of a process that serves its cache; other processes read it from the
 /// lock.
-const LENDER: &str = "which lends it";
+const SERVING_SUFFIX: &str = "which lends it";

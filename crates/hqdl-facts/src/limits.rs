@@ -20,10 +20,10 @@ use tokio::time::Instant;
 use tracing::info;
 
 pub use self::rates::Rates;
-pub use self::window::{MINUTE, Need, ON_ITS_WAY};
+pub use self::window::{MAX_COUNTING_DELAY, MINUTE, Need};
 
 /// The longest pause that is accepted from an endpoint.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+pub const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
 
 /// Grants permits to requests at the allowed rate.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub struct Limiter {
     turn: tokio::sync::Mutex<()>,
     rates: Mutex<Rates>,
     /// Notified when the limits change, so that the waiting request checks them again.
-    changed: Notify,
+    limits_changed: Notify,
 }
 
 /// Limits per minute; `None` is unlimited.
@@ -46,11 +46,11 @@ pub struct PerMinute {
 impl PerMinute {
     /// Returns the stricter of two limits, for requests and tokens separately.
     #[must_use]
-    pub fn stricter(self, other: Self) -> Self {
-        let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
+    pub fn stricter_limits(self, other: Self) -> Self {
+        let min_limit = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
         Self {
-            requests: least(self.requests, other.requests),
-            tokens: least(self.tokens, other.tokens),
+            requests: min_limit(self.requests, other.requests),
+            tokens: min_limit(self.tokens, other.tokens),
         }
     }
 }
@@ -67,13 +67,13 @@ pub struct RateLimitHint {
 impl RateLimitHint {
     /// Parses the rate-limit headers of a response.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub fn from_headers(headers: &HeaderMap) -> Self {
         let text = |name: String| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
         let number = |name: String| text(name).and_then(|t| t.parse::<u32>().ok());
         let limit = |what: &str| number(format!("x-ratelimit-limit-{what}")).filter(|l| *l > 0);
         let wait = |what: &str| {
             let none_left = number(format!("x-ratelimit-remaining-{what}")) == Some(0);
-            text(format!("x-ratelimit-reset-{what}")).filter(|_| none_left).and_then(duration)
+            text(format!("x-ratelimit-reset-{what}")).filter(|_| none_left).and_then(parse_duration)
         };
         Self {
             limits: PerMinute { requests: limit("requests"), tokens: limit("tokens") },
@@ -89,19 +89,19 @@ impl Limiter {
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
         let limiter = Self::default();
         let limits = PerMinute { requests: requests_per_minute, tokens: tokens_per_minute };
-        limiter.join(0, limits);
+        limiter.add_member(0, limits);
         limiter
     }
 
     /// Adds a member with its own limits. The strictest limits of all members apply until it
     /// leaves.
-    pub fn join(&self, member: u64, limits: PerMinute) {
-        self.change(|rates| rates.join(member, limits, Instant::now()));
+    pub fn add_member(&self, member: u64, limits: PerMinute) {
+        self.update_rates(|rates| rates.add_member(member, limits, Instant::now()));
     }
 
     /// Removes a member.
-    pub fn leave(&self, member: u64) {
-        self.change(|rates| rates.leave(member, Instant::now()));
+    pub fn remove_member(&self, member: u64) {
+        self.update_rates(|rates| rates.remove_member(member, Instant::now()));
     }
 
     /// Returns whether the limiter has no members and no state that a later member would need.
@@ -111,74 +111,74 @@ impl Limiter {
     }
 
     /// Waits for a permit for a request, under a unique number. The request counts from then on.
-    pub async fn admit(&self, id: u64, need: Need) {
+    pub async fn acquire_permit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
         loop {
-            let changed = self.changed.notified();
-            let tried = self.rates().admit(id, need, Instant::now());
-            let Err(until) = tried else { return };
+            let limits_changed = self.limits_changed.notified();
+            let result = self.rates().try_acquire(id, need, Instant::now());
+            let Err(until) = result else { return };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
-                () = changed => {}
+                () = limits_changed => {}
             }
         }
     }
 
     /// Returns the permit of a request that is not sent.
-    pub fn cancel(&self, id: u64) {
-        self.change(|rates| rates.cancel(id));
+    pub fn cancel_request(&self, id: u64) {
+        self.update_rates(|rates| rates.cancel_request(id));
     }
 
     /// Marks a request as sent.
-    pub fn sent(&self, id: u64) {
-        self.rates().sent(id, Instant::now());
+    pub fn mark_sent(&self, id: u64) {
+        self.rates().mark_sent(id, Instant::now());
     }
 
     /// Records the tokens that an answered request used.
-    pub fn settle(&self, id: u64, used: u64) {
-        self.change(|rates| rates.settle(id, used, Instant::now()));
+    pub fn reconcile_usage(&self, id: u64, used: u64) {
+        self.update_rates(|rates| rates.reconcile_usage(id, used, Instant::now()));
     }
 
     /// Adds a request of an earlier process, under a unique number, with its tokens and how long it
     /// still counts.
-    pub fn remember(&self, id: u64, tokens: u64, counts: Duration) {
-        self.change(|rates| rates.remember(id, tokens, counts, Instant::now()));
+    pub fn restore_request(&self, id: u64, tokens: u64, counts_for: Duration) {
+        self.update_rates(|rates| rates.restore_request(id, tokens, counts_for, Instant::now()));
     }
 
     /// Grants no permits until `wait` has passed.
-    pub fn pause(&self, wait: Duration) {
-        self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
+    pub fn pause_for(&self, wait: Duration) {
+        self.apply_hint(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
     /// Applies the rate-limit headers of a response.
-    pub fn observe(&self, headers: &HeaderMap) {
-        self.hear(RateLimitHint::of(headers));
+    pub fn update_from_headers(&self, headers: &HeaderMap) {
+        self.apply_hint(RateLimitHint::from_headers(headers));
     }
 
     /// Applies a rate-limit hint. A limit in it replaces the endpoint's earlier one. Returns
     /// whether something changed.
-    pub fn hear(&self, hint: RateLimitHint) -> bool {
-        let new = self.change(|rates| rates.hear(hint, Instant::now()));
+    pub fn apply_hint(&self, hint: RateLimitHint) -> bool {
+        let is_new = self.update_rates(|rates| rates.apply_hint(hint, Instant::now()));
         if let Some(wait) = hint.wait {
             info!(?wait, "the limiter pauses");
         }
-        if new && hint.limits != PerMinute::default() {
-            let told = self.heard().limits;
-            info!(?told, "the limiter takes the endpoint's limits");
+        if is_new && hint.limits != PerMinute::default() {
+            let reported_limits = self.observed_limits().limits;
+            info!(?reported_limits, "the limiter takes the endpoint's limits");
         }
-        new
+        is_new
     }
 
     /// Returns the limits that the endpoint reported, and the remaining pause.
     #[must_use]
-    pub fn heard(&self) -> RateLimitHint {
-        self.rates().heard(Instant::now())
+    pub fn observed_limits(&self) -> RateLimitHint {
+        self.rates().observed_limits(Instant::now())
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Rates) -> T) -> T {
-        let changed = change(&mut self.rates());
-        self.changed.notify_waiters();
-        changed
+    fn update_rates<T>(&self, change: impl FnOnce(&mut Rates) -> T) -> T {
+        let result = change(&mut self.rates());
+        self.limits_changed.notify_waiters();
+        result
     }
 
     fn rates(&self) -> MutexGuard<'_, Rates> {
@@ -195,7 +195,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return Duration::try_from_secs_f64(ms / 1000.0).ok();
     }
     let after = text("retry-after")?;
-    duration(after).or_else(|| {
+    parse_duration(after).or_else(|| {
         let date = jiff::fmt::rfc2822::parse(after).ok()?;
         let left = date.timestamp().duration_since(jiff::Timestamp::now());
         // A date in the past asks for no wait.
@@ -204,7 +204,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Parses a duration: `20`, `0.5`, `1s`, `120ms`, `6m0s`, `1h2m3s`.
-fn duration(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }

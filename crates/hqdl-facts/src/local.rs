@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checksum::Damage;
-use crate::commit_thread::{Job, LeavingRequest, OwnerReply};
+use crate::commit_thread::{CommandReply, ReserveCommand, WriterCommand};
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::{ClaimKey, InFlight};
@@ -19,11 +19,11 @@ use crate::journal::Journal;
 use crate::local_limits::{Limiters, LocalLimits};
 use crate::record::{Record, RecordBytes};
 use crate::sessions::FactsSession;
-use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{EndpointPlace, RateLimits};
+use crate::store::{CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+use crate::throttle::{LimiterKey, RateLimits};
 use crate::{FactsError, commit_thread, remote};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// The facts of a data directory that this process owns.
 pub struct LocalStore {
@@ -33,10 +33,10 @@ pub struct LocalStore {
     /// The journal connection for callers on any thread.
     journal: Arc<Journal>,
     /// The journal connection of the commit thread. Its lock also protects writes to the index.
-    pub(super) writing: Arc<Journal>,
+    pub(super) writer_journal: Arc<Journal>,
     pub(super) index: Index,
     session: FactsSession,
-    jobs: mpsc::Sender<Job>,
+    commands: mpsc::Sender<WriterCommand>,
     thread: Option<JoinHandle<()>>,
     pub(super) claims: InFlight,
     limiters: Limiters,
@@ -45,42 +45,44 @@ pub struct LocalStore {
 }
 
 /// Result of taking the lock of a cache.
-pub(super) enum Lock {
-    Ours(File),
+pub(super) enum LockOutcome {
+    Acquired(File),
     /// Description of the process that holds it.
-    Theirs(String),
+    HeldBy(String),
 }
 
 impl LocalStore {
     /// Opens a store whose lock this process holds. `description` describes this process to others.
     pub(super) fn open(
         dir: &Path,
-        holder: &str,
+        description: &str,
         lock: File,
         temporary: bool,
     ) -> Result<Self, FactsError> {
         // Remove the socket of an owner that was killed.
-        let _ = std::fs::remove_file(remote::socket(dir));
+        let _ = std::fs::remove_file(remote::socket_path(dir));
         restrict_files(dir)?;
-        let session = FactsSession::of_owner(holder);
+        let session = FactsSession::for_owner(description);
         let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
         let journal = open()?;
-        journal.begin_alone()?;
+        journal.end_all_sessions()?;
         // Separate connections, so that a long read does not block the writer.
-        let (writing, looks) = (Arc::new(open()?), open()?);
-        let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
+        let (writer_journal, reader_journal) = (Arc::new(open()?), open()?);
+        let index =
+            Index::open(&dir.join("index.sled"), Arc::clone(&writer_journal), reader_journal)?;
         let journal = Arc::new(journal);
-        let (jobs, thread) = commit_thread::start(Arc::clone(&writing), index.clone());
-        let limiters = Limiters::kept_by(jobs.clone());
+        let (commands, thread) =
+            commit_thread::spawn_thread(Arc::clone(&writer_journal), index.clone());
+        let limiters = Limiters::with_commit_queue(commands.clone());
         Ok(Self {
             dir: dir.to_owned(),
             lock,
             limits: Arc::new(LocalLimits::new(limiters.clone(), Some(Arc::clone(&journal)))),
             journal,
-            writing,
+            writer_journal,
             index,
             session,
-            jobs,
+            commands,
             thread: Some(thread),
             claims: InFlight::default(),
             limiters,
@@ -89,31 +91,38 @@ impl LocalStore {
     }
 
     /// Returns the rate limits for a session of its own.
-    pub(super) fn limits_of_session(&self) -> LocalLimits {
+    pub(super) fn session_limits(&self) -> LocalLimits {
         LocalLimits::new(self.limiters.clone(), Some(Arc::clone(&self.journal)))
     }
 
     /// Implements [`FactStore::reserve`] for a session.
-    pub(super) async fn reserve_for(
+    pub(super) async fn reserve_for_session(
         &self,
         session: Arc<str>,
         run: RunId,
-        worst: Spent,
-        of_day: Option<f64>,
-        place: Option<EndpointPlace>,
-    ) -> Result<Noted, FactsError> {
-        let wish = LeavingRequest { session, run, worst, of_day, place, waited: false };
-        self.command(|reply| Job::Reserve(wish, reply)).await
+        worst_case: SpentAmount,
+        daily_budget: Option<f64>,
+        limiter_key: Option<LimiterKey>,
+    ) -> Result<ReserveOutcome, FactsError> {
+        let request = ReserveCommand {
+            session,
+            run,
+            worst_case,
+            daily_budget,
+            limiter_key,
+            has_waited: false,
+        };
+        self.send_command(|reply| WriterCommand::Reserve(request, reply)).await
     }
 
     /// Sends a command to the commit thread and waits for the reply.
-    pub(super) async fn command<T>(
+    pub(super) async fn send_command<T>(
         &self,
-        job: impl FnOnce(OwnerReply<T>) -> Job,
+        new_command: impl FnOnce(CommandReply<T>) -> WriterCommand,
     ) -> Result<T, FactsError> {
-        let (reply, told) = oneshot::channel();
-        self.jobs.send(job(reply)).await.map_err(|_| gone())?;
-        told.await.map_err(|_| gone())?
+        let (reply, receiver) = oneshot::channel();
+        self.commands.send(new_command(reply)).await.map_err(|_| writer_ended_error())?;
+        receiver.await.map_err(|_| writer_ended_error())?
     }
 }
 
@@ -134,7 +143,7 @@ impl FactStore for LocalStore {
         Arc::clone(&self.limits) as _
     }
 
-    fn local(self: Arc<Self>) -> Option<Arc<LocalStore>> {
+    fn into_local_store(self: Arc<Self>) -> Option<Arc<LocalStore>> {
         Some(self)
     }
 
@@ -149,15 +158,15 @@ impl FactStore for LocalStore {
         Box::pin(async {
             if self.index.is_behind()? {
                 let index = self.index.clone();
-                let followed = tokio::task::spawn_blocking(move || index.follow_on());
-                followed.await.map_err(|_| gone())??;
+                let task = tokio::task::spawn_blocking(move || index.wait_until_current());
+                task.await.map_err(|_| writer_ended_error())??;
             }
             self.index.get_many(entities)
         })
     }
 
-    fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        let page = self.index.page(after, super::PAGE)?;
+    fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
+        let page = self.index.read_page(after, super::PAGE_BYTES)?;
         Ok(page.into_iter().map(|(entity, bytes)| (entity, RecordBytes(bytes))).collect())
     }
 
@@ -166,7 +175,7 @@ impl FactStore for LocalStore {
     }
 
     fn catch_up(&self) -> Result<(), FactsError> {
-        self.index.follow_on()
+        self.index.wait_until_current()
     }
 
     fn known_damage(&self) -> Damage {
@@ -177,43 +186,57 @@ impl FactStore for LocalStore {
         self.index.flush()
     }
 
-    fn rebuild(&self) -> Result<u64, FactsError> {
-        self.index.rebuild(&self.writing)
+    fn rebuild_records(&self) -> Result<u64, FactsError> {
+        self.index.rebuild_records(&self.writer_journal)
     }
 
-    fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-        super::transfer::import(&self.writing, &self.index, input)
+    fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+        super::transfer::import_lines(&self.writer_journal, &self.index, input)
     }
 
-    fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
-        Box::pin(self.command(|reply| Job::Keep(Box::new(unit), reply)))
+    fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
+        Box::pin(self.send_command(|reply| WriterCommand::Commit(Box::new(unit), reply)))
     }
 
-    fn reserve(
+    fn reserve_cost(
         &self,
         run: RunId,
-        worst: Spent,
-        of_day: Option<f64>,
-        place: Option<EndpointPlace>,
-    ) -> StoreFuture<'_, Noted> {
-        Box::pin(self.reserve_for(Arc::clone(&self.session.id), run, worst, of_day, place))
+        worst_case: SpentAmount,
+        daily_budget: Option<f64>,
+        limiter_key: Option<LimiterKey>,
+    ) -> StoreFuture<'_, ReserveOutcome> {
+        Box::pin(self.reserve_for_session(
+            Arc::clone(&self.session.id),
+            run,
+            worst_case,
+            daily_budget,
+            limiter_key,
+        ))
     }
 
-    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
-        Box::pin(self.command(move |reply| Job::End { reservation, in_doubt, reply }))
+    fn finish_reservation(
+        &self,
+        reservation: ReservationId,
+        in_doubt: bool,
+    ) -> StoreFuture<'_, ()> {
+        Box::pin(self.send_command(move |reply| WriterCommand::FinishReservation {
+            reservation,
+            in_doubt,
+            reply,
+        }))
     }
 
-    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
+    fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async { Ok(self.claims.claim(&self.session.id, keys)) })
     }
 
-    fn release(&self, keys: &[ClaimKey]) {
+    fn release_keys(&self, keys: &[ClaimKey]) {
         self.claims.release(&self.session.id, keys);
     }
 
-    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
+    fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         Box::pin(async {
-            let _ = self.claims.wait(key).await;
+            let _ = self.claims.wait_for_release(key).await;
             Ok(())
         })
     }
@@ -221,9 +244,10 @@ impl FactStore for LocalStore {
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        let jobs = self.jobs.clone();
+        let commands = self.commands.clone();
         if let Some(thread) = self.thread.take() {
-            let stopping = std::thread::spawn(move || drop(jobs.blocking_send(Job::Stop)));
+            let stopping =
+                std::thread::spawn(move || drop(commands.blocking_send(WriterCommand::Stop)));
             let _ = (stopping.join(), thread.join());
         }
         let _ = self.lock.set_len(0);
@@ -233,7 +257,7 @@ impl Drop for LocalStore {
     }
 }
 
-fn gone() -> FactsError {
+fn writer_ended_error() -> FactsError {
     FactsError::Journal {
         path: "journal.sqlite".into(),
         message: "its writer has ended".to_owned(),
@@ -241,15 +265,15 @@ fn gone() -> FactsError {
 }
 
 /// Prefixes of the names of a cache's files.
-const OURS: [&str; 5] = ["journal.sqlite", "index.sled", "lock", "socket", "daemon"];
+const CACHE_FILE_PREFIXES: [&str; 5] = ["journal.sqlite", "index.sled", "lock", "socket", "daemon"];
 
 /// Creates the directory of a cache, or makes an existing one private. A directory that also
 /// contains other files keeps its mode, because it may be shared on purpose.
 ///
 /// # Errors
 /// [`FactsError::UnknownUrl`] for a URL, which is never the name of a directory.
-pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
-    let file = |error| FactsError::File { path: dir.to_owned(), error };
+pub(super) fn create_cache_dir(dir: &Path) -> Result<(), FactsError> {
+    let io_error = |error| FactsError::File { path: dir.to_owned(), error };
     if dir.to_string_lossy().contains("://") {
         return Err(FactsError::UnknownUrl(dir.to_owned()));
     }
@@ -260,26 +284,28 @@ pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
         let is_ours = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.map(|entry| entry.file_name().into_string());
             name.is_ok_and(|name| {
-                name.is_ok_and(|name| OURS.iter().any(|own| name.starts_with(own)))
+                name.is_ok_and(|name| {
+                    CACHE_FILE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                })
             })
         };
-        if std::fs::read_dir(dir).map_err(file)?.all(is_ours) {
-            restrict(dir, 0o700);
+        if std::fs::read_dir(dir).map_err(io_error)?.all(is_ours) {
+            restrict_access(dir, 0o700);
         }
         return Ok(());
     }
     if let Some(parent) = dir.parent() {
-        std::fs::create_dir_all(parent).map_err(file)?;
+        std::fs::create_dir_all(parent).map_err(io_error)?;
     }
-    match private(dir) {
-        Err(error) if !dir.is_dir() => Err(file(error)),
+    match create_private_dir(dir) {
+        Err(error) if !dir.is_dir() => Err(io_error(error)),
         _ => Ok(()),
     }
 }
 
 /// Removes the access of other users to a file or directory. If that fails, as it does for another
 /// user's file, hqdl logs a warning.
-pub(super) fn restrict(path: &Path, mode: u32) {
+pub(super) fn restrict_access(path: &Path, mode: u32) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -301,9 +327,10 @@ pub(super) fn restrict(path: &Path, mode: u32) {
 fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     let index = dir.join("index.sled");
     if !index.exists() {
-        private(&index).map_err(|error| FactsError::File { path: index.clone(), error })?;
+        create_private_dir(&index)
+            .map_err(|error| FactsError::File { path: index.clone(), error })?;
     }
-    restrict(&index, 0o700);
+    restrict_access(&index, 0o700);
     let journal = dir.join("journal.sqlite");
     OpenOptions::new()
         .append(true)
@@ -313,44 +340,44 @@ fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     for name in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock"] {
         let path = dir.join(name);
         if path.exists() {
-            restrict(&path, 0o600);
+            restrict_access(&path, 0o600);
         }
     }
     Ok(())
 }
 
-pub(super) fn private(dir: &Path) -> std::io::Result<()> {
-    let mut make = std::fs::DirBuilder::new();
+pub(super) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
-    make.create(dir)
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 /// Takes the lock of a cache, or returns the description of the process that holds it.
-pub(super) fn lock(dir: &Path, holder: &str) -> Result<Lock, FactsError> {
+pub(super) fn take_lock(dir: &Path, description: &str) -> Result<LockOutcome, FactsError> {
     let path = dir.join("lock");
-    let file = |error| FactsError::File { path: path.clone(), error };
-    let mut lock = OpenOptions::new()
+    let io_error = |error| FactsError::File { path: path.clone(), error };
+    let mut file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(file)?;
-    if lock.try_lock().is_err() {
-        let mut holder = String::new();
-        let _ = lock.read_to_string(&mut holder);
-        let holder = match holder.trim() {
+        .map_err(io_error)?;
+    if file.try_lock().is_err() {
+        let mut owner_description = String::new();
+        let _ = file.read_to_string(&mut owner_description);
+        let owner_description = match owner_description.trim() {
             "" => "another process".to_owned(),
-            holder => holder.to_owned(),
+            owner_description => owner_description.to_owned(),
         };
-        return Ok(Lock::Theirs(holder));
+        return Ok(LockOutcome::HeldBy(owner_description));
     }
-    let mut describe = || {
-        lock.set_len(0)?;
-        lock.rewind()?;
-        writeln!(lock, "process {} ({holder})", std::process::id())
+    let mut write_description = || {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "process {} ({description})", std::process::id())
     };
-    describe().map_err(file)?;
-    Ok(Lock::Ours(lock))
+    write_description().map_err(io_error)?;
+    Ok(LockOutcome::Acquired(file))
 }

@@ -7,12 +7,12 @@ use tokio::sync::watch;
 
 use crate::in_flight::ClaimKey;
 use crate::{Facts, FactsError};
-use hqdl_database::postgres::thread::wait_here;
+use hqdl_database::postgres::thread::block_on_current_thread;
 
 /// Intervals between attempts to take a lock that another session holds: the first and the longest.
-const TRY_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 /// How long an interrupted caller still waits: most locks are held briefly.
-const MOMENT: Duration = Duration::from_secs(1);
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A lock by name among all users of the facts. Dropping this releases it.
 pub struct NamedLock<'f> {
@@ -27,7 +27,7 @@ impl Facts {
     /// [`FactsError`] if the owner of the cache has ended.
     pub fn try_lock(&self, name: &str) -> Result<Option<NamedLock<'_>>, FactsError> {
         let keys = [ClaimKey::Name(name.to_owned())];
-        let granted = wait_here(self.store.claim(&keys))?;
+        let granted = block_on_current_thread(self.store.claim_keys(&keys))?;
         // Build the lock only if it is granted: dropping one releases the claim.
         Ok((granted == [true]).then(|| NamedLock { facts: self, keys }))
     }
@@ -42,7 +42,7 @@ impl Facts {
         name: &str,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Option<NamedLock<'_>>, FactsError> {
-        let [mut wait, longest] = TRY_EVERY;
+        let [mut wait, longest] = RETRY_PAUSES;
         let mut interrupted = None;
         loop {
             if let Some(lock) = self.try_lock(name)? {
@@ -50,7 +50,7 @@ impl Facts {
             }
             if *interrupt.borrow() {
                 let since: &mut Instant = interrupted.get_or_insert_with(Instant::now);
-                if since.elapsed() >= MOMENT {
+                if since.elapsed() >= GRACE_PERIOD {
                     return Ok(None);
                 }
             }
@@ -62,6 +62,6 @@ impl Facts {
 
 impl Drop for NamedLock<'_> {
     fn drop(&mut self) {
-        self.facts.release(&self.keys);
+        self.facts.release_keys(&self.keys);
     }
 }

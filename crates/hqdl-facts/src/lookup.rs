@@ -63,7 +63,7 @@ impl Reason {
 
 /// Result of looking up a cell.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found<'r> {
+pub enum CellLookup<'r> {
     /// The cell is known; this is its fact.
     Known(Cow<'r, Fact>),
     /// The cell must be asked for. The last fact, if any, is shown in the table until a better one
@@ -71,7 +71,7 @@ pub enum Found<'r> {
     Missing(Reason, Option<Cow<'r, Fact>>),
 }
 
-impl Found<'_> {
+impl CellLookup<'_> {
     /// The fact to show.
     #[must_use]
     pub fn fact(&self) -> Option<&Fact> {
@@ -84,27 +84,27 @@ impl Found<'_> {
 
 /// Requirements that a fact must meet to count as an answer for a column of an expansion.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct CellRequirements {
     /// The model whose facts count.
     pub model: u32,
     any_model: bool,
-    columns: Vec<WantedColumn>,
+    columns: Vec<ColumnRequirement>,
 }
 
 #[derive(Debug, Clone)]
-struct WantedColumn {
-    meaning: u32,
+struct ColumnRequirement {
+    identity_id: u32,
     list: Option<u32>,
     checker: Checker,
     /// Meanings whose facts answer as long as there are none of its own.
     also: Vec<u32>,
     /// Earlier identities of a column with this name.
-    earlier: Vec<u32>,
+    earlier_identities: Vec<u32>,
     refresh_before: Option<i64>,
     retry_before: Option<i64>,
 }
 
-impl Wanted {
+impl CellRequirements {
     /// Registers an expansion's columns in the history and returns their requirements.
     ///
     /// # Errors
@@ -119,39 +119,39 @@ impl Wanted {
             .columns
             .iter()
             .map(|column| {
-                let meaning = history.meaning(&column.meaning)?;
-                let mut earlier = history.meanings_named(&column.name)?;
-                let also = column.also.iter().map(|also| history.meaning(also));
+                let identity_id = history.column_identity_id(&column.meaning)?;
+                let mut earlier = history.column_identity_ids(&column.name)?;
+                let also = column.also.iter().map(|also| history.column_identity_id(also));
                 let also = also.collect::<Result<Vec<u32>, _>>()?;
-                earlier.retain(|m| *m != meaning && !also.contains(m));
+                earlier.retain(|m| *m != identity_id && !also.contains(m));
                 let list =
-                    column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
+                    column.values.as_ref().map(|v| history.value_list_id(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
-                let whose = Some(model).filter(|_| reuse == Reuse::SameModel);
-                unify::recall(history, (expansion, column), &checker, whose)?;
-                Ok(WantedColumn {
-                    meaning,
+                let model_filter = Some(model).filter(|_| reuse == Reuse::SameModel);
+                unify::load_words(history, (expansion, column), &checker, model_filter)?;
+                Ok(ColumnRequirement {
+                    identity_id,
                     list,
                     checker,
                     also,
-                    earlier,
+                    earlier_identities: earlier,
                     refresh_before: None,
                     retry_before: None,
                 })
             })
             .collect::<Result<_, FactsError>>()?;
-        Ok(Self { model: history.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
+        Ok(Self { model: history.model_id(model)?, any_model: reuse == Reuse::AnyModel, columns })
     }
 
     /// Refreshes a column: facts that were asked for up to the completion `before` no longer count.
-    pub fn refresh(&mut self, column: usize, before: i64) {
+    pub fn refresh_column(&mut self, column: usize, before: i64) {
         if let Some(column) = self.columns.get_mut(column) {
             column.refresh_before = Some(before);
         }
     }
 
     /// Retries a column: cells without a value that were asked for up to `before` no longer count.
-    pub fn retry(&mut self, column: usize, before: i64) {
+    pub fn retry_column(&mut self, column: usize, before: i64) {
         if let Some(column) = self.columns.get_mut(column) {
             column.retry_before = Some(before);
         }
@@ -159,17 +159,17 @@ impl Wanted {
 
     /// The id of a column's identity in the history.
     #[must_use]
-    pub fn meaning(&self, column: usize) -> Option<u32> {
-        self.columns.get(column).map(|c| c.meaning)
+    pub fn identity_id(&self, column: usize) -> Option<u32> {
+        self.columns.get(column).map(|c| c.identity_id)
     }
 
     /// Returns the key that a run claims before it asks for a cell of this column.
     #[must_use]
-    pub fn claimed(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
-        let meaning = self.meaning(column)?;
+    pub fn claim_key(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
+        let identity_id = self.identity_id(column)?;
         // If facts of any model count, a request claims the cell for all models.
         let model = if self.any_model { 0 } else { self.model };
-        Some(ClaimKey::Cell { entity: entity.clone(), meaning, model })
+        Some(ClaimKey::Cell { entity: entity.clone(), identity_id, model })
     }
 
     /// The checker of a column.
@@ -180,12 +180,12 @@ impl Wanted {
 
     /// Builds a fact about a column from an answer.
     #[must_use]
-    pub fn fact(&self, column: usize, answer: hqdl_values::cell::Answer) -> Option<Fact> {
-        let wanted = self.columns.get(column)?;
+    pub fn build_fact(&self, column: usize, answer: hqdl_values::cell::Answer) -> Option<Fact> {
+        let requirement = self.columns.get(column)?;
         Some(Fact {
-            meaning: wanted.meaning,
+            meaning: requirement.identity_id,
             model: self.model,
-            list: wanted.list,
+            list: requirement.list,
             completion: 0,
             asked: 0,
             answer,
@@ -194,35 +194,40 @@ impl Wanted {
 
     /// Returns whether a fact is about a column in its current definition.
     #[must_use]
-    pub fn means(&self, column: usize, fact: &Fact) -> bool {
-        self.columns.get(column).is_some_and(|wanted| wanted.meaning == fact.meaning)
+    pub fn matches_fact(&self, column: usize, fact: &Fact) -> bool {
+        self.columns.get(column).is_some_and(|requirement| requirement.identity_id == fact.meaning)
     }
 
     /// Looks up a column's cell in a record.
     #[must_use]
-    pub fn find<'r>(&self, record: Option<&'r Record>, column: usize) -> Found<'r> {
-        let (Some(record), Some(wanted)) = (record, self.columns.get(column)) else {
-            return Found::Missing(Reason::NewRow, None);
+    pub fn look_up_cell<'r>(&self, record: Option<&'r Record>, column: usize) -> CellLookup<'r> {
+        let (Some(record), Some(requirement)) = (record, self.columns.get(column)) else {
+            return CellLookup::Missing(Reason::NewRow, None);
         };
-        let mut others = false;
-        let meanings = [wanted.meaning].into_iter().chain(wanted.also.iter().copied());
-        let found =
-            meanings.into_iter().find_map(|meaning| self.last_word(record, meaning, &mut others));
+        let mut other_model_answered = false;
+        let meanings =
+            [requirement.identity_id].into_iter().chain(requirement.also.iter().copied());
+        let found = meanings
+            .into_iter()
+            .find_map(|meaning| self.last_word(record, meaning, &mut other_model_answered));
         let Some(fact) = found else {
-            let earlier = record.facts.iter().any(|f| wanted.earlier.contains(&f.meaning));
-            let reason = match (others, earlier) {
+            let earlier =
+                record.facts.iter().any(|f| requirement.earlier_identities.contains(&f.meaning));
+            let reason = match (other_model_answered, earlier) {
                 (true, _) => Reason::OtherModel,
                 (false, true) => Reason::ChangedColumn,
                 (false, false) => Reason::NewColumn,
             };
-            return Found::Missing(reason, None);
+            return CellLookup::Missing(reason, None);
         };
-        let fact = wanted.read_again(fact);
-        match wanted.doubt(&fact) {
-            None => Found::Known(fact),
+        let fact = requirement.reparse_fact(fact);
+        match requirement.stale_reason(&fact) {
+            None => CellLookup::Known(fact),
             // A value that is no longer in the list is not shown either.
-            Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
-            Some(reason) => Found::Missing(reason, (!wanted.has_left(&fact)).then_some(fact)),
+            Some(Reason::ChangedList) => CellLookup::Missing(Reason::ChangedList, None),
+            Some(reason) => {
+                CellLookup::Missing(reason, (!requirement.is_outside_list(&fact)).then_some(fact))
+            }
         }
     }
 
@@ -234,38 +239,40 @@ impl Wanted {
         meaning: u32,
         others: &mut bool,
     ) -> Option<&'r Fact> {
-        let mut own = None;
-        let mut any: Option<&Fact> = None;
+        let mut own_fact = None;
+        let mut any_model_fact: Option<&Fact> = None;
         for fact in record.facts.iter().filter(|fact| fact.meaning == meaning) {
             if fact.model == self.model {
-                own = Some(fact);
+                own_fact = Some(fact);
             } else if self.any_model && fact.answer.state != State::Error {
                 // The last word of any model that has a value, else the last word.
-                let better = any.is_none_or(|a| {
-                    (fact.answer.state.shows(), fact.completion)
-                        > (a.answer.state.shows(), a.completion)
+                let better = any_model_fact.is_none_or(|a| {
+                    (fact.answer.state.has_value(), fact.completion)
+                        > (a.answer.state.has_value(), a.completion)
                 });
-                any = if better { Some(fact) } else { any };
+                any_model_fact = if better { Some(fact) } else { any_model_fact };
             } else {
                 *others = true;
             }
         }
-        own.filter(|own| own.answer.state != State::Error || any.is_none()).or(any)
+        own_fact
+            .filter(|own| own.answer.state != State::Error || any_model_fact.is_none())
+            .or(any_model_fact)
     }
 }
 
-impl WantedColumn {
+impl ColumnRequirement {
     /// Reads the raw answer of a fact again with the current checker. The words that mean "unknown"
     /// are not part of the question, so they may change after the answer.
-    fn read_again<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
-        match self.checker.read_again(&fact.answer) {
+    fn reparse_fact<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
+        match self.checker.recheck(&fact.answer) {
             None => Cow::Borrowed(fact),
             Some(answer) => Cow::Owned(Fact { answer, ..fact.clone() }),
         }
     }
 
     /// Returns why a fact no longer counts.
-    fn doubt(&self, fact: &Fact) -> Option<Reason> {
+    fn stale_reason(&self, fact: &Fact) -> Option<Reason> {
         let state = fact.answer.state;
         if state == State::Error {
             return Some(Reason::Failed);
@@ -273,18 +280,18 @@ impl WantedColumn {
         if self.refresh_before.is_some_and(|before| fact.asked <= before) {
             return Some(Reason::Refreshed);
         }
-        if !state.shows() && self.retry_before.is_some_and(|before| fact.asked <= before) {
+        if !state.has_value() && self.retry_before.is_some_and(|before| fact.asked <= before) {
             return Some(Reason::Retried);
         }
-        self.has_left(fact).then_some(Reason::ChangedList)
+        self.is_outside_list(fact).then_some(Reason::ChangedList)
     }
 
     /// Returns whether a fact was asked with another value list and gives no value under the
     /// current one.
-    fn has_left(&self, fact: &Fact) -> bool {
+    fn is_outside_list(&self, fact: &Fact) -> bool {
         fact.list != self.list
             && match fact.answer.state {
-                State::Ok | State::Overridden => !self.checker.allows(&fact.answer.value),
+                State::Ok | State::Overridden => !self.checker.is_allowed(&fact.answer.value),
                 State::Unknown | State::NotInList => true,
                 State::Invalid | State::Refused | State::Error => false,
             }

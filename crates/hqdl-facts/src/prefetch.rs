@@ -33,8 +33,8 @@ pub struct Prefetch {
 impl Prefetch {
     /// Nothing is at hand.
     #[must_use]
-    pub fn of(key: &KeyColumns) -> Self {
-        let prefix = key.prefix();
+    pub fn new(key: &KeyColumns) -> Self {
+        let prefix = key.entity_prefix();
         let up_to = prefix.clone();
         let at_hand = HashMap::new();
         Self { prefix, looked: 0, read: 0, bytes: 0, up_to, all: false, at_hand }
@@ -61,7 +61,7 @@ impl Prefetch {
 
     fn read_on(&mut self, facts: &Facts) -> Result<(), FactsError> {
         while !self.all && self.read < EACH * self.looked && self.bytes < MOST {
-            let page = facts.page(&self.up_to)?;
+            let page = facts.read_page(&self.up_to)?;
             let length = page.len();
             let ours = page.into_iter().take_while(|(entity, _)| entity.starts_with(&self.prefix));
             let before = self.read;

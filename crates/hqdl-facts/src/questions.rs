@@ -1,16 +1,16 @@
 //! Live questions of queries with the source of their values and their cost, and the columns that a
 //! model bound questions to.
 
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 
 /// One use of a question: the id of its identity, the source of its values, and its value list as
 /// JSON.
-pub(crate) type Note = (u32, QuestionOrigin, Option<String>);
+pub(crate) type QuestionUse = (u32, QuestionOrigin, Option<String>);
 
 /// Assigns to each question the sources of its values, oldest first. The last value list wins.
-pub(crate) fn attribute(questions: &mut [LiveQuestion], noted: Vec<Note>) {
-    for (meaning, origin, list) in noted {
-        let Some(question) = questions.iter_mut().find(|q| q.id == meaning) else { continue };
+pub(crate) fn attach_origins(questions: &mut [LiveQuestion], uses: Vec<QuestionUse>) {
+    for (identity_id, origin, list) in uses {
+        let Some(question) = questions.iter_mut().find(|q| q.id == identity_id) else { continue };
         question.list = list.and_then(|l| serde_json::from_str(&l).ok()).or(question.list.take());
         if !origin.column.is_empty() {
             question.origins.push(origin);
@@ -31,7 +31,7 @@ pub struct QuestionOrigin {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveQuestion {
     /// Identity of the question.
-    pub meaning: Meaning,
+    pub identity: ColumnIdentity,
     /// The id of the identity in the journal.
     pub id: u32,
     /// The value list, if it is stored.
@@ -56,7 +56,7 @@ pub struct LiveQuestion {
 
 /// A question that a model bound to a column, or found no column for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Learned {
+pub struct QuestionBinding {
     /// The question as it was asked.
     pub ask: String,
     /// The model.

@@ -41,7 +41,7 @@ impl Record {
         fact.answer.state != State::Error
             && self.facts.iter().any(|kept| {
                 kept.meaning == fact.meaning
-                    && kept.answer.state.shows()
+                    && kept.answer.state.has_value()
                     && (kept.answer.value != fact.answer.value || kept.list != fact.list)
             })
     }
@@ -56,7 +56,7 @@ impl Record {
             return;
         };
         let (old, new) = (kept.answer.state, fact.answer.state);
-        let answers = |state: State| state.shows() || state == State::Unknown;
+        let answers = |state: State| state.has_value() || state == State::Unknown;
         let worse = answers(old) && !answers(new) && kept.list == fact.list;
         let error = new == State::Error && old != State::Error;
         if !worse && !error {
@@ -68,12 +68,12 @@ impl Record {
 }
 
 /// Decodes a record of a data directory's index.
-pub(super) fn decode(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
-    read(bytes, &dir.join("index.sled"))
+pub(super) fn decode_record(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
+    parse_record(bytes, &dir.join("index.sled"))
 }
 
 /// Decodes an entity with its record.
-pub(super) fn entry(
+pub(super) fn decode_entry(
     entity: &str,
     bytes: &RecordBytes,
     dir: &Path,
@@ -85,7 +85,7 @@ pub(super) fn entry(
     Ok((entity, bytes.decode(dir)?))
 }
 
-pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Record, FactsError> {
+pub(crate) fn parse_record(bytes: &[u8], path: &Path) -> Result<Record, FactsError> {
     postcard::from_bytes(bytes).map_err(|e| FactsError::Index {
         path: path.to_owned(),
         message: format!("a record is damaged: {e}"),
@@ -114,6 +114,6 @@ impl RecordBytes {
     /// # Errors
     /// [`FactsError::Index`] if it is damaged.
     pub fn decode(&self, dir: &Path) -> Result<Record, FactsError> {
-        decode(&self.0, dir)
+        decode_record(&self.0, dir)
     }
 }

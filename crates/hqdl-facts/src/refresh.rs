@@ -3,14 +3,14 @@
 
 /// Which cells a refresh job asks for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RefreshKind {
     /// `--refresh`: all known cells.
     Refresh,
     /// `--retry-failed`: cells without a value.
     Retry,
 }
 
-impl Kind {
+impl RefreshKind {
     /// The name of the kind in messages and in the journal.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -25,13 +25,13 @@ impl Kind {
 #[derive(Debug, Clone)]
 pub struct RefreshSubject {
     /// Which cells are asked for again.
-    pub kind: Kind,
+    pub kind: RefreshKind,
     /// The spec's full path.
     pub spec: String,
     /// The name of the expansion.
     pub expansion: String,
     /// The id of the column's identity in the journal.
-    pub meaning: u32,
+    pub identity_id: u32,
     /// The id of the model in the journal.
     pub model: u32,
     /// The SQL of `--where`; empty for all keys.

@@ -13,21 +13,21 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::checksum::Damage;
-use crate::commit_thread::keep_alone;
+use crate::commit_thread::commit_to_journal;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::journal::Journal;
 use crate::limits::{Need, PerMinute, RateLimitHint};
-use crate::record::{Record, RecordBytes, decode};
+use crate::record::{Record, RecordBytes, decode_record};
 use crate::sessions::FactsSession;
 use crate::stopped_owner::StoppedOwner;
-use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause};
+use crate::store::{CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 use crate::wire::{Ask, Hello, MAGIC, OwnerSays, PROTOCOL, Welcome};
 use crate::{FactsError, wire};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 #[cfg(not(unix))]
 use std::net::TcpStream as Stream;
@@ -66,15 +66,15 @@ type Pending = Mutex<Option<HashMap<u64, Box<dyn FnOnce(OwnerSays) + Send>>>>;
 /// Why there is nobody to borrow from.
 pub(super) enum Refusal {
     /// Nobody answers at the socket.
-    Nobody,
+    NoServer,
     /// Whoever answers speaks another protocol.
-    Stranger,
+    VersionMismatch,
     /// The journal cannot be opened beside it.
     Failed(FactsError),
 }
 
 /// The socket of a cache.
-pub(super) fn socket(dir: &Path) -> PathBuf {
+pub(super) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("socket")
 }
 
@@ -83,7 +83,7 @@ impl Connection {
     fn begin(dir: &Path, holder: &str, watched: StoppedOwner) -> Result<Self, Refusal> {
         let (stream, welcome) = greet(dir, &Hello::Works { holder: holder.to_owned() })?;
         let (looks, _) = greet(dir, &Hello::Looks)?;
-        let mut incoming = stream.try_clone().map_err(|_| Refusal::Nobody)?;
+        let mut incoming = stream.try_clone().map_err(|_| Refusal::NoServer)?;
         let pending: Arc<Pending> = Arc::new(Mutex::new(Some(HashMap::new())));
         let answered = Arc::clone(&pending);
         std::thread::spawn(move || {
@@ -160,7 +160,7 @@ impl Connection {
 
     fn send(&self, number: u64, ask: &Ask) -> Result<(), FactsError> {
         let frame = wire::frame(&(number, ask))
-            .map_err(|error| FactsError::File { path: socket(&self.dir), error })?;
+            .map_err(|error| FactsError::File { path: socket_path(&self.dir), error })?;
         lock(&self.out).write_all(&frame).map_err(|_| self.lost())
     }
 
@@ -179,7 +179,7 @@ impl Connection {
     /// The owner has said something that answers nothing.
     fn misunderstood(&self) -> FactsError {
         let error = io::Error::other(format!("{} answers something else", self.name));
-        FactsError::File { path: socket(&self.dir), error }
+        FactsError::File { path: socket_path(&self.dir), error }
     }
 }
 
@@ -193,8 +193,11 @@ impl RemoteStore {
     /// Begins to use a cache through its owner. `holder` describes this process.
     pub(super) fn begin(dir: &Path, holder: &str, watched: StoppedOwner) -> Result<Self, Refusal> {
         let owner = Connection::begin(dir, holder, watched)?;
-        let session =
-            FactsSession { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
+        let session = FactsSession {
+            id: owner.session.as_str().into(),
+            description: holder.into(),
+            is_owner: false,
+        };
         let journal = Journal::open(&dir.join("journal.sqlite"), session);
         Ok(Self { journal: journal.map_err(Refusal::Failed)?, owner: Arc::new(owner) })
     }
@@ -209,7 +212,7 @@ impl RemoteStore {
             return Err(self.owner.misunderstood());
         }
         for bytes in records {
-            into.push(bytes.map(|b| decode(&b, &self.owner.dir)).transpose()?);
+            into.push(bytes.map(|b| decode_record(&b, &self.owner.dir)).transpose()?);
         }
         Ok(())
     }
@@ -266,8 +269,8 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        let ask = Ask::Page { after: after.to_owned(), full: super::PAGE };
+    fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
+        let ask = Ask::Page { after: after.to_owned(), full: super::PAGE_BYTES };
         let OwnerSays::Page(page) = self.owner.look(&ask)? else {
             return Err(self.owner.misunderstood());
         };
@@ -291,11 +294,11 @@ impl FactStore for RemoteStore {
         self.owner.look(&Ask::Flush).map(drop)
     }
 
-    fn rebuild(&self) -> Result<u64, FactsError> {
+    fn rebuild_records(&self) -> Result<u64, FactsError> {
         self.owner.count(&Ask::Rebuild)
     }
 
-    fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+    fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let file = |error| FactsError::File { path: "the input".into(), error };
         loop {
             let mut lines = vec![0; 1 << 20];
@@ -308,13 +311,13 @@ impl FactStore for RemoteStore {
         }
     }
 
-    fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
+    fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
         Box::pin(async {
             let ask = Ask::Keep(Box::new(unit));
             match (self.owner.ask(&ask).await, ask) {
                 // It is paid for, and whoever owns the cache next finds it.
                 (Err(lost @ FactsError::Lost { .. }), Ask::Keep(unit)) => {
-                    keep_alone(&self.journal, &unit)?;
+                    commit_to_journal(&self.journal, &unit)?;
                     Err(lost)
                 }
                 (kept, _) => kept.map(drop),
@@ -322,13 +325,13 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn reserve(
+    fn reserve_cost(
         &self,
         run: RunId,
-        worst: Spent,
+        worst: SpentAmount,
         of_day: Option<f64>,
-        place: Option<EndpointPlace>,
-    ) -> StoreFuture<'_, Noted> {
+        place: Option<LimiterKey>,
+    ) -> StoreFuture<'_, ReserveOutcome> {
         Box::pin(async move {
             match self.owner.ask(&Ask::Reserve { run, worst, of_day, place }).await? {
                 OwnerSays::Noted(noted) => Ok(noted),
@@ -337,11 +340,15 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
+    fn finish_reservation(
+        &self,
+        reservation: ReservationId,
+        in_doubt: bool,
+    ) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop) })
     }
 
-    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
+    fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async {
             match self.owner.ask(&Ask::Claim(keys.to_vec())).await? {
                 OwnerSays::Claimed(granted) => Ok(granted),
@@ -350,25 +357,25 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn release(&self, keys: &[ClaimKey]) {
+    fn release_keys(&self, keys: &[ClaimKey]) {
         self.owner.tell(&Ask::Release(keys.to_vec()));
     }
 
-    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
+    fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         Box::pin(async { self.owner.ask(&Ask::Wait(key.clone())).await.map(drop) })
     }
 }
 
 impl RateLimits for Connection {
-    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError> {
+    fn add_member(&self, place: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
         self.count(&Ask::Join { place: place.clone(), limits })
     }
 
-    fn leave(&self, place: &EndpointPlace, member: u64) {
+    fn remove_member(&self, place: &LimiterKey, member: u64) {
         self.tell(&Ask::Leave { place: place.clone(), member });
     }
 
-    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a> {
+    fn acquire_ticket<'a>(&'a self, place: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
         // Whose owner is gone notices when it notes what the request may cost.
         Box::pin(async move {
             match self.ask(&Ask::Admit { place: place.clone(), need }).await {
@@ -378,19 +385,19 @@ impl RateLimits for Connection {
         })
     }
 
-    fn sent(&self, ticket: u64) {
+    fn mark_sent(&self, ticket: u64) {
         self.tell(&Ask::Sent(ticket));
     }
 
-    fn settle(&self, ticket: u64, used: Option<u64>) {
+    fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
         self.tell(&Ask::Settle { ticket, used });
     }
 
-    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
+    fn apply_hint(&self, place: &LimiterKey, hint: RateLimitHint) {
         self.tell(&Ask::Hear { place: place.clone(), hint });
     }
 
-    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a> {
+    fn remaining_pause<'a>(&'a self, place: &'a LimiterKey) -> PauseFuture<'a> {
         Box::pin(async move {
             match self.ask(&Ask::RemainingPause(place.clone())).await {
                 Ok(OwnerSays::Count(millis)) if millis > 0 => Some(Duration::from_millis(millis)),
@@ -405,12 +412,14 @@ impl RateLimits for Connection {
 ///
 /// # Errors
 /// [`FactsError`] when whoever answers speaks another protocol or says nothing.
-pub fn status(dir: &Path) -> Result<Option<String>, FactsError> {
-    let failed = |error| FactsError::File { path: socket(dir), error };
+pub fn request_status(dir: &Path) -> Result<Option<String>, FactsError> {
+    let failed = |error| FactsError::File { path: socket_path(dir), error };
     let mut stream = match greet(dir, &Hello::Looks) {
         Ok((stream, _)) => stream,
-        Err(Refusal::Nobody) => return Ok(None),
-        Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
+        Err(Refusal::NoServer) => return Ok(None),
+        Err(Refusal::VersionMismatch) => {
+            return Err(FactsError::VersionMismatch { dir: dir.to_owned() });
+        }
         Err(Refusal::Failed(error)) => return Err(error),
     };
     wire::write(&mut stream, &(1u64, Ask::Status)).map_err(failed)?;
@@ -422,7 +431,7 @@ pub fn status(dir: &Path) -> Result<Option<String>, FactsError> {
 
 /// Says hello at the socket of a cache.
 fn greet(dir: &Path, hello: &Hello) -> Result<(Stream, Welcome), Refusal> {
-    let mut stream = connect(dir).map_err(|_| Refusal::Nobody)?;
+    let mut stream = connect(dir).map_err(|_| Refusal::NoServer)?;
     let mut greeted = || -> io::Result<Option<Welcome>> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(&wire::greeting())?;
@@ -438,15 +447,15 @@ fn greet(dir: &Path, hello: &Hello) -> Result<(Stream, Welcome), Refusal> {
     };
     match greeted() {
         Ok(Some(welcome)) => Ok((stream, welcome)),
-        Ok(None) => Err(Refusal::Stranger),
-        Err(_) => Err(Refusal::Nobody),
+        Ok(None) => Err(Refusal::VersionMismatch),
+        Err(_) => Err(Refusal::NoServer),
     }
 }
 
 #[cfg(unix)]
 fn connect(dir: &Path) -> io::Result<Stream> {
     use std::os::unix::fs::MetadataExt;
-    let path = socket(dir);
+    let path = socket_path(dir);
     // Whoever the cache belongs to may lend it, and nobody else.
     if std::fs::symlink_metadata(&path)?.uid() != std::fs::metadata(dir)?.uid() {
         return Err(io::ErrorKind::PermissionDenied.into());

@@ -4,7 +4,7 @@
 use crate::ids::RunId;
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// A request that was sent in a batch job, or is queued for one.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,27 +12,27 @@ pub struct BatchedRequest {
     /// Its id in the journal; 0 until it is stored there.
     pub id: i64,
     /// The id of the template that its prompt and its answer depend on.
-    pub form: i64,
+    pub template: i64,
     /// The id of the model in the journal.
     pub model: u32,
     /// Positions of the requested columns.
     pub columns: Vec<usize>,
     /// Positions of all columns that the sources of its rows ask for.
-    pub whole: Vec<usize>,
+    pub source_columns: Vec<usize>,
     /// Ids of the requested columns' identities in the journal.
-    pub meanings: Vec<u32>,
+    pub identity_ids: Vec<u32>,
     /// The rows with their entities.
     pub rows: Vec<(Entity, Row)>,
     /// Number of attempts at its rows, including this one.
     pub attempt: u32,
     /// Number of times that this request was sent.
-    pub sent: u32,
+    pub sent_count: u32,
     /// The run that sent it; 0 while it is queued.
     pub run: RunId,
     /// When it was sent, RFC 3339; empty while it is queued.
     pub sent_at: String,
     /// Its worst-case cost; zero while it is queued.
-    pub worst: Spent,
+    pub worst_case: SpentAmount,
 }
 
 /// State of a request, looked up by its `custom_id`.

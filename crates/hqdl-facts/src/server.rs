@@ -17,10 +17,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
-use crate::commit_thread::Job;
+use crate::commit_thread::WriterCommand;
 use crate::local_limits::LocalLimits;
 use crate::store::FactStore;
-use crate::throttle::{EndpointPlace, RateLimits};
+use crate::throttle::{LimiterKey, RateLimits};
 use crate::wire::{Ask, FULL, Hello, MAGIC, OwnerSays, PROTOCOL, Trouble, Welcome};
 use crate::{Facts, FactsError, LocalStore, remote, wire};
 use hqdl_values::key::Entity;
@@ -35,7 +35,7 @@ const UNREAD: usize = 64;
 const OPEN: usize = 10_000;
 
 /// Says how the owner is, in JSON.
-pub type Status = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
+pub type StatusSource = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// A cache that is being lent.
 pub struct CacheServer {
@@ -63,10 +63,10 @@ enum LendingStop {
 /// # Errors
 /// [`FactsError`] when these facts are not this process's own, or the socket
 /// cannot be made.
-pub fn serve(facts: &Facts, status: Status) -> Result<CacheServer, FactsError> {
-    let socket = remote::socket(facts.dir());
+pub fn serve_cache(facts: &Facts, status: StatusSource) -> Result<CacheServer, FactsError> {
+    let socket = remote::socket_path(facts.dir());
     let failed = |error| FactsError::File { path: socket.clone(), error };
-    let local = Arc::clone(&facts.store).local();
+    let local = Arc::clone(&facts.store).into_local_store();
     let store = local.ok_or_else(|| failed(io::Error::other("these facts are borrowed")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -89,13 +89,13 @@ pub fn serve(facts: &Facts, status: Status) -> Result<CacheServer, FactsError> {
 impl CacheServer {
     /// How many borrow now.
     #[must_use]
-    pub fn borrowers(&self) -> usize {
+    pub fn client_count(&self) -> usize {
         self.sessions.receiver_count()
     }
 
     /// Lends to nobody new, waits up to `patience` for those who borrow, and ends.
     /// It waits on this thread, which must not be one of an async runtime's own.
-    pub fn end(mut self, patience: Duration) {
+    pub fn shut_down(mut self, patience: Duration) {
         let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(LendingStop::NoMore);
         let _ = std::fs::remove_file(&self.socket);
@@ -125,7 +125,7 @@ fn listen(dir: &Path) -> io::Result<UnixListener> {
     if mode & 0o007 != 0 {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode & 0o7770))?;
     }
-    let socket = remote::socket(dir);
+    let socket = remote::socket_path(dir);
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -143,7 +143,7 @@ fn user(socket: &Path) -> io::Result<u32> {
 
 struct Lender {
     store: Arc<LocalStore>,
-    status: Status,
+    status: StatusSource,
     user: u32,
 }
 
@@ -199,11 +199,11 @@ impl Lender {
             }
             Hello::Works { holder } => {
                 let of = wire::session(&holder);
-                self.note(|reply| Job::Enter(of.clone(), reply)).await?;
+                self.note(|reply| WriterCommand::StartSession(of.clone(), reply)).await?;
                 info!(session = %of.id, holder, "begins to borrow");
                 let served = self.answer(stream, stopping, &of.id).await;
                 // What it had in flight is in doubt.
-                self.note(|reply| Job::Over(Arc::clone(&of.id), reply)).await?;
+                self.note(|reply| WriterCommand::EndSession(Arc::clone(&of.id), reply)).await?;
                 info!(session = %of.id, "borrows no more");
                 drop(session);
                 served
@@ -242,7 +242,7 @@ impl Lender {
             say,
             lines: None,
             members: BTreeSet::new(),
-            limits: Arc::new(self.store.limits_of_session()),
+            limits: Arc::new(self.store.session_limits()),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -271,9 +271,9 @@ impl Lender {
     /// Has the writing thread note something.
     async fn note(
         &self,
-        job: impl FnOnce(oneshot::Sender<Result<(), FactsError>>) -> Job,
+        job: impl FnOnce(oneshot::Sender<Result<(), FactsError>>) -> WriterCommand,
     ) -> io::Result<()> {
-        self.store.command(job).await.map_err(io::Error::other)
+        self.store.send_command(job).await.map_err(io::Error::other)
     }
 }
 
@@ -320,7 +320,7 @@ struct BorrowerLine {
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
     /// Limits that it uses, with its numbers there.
-    members: BTreeSet<(EndpointPlace, u64)>,
+    members: BTreeSet<(LimiterKey, u64)>,
     /// The limits, with its requests that were admitted and are not settled.
     limits: Arc<LocalLimits>,
     /// What must be done, whatever becomes of the borrower.
@@ -339,12 +339,14 @@ impl BorrowerLine {
         let lender = Arc::clone(&self.lender);
         let store = &lender.store;
         let now = match ask {
-            Ask::Get(entities) => {
-                store.index.served(|i| i.bytes_of(&entities, FULL)).map(OwnerSays::Records)
-            }
-            Ask::Page { after, full } => {
-                store.index.served(|i| i.page(&after, full.min(FULL))).map(OwnerSays::Page)
-            }
+            Ask::Get(entities) => store
+                .index
+                .read_for_client(|i| i.encoded_records(&entities, FULL))
+                .map(OwnerSays::Records),
+            Ask::Page { after, full } => store
+                .index
+                .read_for_client(|i| i.read_page(&after, full.min(FULL)))
+                .map(OwnerSays::Page),
             Ask::Claim(things) => {
                 Ok(OwnerSays::Claimed(store.claims.claim(&self.session, &things)))
             }
@@ -352,27 +354,27 @@ impl BorrowerLine {
                 store.claims.release(&self.session, &things);
                 Ok(OwnerSays::Done)
             }
-            Ask::Join { place, limits } => self.limits.join(&place, limits).map(|member| {
+            Ask::Join { place, limits } => self.limits.add_member(&place, limits).map(|member| {
                 self.members.insert((place, member));
                 OwnerSays::Count(member)
             }),
             Ask::Leave { place, member } => {
                 let of = (place, member);
                 if self.members.remove(&of) {
-                    self.limits.leave(&of.0, member);
+                    self.limits.remove_member(&of.0, member);
                 }
                 Ok(OwnerSays::Done)
             }
             Ask::Sent(ticket) => {
-                self.limits.sent(ticket);
+                self.limits.mark_sent(ticket);
                 Ok(OwnerSays::Done)
             }
             Ask::Settle { ticket, used } => {
-                self.limits.settle(ticket, used);
+                self.limits.settle_ticket(ticket, used);
                 Ok(OwnerSays::Done)
             }
             Ask::Hear { place, hint } => {
-                self.limits.observe(&place, hint);
+                self.limits.apply_hint(&place, hint);
                 Ok(OwnerSays::Done)
             }
             Ask::RemainingPause(place) => {
@@ -413,23 +415,25 @@ impl BorrowerLine {
                         error: io::Error::other("facts about what is no entity"),
                     })
                 }
-                Ask::Keep(batch) => store.keep(*batch).await.map(|()| OwnerSays::Done),
+                Ask::Keep(batch) => store.commit_unit(*batch).await.map(|()| OwnerSays::Done),
                 Ask::Reserve { run, worst, of_day, place } => store
-                    .reserve_for(session, run, worst, of_day, place)
+                    .reserve_for_session(session, run, worst, of_day, place)
                     .await
                     .map(OwnerSays::Noted),
                 Ask::End { reservation, in_doubt } => {
-                    store.settle(reservation, in_doubt).await.map(|()| OwnerSays::Done)
+                    store.finish_reservation(reservation, in_doubt).await.map(|()| OwnerSays::Done)
                 }
-                Ask::Wait(thing) => store.released(&thing).await.map(|()| OwnerSays::Done),
+                Ask::Wait(thing) => store.wait_for_release(&thing).await.map(|()| OwnerSays::Done),
                 Ask::Admit { place, need } => {
-                    Ok(OwnerSays::Count(limits.admit(&place, need).await))
+                    Ok(OwnerSays::Count(limits.acquire_ticket(&place, need).await))
                 }
                 Ask::Flush => blocking(move || store.flush().map(|()| OwnerSays::Done)).await,
-                Ask::Rebuild => blocking(move || store.rebuild().map(OwnerSays::Count)).await,
+                Ask::Rebuild => {
+                    blocking(move || store.rebuild_records().map(OwnerSays::Count)).await
+                }
                 Ask::Import => {
                     let lines = Bytes::from(lines.unwrap_or_default());
-                    blocking(move || store.import(&mut &*lines).map(OwnerSays::Count)).await
+                    blocking(move || store.import_facts(&mut &*lines).map(OwnerSays::Count)).await
                 }
                 _ => return,
             };
@@ -452,10 +456,10 @@ impl BorrowerLine {
         self.say = nobody;
         while self.kept.join_next().await.is_some() {}
         // What it asked and was answered is kept: others look again.
-        self.lender.store.claims.forget(&self.session);
-        self.limits.end();
+        self.lender.store.claims.release_session(&self.session);
+        self.limits.end_session();
         for (place, member) in std::mem::take(&mut self.members) {
-            self.limits.leave(&place, member);
+            self.limits.remove_member(&place, member);
         }
     }
 }

@@ -10,15 +10,15 @@ pub struct FactsSession {
     /// Its id in the journal.
     pub(super) id: Arc<str>,
     /// Its description for other processes.
-    pub(super) holder: Arc<str>,
+    pub(super) description: Arc<str>,
     /// Whether it owns the cache and therefore writes its own session to the journal.
-    pub(super) owns: bool,
+    pub(super) is_owner: bool,
 }
 
 impl FactsSession {
     /// Creates the session of the process that owns the cache.
-    pub(super) fn of_owner(holder: &str) -> Self {
-        Self { id: new_id().into(), holder: holder.into(), owns: true }
+    pub(super) fn for_owner(description: &str) -> Self {
+        Self { id: new_id().into(), description: description.into(), is_owner: true }
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// The cost of one model in one hour.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Hour {
+pub struct HourlySpending {
     /// The start of the hour, UTC: `2026-11-21T09`.
     pub hour: String,
     /// The model.
@@ -17,11 +17,11 @@ pub struct Hour {
 
 /// The cost of a column's cells on one day.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ColumnDay {
+pub struct ColumnDailyCost {
     /// The date, UTC.
     pub day: String,
     /// The column's identity: [`hqdl_values::key::Meaning`] as JSON.
-    pub meaning: String,
+    pub identity: String,
     /// Cost in USD.
     pub usd: f64,
     /// Number of answered cells.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::postgres::Say;
+use crate::postgres::StatusCallback;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ pub(super) struct StoppedOwner {
 
 impl StoppedOwner {
     /// Watches an owner, as its lock describes it (`process 4711 (hqdl daemon specs)`).
-    pub(super) fn watch(dir: &Path, owner: &str, say: Say) -> Self {
+    pub(super) fn watch(dir: &Path, owner: &str, say: StatusCallback) -> Self {
         let (end, ended) = channel();
         let (dir, owner) = (dir.to_owned(), owner.to_owned());
         if let Some(process) = find_process(&owner) {

@@ -26,10 +26,10 @@ use crate::completion::Completion;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
-use crate::throttle::{EndpointPlace, RateLimits};
+use crate::throttle::{LimiterKey, RateLimits};
 use crate::{FactsError, LocalStore};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// Future of a store operation that may wait for other sessions. If it is dropped early, the
 /// operation has either completed or changed nothing.
@@ -51,16 +51,16 @@ pub struct CommitUnit {
 
 /// Result of asking to send a request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Noted {
+pub enum ReserveOutcome {
     /// The worst-case cost is reserved under this id.
-    Note(ReservationId),
+    Reserved(ReservationId),
     /// Rejected: the daily budget is exhausted. Contains the USD spent or reserved today.
-    Beyond(f64),
+    BudgetExceeded(f64),
     /// The request waited for the daily budget, which may cover it now. The caller must acquire a
     /// new permit and ask again.
-    Again,
+    Retry,
     /// The run has ended in the meantime.
-    Ended,
+    RunEnded,
 }
 
 /// Result of claiming cells.
@@ -70,21 +70,21 @@ pub struct ClaimedCells {
     pub granted: Vec<bool>,
     /// For each entity, the column identities that open batch jobs ask for, by their ids in the
     /// history. Empty if there are no open batch jobs.
-    pub under_way: Vec<Vec<u32>>,
+    pub batched_columns: Vec<Vec<u32>>,
     /// The known facts about each entity.
     pub known: Vec<Option<Record>>,
 }
 
 /// Claims that the caller has not received yet. Dropping this releases them.
-struct Unclaim<'a> {
-    held: Vec<ClaimKey>,
+struct ClaimGuard<'a> {
+    keys: Vec<ClaimKey>,
     release: &'a (dyn Fn(&[ClaimKey]) + Sync),
 }
 
-impl Drop for Unclaim<'_> {
+impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
-        if !self.held.is_empty() {
-            (self.release)(&self.held);
+        if !self.keys.is_empty() {
+            (self.release)(&self.keys);
         }
     }
 }
@@ -99,7 +99,7 @@ pub trait FactStore: Send + Sync {
     fn dir(&self) -> &Path;
 
     /// Returns the location of the facts as the user named it: a directory or a server.
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.dir().display().to_string()
     }
 
@@ -114,7 +114,7 @@ pub trait FactStore: Send + Sync {
 
     /// Returns the store that a cache server serves to its clients; `None` unless this process owns
     /// the cache.
-    fn local(self: Arc<Self>) -> Option<Arc<LocalStore>> {
+    fn into_local_store(self: Arc<Self>) -> Option<Arc<LocalStore>> {
         None
     }
 
@@ -131,10 +131,10 @@ pub trait FactStore: Send + Sync {
 
     /// Returns some hundred kilobytes of entities with their records, in the order of their texts,
     /// starting after the entity `after` (`""` for the first page). Empty at the end.
-    fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
+    fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
     /// Returns whether access to the store is so slow that requests should be prepared in advance.
-    fn is_far(&self) -> bool {
+    fn is_high_latency(&self) -> bool {
         false
     }
 
@@ -157,42 +157,43 @@ pub trait FactStore: Send + Sync {
     fn flush(&self) -> Result<(), FactsError>;
 
     /// Rebuilds all records from the history and returns their number. Lookups wait meanwhile.
-    fn rebuild(&self) -> Result<u64, FactsError>;
+    fn rebuild_records(&self) -> Result<u64, FactsError>;
 
     /// Imports facts written by [`super::Facts::export`], all or none, and returns how many were
     /// new. Newer known facts are kept, so importing the same input twice changes nothing.
     ///
     /// # Errors
     /// [`FactsError::Import`] with the number of a line that cannot be used.
-    fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError>;
+    fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError>;
 
     // ── asking ──
 
     /// Stores an answer and settles its reservation. It is committed before this returns, and
     /// visible to others from then on. If this fails because the owner of the cache has ended
     /// ([`FactsError::Lost`]), the unit is in the history anyway, because it was paid for.
-    fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
+    fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()>;
 
     /// Reserves the worst-case cost of a request before it is sent. The reservation survives if the
     /// process is killed. It may be lost in a power cut, because a flush to disk would cost too
     /// much. If requests in flight hold the daily budget (`daily_budget`, in USD), this waits for
     /// them. `limiter_key` is the endpoint that granted the permit. If the future is dropped early,
     /// nothing is reserved.
-    fn reserve(
+    fn reserve_cost(
         &self,
         run: RunId,
-        worst: Spent,
-        of_day: Option<f64>,
-        place: Option<EndpointPlace>,
-    ) -> StoreFuture<'_, Noted>;
+        worst_case: SpentAmount,
+        daily_budget: Option<f64>,
+        limiter_key: Option<LimiterKey>,
+    ) -> StoreFuture<'_, ReserveOutcome>;
 
     /// Ends a reservation whose request got no answer. The reserved cost is released, or kept if
     /// the request may have been billed (`in_doubt`).
-    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()>;
+    fn finish_reservation(&self, reservation: ReservationId, in_doubt: bool)
+    -> StoreFuture<'_, ()>;
 
     /// Claims every key that no other session holds, in one step. Returns for each key whether this
     /// session owns it now. Does not wait for the owners of the others.
-    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
+    fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Claims cells of some entities. Then reads which columns open batch jobs ask the model
     /// (`batch_model`) for, and then everything that any session has kept about the entities.
@@ -202,30 +203,33 @@ pub trait FactStore: Send + Sync {
         &'a self,
         keys: &'a [ClaimKey],
         entities: &'a [&'a Entity],
-        beside: Option<u32>,
+        batch_model: Option<u32>,
     ) -> StoreFuture<'a, ClaimedCells> {
         Box::pin(async move {
-            let granted = self.claim(keys).await?;
-            let held = keys.iter().zip(&granted).filter(|(_, granted)| **granted);
-            let held: Vec<ClaimKey> = held.map(|(key, _)| key.clone()).collect();
-            let mut guard = Unclaim { held, release: &|keys: &[ClaimKey]| self.release(keys) };
-            let under_way = match beside {
-                Some(model) if self.history().any_under_way()? => entities
+            let granted = self.claim_keys(keys).await?;
+            let held_keys = keys.iter().zip(&granted).filter(|(_, granted)| **granted);
+            let held_keys: Vec<ClaimKey> = held_keys.map(|(key, _)| key.clone()).collect();
+            let mut guard = ClaimGuard {
+                keys: held_keys,
+                release: &|keys: &[ClaimKey]| self.release_keys(keys),
+            };
+            let batched_columns = match batch_model {
+                Some(model) if self.history().has_batch_requests_in_flight()? => entities
                     .iter()
-                    .map(|e| self.history().under_way(e, model))
+                    .map(|e| self.history().batched_columns(e, model))
                     .collect::<Result<_, _>>()?,
                 _ => Vec::new(),
             };
             let known = self.get_latest(entities).await?;
-            guard.held.clear();
-            Ok(ClaimedCells { granted, under_way, known })
+            guard.keys.clear();
+            Ok(ClaimedCells { granted, batched_columns, known })
         })
     }
 
     /// Releases those of the keys that this session holds. Returns at once and never fails: a
     /// session that cannot reach the store is over, and holds nothing.
-    fn release(&self, keys: &[ClaimKey]);
+    fn release_keys(&self, keys: &[ClaimKey]);
 
     /// Waits until no session holds the key. The caller must hold no claims while it waits.
-    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()>;
+    fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()>;
 }

@@ -15,25 +15,25 @@ use crate::{Facts, FactsError};
 /// Key of a limiter: an endpoint with its API key, and one of its models. It identifies them by a
 /// hash and does not reveal the API key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct EndpointPlace {
+pub struct LimiterKey {
     /// Hash of the endpoint and its API key.
     pub endpoint: String,
     /// The model.
     pub model: String,
 }
 
-impl EndpointPlace {
+impl LimiterKey {
     /// Returns the name of the model's limiter.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn limiter_name(&self) -> String {
         format!("{} {}", self.endpoint, self.model)
     }
 }
 
 /// Future of [`RateLimits::admit`]: a ticket, or 0 for none.
-pub type Admission<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
+pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
 /// Future of [`RateLimits::remaining_pause`].
-pub type RemainingPause<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
+pub type PauseFuture<'a> = Pin<Box<dyn Future<Output = Option<Duration>> + Send + 'a>>;
 
 /// The rate limits of endpoints, shared by all users of a store. The strictest limits of the
 /// members apply to all models of an endpoint, and the limits that the endpoint reports to each
@@ -46,103 +46,103 @@ pub trait RateLimits: Send + Sync {
     ///
     /// # Errors
     /// [`FactsError`] if the store cannot be reached or read.
-    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError>;
+    fn add_member(&self, limiter_key: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError>;
 
     /// Removes a member from an endpoint's limiters.
-    fn leave(&self, place: &EndpointPlace, member: u64);
+    fn remove_member(&self, limiter_key: &LimiterKey, member: u64);
 
     /// Waits for a permit for a request.
-    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a>;
+    fn acquire_ticket<'a>(&'a self, limiter_key: &'a LimiterKey, need: Need) -> TicketFuture<'a>;
 
     /// Marks the request of a ticket as sent.
-    fn sent(&self, ticket: u64);
+    fn mark_sent(&self, ticket: u64);
 
     /// Records the tokens of an answered request; `None` cancels a request that is not sent. Called
     /// once per ticket.
-    fn settle(&self, ticket: u64, used: Option<u64>);
+    fn settle_ticket(&self, ticket: u64, used: Option<u64>);
 
     /// Applies the rate limits that the endpoint reported.
-    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint);
+    fn apply_hint(&self, limiter_key: &LimiterKey, hint: RateLimitHint);
 
     /// Returns how long the endpoint still rejects requests.
-    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a>;
+    fn remaining_pause<'a>(&'a self, limiter_key: &'a LimiterKey) -> PauseFuture<'a>;
 }
 
 /// Grants permits for requests to one model of an endpoint, under limits shared with others.
 pub struct Throttle {
     pub(crate) limits: Arc<dyn RateLimits>,
-    pub(crate) place: EndpointPlace,
+    pub(crate) limiter_key: LimiterKey,
     /// The number of this member.
     pub(crate) member: u64,
 }
 
 /// A permit for one request. Dropping it before the request is sent returns it.
-pub struct Admitted {
+pub struct Permit {
     limits: Arc<dyn RateLimits>,
-    place: EndpointPlace,
+    limiter_key: LimiterKey,
     ticket: u64,
-    settled: bool,
+    is_settled: bool,
 }
 
 impl Throttle {
     /// Waits for a permit for a request.
-    pub async fn admit(&self, need: Need) -> Admitted {
-        let ticket = self.limits.admit(&self.place, need).await;
-        let (limits, place) = (Arc::clone(&self.limits), self.place.clone());
-        Admitted { limits, place, ticket, settled: false }
+    pub async fn acquire_permit(&self, need: Need) -> Permit {
+        let ticket = self.limits.acquire_ticket(&self.limiter_key, need).await;
+        let (limits, limiter_key) = (Arc::clone(&self.limits), self.limiter_key.clone());
+        Permit { limits, limiter_key, ticket, is_settled: false }
     }
 
     /// Returns how long the endpoint still rejects requests.
     pub async fn remaining_pause(&self) -> Option<Duration> {
-        self.limits.remaining_pause(&self.place).await
+        self.limits.remaining_pause(&self.limiter_key).await
     }
 
     /// Grants no permits until `wait` has passed.
-    pub fn pause(&self, wait: Duration) {
-        self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
+    pub fn pause_for(&self, wait: Duration) {
+        self.apply_hint(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
     /// Applies the rate-limit headers of a response.
-    pub fn observe(&self, headers: &HeaderMap) {
-        self.hear(RateLimitHint::of(headers));
+    pub fn update_from_headers(&self, headers: &HeaderMap) {
+        self.apply_hint(RateLimitHint::from_headers(headers));
     }
 
-    fn hear(&self, hint: RateLimitHint) {
+    fn apply_hint(&self, hint: RateLimitHint) {
         if hint != RateLimitHint::default() {
-            self.limits.observe(&self.place, hint);
+            self.limits.apply_hint(&self.limiter_key, hint);
         }
     }
 }
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        self.limits.leave(&self.place, self.member);
+        self.limits.remove_member(&self.limiter_key, self.member);
     }
 }
 
-impl Admitted {
+impl Permit {
     /// Returns the limiter key of the endpoint that the request goes to.
     #[must_use]
-    pub fn place(&self) -> &EndpointPlace {
-        &self.place
+    pub fn limiter_key(&self) -> &LimiterKey {
+        &self.limiter_key
     }
 
     /// Marks the request as sent.
-    pub fn sent(&self) {
-        self.limits.sent(self.ticket);
+    pub fn mark_sent(&self) {
+        self.limits.mark_sent(self.ticket);
     }
 
     /// Records the number of tokens that the answered request used.
-    pub fn settle(mut self, used: u64) {
-        self.settled = true;
-        self.limits.settle(self.ticket, Some(used));
+    pub fn reconcile_usage(mut self, used: u64) {
+        self.is_settled = true;
+        self.limits.settle_ticket(self.ticket, Some(used));
     }
 }
 
-impl Drop for Admitted {
+impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.settled {
-            self.limits.settle(self.ticket, None);
+        if !self.is_settled {
+            self.limits.settle_ticket(self.ticket, None);
         }
     }
 }
@@ -159,9 +159,9 @@ impl Facts {
         model: &str,
         limits: PerMinute,
     ) -> Result<Throttle, FactsError> {
-        let place = EndpointPlace { endpoint: endpoint.to_owned(), model: model.to_owned() };
+        let limiter_key = LimiterKey { endpoint: endpoint.to_owned(), model: model.to_owned() };
         let shared = self.rate_limits();
-        let member = shared.join(&place, limits)?;
-        Ok(Throttle { limits: shared, place, member })
+        let member = shared.add_member(&limiter_key, limits)?;
+        Ok(Throttle { limits: shared, limiter_key, member })
     }
 }

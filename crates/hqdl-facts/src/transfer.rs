@@ -15,7 +15,7 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
-use crate::commit_thread::keep;
+use crate::commit_thread::commit_units;
 use crate::completion::Completion;
 use crate::history::{History, Runs};
 use crate::ids::RunId;
@@ -25,12 +25,12 @@ use crate::record::{Fact, Record};
 use crate::store::CommitUnit;
 use crate::{Facts, FactsError};
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::key::{Entity, ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, Entity, ListHash};
 
 /// Number of lines whose entities are looked up at once.
-const LOOKED_UP: usize = 4096;
+const LOOKUP_LINES: usize = 4096;
 /// Number of lines that are exported at once; their completions are read together.
-const EXPORTED: usize = 500;
+const EXPORT_LINES: usize = 500;
 
 impl Facts {
     /// Writes every fact as a line of JSON and returns the number of lines.
@@ -41,32 +41,33 @@ impl Facts {
         let history = self.history();
         let models: HashMap<u32, String> = history.models()?.into_iter().collect();
         let lists: HashMap<u32, String> = history.value_lists()?.into_iter().collect();
-        let meanings: HashMap<u32, Json> = history
-            .meanings()?
+        let identities: HashMap<u32, Json> = history
+            .column_identities()?
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
         // An import cannot detect damage, so do not export damaged facts.
-        history.check()?;
-        let damage = history.damage(0)?;
+        history.check_file()?;
+        let damage = history.find_damage(0)?;
         let mut count = 0;
-        let mut write = |answers: &mut Vec<(Entity, Vec<Fact>)>| -> Result<(), FactsError> {
+        let mut write_answers = |answers: &mut Vec<(Entity, Vec<Fact>)>| -> Result<(), FactsError> {
             let facts = || {
                 answers.iter().flat_map(|(entity, facts)| facts.iter().map(move |f| (entity, f)))
             };
             let mut ids: Vec<i64> = facts().map(|(_, fact)| fact.completion).collect();
             ids.sort_unstable();
             ids.dedup();
-            let found = history.completions(&ids)?.into_iter().map(|found| found.map(|(c, _)| c));
+            let found =
+                history.load_completions(&ids)?.into_iter().map(|found| found.map(|(c, _)| c));
             let found: HashMap<i64, Completion> =
                 ids.iter().zip(found).map(|(id, c)| (*id, c.unwrap_or_default())).collect();
-            let none = Completion::default();
+            let empty = Completion::default();
             for (entity, fact) in facts() {
-                let completion = found.get(&fact.completion).unwrap_or(&none);
+                let completion = found.get(&fact.completion).unwrap_or(&empty);
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
                     "entity": serde_json::from_str(entity.as_str()).unwrap_or(Json::Null),
-                    "meaning": meanings.get(&fact.meaning),
+                    "meaning": identities.get(&fact.meaning),
                     "list": fact.list.and_then(|l| lists.get(&l)),
                     "model": models.get(&fact.model),
                     "state": fact.answer.state.name(),
@@ -90,78 +91,80 @@ impl Facts {
         let mut answers = Vec::new();
         history.answers_after(0, &damage, &mut |_, entity, facts| {
             answers.push((entity, facts));
-            if answers.len() < EXPORTED { Ok(()) } else { write(&mut answers) }
+            if answers.len() < EXPORT_LINES { Ok(()) } else { write_answers(&mut answers) }
         })?;
-        write(&mut answers)?;
+        write_answers(&mut answers)?;
         Ok(count)
     }
 }
 
 /// Looks up the records of some entities, in their order.
-pub(super) type RecordsLook<'l> = dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
+pub(super) type RecordLookup<'l> =
+    dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
 /// Imports facts written by [`Facts::export`] and returns how many were new. An import is not a
 /// request, so its tokens and price are not counted again.
 ///
 /// # Errors
 /// [`FactsError::Import`] with the number of a line that cannot be used.
-pub(super) fn import(
+pub(super) fn import_lines(
     journal: &Journal,
     index: &Index,
     input: &mut dyn BufRead,
 ) -> Result<u64, FactsError> {
-    let lines = read(input)?;
+    let lines = parse_lines(input)?;
     let _connection = journal.connection();
     index.catch_up(journal)?;
-    let look = |entities: &[Entity]| index.get_many(&entities.iter().collect::<Vec<_>>());
-    let (run, units, count) = units_of(journal, &look, lines)?;
-    keep(journal, index, units)?;
-    journal.end(run, super::Outcome::Complete)?;
+    let look_up = |entities: &[Entity]| index.get_many(&entities.iter().collect::<Vec<_>>());
+    let (run, units, count) = build_units(journal, &look_up, lines)?;
+    commit_units(journal, index, units)?;
+    journal.finish_run(run, super::Outcome::Complete)?;
     Ok(count)
 }
 
 /// Starts a run for an import of facts written by [`Facts::export`]. Returns the run, the units to
 /// keep, and the number of new facts.
-pub(super) fn units(
+pub(super) fn prepare_import(
     history: &dyn History,
-    look: &RecordsLook<'_>,
+    look_up: &RecordLookup<'_>,
     input: &mut dyn BufRead,
 ) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
-    units_of(history, look, read(input)?)
+    build_units(history, look_up, parse_lines(input)?)
 }
 
-fn read(input: &mut dyn BufRead) -> Result<Vec<ExportedLine>, FactsError> {
+fn parse_lines(input: &mut dyn BufRead) -> Result<Vec<ExportedLine>, FactsError> {
     let mut lines = Vec::new();
     for (n, line) in input.lines().enumerate() {
-        let bad = |message: String| FactsError::Import { line: n + 1, message };
-        let line = line.map_err(|e| bad(e.to_string()))?;
+        let import_error = |message: String| FactsError::Import { line: n + 1, message };
+        let line = line.map_err(|e| import_error(e.to_string()))?;
         if line.trim().is_empty() {
             continue;
         }
-        let json: Json = serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
-        lines.push(ExportedLine::read(&json).map_err(bad)?);
+        let json: Json =
+            serde_json::from_str(&line).map_err(|e| import_error(format!("not JSON: {e}")))?;
+        lines.push(ExportedLine::from_json(&json).map_err(import_error)?);
     }
     Ok(lines)
 }
 
-fn units_of(
+fn build_units(
     history: &dyn History,
-    look: &RecordsLook<'_>,
+    look_up: &RecordLookup<'_>,
     lines: Vec<ExportedLine>,
 ) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
-    let run = history.begin("cache import", "")?;
-    let mut words = TransferWords::of(history);
+    let run = history.start_run("cache import", "")?;
+    let mut ids = IdCache::new(history);
     let mut units: Vec<CommitUnit> = Vec::new();
     let mut count = lines.len() as u64;
     let mut lines = lines.into_iter();
     loop {
-        let some: Vec<ExportedLine> = lines.by_ref().take(LOOKED_UP).collect();
-        if some.is_empty() {
+        let chunk: Vec<ExportedLine> = lines.by_ref().take(LOOKUP_LINES).collect();
+        if chunk.is_empty() {
             return Ok((run, units, count));
         }
-        let entities: Vec<Entity> = some.iter().map(|line| line.entity.clone()).collect();
-        for (line, known) in some.into_iter().zip(look(&entities)?) {
-            if !add(&mut units, &mut words, run, known.as_ref(), line)? {
+        let entities: Vec<Entity> = chunk.iter().map(|line| line.entity.clone()).collect();
+        for (line, known) in chunk.into_iter().zip(look_up(&entities)?) {
+            if !add_line(&mut units, &mut ids, run, known.as_ref(), line)? {
                 count -= 1;
             }
         }
@@ -169,44 +172,44 @@ fn units_of(
 }
 
 /// Adds a line to the units, unless the known fact is as new.
-fn add(
+fn add_line(
     units: &mut Vec<CommitUnit>,
-    words: &mut TransferWords<'_>,
+    ids: &mut IdCache<'_>,
     run: RunId,
     known: Option<&Record>,
     line: ExportedLine,
 ) -> Result<bool, FactsError> {
     let completion = Completion {
         run,
-        model: words.model(&line.model)?,
+        model: ids.model_id(&line.model)?,
         prompt_hash: line.prompt_hash,
         parameters: line.parameters,
         asked_at: line.asked_at,
         ..Completion::default()
     };
     let fact = Fact {
-        meaning: words.meaning(&line.meaning)?,
+        meaning: ids.identity_id(&line.identity)?,
         model: completion.model,
-        list: line.list.map(|hash| words.list(&hash)).transpose()?,
+        list: line.list.map(|hash| ids.list_id(&hash)).transpose()?,
         completion: 0,
         asked: 0,
         answer: line.answer,
     };
     // Keep a known fact that is at least as new.
-    let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
-    if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(same)
-        && words.asked_at(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+    let is_same_fact = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
+    if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(is_same_fact)
+        && ids.asked_at(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
     {
         return Ok(false);
     }
     // Lines of one request are adjacent.
-    let same = units.last_mut().filter(|unit| {
+    let same_request = units.last_mut().filter(|unit| {
         unit.completion.prompt_hash == completion.prompt_hash
             && unit.completion.asked_at == completion.asked_at
             && unit.completion.model == completion.model
             && unit.completion.parameters == completion.parameters
     });
-    let unit = if let Some(unit) = same {
+    let unit = if let Some(unit) = same_request {
         unit
     } else {
         units.push(CommitUnit { completion, ..CommitUnit::default() });
@@ -222,45 +225,45 @@ fn add(
 }
 
 /// Ids and times of the history, each looked up once.
-struct TransferWords<'h> {
+struct IdCache<'h> {
     history: &'h dyn History,
     models: HashMap<String, u32>,
-    meanings: HashMap<String, u32>,
+    identities: HashMap<String, u32>,
     lists: HashMap<String, u32>,
     /// The last completion that was looked up, with its time; lines of one completion are adjacent.
     last: Option<(i64, Option<String>)>,
 }
 
-impl<'h> TransferWords<'h> {
-    fn of(history: &'h dyn History) -> Self {
-        let (models, meanings, lists) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { history, models, meanings, lists, last: None }
+impl<'h> IdCache<'h> {
+    fn new(history: &'h dyn History) -> Self {
+        let (models, identities, lists) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { history, models, identities, lists, last: None }
     }
 
-    fn model(&mut self, name: &str) -> Result<u32, FactsError> {
+    fn model_id(&mut self, name: &str) -> Result<u32, FactsError> {
         if let Some(id) = self.models.get(name) {
             return Ok(*id);
         }
-        let id = self.history.model(name)?;
+        let id = self.history.model_id(name)?;
         self.models.insert(name.to_owned(), id);
         Ok(id)
     }
 
-    fn meaning(&mut self, meaning: &Meaning) -> Result<u32, FactsError> {
+    fn identity_id(&mut self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint = meaning.fingerprint();
-        if let Some(id) = self.meanings.get(fingerprint.as_str()) {
+        if let Some(id) = self.identities.get(fingerprint.as_str()) {
             return Ok(*id);
         }
-        let id = self.history.meaning(meaning)?;
-        self.meanings.insert(fingerprint.as_str().to_owned(), id);
+        let id = self.history.column_identity_id(meaning)?;
+        self.identities.insert(fingerprint.as_str().to_owned(), id);
         Ok(id)
     }
 
-    fn list(&mut self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn list_id(&mut self, hash: &ListHash) -> Result<u32, FactsError> {
         if let Some(id) = self.lists.get(hash.as_str()) {
             return Ok(*id);
         }
-        let id = self.history.value_list(hash)?;
+        let id = self.history.value_list_id(hash)?;
         self.lists.insert(hash.as_str().to_owned(), id);
         Ok(id)
     }
@@ -269,7 +272,7 @@ impl<'h> TransferWords<'h> {
         if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
             return Ok(at.clone());
         }
-        let at = self.history.completion(completion)?.map(|(c, _)| c.asked_at);
+        let at = self.history.load_completion(completion)?.map(|(c, _)| c.asked_at);
         self.last = Some((completion, at.clone()));
         Ok(at)
     }
@@ -277,7 +280,7 @@ impl<'h> TransferWords<'h> {
 
 struct ExportedLine {
     entity: Entity,
-    meaning: Meaning,
+    identity: ColumnIdentity,
     list: Option<ListHash>,
     model: String,
     answer: Answer,
@@ -287,29 +290,29 @@ struct ExportedLine {
 }
 
 impl ExportedLine {
-    fn read(json: &Json) -> Result<Self, String> {
+    fn from_json(json: &Json) -> Result<Self, String> {
         let text = |field: &str| json.get(field).and_then(Json::as_str).map(str::to_owned);
-        let need =
+        let required_text =
             |field: &str| text(field).ok_or_else(|| format!("`{field}` is missing or not text"));
         let entity = json.get("entity").filter(|e| e.is_object()).ok_or("`entity` is missing")?;
-        let meaning = json.get("meaning").cloned().ok_or("`meaning` is missing")?;
-        let state = need("state")?;
+        let identity = json.get("meaning").cloned().ok_or("`meaning` is missing")?;
+        let state = required_text("state")?;
         let state = State::from_name(&state).ok_or_else(|| format!("unknown state `{state}`"))?;
         let value = json.get("value").map_or(CellValue::Nothing, CellValue::from_json);
-        if state.shows() != (value != CellValue::Nothing) {
+        if state.has_value() != (value != CellValue::Nothing) {
             return Err(format!(
                 "a cell that is `{}` {}",
                 state.name(),
-                if state.shows() { "needs a value" } else { "has no value" }
+                if state.has_value() { "needs a value" } else { "has no value" }
             ));
         }
         Ok(Self {
             entity: Entity::parse(&entity.to_string()).map_err(|e| format!("`entity`: {e}"))?,
-            meaning: serde_json::from_value(meaning).map_err(|e| format!("`meaning`: {e}"))?,
+            identity: serde_json::from_value(identity).map_err(|e| format!("`meaning`: {e}"))?,
             list: text("list").map(ListHash::from_text),
-            model: need("model")?,
+            model: required_text("model")?,
             answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
-            asked_at: text("asked_at").unwrap_or_else(hqdl_database::now),
+            asked_at: text("asked_at").unwrap_or_else(hqdl_database::current_timestamp),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
             parameters: text("parameters"),
         })

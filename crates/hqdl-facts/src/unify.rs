@@ -2,22 +2,22 @@
 //! a question of its own. The answer is kept as a fact, and stored by column and list so that later
 //! readers of that column can apply it.
 
-use crate::{FactsError, History, Learned};
-use hqdl_database::now;
+use crate::{FactsError, History, QuestionBinding};
+use hqdl_database::current_timestamp;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Type, ValueList};
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 
 /// Number of words per request.
-const ROWS: u32 = 20;
+const WORDS_PER_REQUEST: u32 = 20;
 /// Maximum length in bytes of an answer that counts as a word; longer answers are prose.
-pub const LONGEST_WORD: usize = 200;
+pub const MAX_WORD_BYTES: usize = 200;
 
 /// Returns the key of a column's words: a hash of the column's identity, its list and the rest of
 /// the question. So a `status` of orders and a `status` of people share no words, even if neither
 /// states its subject.
-fn offered(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
-    let asked = question(expansion, column, list).about;
+fn word_key(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
+    let asked = word_expansion(expansion, column, list).about;
     let text = format!("unify v2 {} {} {asked}", column.fingerprint, list.hash.as_str());
     blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
@@ -26,16 +26,16 @@ fn offered(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
 ///
 /// # Errors
 /// [`FactsError`] if the history cannot be read.
-pub fn recall(
+pub fn load_words(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
     checker: &Checker,
     model: Option<&str>,
 ) -> Result<(), FactsError> {
-    let (Some(unified), Some(list)) = (checker.unified(), &column.values) else { return Ok(()) };
-    let learned = history.all_learned(&offered(expansion, column, list))?;
-    for one in learned.into_iter().filter(|l| model.is_none_or(|m| m == l.model)) {
-        unified.learn(&one.ask, Some(one.literal).filter(|v| !v.is_empty()));
+    let (Some(unified), Some(list)) = (checker.decisions(), &column.values) else { return Ok(()) };
+    let bindings = history.all_bindings(&word_key(expansion, column, list))?;
+    for binding in bindings.into_iter().filter(|l| model.is_none_or(|m| m == l.model)) {
+        unified.add_decision(&binding.ask, Some(binding.literal).filter(|v| !v.is_empty()));
     }
     Ok(())
 }
@@ -44,7 +44,7 @@ pub fn recall(
 ///
 /// # Errors
 /// [`FactsError`] if it cannot be stored.
-pub fn remember(
+pub fn store_word(
     history: &dyn History,
     (expansion, column): (&Expansion, &Column),
     (word, value): (&str, Option<&str>),
@@ -52,7 +52,7 @@ pub fn remember(
     completion: i64,
 ) -> Result<(), FactsError> {
     let Some(list) = &column.values else { return Ok(()) };
-    let learned = Learned {
+    let binding = QuestionBinding {
         ask: word.to_owned(),
         model: model.to_owned(),
         expansion: String::new(),
@@ -60,28 +60,29 @@ pub fn remember(
         operator: "unify".to_owned(),
         literal: value.unwrap_or_default().to_owned(),
         completion,
-        bound_at: now(),
+        bound_at: current_timestamp(),
     };
-    history.learn(&offered(expansion, column, list), word, &learned)
+    history.store_binding(&word_key(expansion, column, list), word, &binding)
 }
 
 /// Returns the expansion whose rows are words and whose question asks what each word means in a
 /// column. The subject of the column is part of the question, because a `status` of orders is
 /// different from one of people.
 #[must_use]
-pub fn question(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
-    let of = match column.about.trim() {
+pub fn word_expansion(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
+    let column_description = match column.about.trim() {
         "" => format!("`{}`", column.name),
         about => format!("`{}` ({about})", column.name),
     };
-    let thing = match expansion.about.trim() {
+    let subject = match expansion.about.trim() {
         "" => format!("a row of `{}`", expansion.name),
         about => about.to_owned(),
     };
     let key = expansion.key.names().join(", ");
-    let about =
-        format!("the value that means the same as this answer for {of} of {thing}, by {key}");
-    let meaning = Meaning {
+    let about = format!(
+        "the value that means the same as this answer for {column_description} of {subject}, by {key}"
+    );
+    let identity = ColumnIdentity {
         key: vec!["answer".to_owned()],
         column: "value".to_owned(),
         kind: Type::Text.name().to_owned(),
@@ -92,12 +93,12 @@ pub fn question(expansion: &Expansion, column: &Column, list: &ValueList) -> Exp
     };
     Expansion {
         about: format!(
-            "Each row is an answer that was given for {of} of {thing}. Which one of the values \
+            "Each row is an answer that was given for {column_description} of {subject}. Which one of the values \
              means the same? Where none does, the value is not known."
         ),
         model: expansion.model.clone(),
-        rows_per_request: ROWS,
-        columns: vec![Column::ad_hoc(Type::Text, about, Some(list.clone()), meaning)],
+        rows_per_request: WORDS_PER_REQUEST,
+        columns: vec![Column::ad_hoc(Type::Text, about, Some(list.clone()), identity)],
         ..Expansion::ad_hoc("unify", vec!["answer".to_owned()])
     }
 }

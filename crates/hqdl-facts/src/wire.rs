@@ -14,9 +14,9 @@ use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::sessions::FactsSession;
-use crate::store::{CommitUnit, Noted};
-use crate::throttle::EndpointPlace;
-use hqdl_values::usage::Spent;
+use crate::store::{CommitUnit, ReserveOutcome};
+use crate::throttle::LimiterKey;
+use hqdl_values::usage::SpentAmount;
 
 /// What both sides begin with; then the protocol's number.
 pub(super) const MAGIC: &[u8; 4] = b"hqdl";
@@ -63,7 +63,7 @@ pub(super) enum Ask {
     /// A completion and its facts kept.
     Keep(Box<CommitUnit>),
     /// What a request may cost noted.
-    Reserve { run: RunId, worst: Spent, of_day: Option<f64>, place: Option<EndpointPlace> },
+    Reserve { run: RunId, worst: SpentAmount, of_day: Option<f64>, place: Option<LimiterKey> },
     /// A request ended without an answer.
     End { reservation: ReservationId, in_doubt: bool },
     /// Cells, or other things, for itself alone.
@@ -73,19 +73,19 @@ pub(super) enum Ask {
     /// To be told when somebody gives this back.
     Wait(ClaimKey),
     /// Limits that an endpoint is asked under from now on.
-    Join { place: EndpointPlace, limits: PerMinute },
+    Join { place: LimiterKey, limits: PerMinute },
     /// Not any more: the number that [`Ask::Join`] gave.
-    Leave { place: EndpointPlace, member: u64 },
+    Leave { place: LimiterKey, member: u64 },
     /// The turn of a request: the number of its ticket.
-    Admit { place: EndpointPlace, need: Need },
+    Admit { place: LimiterKey, need: Need },
     /// A request that was admitted leaves.
     Sent(u64),
     /// What a request that was admitted used; `None` when it was not sent.
     Settle { ticket: u64, used: Option<u64> },
     /// What an endpoint says of its limits.
-    Hear { place: EndpointPlace, hint: RateLimitHint },
+    Hear { place: LimiterKey, hint: RateLimitHint },
     /// For how long an endpoint still wants to be left alone, in milliseconds.
-    RemainingPause(EndpointPlace),
+    RemainingPause(LimiterKey),
     /// Lines of an import; more follow.
     Lines(Bytes),
     /// These lines taken in.
@@ -101,7 +101,7 @@ pub(super) enum OwnerSays {
     Records(Vec<Option<Bytes>>),
     Page(Vec<(String, Bytes)>),
     Count(u64),
-    Noted(Noted),
+    Noted(ReserveOutcome),
     Claimed(Vec<bool>),
     Text(String),
     Failed(Trouble),
@@ -195,5 +195,9 @@ pub(super) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Re
 
 /// A session that the owner gives a borrower.
 pub(super) fn session(holder: &str) -> FactsSession {
-    FactsSession { id: super::sessions::new_id().into(), holder: holder.into(), owns: false }
+    FactsSession {
+        id: super::sessions::new_id().into(),
+        description: holder.into(),
+        is_owner: false,
+    }
 }

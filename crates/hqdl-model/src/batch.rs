@@ -14,25 +14,25 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value as Json, json};
 
 use super::openai::Endpoint;
-use super::wire::{self, WireFailure, error, failed, shown};
-use super::{ModelError, TRIES, persistently};
+use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
+use super::{MAX_ATTEMPTS, ModelError, retry_with_backoff};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
 
 /// Path of every request of a batch.
-const PATH: &str = "/v1/chat/completions";
+const CHAT_PATH: &str = "/v1/chat/completions";
 /// Completion window of a batch.
-const WINDOW: &str = "24h";
+const COMPLETION_WINDOW: &str = "24h";
 /// Long enough for a file of 200 MB on a slow connection.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 /// Size in bytes of the chunks in which a file is read.
-const PIECE: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// Number of batches per page of the list.
-const PAGE: usize = 100;
+const PAGE_SIZE: usize = 100;
 /// Maximum number of pages of a list that are searched.
-const PAGES: usize = 200;
+const MAX_PAGES: usize = 200;
 /// Metadata field that marks hqdl's batches.
-const MARK: &str = "hqdl";
+const METADATA_FIELD: &str = "hqdl";
 
 /// State of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn read(json: &Json) -> Result<Self, ModelError> {
+    fn from_json(json: &Json) -> Result<Self, ModelError> {
         let text = |pointer: &str| {
             json.pointer(pointer)
                 .and_then(Json::as_str)
@@ -66,7 +66,7 @@ impl Batch {
         };
         let number = |pointer: &str| json.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
         let (Some(id), Some(status)) = (text("/id"), text("/status")) else {
-            return Err(unlike("a batch", json));
+            return Err(unexpected_reply("a batch", json));
         };
         let first = |field: &str| text(&format!("/errors/data/0/{field}"));
         let error = first("message")
@@ -94,15 +94,20 @@ impl Batch {
 impl Endpoint {
     /// The base URL of the endpoint.
     #[must_use]
-    pub fn base(&self) -> &str {
-        &self.base
+    pub fn base_url(&self) -> &str {
+        &self.base_url
     }
 
     /// Returns a line of a batch's input file.
     #[must_use]
-    pub fn line(&self, custom_id: &str, prompt: &Prompt, parameters: &ModelParameters) -> String {
+    pub fn batch_line(
+        &self,
+        custom_id: &str,
+        prompt: &Prompt,
+        parameters: &ModelParameters,
+    ) -> String {
         let line = json!({
-            "custom_id": custom_id, "method": "POST", "url": PATH, "body": self.body(prompt, parameters),
+            "custom_id": custom_id, "method": "POST", "url": CHAT_PATH, "body": self.request_body(prompt, parameters),
         });
         format!("{line}\n")
     }
@@ -111,19 +116,19 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`ModelError`]; [`ModelError::NoAnswer`] if the file cannot be read.
-    pub async fn upload(&self, path: &Path, name: &str) -> Result<String, ModelError> {
-        persistently(TRIES, || async {
-            let (form, body) = FileForm::open(path, name)
+    pub async fn upload_file(&self, path: &Path, name: &str) -> Result<String, ModelError> {
+        retry_with_backoff(MAX_ATTEMPTS, || async {
+            let (content_type, body) = FileForm::open(path, name)
                 .map_err(|e| ModelError::NoAnswer(format!("{}: {e}", path.display())))?;
             let request = self
-                .request(Method::POST, "/files")
+                .new_request(Method::POST, "/files")
                 .timeout(TRANSFER_TIMEOUT)
-                .header("content-type", form)
-                .header("content-length", body.left)
+                .header("content-type", content_type)
+                .header("content-length", body.remaining_bytes)
                 .body(reqwest::Body::wrap(body));
-            let json = self.json(request).await?;
+            let json = self.fetch_json(request).await?;
             let id = json.get("id").and_then(Json::as_str);
-            id.map(str::to_owned).ok_or_else(|| unlike("a file", &json))
+            id.map(str::to_owned).ok_or_else(|| unexpected_reply("a file", &json))
         })
         .await
     }
@@ -133,9 +138,10 @@ impl Endpoint {
     /// # Errors
     /// [`ModelError`].
     pub async fn find_upload(&self, name: &str, size: u64) -> Result<Option<String>, ModelError> {
-        let json =
-            persistently(TRIES, || self.json(self.request(Method::GET, "/files?purpose=batch")))
-                .await?;
+        let json = retry_with_backoff(MAX_ATTEMPTS, || {
+            self.fetch_json(self.new_request(Method::GET, "/files?purpose=batch"))
+        })
+        .await?;
         let found = json.get("data").and_then(Json::as_array).into_iter().flatten().find(|f| {
             f.get("filename").and_then(Json::as_str) == Some(name)
                 && f.get("bytes").and_then(Json::as_u64) == Some(size)
@@ -150,14 +156,14 @@ impl Endpoint {
     /// [`ModelError`].
     pub async fn create_batch(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
         let body = json!({
-            "input_file_id": file, "endpoint": PATH, "completion_window": WINDOW,
-            "metadata": { MARK: token },
+            "input_file_id": file, "endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW,
+            "metadata": { METADATA_FIELD: token },
         });
         let request = self
-            .request(Method::POST, "/batches")
+            .new_request(Method::POST, "/batches")
             .header("content-type", "application/json")
             .body(body.to_string());
-        Batch::read(&self.json(request).await?)
+        Batch::from_json(&self.fetch_json(request).await?)
     }
 
     /// Returns the batch that was created with this token, if it exists.
@@ -166,15 +172,19 @@ impl Endpoint {
     /// [`ModelError`].
     pub async fn find_batch(&self, token: &str) -> Result<Option<Batch>, ModelError> {
         let mut after = String::new();
-        for _ in 0..PAGES {
-            let path = format!("/batches?limit={PAGE}{after}");
-            let page = persistently(TRIES, || self.json(self.request(Method::GET, &path))).await?;
+        for _ in 0..MAX_PAGES {
+            let path = format!("/batches?limit={PAGE_SIZE}{after}");
+            let page = retry_with_backoff(MAX_ATTEMPTS, || {
+                self.fetch_json(self.new_request(Method::GET, &path))
+            })
+            .await?;
             let batches = page.get("data").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-            let ours = |b: &&Json| {
-                b.pointer(&format!("/metadata/{MARK}")).and_then(Json::as_str) == Some(token)
+            let has_token = |b: &&Json| {
+                b.pointer(&format!("/metadata/{METADATA_FIELD}")).and_then(Json::as_str)
+                    == Some(token)
             };
-            if let Some(found) = batches.iter().find(ours) {
-                return Batch::read(found).map(Some);
+            if let Some(found) = batches.iter().find(has_token) {
+                return Batch::from_json(found).map(Some);
             }
             let last = batches.last().and_then(|b| b.get("id")).and_then(Json::as_str);
             match last.filter(|_| page.get("has_more").and_then(Json::as_bool) == Some(true)) {
@@ -189,24 +199,29 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`ModelError`].
-    pub async fn batch(&self, id: &str) -> Result<Batch, ModelError> {
+    pub async fn get_batch(&self, id: &str) -> Result<Batch, ModelError> {
         let path = format!("/batches/{id}");
-        Batch::read(&persistently(TRIES, || self.json(self.request(Method::GET, &path))).await?)
+        Batch::from_json(
+            &retry_with_backoff(MAX_ATTEMPTS, || {
+                self.fetch_json(self.new_request(Method::GET, &path))
+            })
+            .await?,
+        )
     }
 
     /// Downloads a file.
     ///
     /// # Errors
     /// [`ModelError`]; [`ModelError::NoAnswer`] if `to` cannot be written.
-    pub async fn download(&self, file: &str, to: &Path) -> Result<(), ModelError> {
+    pub async fn download_file(&self, file: &str, to: &Path) -> Result<(), ModelError> {
         let path = format!("/files/{file}/content");
-        let disk = |e: std::io::Error| ModelError::NoAnswer(format!("{}: {e}", to.display()));
-        persistently(TRIES, || async {
-            let request = self.request(Method::GET, &path).timeout(TRANSFER_TIMEOUT);
-            let mut response = self.send(request).await?;
-            let mut out = std::fs::File::create(to).map_err(disk)?;
-            while let Some(piece) = response.chunk().await.map_err(|e| error(&e))? {
-                out.write_all(&piece).map_err(disk)?;
+        let io_error = |e: std::io::Error| ModelError::NoAnswer(format!("{}: {e}", to.display()));
+        retry_with_backoff(MAX_ATTEMPTS, || async {
+            let request = self.new_request(Method::GET, &path).timeout(TRANSFER_TIMEOUT);
+            let mut response = self.send_http(request).await?;
+            let mut out = std::fs::File::create(to).map_err(io_error)?;
+            while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
+                out.write_all(&chunk).map_err(io_error)?;
             }
             Ok(())
         })
@@ -215,37 +230,37 @@ impl Endpoint {
 
     /// Deletes a file at the endpoint and ignores errors.
     pub async fn delete_file(&self, file: &str) {
-        let _ = self.send(self.request(Method::DELETE, &format!("/files/{file}"))).await;
+        let _ = self.send_http(self.new_request(Method::DELETE, &format!("/files/{file}"))).await;
     }
 
     /// Interprets the error of a batch request like that of a live request: if it names an
     /// unsupported feature, later requests leave that out.
     #[must_use]
-    pub fn understood(&self, _: &Prompt, error: ModelError) -> ModelError {
+    pub fn interpret_batch_error(&self, _: &Prompt, error: ModelError) -> ModelError {
         self.learn_from_batch(self.without_key(error))
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, self.at(path)).headers(self.headers.clone())
+    fn new_request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, self.url_of(path)).headers(self.headers.clone())
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Response, ModelError> {
+    async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
         let sent = async {
-            let response = request.send().await.map_err(|e| error(&e))?;
+            let response = request.send().await.map_err(|e| exchange_error(&e))?;
             if response.status().is_success() {
                 return Ok(response);
             }
-            Err(failed(WireFailure::read(response).await))
+            Err(failure_to_error(ErrorResponse::from_response(response).await))
         };
         sent.await.map_err(|e| self.without_key(e))
     }
 
-    async fn json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
-        let body = wire::body(self.send(request).await?, wire::REPLY).await?;
-        serde_json::from_slice(&body).map_err(|_| ModelError::Passing {
+    async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
+        let body = wire::read_body(self.send_http(request).await?, wire::MAX_REPLY_BYTES).await?;
+        serde_json::from_slice(&body).map_err(|_| ModelError::Temporary {
             message: format!(
                 "the endpoint's reply is not JSON: {}",
-                shown(&String::from_utf8_lossy(&body))
+                shorten_text(&String::from_utf8_lossy(&body))
             ),
             wait: None,
             in_doubt: true,
@@ -253,9 +268,10 @@ impl Endpoint {
     }
 }
 
-fn unlike(what: &str, json: &Json) -> ModelError {
-    let message = format!("the endpoint's reply is not {what}: {}", shown(&json.to_string()));
-    ModelError::Passing { message, wait: None, in_doubt: true }
+fn unexpected_reply(what: &str, json: &Json) -> ModelError {
+    let message =
+        format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
+    ModelError::Temporary { message, wait: None, in_doubt: true }
 }
 
 /// A multipart form with a file, read while it is sent.
@@ -264,7 +280,7 @@ struct FileForm {
     file: std::fs::File,
     tail: Option<Bytes>,
     /// Number of bytes still to be sent.
-    left: u64,
+    remaining_bytes: u64,
 }
 
 impl FileForm {
@@ -280,22 +296,22 @@ impl FileForm {
              content-type: application/jsonl\r\n\r\n"
         );
         let tail = format!("\r\n--{boundary}--\r\n");
-        let left = head.len() as u64 + size + tail.len() as u64;
-        let form = Self { head: Some(head.into()), file, tail: Some(tail.into()), left };
+        let remaining_bytes = head.len() as u64 + size + tail.len() as u64;
+        let form = Self { head: Some(head.into()), file, tail: Some(tail.into()), remaining_bytes };
         Ok((format!("multipart/form-data; boundary={boundary}"), form))
     }
 
-    fn next(&mut self) -> std::io::Result<Option<Bytes>> {
+    fn next_chunk(&mut self) -> std::io::Result<Option<Bytes>> {
         if let Some(head) = self.head.take() {
             return Ok(Some(head));
         }
-        let mut piece = vec![0; PIECE];
-        let read = self.file.read(&mut piece)?;
-        if read == 0 {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let from_json = self.file.read(&mut chunk)?;
+        if from_json == 0 {
             return Ok(self.tail.take());
         }
-        piece.truncate(read);
-        Ok(Some(piece.into()))
+        chunk.truncate(from_json);
+        Ok(Some(chunk.into()))
     }
 }
 
@@ -307,11 +323,11 @@ impl http_body::Body for FileForm {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        let next = self.next().transpose();
-        if let Some(Ok(piece)) = &next {
-            self.left = self.left.saturating_sub(piece.len() as u64);
+        let next = self.next_chunk().transpose();
+        if let Some(Ok(chunk)) = &next {
+            self.remaining_bytes = self.remaining_bytes.saturating_sub(chunk.len() as u64);
         }
-        Poll::Ready(next.map(|piece| piece.map(Frame::data)))
+        Poll::Ready(next.map(|chunk| chunk.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -319,6 +335,6 @@ impl http_body::Body for FileForm {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        SizeHint::with_exact(self.remaining_bytes)
     }
 }

@@ -11,7 +11,7 @@ use tracing::debug;
 use hqdl_facts::{FactsError, History, RunId};
 use hqdl_spec::{Limits, Provider, Spec};
 use hqdl_values::format;
-use hqdl_values::usage::{Doubt, Spent};
+use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 /// Spending limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Caps {
     /// Tokens, input and output.
     pub tokens: Option<u64>,
     /// Whether `usd` is the rest of the daily budget.
-    pub is_of_day: bool,
+    pub is_daily: bool,
 }
 
 /// Returns the spending limits of a run and its cost so far; `run` is `None` if the run has not
@@ -31,54 +31,54 @@ pub struct Caps {
 ///
 /// # Errors
 /// [`FactsError`] if the journal cannot be read.
-pub fn allowance(
+pub fn run_allowance(
     history: &dyn History,
     limits: &Limits,
     run: Option<RunId>,
-) -> Result<(Caps, Spent), FactsError> {
-    let mut gone = Spent::default();
+) -> Result<(Caps, SpentAmount), FactsError> {
+    let mut used = SpentAmount::default();
     if let Some(run) = run {
-        let (spent, held) = (history.spent(run)?, history.reserved(run)?);
-        gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
+        let (spent, held) = (history.spent_by_run(run)?, history.reserved_by_run(run)?);
+        used = SpentAmount { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
-    let mut is_of_day = false;
-    if let Some(of_day) = limits.budget_usd_per_day {
+    let mut is_daily = false;
+    if let Some(daily_budget) = limits.budget_usd_per_day {
         let today = history.spent_today()? + history.reserved_today()?.usd;
         // The budget that this run has left today, plus its cost so far.
-        let left = (of_day - today).max(0.0) + gone.usd;
-        is_of_day = usd.is_none_or(|usd| left < usd);
+        let left = (daily_budget - today).max(0.0) + used.usd;
+        is_daily = usd.is_none_or(|usd| left < usd);
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
     }
-    Ok((Caps { usd, tokens: limits.budget_tokens, is_of_day }, gone))
+    Ok((Caps { usd, tokens: limits.budget_tokens, is_daily }, used))
 }
 
 /// Error: the budget is exhausted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the budget{} is reached: {}", if self.is_of_day() { " of the day" } else { "" }, self.words())]
-pub struct Reached {
+#[error("the budget{} is reached: {}", if self.is_daily() { " of the day" } else { "" }, self.describe())]
+pub struct BudgetExhausted {
     /// The spending limits.
     pub caps: Caps,
     /// The cost so far.
-    pub spent: Spent,
+    pub spent: SpentAmount,
     /// The worst-case cost of the next request.
-    pub next: Spent,
+    pub next: SpentAmount,
 }
 
-impl Reached {
+impl BudgetExhausted {
     /// Returns whether the daily budget is exhausted.
     #[must_use]
-    pub fn is_of_day(&self) -> bool {
-        self.caps.is_of_day && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
+    pub fn is_daily(&self) -> bool {
+        self.caps.is_daily && self.caps.usd.is_some_and(|usd| self.spent.usd + self.next.usd > usd)
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         match (self.caps.usd, self.caps.tokens) {
             (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
                 "{} of {} is spent and the next request may cost {}",
-                format::usd(self.spent.usd),
-                format::usd(usd),
-                format::usd(self.next.usd)
+                format::format_usd(self.spent.usd),
+                format::format_usd(usd),
+                format::format_usd(self.next.usd)
             ),
             (_, tokens) => format!(
                 "{} of {} tokens are spent and the next request may take {}",
@@ -95,21 +95,21 @@ impl Reached {
 pub struct Budget {
     caps: Caps,
     /// Daily limit in USD, for all users of these facts.
-    of_day: Option<f64>,
+    daily_budget: Option<f64>,
     state: Mutex<BudgetState>,
-    settled: Notify,
+    reservation_released: Notify,
 }
 
 #[derive(Debug, Default)]
 struct BudgetState {
-    spent: Spent,
-    reserved: Spent,
+    spent: SpentAmount,
+    reserved: SpentAmount,
     in_flight: u32,
-    doubt: Doubt,
+    doubt: UnconfirmedCost,
 }
 
 impl BudgetState {
-    fn tell(&self, this: Spent, what: &str) {
+    fn log_change(&self, this: SpentAmount, what: &str) {
         debug!(
             usd = this.usd,
             tokens = this.tokens,
@@ -124,12 +124,12 @@ impl BudgetState {
 impl Budget {
     /// Creates a budget of which `spent` is used.
     #[must_use]
-    pub fn new(caps: Caps, spent: Spent) -> Self {
+    pub fn new(caps: Caps, spent: SpentAmount) -> Self {
         Self {
             caps,
-            of_day: None,
+            daily_budget: None,
             state: Mutex::new(BudgetState { spent, ..BudgetState::default() }),
-            settled: Notify::new(),
+            reservation_released: Notify::new(),
         }
     }
 
@@ -137,13 +137,13 @@ impl Budget {
     ///
     /// # Errors
     /// [`FactsError`] if the journal cannot be read.
-    pub fn of_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
+    pub fn for_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
         if spec.all_models().all(|m| m.provider == Provider::Replay) {
             return Ok(Self::default());
         }
         let limits = &spec.limits;
-        let (caps, gone) = allowance(history, limits, Some(run))?;
-        Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
+        let (caps, used) = run_allowance(history, limits, Some(run))?;
+        Ok(Self { daily_budget: limits.budget_usd_per_day, ..Self::new(caps, used) })
     }
 
     /// Returns whether any spending is limited.
@@ -155,15 +155,15 @@ impl Budget {
     /// Returns the daily limit in USD. It is checked where reservations are made, because other
     /// runs share it.
     #[must_use]
-    pub fn of_day(&self) -> Option<f64> {
-        self.of_day
+    pub fn daily_budget(&self) -> Option<f64> {
+        self.daily_budget
     }
 
     /// Returns the error for a request that the daily budget does not cover.
     #[must_use]
-    pub fn beyond(&self, gone: f64, next: Spent) -> Reached {
-        let caps = Caps { usd: self.of_day, tokens: None, is_of_day: true };
-        Reached { caps, spent: Spent { usd: gone, tokens: 0 }, next }
+    pub fn daily_budget_error(&self, spent_usd: f64, next: SpentAmount) -> BudgetExhausted {
+        let caps = Caps { usd: self.daily_budget, tokens: None, is_daily: true };
+        BudgetExhausted { caps, spent: SpentAmount { usd: spent_usd, tokens: 0 }, next }
     }
 
     /// Reserves the worst-case cost of a request. If requests in flight hold the necessary budget,
@@ -171,44 +171,55 @@ impl Budget {
     ///
     /// # Errors
     /// [`Reached`] if the budget does not cover the request even without requests in flight.
-    pub async fn reserve(&self, worst: Spent) -> Result<Reservation<'_>, Reached> {
+    pub async fn reserve_cost(
+        &self,
+        worst_case: SpentAmount,
+    ) -> Result<Reservation<'_>, BudgetExhausted> {
         loop {
-            let settled = self.settled.notified();
+            let reservation_released = self.reservation_released.notified();
             {
-                let mut state = self.state();
-                let usd = state.spent.usd + state.reserved.usd + worst.usd;
-                let tokens = state.spent.tokens + state.reserved.tokens + worst.tokens;
+                let mut state = self.lock_state();
+                let usd = state.spent.usd + state.reserved.usd + worst_case.usd;
+                let tokens = state.spent.tokens + state.reserved.tokens + worst_case.tokens;
                 let fits = self.caps.usd.is_none_or(|cap| usd <= cap)
                     && self.caps.tokens.is_none_or(|cap| tokens <= cap);
                 if fits {
-                    state.reserved.usd += worst.usd;
-                    state.reserved.tokens += worst.tokens;
+                    state.reserved.usd += worst_case.usd;
+                    state.reserved.tokens += worst_case.tokens;
                     state.in_flight += 1;
-                    state.tell(worst, "reserved");
-                    return Ok(Reservation { budget: self, worst, used: Spent::default() });
+                    state.log_change(worst_case, "reserved");
+                    return Ok(Reservation {
+                        budget: self,
+                        worst_case,
+                        used: SpentAmount::default(),
+                    });
                 }
                 if state.in_flight == 0 {
-                    state.tell(worst, "reached");
-                    return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
+                    state.log_change(worst_case, "reached");
+                    return Err(BudgetExhausted {
+                        caps: self.caps,
+                        spent: state.spent,
+                        next: worst_case,
+                    });
                 }
             }
-            settled.await;
+            reservation_released.await;
         }
     }
 
     /// Returns the cost so far.
     #[must_use]
-    pub fn spent(&self) -> Spent {
-        self.state().spent
+    pub fn spent(&self) -> SpentAmount {
+        self.lock_state().spent
     }
 
     /// Returns the part that this process may have spent without an answer.
     #[must_use]
-    pub fn in_doubt(&self) -> Doubt {
-        self.state().doubt
+    pub fn in_doubt(&self) -> UnconfirmedCost {
+        self.lock_state().doubt
     }
 
-    fn state(&self) -> MutexGuard<'_, BudgetState> {
+    fn lock_state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -217,38 +228,41 @@ impl Budget {
 #[derive(Debug)]
 pub struct Reservation<'b> {
     budget: &'b Budget,
-    worst: Spent,
-    used: Spent,
+    worst_case: SpentAmount,
+    used: SpentAmount,
 }
 
 impl Reservation<'_> {
     /// Settles the reservation with the actual cost.
-    pub fn settle(mut self, used: Spent) {
+    pub fn settle(mut self, used: SpentAmount) {
         self.used = used;
     }
 
     /// Settles the reservation at its worst-case cost, because the request may have been billed.
     pub fn settle_in_doubt(mut self) {
-        self.used = self.worst;
-        let mut state = self.budget.state();
+        self.used = self.worst_case;
+        let mut state = self.budget.lock_state();
         state.doubt.requests += 1;
-        state.doubt.most.usd += self.worst.usd;
-        state.doubt.most.tokens += self.worst.tokens;
+        state.doubt.max_spent.usd += self.worst_case.usd;
+        state.doubt.max_spent.tokens += self.worst_case.tokens;
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut state = self.budget.state();
-        state.reserved.tokens = state.reserved.tokens.saturating_sub(self.worst.tokens);
+        let mut state = self.budget.lock_state();
+        state.reserved.tokens = state.reserved.tokens.saturating_sub(self.worst_case.tokens);
         state.in_flight -= 1;
         // Reset to zero when nothing is reserved, to discard rounding errors.
-        state.reserved.usd =
-            if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
+        state.reserved.usd = if state.in_flight == 0 {
+            0.0
+        } else {
+            (state.reserved.usd - self.worst_case.usd).max(0.0)
+        };
         state.spent.usd += self.used.usd;
         state.spent.tokens += self.used.tokens;
-        state.tell(self.used, "settled");
+        state.log_change(self.used, "settled");
         drop(state);
-        self.budget.settled.notify_waiters();
+        self.budget.reservation_released.notify_waiters();
     }
 }

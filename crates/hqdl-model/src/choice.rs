@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Model;
-use hqdl_facts::{FactsError, History, Wanted};
+use hqdl_facts::{CellRequirements, FactsError, History};
 use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
 
 /// The model for the cells of an expansion.
@@ -35,24 +35,30 @@ pub struct ModelChoice {
 /// Chooses the model for an expansion's cells: the one that the expansion names, or that of
 /// `[model]`. `connected` contains the models of the spec; without it, cells can only be looked up.
 #[must_use]
-pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion) -> ModelChoice {
-    let named = expansion.model.as_deref();
-    let settings = spec.settings(named);
-    let endpoint = named.and_then(|name| connected?.other(name));
+pub fn choose_model(
+    spec: &Spec,
+    connected: Option<&dyn Model>,
+    expansion: &Expansion,
+) -> ModelChoice {
+    let model_name = expansion.model.as_deref();
+    let settings = spec.model_settings(model_name);
+    let endpoint = model_name.and_then(|name| connected?.named_model(name));
     let connected = endpoint.as_deref().or(connected);
-    let most = connected.and_then(Model::rows_at_most);
+    let max_rows = connected.and_then(Model::max_rows);
     ModelChoice {
         name: settings.identity(connected.map_or(settings.name.as_str(), Model::name)),
         reuse: settings.reuse,
-        price: settings.paid(),
+        price: settings.charged_price(),
         is_free: settings.provider == Provider::Replay,
         max_output: u64::from(settings.max_output_tokens),
         parameters: settings.parameters.clone(),
-        format: expansion.format.unwrap_or_else(|| connected.map_or(Format::Json, Model::format)),
-        rows: match most {
+        format: expansion
+            .format
+            .unwrap_or_else(|| connected.map_or(Format::Json, Model::answer_format)),
+        rows: match max_rows {
             // With several images, an answer could not be matched to its image.
             _ if expansion.has_images() => 1,
-            Some(most) => most.min(expansion.rows_per_request),
+            Some(max_rows) => max_rows.min(expansion.rows_per_request),
             None => expansion.rows_per_request,
         },
         tokenizer: settings.name.clone(),
@@ -65,11 +71,11 @@ impl ModelChoice {
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn wanted(
+    pub fn requirements(
         &self,
         history: &dyn History,
         expansion: &Expansion,
-    ) -> Result<Wanted, FactsError> {
-        Wanted::new(history, expansion, &self.name, self.reuse)
+    ) -> Result<CellRequirements, FactsError> {
+        CellRequirements::new(history, expansion, &self.name, self.reuse)
     }
 }

@@ -9,10 +9,10 @@ use serde_json::{Value as Json, json};
 
 use super::limits::Need;
 use super::openai::Endpoint;
-use super::reply::SaidTokens;
-use super::wire::{self, WireFailure};
+use super::reply::ReportedUsage;
+use super::wire::{self, ErrorResponse};
 use super::{
-    Admitting, Model, ModelError, RemainingPause, Reply, ReplyFuture, SetupError, UsageGate,
+    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, UsageGate,
 };
 use hqdl_facts::Facts;
 use hqdl_prompt::{AnswerForm, Prompt};
@@ -30,14 +30,18 @@ impl EmbeddingsEndpoint {
     /// # Errors
     /// [`SetupError`] if the API key is missing.
     pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
-        let endpoint =
-            Endpoint::shared(&settings.model, super::per_minute(limits), limits.per, facts)?;
+        let endpoint = Endpoint::with_shared_limits(
+            &settings.model,
+            super::per_minute(limits),
+            limits.per,
+            facts,
+        )?;
         Ok(Self { endpoint, timeout: settings.timeout })
     }
 
     /// Returns the prompt for the vectors of some texts.
     #[must_use]
-    pub fn prompt(texts: &[&str], tokens: u64) -> Prompt {
+    pub fn vector_prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
             images: Vec::new(),
             system: Arc::from(""),
@@ -46,8 +50,8 @@ impl EmbeddingsEndpoint {
             planned_output: 0,
             max_output: 0,
             input_tokens: tokens,
-            with_keys: None,
-            answers: AnswerForm::default(),
+            full_key_hash: None,
+            answer_form: AnswerForm::default(),
             rows: 1,
             temperature: None,
         }
@@ -55,12 +59,12 @@ impl EmbeddingsEndpoint {
 
     /// Returns the vectors of a reply, in the order of the texts.
     #[must_use]
-    pub fn vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
+    pub fn parse_vectors(reply: &Reply) -> Option<Vec<Vec<f32>>> {
         serde_json::from_str(&reply.content).ok()
     }
 
-    async fn send(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
-        let passing = |e: reqwest::Error| wire::error(&e);
+    async fn send_request(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
+        let to_temporary = |e: reqwest::Error| wire::exchange_error(&e);
         let texts: Json = serde_json::from_str(&prompt.user).unwrap_or_default();
         let count = texts.as_array().map_or(0, Vec::len);
         let body =
@@ -68,45 +72,45 @@ impl EmbeddingsEndpoint {
         let sent = self
             .endpoint
             .http
-            .post(self.endpoint.at("/embeddings"))
+            .post(self.endpoint.url_of("/embeddings"))
             .headers(self.endpoint.headers.clone())
             .header("content-type", "application/json")
             .timeout(self.timeout)
             .body(body.to_string())
             .send();
-        let response = sent.await.map_err(passing)?;
-        self.endpoint.throttle.observe(response.headers());
+        let response = sent.await.map_err(to_temporary)?;
+        self.endpoint.throttle.update_from_headers(response.headers());
         if !response.status().is_success() {
-            return Err(wire::failed(WireFailure::read(response).await));
+            return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
         }
-        let body = wire::body(response, wire::EMBEDDINGS).await?;
+        let body = wire::read_body(response, wire::MAX_EMBEDDINGS_BYTES).await?;
         let json: Json = serde_json::from_slice(&body).unwrap_or_default();
         let mut vectors: Vec<Option<Json>> = vec![None; count];
         for (n, item) in json["data"].as_array().into_iter().flatten().enumerate() {
-            let at = item["index"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(n);
-            if let Some(place) = vectors.get_mut(at) {
-                *place = Some(item["embedding"].clone());
+            let index = item["index"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(n);
+            if let Some(slot) = vectors.get_mut(index) {
+                *slot = Some(item["embedding"].clone());
             }
         }
-        let whole = |v: &Option<Json>| {
+        let is_complete = |v: &Option<Json>| {
             let numbers = v.as_ref().and_then(Json::as_array);
             numbers.is_some_and(|n| !n.is_empty() && n.iter().all(Json::is_number))
         };
-        if !vectors.iter().all(whole) {
-            let shown = wire::shown(&String::from_utf8_lossy(&body));
+        if !vectors.iter().all(is_complete) {
+            let shown = wire::shorten_text(&String::from_utf8_lossy(&body));
             let message =
                 format!("the endpoint's reply is not a list of {count} embeddings: {shown}");
-            return Err(ModelError::Passing { message, wait: None, in_doubt: true });
+            return Err(ModelError::Temporary { message, wait: None, in_doubt: true });
         }
         // Embeddings have no output tokens, so all reported tokens are input.
-        let said = json.get("usage").map(SaidTokens::read).unwrap_or_default();
-        let said = SaidTokens {
-            input: said.input.max(said.total),
+        let reported = json.get("usage").map(ReportedUsage::from_json).unwrap_or_default();
+        let reported = ReportedUsage {
+            input: reported.input.max(reported.total),
             output: Some(0),
-            ..SaidTokens::default()
+            ..ReportedUsage::default()
         };
         let content = vectors.into_iter().flatten().collect::<Json>().to_string();
-        Ok(Reply { content, said, ..Reply::default() })
+        Ok(Reply { content, reported, ..Reply::default() })
     }
 }
 
@@ -115,7 +119,7 @@ impl Model for EmbeddingsEndpoint {
         self.endpoint.name()
     }
 
-    fn bills(&self) -> bool {
+    fn is_billed(&self) -> bool {
         true
     }
 
@@ -123,20 +127,22 @@ impl Model for EmbeddingsEndpoint {
         self.endpoint.usage_gate()
     }
 
-    fn note_usage(&self, is_plausible: bool) {
-        self.endpoint.note_usage(is_plausible);
+    fn record_usage(&self, is_plausible: bool) {
+        self.endpoint.record_usage(is_plausible);
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+    fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
         let need = Need::exactly(prompt.input_tokens);
-        Box::pin(async move { Some(self.endpoint.throttle.admit(need).await) })
+        Box::pin(async move { Some(self.endpoint.throttle.acquire_permit(need).await) })
     }
 
-    fn remaining_pause(&self) -> RemainingPause<'_> {
+    fn remaining_pause(&self) -> PauseFuture<'_> {
         self.endpoint.remaining_pause()
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        Box::pin(async move { self.send(prompt).await.map_err(|e| self.endpoint.without_key(e)) })
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        Box::pin(async move {
+            self.send_request(prompt).await.map_err(|e| self.endpoint.without_key(e))
+        })
     }
 }

@@ -8,11 +8,11 @@
 //! the user interrupts it.
 
 mod claim;
-mod elsewhere;
+mod claimed_by_others;
 mod event;
-mod failed;
+mod failure;
 mod frames;
-mod liveness;
+mod circuit_breaker;
 mod model_run;
 mod output_cap;
 mod packing;
@@ -28,18 +28,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
-pub use self::claim::{Claimed, claim};
-pub use self::elsewhere::Elsewhere;
-use self::elsewhere::{Backlog, come_back};
-pub use self::event::{Event, Listener, Stopped};
-use self::failed::Aside;
+pub use self::circuit_breaker::CircuitBreaker;
+pub use self::claim::{ClaimedBatches, claim_row_batch};
+pub use self::claimed_by_others::ClaimedByOthers;
+use self::claimed_by_others::{Backlog, execute_step};
+pub use self::event::{Event, Listener, StopReason};
+use self::failure::DeferredRequest;
 pub use self::frames::Frames;
-pub use self::liveness::Liveness;
 pub use self::model_run::{Events, ModelRun};
 pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
-pub(crate) use self::packing::halves;
-use self::packing::smaller;
+pub(crate) use self::packing::split_in_half;
+use self::packing::split_smaller;
 pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
 use crate::plan::RowBatch;
@@ -47,23 +47,23 @@ use crate::{
     ImplausibleUsage, Ledger, Model, ModelChoice, ModelError, PlausibleTokens, Reply, RequestError,
     RetryingRequest, Tokens,
 };
-use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
+use hqdl_facts::{CellRequirements, CommitUnit, Completion, ReservationId};
 pub use hqdl_prompt::ExpansionKeys;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{Prompt, PromptFrame};
-use hqdl_spec::{Expansion, Format, parameters_text};
+use hqdl_spec::{Expansion, Format, format_parameters};
 use hqdl_values::cell::{State, Tally};
-use hqdl_values::tokens::{Tokenizer, image_at_most};
-use hqdl_values::usage::{ColumnUsage, Spent};
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::usage::{ColumnUsage, SpentAmount};
 
 /// Maximum number of attempts at a row, the last one alone, before it is stored as invalid.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// Maximum number of attempts if a row has its own prompt format when asked alone: once with other
 /// rows, once alone.
-const SIMPLEST_ATTEMPTS: u32 = 2;
+const MAX_SINGLE_ROW_ATTEMPTS: u32 = 2;
 
 /// How long generation is idle before it checks the rows that other runs have claimed.
-const COME_BACK: Duration = Duration::from_millis(50);
+const RECHECK_DELAY: Duration = Duration::from_millis(50);
 
 /// State shared by all requests of a run about one expansion.
 pub struct Context {
@@ -72,7 +72,7 @@ pub struct Context {
     /// The expansion.
     pub expansion: Arc<Expansion>,
     /// The requirements of its columns.
-    pub wanted: Arc<Wanted>,
+    pub requirements: Arc<CellRequirements>,
     /// The model choice for its cells.
     pub choice: ModelChoice,
     /// Usage of the expansion's columns so far.
@@ -85,11 +85,11 @@ pub struct Context {
     /// Limit of the answer length.
     pub output_cap: OutputCap,
     /// Whether the user was warned that the endpoint reports more tokens than possible.
-    pub told: AtomicBool,
+    pub usage_warned: AtomicBool,
     /// Whether the user was warned that the endpoint sends no finish reason.
-    pub told_unfinished: AtomicBool,
+    pub finish_reason_warned: AtomicBool,
     /// Whether to skip cells that open batch jobs ask for.
-    pub beside_batches: bool,
+    pub skip_batched: bool,
     /// All keys of the expansion, if known. A request for one row then accepts a misspelled key
     /// that is none of them.
     pub known_keys: Option<Arc<ExpansionKeys>>,
@@ -101,7 +101,7 @@ pub struct Context {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ArrivedReply<'a> {
     /// The requested rows and columns.
-    pub cut: &'a RowBatch,
+    pub row_batch: &'a RowBatch,
     /// The frame of its prompt.
     pub frame: &'a PromptFrame,
     /// The prompt.
@@ -109,9 +109,9 @@ pub(crate) struct ArrivedReply<'a> {
     /// Number of attempts at its rows, including this one.
     pub attempt: u32,
     /// The id of its reservation in the journal.
-    pub note: Option<ReservationId>,
+    pub reservation_id: Option<ReservationId>,
     /// The worst-case cost that was reserved.
-    pub worst: Spent,
+    pub worst_case: SpentAmount,
     /// The id in the journal of the batch request that it answers.
     pub answers: Option<i64>,
 }
@@ -122,240 +122,261 @@ pub(crate) struct ArrivedReply<'a> {
 ///
 /// # Errors
 /// [`Stopped`].
-pub async fn generate(
+pub async fn generate_facts(
     context: Arc<Context>,
-    mut cuts: mpsc::Receiver<RowBatch>,
-) -> Result<(), Stopped> {
+    mut row_batches: mpsc::Receiver<RowBatch>,
+) -> Result<(), StopReason> {
     let mut interrupt = context.run.interrupt.clone();
-    let mut tasks: JoinSet<Result<Settled, Stopped>> = JoinSet::new();
+    let mut tasks: JoinSet<Result<TaskOutcome, StopReason>> = JoinSet::new();
     // Requests that failed while no other request was answered.
-    let mut asides: Vec<Aside> = Vec::new();
+    let mut deferred: Vec<DeferredRequest> = Vec::new();
     let mut backlog = Backlog::default();
-    let mut stopped = None;
-    let mut open = true;
-    let mut watching = true;
+    let mut stop_reason = None;
+    let mut is_open = true;
+    let mut is_watching = true;
     // Becomes true when the run must end, for any reason: waits end, and no more requests are sent.
     let (stop, stopping) = watch::channel(false);
-    let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_far()));
-    let gate = RequestGate { stopping, slots: Arc::clone(&slots) };
+    let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_high_latency()));
+    let control = RunControl { stopping, slots: Arc::clone(&slots) };
     loop {
-        let free = stopped.is_none() && tasks.len() < slots.requests();
-        if free
-            && (!open || backlog.is_full())
-            && let Some(next) = backlog.next()
+        let has_capacity = stop_reason.is_none() && tasks.len() < slots.max_requests();
+        if has_capacity
+            && (!is_open || backlog.is_full())
+            && let Some(step) = backlog.next_step()
         {
-            tasks.spawn(come_back(Arc::clone(&context), next, gate.clone()));
+            tasks.spawn(execute_step(Arc::clone(&context), step, control.clone()));
             continue;
         }
-        if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
-            tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
+        if has_capacity
+            && let Some(pending) =
+                context.next_deferred(&mut deferred, !is_open && tasks.is_empty())
+        {
+            tasks.spawn(process_batch(Arc::clone(&context), pending, control.clone()));
             continue;
         }
-        if tasks.is_empty() && (!open || stopped.is_some()) {
+        if tasks.is_empty() && (!is_open || stop_reason.is_some()) {
             break;
         }
         tokio::select! {
             biased;
-            changed = interrupt.wait_for(|i| *i), if stopped.is_none() && watching => {
+            changed = interrupt.wait_for(|i| *i), if stop_reason.is_none() && is_watching => {
                 if changed.is_ok() {
-                    stopped = Some(Stopped::Interrupted);
+                    stop_reason = Some(StopReason::Interrupted);
                 }
                 // The sender is gone, so no interrupt can arrive.
-                watching = changed.is_ok();
+                is_watching = changed.is_ok();
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                 match ended {
-                    Ok(Ok(settled)) => {
-                        asides.extend(settled.asides);
-                        backlog.extend(settled.elsewhere);
-                        backlog.extend_missing(settled.missing);
+                    Ok(Ok(outcome)) => {
+                        deferred.extend(outcome.deferred);
+                        backlog.extend(outcome.claimed_by_others);
+                        backlog.extend_missing(outcome.missing);
                     }
-                    Ok(Err(why)) => { stopped.get_or_insert(why); }
-                    Err(bug) => { stopped.get_or_insert(Stopped::Bug(bug.to_string())); }
+                    Ok(Err(why)) => { stop_reason.get_or_insert(why); }
+                    Err(bug) => { stop_reason.get_or_insert(StopReason::Bug(bug.to_string())); }
                 }
             }
-            cut = cuts.recv(), if open && free => {
-                match cut {
-                    Some(cut) => {
-                        let todo = vec![Todo::first(cut)];
-                        tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
+            row_batch = row_batches.recv(), if is_open && has_capacity => {
+                match row_batch {
+                    Some(row_batch) => {
+                        let todo = vec![PendingRequest::new(row_batch)];
+                        tasks.spawn(process_batch(Arc::clone(&context), todo, control.clone()));
                     }
-                    None => open = false,
+                    None => is_open = false,
                 }
             }
             // The task that enumerates the keys may wait for these rows.
-            () = tokio::time::sleep(COME_BACK), if free && open && !backlog.is_empty() => {
-                if let Some(next) = backlog.next() {
-                    tasks.spawn(come_back(Arc::clone(&context), next, gate.clone()));
+            () = tokio::time::sleep(RECHECK_DELAY), if has_capacity && is_open && !backlog.is_empty() => {
+                if let Some(next) = backlog.next_step() {
+                    tasks.spawn(execute_step(Arc::clone(&context), next, control.clone()));
                 }
             }
         }
-        if stopped.is_some() {
-            cuts.close();
+        if stop_reason.is_some() {
+            row_batches.close();
             stop.send_replace(true);
             slots.close();
         }
     }
-    for aside in asides {
-        context.give_up(aside).await?;
+    for deferred_request in deferred {
+        context.give_up(deferred_request).await?;
     }
     // Even a few failures mean that the endpoint is gone if nothing was ever answered.
-    let stopped = stopped.or_else(|| context.run.liveness.never_answered().map(Stopped::Gone));
-    if let Some(why) = &stopped {
-        info!(%why, "stops before its end");
+    let stop_reason =
+        stop_reason.or_else(|| context.run.circuit_breaker.never_answered().map(StopReason::Gone));
+    if let Some(reason) = &stop_reason {
+        info!(%reason, "stops before its end");
     }
-    stopped.map_or(Ok(()), Err)
+    stop_reason.map_or(Ok(()), Err)
 }
 
 /// Stop signal and concurrency slots that the requests of a run share.
 #[derive(Clone)]
-struct RequestGate {
+struct RunControl {
     /// Becomes true when the run must end.
     stopping: watch::Receiver<bool>,
     slots: Arc<Slots>,
 }
 
 /// Rows that must be asked for.
-struct Todo {
-    cut: RowBatch,
+struct PendingRequest {
+    row_batch: RowBatch,
     /// Number of attempts at the rows, including this one.
     attempt: u32,
     /// For a part of a split request: the number of answers when it was split.
     piece_since: Option<u64>,
 }
 
-impl Todo {
-    fn first(cut: RowBatch) -> Self {
-        Self { cut, attempt: 1, piece_since: None }
+impl PendingRequest {
+    fn new(row_batch: RowBatch) -> Self {
+        Self { row_batch, attempt: 1, piece_since: None }
     }
 }
 
 /// The outcome of a task.
 #[derive(Default)]
-struct Settled {
+struct TaskOutcome {
     /// Requests that are deferred until the endpoint answers.
-    asides: Vec<Aside>,
+    deferred: Vec<DeferredRequest>,
     /// Rows that other runs have claimed.
-    elsewhere: Vec<Elsewhere>,
+    claimed_by_others: Vec<ClaimedByOthers>,
     /// Rows that other runs have claimed and that are still missing.
-    missing: Vec<Elsewhere>,
+    missing: Vec<ClaimedByOthers>,
 }
 
 /// Processes a batch: claims, asks, parses and stores it, and asks again about its failed rows.
-async fn settle(
+async fn process_batch(
     context: Arc<Context>,
-    mut left: Vec<Todo>,
-    gate: RequestGate,
-) -> Result<Settled, Stopped> {
-    let mut settled = Settled::default();
-    while let Some(Todo { mut cut, attempt, piece_since }) = left.pop() {
-        if *gate.stopping.borrow() {
+    mut stack: Vec<PendingRequest>,
+    control: RunControl,
+) -> Result<TaskOutcome, StopReason> {
+    let mut outcome = TaskOutcome::default();
+    while let Some(PendingRequest { mut row_batch, attempt, piece_since }) = stack.pop() {
+        if *control.stopping.borrow() {
             // The rows stay missing; the next run asks for them.
             break;
         }
-        let rows = context.packing.rows();
-        if cut.gaps.len() > rows {
-            let gaps = cut.gaps.split_off(rows);
-            left.push(Todo { cut: RowBatch { gaps, ..cut.clone() }, attempt, piece_since });
+        let rows = context.packing.current_rows();
+        if row_batch.missing_rows.len() > rows {
+            let missing_rows = row_batch.missing_rows.split_off(rows);
+            stack.push(PendingRequest {
+                row_batch: RowBatch { missing_rows, ..row_batch.clone() },
+                attempt,
+                piece_since,
+            });
         }
-        let claimed = context.claim(cut).await?;
-        settled.elsewhere.extend(claimed.elsewhere.into_iter().map(|e| Elsewhere { attempt, ..e }));
-        for cut in claimed.ours {
+        let claimed = context.claim_batch(row_batch).await?;
+        outcome.claimed_by_others.extend(
+            claimed.claimed_by_others.into_iter().map(|e| ClaimedByOthers { attempt, ..e }),
+        );
+        for row_batch in claimed.batches {
             let span = debug_span!(
                 "request",
                 prompt = tracing::field::Empty,
-                rows = cut.gaps.len(),
-                columns = cut.columns.len(),
+                rows = row_batch.missing_rows.len(),
+                columns = row_batch.columns.len(),
                 asked = attempt
             );
-            let todo = Todo { cut, attempt, piece_since };
-            let (again, aside) = ask(&context, todo, &gate).instrument(span).await?;
+            let pending = PendingRequest { row_batch, attempt, piece_since };
+            let (to_retry, deferred_request) =
+                send_request(&context, pending, &control).instrument(span).await?;
             // Reverse them, because `stack` is a stack.
-            left.extend(again.into_iter().rev());
-            settled.asides.extend(aside);
+            stack.extend(to_retry.into_iter().rev());
+            outcome.deferred.extend(deferred_request);
         }
     }
-    Ok(settled)
+    Ok(outcome)
 }
 
 /// Sends one request and stores the answers. Returns the rows to ask again, and the request if it
 /// is deferred.
-async fn ask(
+async fn send_request(
     context: &Context,
-    todo: Todo,
-    gate: &RequestGate,
-) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
-    let Todo { cut, attempt, .. } = &todo;
-    let (frame, mut prompt) = context.prompt(cut);
+    pending: PendingRequest,
+    control: &RunControl,
+) -> Result<(Vec<PendingRequest>, Option<DeferredRequest>), StopReason> {
+    let PendingRequest { row_batch, attempt, .. } = &pending;
+    let (frame, mut prompt) = context.build_prompt(row_batch);
     let began = Instant::now();
-    let mut record = context.record(cut, prompt.hash());
-    tracing::Span::current().record("prompt", record.prompt_hash.as_str());
-    let since = context.run.liveness.answers();
-    if let Err(why) = context.show_images(cut, &mut prompt) {
-        return context.failed(todo, record, ModelError::NoAnswer(why), since).await;
+    let mut completion = context.new_completion(row_batch, prompt.provenance_hash());
+    tracing::Span::current().record("prompt", completion.prompt_hash.as_str());
+    let since = context.run.circuit_breaker.answer_count();
+    if let Err(reason) = context.show_images(row_batch, &mut prompt) {
+        return context
+            .handle_failure(pending, completion, ModelError::NoAnswer(reason), since)
+            .await;
     }
     let unlimited = Budget::default();
-    let errand = RetryingRequest {
+    let request = RetryingRequest {
         model: context.endpoint(),
         prompt: &prompt,
         budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
         price: context.choice.price.as_ref(),
-        count: &|reply: &Reply| context.count(&frame, &prompt, reply),
-        plausible: &|reply: &Reply| context.plausible_tokens(&prompt, reply),
-        holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
+        count_tokens: &|reply: &Reply| context.count_tokens(&frame, &prompt, reply),
+        plausible_tokens: &|reply: &Reply| context.plausible_tokens(&prompt, reply),
+        has_answers: &|reply: &Reply| {
+            !context.parse_reply(row_batch, &frame, reply, false).0.is_empty()
+        },
         on_wire: false.into(),
-        most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
-        tries: 0.into(),
-        slots: Some(&gate.slots),
+        max_attempts: context.run.circuit_breaker.max_attempts(pending.piece_since.is_some()),
+        attempts: 0.into(),
+        slots: Some(&control.slots),
         ledger: context
             .endpoint()
-            .bills()
+            .is_billed()
             .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
-        tell_pause: &|pause: Duration| context.run.tell_pause(context.endpoint().name(), pause),
+        report_pause: &|pause: Duration| context.run.report_pause(context.endpoint().name(), pause),
     };
-    let asked = tokio::select! {
+    let outcome = tokio::select! {
         biased;
-        asked = errand.run() => asked,
+        asked = request.run_with_retries() => asked,
         // It was waiting for a limit or a retry, so nothing is paid for.
-        () = stopped_off_wire(&gate.stopping, &errand) => return Ok((Vec::new(), None)),
+        () = wait_for_stop_off_wire(&control.stopping, &request) => return Ok((Vec::new(), None)),
     };
-    record.seconds = began.elapsed().as_secs_f64();
-    let remarks = context.endpoint().remarks();
-    remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
-    let (reply, note) = match asked {
+    completion.seconds = began.elapsed().as_secs_f64();
+    let warnings = context.endpoint().take_warnings();
+    warnings.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
+    let (reply, reservation_id) = match outcome {
         Ok(answered) => answered,
         Err(RequestError::Unsent) => return Ok((Vec::new(), None)),
         Err(RequestError::Facts(error)) => return Err(error.into()),
-        Err(RequestError::Model(error)) => return context.failed(todo, record, error, since).await,
+        Err(RequestError::Model(error)) => {
+            return context.handle_failure(pending, completion, error, since).await;
+        }
     };
-    context.run.liveness.answered();
+    context.run.circuit_breaker.record_answer();
     let price = context.choice.price.as_ref();
-    let worst = Spent::worst(prompt.input_tokens, prompt.max_output, price);
-    let asked = ArrivedReply {
-        cut,
+    let worst_case = SpentAmount::worst_case(prompt.input_tokens, prompt.max_output, price);
+    let arrived = ArrivedReply {
+        row_batch,
         frame: &frame,
         prompt: &prompt,
         attempt: *attempt,
-        note,
-        worst,
+        reservation_id,
+        worst_case,
         answers: None,
     };
-    let again = context.take_in(asked, record, reply).await?;
-    let again = again.into_iter().map(|(cut, attempt)| Todo { cut, attempt, piece_since: None });
-    Ok((again.collect(), None))
+    let to_retry = context.store_reply(arrived, completion, reply).await?;
+    let to_retry = to_retry.into_iter().map(|(row_batch, attempt)| PendingRequest {
+        row_batch,
+        attempt,
+        piece_since: None,
+    });
+    Ok((to_retry.collect(), None))
 }
 
 /// Completes when the run must end.
-async fn stopped(stopping: &watch::Receiver<bool>) {
+async fn wait_for_stop(stopping: &watch::Receiver<bool>) {
     if stopping.clone().wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Completes when the run must end and the endpoint is not processing the request.
-async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &RetryingRequest<'_>) {
-    stopped(stopping).await;
-    while errand.on_wire.load(Ordering::Relaxed) {
+async fn wait_for_stop_off_wire(stopping: &watch::Receiver<bool>, request: &RetryingRequest<'_>) {
+    wait_for_stop(stopping).await;
+    while request.on_wire.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -366,21 +387,21 @@ impl Context {
     pub fn new(
         run: &Arc<ModelRun>,
         expansion: Arc<Expansion>,
-        wanted: Arc<Wanted>,
+        requirements: Arc<CellRequirements>,
         choice: ModelChoice,
     ) -> Self {
         Self {
             run: Arc::clone(run),
             columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
             expansion,
-            wanted,
+            requirements,
             frames: Mutex::default(),
             packing: Packing::new(choice.rows),
-            output_cap: OutputCap::of_model(run.reasons.contains(&choice.tokenizer)),
+            output_cap: OutputCap::new(run.reasoning_models.contains(&choice.tokenizer)),
             choice,
-            told: false.into(),
-            told_unfinished: false.into(),
-            beside_batches: false,
+            usage_warned: false.into(),
+            finish_reason_warned: false.into(),
+            skip_batched: false,
             known_keys: None,
             tokenizer: OnceLock::new(),
         }
@@ -392,36 +413,42 @@ impl Context {
     }
 
     /// Creates the completion record of a request that is being sent.
-    pub(crate) fn record(&self, cut: &RowBatch, prompt_hash: String) -> Completion {
+    pub(crate) fn new_completion(&self, row_batch: &RowBatch, prompt_hash: String) -> Completion {
         Completion {
             run: self.run.id,
-            model: self.wanted.model,
+            model: self.requirements.model,
             prompt_hash,
-            parameters: parameters_text(&self.choice.parameters),
-            asked_at: hqdl_database::now(),
-            cells: (cut.columns.len() * cut.gaps.len()) as u64,
+            parameters: format_parameters(&self.choice.parameters),
+            asked_at: hqdl_database::current_timestamp(),
+            cells: (row_batch.columns.len() * row_batch.missing_rows.len()) as u64,
             ..Completion::default()
         }
     }
 
     /// Counts the tokens of a request whose endpoint reports no usage. The output is what was
     /// received, or the maximum if the reply was truncated at it, because part of it may be hidden.
-    pub(crate) fn count(&self, frame: &PromptFrame, prompt: &Prompt, reply: &Reply) -> Tokens {
+    pub(crate) fn count_tokens(
+        &self,
+        frame: &PromptFrame,
+        prompt: &Prompt,
+        reply: &Reply,
+    ) -> Tokens {
         let tokenizer = self.tokenizer();
-        let counted = tokenizer.count(&reply.content) + tokenizer.count(&reply.beside);
+        let counted_output =
+            tokenizer.count_tokens(&reply.content) + tokenizer.count_tokens(&reply.other_output);
         let mut output = if tokenizer.is_exact() {
-            counted
+            counted_output
         } else {
             // Only the certain part may exceed the maximum: an estimate must not stop a run.
-            let allowed = prompt.max_output.max(tokenizer.at_least(counted));
-            tokenizer.at_most(counted).min(allowed)
+            let allowed = prompt.max_output.max(tokenizer.min_tokens(counted_output));
+            tokenizer.max_tokens(counted_output).min(allowed)
         };
         if reply.truncated && !reply.cut_off {
             output = output.max(prompt.max_output);
         }
         let input = self.input_tokens(frame, prompt, true);
         // The endpoint may have written the whole prompt to its cache.
-        let rates = self.choice.price.map(|price| price.rates(input));
+        let rates = self.choice.price.map(|price| price.rates_for(input));
         let is_dearer = rates.is_some_and(|rates| rates.cache_write > rates.input);
         let cache_write = if is_dearer { input } else { 0 };
         Tokens { input, output, cache_write, ..Tokens::default() }
@@ -430,22 +457,22 @@ impl Context {
     /// Returns the plausible token range of a reply. The minimum is half of hqdl's own count, or a
     /// quarter of it if the tokenizer is an estimate.
     pub(crate) fn plausible_tokens(&self, prompt: &Prompt, reply: &Reply) -> PlausibleTokens {
-        let most =
+        let max =
             Tokens { input: prompt.input_tokens, output: prompt.max_output, ..Tokens::default() };
-        let bills = self.endpoint().bills() && self.choice.price.is_some_and(|p| p.bills());
+        let bills = self.endpoint().is_billed() && self.choice.price.is_some_and(|p| p.is_billed());
         if !bills || reply.cut_off {
-            return PlausibleTokens { most, ..PlausibleTokens::default() };
+            return PlausibleTokens { max, ..PlausibleTokens::default() };
         }
-        let tokenizer = if self.run.counts { self.tokenizer() } else { Tokenizer::Estimate };
+        let tokenizer = if self.run.counts_tokens { self.tokenizer() } else { Tokenizer::Estimate };
         // Only the maximum of an image's tokens is known.
-        let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
-        let text = prompt.input_tokens.saturating_sub(tokenizer.of_prompt_at_most(images));
-        let least = Tokens {
-            input: tokenizer.least_report(text),
-            output: tokenizer.least_report(tokenizer.count(&reply.content)),
+        let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
+        let text = prompt.input_tokens.saturating_sub(tokenizer.max_prompt_tokens(images));
+        let min = Tokens {
+            input: tokenizer.min_reported_tokens(text),
+            output: tokenizer.min_reported_tokens(tokenizer.count_tokens(&reply.content)),
             ..Tokens::default()
         };
-        PlausibleTokens { least, most, is_counted: self.run.counts }
+        PlausibleTokens { min, max, is_counted: self.run.counts_tokens }
     }
 
     /// Parses a reply, stores its answers, and returns the rows to ask again.
@@ -453,84 +480,87 @@ impl Context {
     /// # Errors
     /// [`Stopped`]. With [`ModelError::Usage`], the reported usage is implausible, and all answers
     /// are stored.
-    pub(crate) async fn take_in(
+    pub(crate) async fn store_reply(
         &self,
-        asked: ArrivedReply<'_>,
-        mut record: Completion,
+        arrived: ArrivedReply<'_>,
+        mut completion: Completion,
         reply: Reply,
-    ) -> Result<Vec<(RowBatch, u32)>, Stopped> {
-        let ArrivedReply { cut, frame, prompt, attempt, note, worst, answers } = asked;
+    ) -> Result<Vec<(RowBatch, u32)>, StopReason> {
+        let ArrivedReply { row_batch, frame, prompt, attempt, reservation_id, worst_case, answers } =
+            arrived;
         let tokens = reply.tokens.unwrap_or_default();
         let implausible = reply.implausible;
-        record.input_tokens = tokens.input;
-        record.cached_input_tokens = tokens.cached_input;
-        record.output_tokens = tokens.output;
-        let price = reply.price(self.choice.price.as_ref());
-        record.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
-        let cost = record.cost_usd;
+        completion.input_tokens = tokens.input;
+        completion.cached_input_tokens = tokens.cached_input;
+        completion.output_tokens = tokens.output;
+        let price = reply.billed_price(self.choice.price.as_ref());
+        completion.cost_usd = price.map_or(0.0, |price| tokens.cost(&price));
+        let cost = completion.cost_usd;
         // If the endpoint or hqdl cut the reply short, its rows are not at fault.
-        let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
+        let was_cut_short =
+            reply.broken.is_some() || self.is_truncated_at_cap(prompt, &reply, tokens);
         // A row that was already asked in the simplest format would get the same prompt again.
         let is_answered = frame.has_simplest_form()
-            && cut.gaps.len() == 1
-            && reply.finish() == Finish::Stop
+            && row_batch.missing_rows.len() == 1
+            && reply.finish_state() == FinishReason::Stop
             && !reply.content.trim().is_empty();
-        let attempts = if frame.has_simplest_form() { SIMPLEST_ATTEMPTS } else { ATTEMPTS };
-        let last = ((attempt >= attempts || is_answered) && !held_back)
-            || self.endpoint().repeats_itself();
+        let attempts =
+            if frame.has_simplest_form() { MAX_SINGLE_ROW_ATTEMPTS } else { MAX_ATTEMPTS };
+        let is_last_attempt = ((attempt >= attempts || is_answered) && !was_cut_short)
+            || self.endpoint().is_deterministic();
         if reply.is_unfinished && reply.broken.is_none() {
             self.warn_of_no_finish_reason(frame);
         }
-        let (facts, again) = self.read(cut, frame, &reply, last);
-        let ask_again: usize = again.values().map(Vec::len).sum();
+        let (facts, to_retry) = self.parse_reply(row_batch, frame, &reply, is_last_attempt);
+        let ask_again: usize = to_retry.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
-        record.content = Some(reply.content);
-        let tallies = self.tallies(cut, &facts);
+        completion.content = Some(reply.content);
+        let tallies = self.tally_columns(row_batch, &facts);
         let mut tally = Tally::default();
         tallies.iter().for_each(|t| tally.merge(t));
         self.run
             .facts
-            .keep(CommitUnit { completion: record, facts, settles: note, answers })
+            .commit_unit(CommitUnit { completion, facts, settles: reservation_id, answers })
             .await?;
         let usage = {
             let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
-            usage.add(tokens, price.as_ref());
+            usage.add_request(tokens, price.as_ref());
             *usage
         };
-        self.share(cut, &tallies, tokens, cost);
-        (self.run.events.listener)(&Event::Kept { cells: tally, usage });
-        self.check_usage(implausible.unwrap_or(tokens), tokens, worst, frame, prompt)?;
-        if held_back {
-            return Ok(smaller(again, cut, attempt, frame));
+        self.share_cost(row_batch, &tallies, tokens, cost);
+        (self.run.events.listener)(&Event::Stored { cells: tally, usage });
+        self.check_usage(implausible.unwrap_or(tokens), tokens, worst_case, frame, prompt)?;
+        if was_cut_short {
+            return Ok(split_smaller(to_retry, row_batch, attempt, frame));
         }
-        let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
+        let given_up = tally.get(State::Invalid) as usize / row_batch.columns.len().max(1);
         let failed = given_up + ask_again;
         if attempt == 1 {
-            self.packing.learn(cut.gaps.len(), failed);
+            self.packing.adapt_to_failures(row_batch.missing_rows.len(), failed);
         }
-        Ok(smaller(again, cut, attempt + 1, frame))
+        Ok(split_smaller(to_retry, row_batch, attempt + 1, frame))
     }
 
     /// Returns whether a sound answer was truncated at its cap, so that a longer one may succeed.
-    fn was_cut_short(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
+    fn is_truncated_at_cap(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
         if !reply.truncated {
-            self.output_cap.learn(prompt, tokens);
+            self.output_cap.adapt_to_answer(prompt, tokens);
         }
         reply.truncated
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
             && (self.output_cap.was_reasoned_away(prompt, &reply.content, tokens)
-                || prompt.is_begun(&reply.content)
-                    && prompt.astray(&reply.content).is_none()
-                    && self.output_cap.was_too_small(prompt, tokens))
+                || prompt.has_started_row(&reply.content)
+                    && prompt.runaway_reason(&reply.content).is_none()
+                    && self.output_cap.raise_if_too_small(prompt, tokens))
     }
 
     /// Warns once that the endpoint does not report whether its answers are complete.
     fn warn_of_no_finish_reason(&self, frame: &PromptFrame) {
-        if frame.format == Format::Csv && !self.told_unfinished.swap(true, Ordering::Relaxed) {
-            let note = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
-            (self.run.events.listener)(&Event::Warning(note.to_owned()));
+        if frame.format == Format::Csv && !self.finish_reason_warned.swap(true, Ordering::Relaxed) {
+            let reservation_id = "the endpoint sends no finish_reason, so the last line of an answer may be incomplete; hqdl asks again for a line without a line break (`format = \"json\"` avoids that)";
+            (self.run.events.listener)(&Event::Warning(reservation_id.to_owned()));
         }
     }
 
@@ -538,29 +568,33 @@ impl Context {
     /// warns, once.
     fn check_usage(
         &self,
-        said: Tokens,
-        settled: Tokens,
-        mut worst: Spent,
+        reported: Tokens,
+        settled_tokens: Tokens,
+        mut worst_case: SpentAmount,
         frame: &PromptFrame,
         prompt: &Prompt,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StopReason> {
         let price = self.choice.price.as_ref();
-        if !self.endpoint().bills() {
+        if !self.endpoint().is_billed() {
             return Ok(());
         }
-        if ImplausibleUsage::of(said, settled, worst, price).is_none() {
+        if ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price).is_none() {
             return Ok(());
         }
-        if !self.run.counts {
+        if !self.run.counts_tokens {
             // The worst case was computed from an estimate, so count its input now.
             let input = self.input_tokens(frame, prompt, true);
-            worst = Spent::worst(input, prompt.max_output, price);
+            worst_case = SpentAmount::worst_case(input, prompt.max_output, price);
         }
-        let Some(error) = ImplausibleUsage::of(said, settled, worst, price) else { return Ok(()) };
+        let Some(error) =
+            ImplausibleUsage::check_report(reported, settled_tokens, worst_case, price)
+        else {
+            return Ok(());
+        };
         if self.choice.price.is_some() || self.run.budget.is_capped() {
             return Err(error.into());
         }
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.usage_warned.swap(true, Ordering::Relaxed) {
             (self.run.events.listener)(&Event::Warning(error.to_string()));
         }
         Ok(())
@@ -569,17 +603,20 @@ impl Context {
     /// Returns the input tokens of a prompt. They are counted if a limit or a budget depends on
     /// them, with a margin for what the endpoint adds; otherwise they are estimated.
     fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
-        let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
+        let images = prompt.images.len() as u64 * max_image_tokens(&self.choice.tokenizer);
         if !counts {
             let estimate = Tokenizer::Estimate;
-            return estimate.count(&prompt.system) + estimate.count(&prompt.user) + images;
+            return estimate.count_tokens(&prompt.system)
+                + estimate.count_tokens(&prompt.user)
+                + images;
         }
         let tokenizer = self.tokenizer();
-        let texts = frame.tokens_around(prompt, tokenizer) + tokenizer.count(&prompt.user);
-        tokenizer.of_prompt_at_most(texts + images)
+        let texts =
+            frame.tokens_without_rows(prompt, tokenizer) + tokenizer.count_tokens(&prompt.user);
+        tokenizer.max_prompt_tokens(texts + images)
     }
 
     fn tokenizer(&self) -> Tokenizer {
-        *self.tokenizer.get_or_init(|| Tokenizer::of(&self.choice.tokenizer))
+        *self.tokenizer.get_or_init(|| Tokenizer::for_model(&self.choice.tokenizer))
     }
 }

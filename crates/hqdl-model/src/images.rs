@@ -6,7 +6,7 @@ use super::ModelError;
 use hqdl_prompt::Prompt;
 
 /// Phrases of endpoints' errors about models without image input.
-const BLIND: [&str; 15] = [
+const NO_IMAGE_PHRASES: [&str; 15] = [
     // OpenAI, Azure
     "image_url is only supported by certain models",
     "does not support image",
@@ -33,7 +33,7 @@ const BLIND: [&str; 15] = [
 ];
 
 /// Adds the images of a prompt after its text.
-pub(super) fn write(body: &mut Json, prompt: &Prompt) {
+pub(super) fn write_images(body: &mut Json, prompt: &Prompt) {
     if prompt.images.is_empty() {
         return;
     }
@@ -46,21 +46,21 @@ pub(super) fn write(body: &mut Json, prompt: &Prompt) {
 }
 
 /// Returns whether an error means that the model accepts no images.
-pub(super) fn is_blind(error: &ModelError) -> bool {
+pub(super) fn is_unsupported_image_error(error: &ModelError) -> bool {
     // Ollama and llama.cpp report it as a temporary failure.
     let (ModelError::Refused { status: 400 | 404 | 415 | 422, message }
-    | ModelError::Passing { message, in_doubt: false, .. }) = error
+    | ModelError::Temporary { message, in_doubt: false, .. }) = error
     else {
         return false;
     };
     let lower = message.to_lowercase();
     // Some models accept images, but cannot fetch URLs.
-    !lower.contains("image url") && BLIND.iter().any(|w| lower.contains(w))
+    !lower.contains("image url") && NO_IMAGE_PHRASES.iter().any(|w| lower.contains(w))
 }
 
 /// Converts the rejection of a request with images: an error about an image affects only that
 /// image.
-pub(super) fn explained(error: ModelError) -> ModelError {
+pub(super) fn image_error(error: ModelError) -> ModelError {
     match error {
         ModelError::Refused { status: status @ (400 | 413 | 415 | 422), message }
             if ["image", "download"].iter().any(|w| message.to_lowercase().contains(w)) =>

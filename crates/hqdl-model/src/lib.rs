@@ -31,29 +31,29 @@ use std::time::{Duration, Instant};
 use backon::{ExponentialBuilder, Retryable};
 use tracing::debug;
 
-use self::budget::{Budget, Reached};
-pub use self::choice::{ModelChoice, choose};
+use self::budget::{Budget, BudgetExhausted};
+pub use self::choice::{ModelChoice, choose_model};
 use self::generate::{HeldSlot, Slots};
-pub use self::reply::{Reply, SaidTokens};
+pub use self::reply::{Reply, ReportedUsage};
 pub use self::setup::SetupError;
 pub use self::usage_check::{ImplausibleUsage, PlausibleTokens, UsageGate};
-pub use hqdl_facts::RemainingPause;
+pub use hqdl_facts::PauseFuture;
 pub use hqdl_facts::limits;
-use hqdl_facts::limits::{LONGEST_WAIT, PerMinute};
-use hqdl_facts::{Admitted, Facts, FactsError, Noted, ReservationId, RunId};
+use hqdl_facts::limits::{MAX_PAUSE, PerMinute};
+use hqdl_facts::{Facts, FactsError, Permit, ReservationId, ReserveOutcome, RunId};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Limits, PriceTable, Provider, Spec};
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 pub use hqdl_values::usage::Tokens;
 
 /// Maximum number of attempts of a request.
-pub(crate) const TRIES: usize = 6;
+pub(crate) const MAX_ATTEMPTS: usize = 6;
 /// Longest first pause between attempts. It doubles with every attempt and has full jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause between attempts, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Longest total of all pauses of a request.
-const PATIENCE: Duration = Duration::from_secs(10 * 60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Error of a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -68,7 +68,7 @@ pub enum ModelError {
     },
     /// A temporary failure: a limit, an overload or a broken connection.
     #[error("{message}")]
-    Passing {
+    Temporary {
         /// Description of the failure.
         message: String,
         /// The pause that the endpoint asks for.
@@ -84,11 +84,11 @@ pub enum ModelError {
         /// Advice for the user.
         hint: String,
         /// Whether retrying is pointless.
-        lasting: bool,
+        is_permanent: bool,
     },
     /// The budget does not cover the request.
     #[error(transparent)]
-    Budget(#[from] Reached),
+    Budget(#[from] BudgetExhausted),
     /// The prompt is longer than the model's context.
     #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
@@ -119,7 +119,7 @@ pub enum ModelError {
 pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
 
 /// Future of a permit; `None` if there are no limits.
-pub type Admitting<'a> = Pin<Box<dyn Future<Output = Option<Admitted>> + Send + 'a>>;
+pub type PermitFuture<'a> = Pin<Box<dyn Future<Output = Option<Permit>> + Send + 'a>>;
 
 /// A model that answers prompts.
 pub trait Model: Send + Sync {
@@ -127,25 +127,25 @@ pub trait Model: Send + Sync {
     fn name(&self) -> &str;
 
     /// Waits until the rate limits allow a prompt.
-    fn admit<'a>(&'a self, _: &'a Prompt) -> Admitting<'a> {
+    fn acquire_permit<'a>(&'a self, _: &'a Prompt) -> PermitFuture<'a> {
         Box::pin(std::future::ready(None))
     }
 
     /// Returns how long the endpoint still rejects requests.
-    fn remaining_pause(&self) -> RemainingPause<'_> {
+    fn remaining_pause(&self) -> PauseFuture<'_> {
         Box::pin(std::future::ready(None))
     }
 
     /// Sends a prompt, without retries.
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
 
     /// Maximum number of rows that it answers in one request.
-    fn rows_at_most(&self) -> Option<u32> {
+    fn max_rows(&self) -> Option<u32> {
         None
     }
 
     /// Returns whether the same prompt always gets the same reply, so that retrying is pointless.
-    fn repeats_itself(&self) -> bool {
+    fn is_deterministic(&self) -> bool {
         false
     }
 
@@ -155,17 +155,17 @@ pub trait Model: Send + Sync {
     }
 
     /// Returns whether it looks up its answers by the hash of the prompt.
-    fn finds_by_prompt(&self) -> bool {
+    fn looks_up_by_prompt(&self) -> bool {
         false
     }
 
     /// Returns the endpoint of its Batch API, if it has one.
-    fn batches(&self) -> Option<&openai::Endpoint> {
+    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
         None
     }
 
     /// Returns whether its answers are billed; those of recordings are not.
-    fn bills(&self) -> bool {
+    fn is_billed(&self) -> bool {
         false
     }
 
@@ -176,20 +176,20 @@ pub trait Model: Send + Sync {
     }
 
     /// Records whether the usage that the endpoint reported was plausible.
-    fn note_usage(&self, _is_plausible: bool) {}
+    fn record_usage(&self, _is_plausible: bool) {}
 
     /// Returns and clears the warnings for the user since the last call.
-    fn remarks(&self) -> Vec<String> {
+    fn take_warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// The answer format that suits it best.
-    fn format(&self) -> Format {
+    fn answer_format(&self) -> Format {
         Format::Json
     }
 
     /// Returns another model of the spec by its name there.
-    fn other(&self, _: &str) -> Option<Arc<dyn Model>> {
+    fn named_model(&self, _: &str) -> Option<Arc<dyn Model>> {
         None
     }
 }
@@ -198,12 +198,12 @@ pub trait Model: Send + Sync {
 ///
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
-pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    models::all(spec, &|spec| match spec.model.provider {
+pub fn connect_models(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    models::connect_all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
             Ok(Arc::new(openai::Endpoint::new(&spec.model, per_minute(&spec.limits))?))
         }
-        Provider::Replay => recordings(spec),
+        Provider::Replay => open_recordings(spec),
     })
 }
 
@@ -211,13 +211,18 @@ pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 ///
 /// # Errors
 /// [`SetupError`] if the API key or the recordings are missing.
-pub fn connect_with(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
-    models::all(spec, &|spec| match spec.model.provider {
+pub fn connect_shared(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
+    models::connect_all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
             let limits = per_minute(&spec.limits);
-            Ok(Arc::new(openai::Endpoint::shared(&spec.model, limits, spec.limits.per, facts)?))
+            Ok(Arc::new(openai::Endpoint::with_shared_limits(
+                &spec.model,
+                limits,
+                spec.limits.per,
+                facts,
+            )?))
         }
-        Provider::Replay => recordings(spec),
+        Provider::Replay => open_recordings(spec),
     })
 }
 
@@ -230,18 +235,18 @@ fn per_minute(limits: &Limits) -> PerMinute {
 ///
 /// # Errors
 /// [`SetupError::Client`].
-pub fn for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+pub fn connect_for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(openai::Endpoint::without_a_key(&spec.model)?))
 }
 
-fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+fn open_recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     let mut recordings = replay::Recordings::open(&spec.model.name, &spec.model.recordings)?;
     for column in spec.expansions.iter().flat_map(|e| &e.columns) {
         column
             .bindings
             .iter()
             .filter(|b| b.sql.is_none())
-            .for_each(|b| recordings.means(&b.ask, &column.name));
+            .for_each(|b| recordings.map_question(&b.ask, &column.name));
     }
     Ok(Arc::new(recordings))
 }
@@ -251,30 +256,30 @@ fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
 ///
 /// # Errors
 /// [`SetupError`] if recordings cannot be read.
-pub fn for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    models::all(spec, &|spec| match spec.model.provider {
-        Provider::Openai => Ok(Arc::new(Planned(spec.model.name.clone()))),
-        Provider::Replay => recordings(spec),
+pub fn connect_for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    models::connect_all(spec, &|spec| match spec.model.provider {
+        Provider::Openai => Ok(Arc::new(PlanOnlyModel(spec.model.name.clone()))),
+        Provider::Replay => open_recordings(spec),
     })
 }
 
 /// A model for plans only.
-struct Planned(String);
+struct PlanOnlyModel(String);
 
-impl Model for Planned {
+impl Model for PlanOnlyModel {
     fn name(&self) -> &str {
         &self.0
     }
 
-    fn ask<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
+    fn send_prompt<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(Err(ModelError::NoAnswer("a plan asks nothing".to_owned()))))
     }
 }
 
 /// Retries temporary failures, after exponential pauses with full jitter, or after the pause that
 /// the endpoint asks for.
-async fn persistently<T, E: EndpointTrouble, F>(
-    tries: usize,
+async fn retry_with_backoff<T, E: RetryableError, F>(
+    max_attempts: usize,
     attempt: impl FnMut() -> F,
 ) -> Result<T, E>
 where
@@ -283,21 +288,21 @@ where
     let pauses = ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
         .with_max_delay(LONGEST_PAUSE)
-        .with_max_times(tries.saturating_sub(1))
-        .with_total_delay(Some(PATIENCE));
+        .with_max_times(max_attempts.saturating_sub(1))
+        .with_total_delay(Some(RETRY_TIMEOUT));
     attempt
         .retry(pauses)
         .when(|e| match e.model_error() {
-            Some(ModelError::NoConnection { lasting, .. }) => !lasting,
-            other => matches!(other, Some(ModelError::Passing { .. })),
+            Some(ModelError::NoConnection { is_permanent, .. }) => !is_permanent,
+            other => matches!(other, Some(ModelError::Temporary { .. })),
         })
         .adjust(|error, pause| {
-            let chance = fastrand::f64();
+            let jitter = fastrand::f64();
             match error.model_error() {
-                Some(ModelError::Passing { wait: Some(wait), .. }) => {
-                    pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
+                Some(ModelError::Temporary { wait: Some(wait), .. }) => {
+                    pause.map(|_| (*wait).min(MAX_PAUSE) + FIRST_PAUSE.mul_f64(jitter))
                 }
-                _ => pause.map(|p| p.mul_f64(chance)),
+                _ => pause.map(|p| p.mul_f64(jitter)),
             }
         })
         .notify(|error, pause| debug!(%error, ?pause, "will be tried again"))
@@ -305,18 +310,18 @@ where
 }
 
 /// An error that may be one of the endpoint.
-trait EndpointTrouble: std::fmt::Display {
+trait RetryableError: std::fmt::Display {
     /// Returns the endpoint's error, if it is one.
     fn model_error(&self) -> Option<&ModelError>;
 }
 
-impl EndpointTrouble for ModelError {
+impl RetryableError for ModelError {
     fn model_error(&self) -> Option<&ModelError> {
         Some(self)
     }
 }
 
-impl EndpointTrouble for RequestError {
+impl RetryableError for RequestError {
     fn model_error(&self) -> Option<&ModelError> {
         match self {
             Self::Model(error) => Some(error),
@@ -338,27 +343,27 @@ pub struct RetryingRequest<'a> {
     /// The price of the model.
     pub price: Option<&'a PriceTable>,
     /// Counts the tokens of a reply without reported usage.
-    pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
+    pub count_tokens: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Returns the plausible token range of a reply.
-    pub plausible: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
+    pub plausible_tokens: &'a (dyn Fn(&Reply) -> PlausibleTokens + Sync),
     /// Whether the endpoint is processing the request now; starts as false.
     pub on_wire: AtomicBool,
     /// Maximum number of attempts.
-    pub most_tries: usize,
+    pub max_attempts: usize,
     /// Number of attempts so far; starts at 0.
-    pub tries: AtomicU32,
+    pub attempts: AtomicU32,
     /// Returns whether an incomplete reply contains answers to keep.
-    pub holds: &'a (dyn Fn(&Reply) -> bool + Sync),
+    pub has_answers: &'a (dyn Fn(&Reply) -> bool + Sync),
     /// Slots of the endpoint; the request holds one while the endpoint processes it.
     pub slots: Option<&'a Slots>,
     /// Ledger that records the worst-case cost; `None` for free models.
     pub ledger: Option<Ledger<'a>>,
     /// Called with the remaining pause if the request must wait for the endpoint for more than 5 s.
-    pub tell_pause: &'a (dyn Fn(Duration) + Sync),
+    pub report_pause: &'a (dyn Fn(Duration) + Sync),
 }
 
 /// A wait longer than this is reported to the user.
-const LONG_WAIT: Duration = Duration::from_secs(5);
+const REPORTED_WAIT: Duration = Duration::from_secs(5);
 
 /// Ledger of a run: stores the worst-case cost of its requests.
 #[derive(Clone, Copy)]
@@ -383,9 +388,9 @@ pub enum RequestError {
     Unsent,
 }
 
-impl From<Reached> for RequestError {
-    fn from(reached: Reached) -> Self {
-        Self::Model(reached.into())
+impl From<BudgetExhausted> for RequestError {
+    fn from(exhausted: BudgetExhausted) -> Self {
+        Self::Model(exhausted.into())
     }
 }
 
@@ -396,59 +401,61 @@ impl RetryingRequest<'_> {
     ///
     /// # Errors
     /// The error of the last attempt.
-    pub async fn run(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
-        persistently(self.most_tries, || self.once()).await
+    pub async fn run_with_retries(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
+        retry_with_backoff(self.max_attempts, || self.run_once()).await
     }
 
     /// Runs one attempt.
     ///
     /// # Errors
     /// The error of the attempt.
-    pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
+    pub async fn run_once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
-        let worst = Spent::worst(input, output, self.price);
-        let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        let worst_case = SpentAmount::worst_case(input, output, self.price);
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
         // Wait here before anything is reserved.
-        let gate = self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::bills));
-        let turn = match gate {
-            Some(gate) => gate.enter().await,
+        let usage_gate =
+            self.model.usage_gate().filter(|_| self.price.is_some_and(PriceTable::is_billed));
+        let turn = match usage_gate {
+            Some(usage_gate) => usage_gate.wait_turn().await,
             None => None,
         };
-        let reservation = self.budget.reserve(worst).await?;
-        let (admitted, note, slot) = self.prepare(worst).await?;
+        let reservation = self.budget.reserve_cost(worst_case).await?;
+        let (permit, reservation_id, slot) = self.prepare_to_send(worst_case).await?;
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
         let began = Instant::now();
-        admitted.iter().for_each(Admitted::sent);
-        let mut asked = self.model.ask(self.prompt).await;
+        permit.iter().for_each(Permit::mark_sent);
+        let mut outcome = self.model.send_prompt(self.prompt).await;
         drop(slot);
-        if let Ok(Reply { broken: Some(error), .. }) = &asked
+        if let Ok(Reply { broken: Some(error), .. }) = &outcome
             && let error = (**error).clone()
-            && !asked.as_ref().is_ok_and(self.holds)
+            && !outcome.as_ref().is_ok_and(self.has_answers)
         {
-            asked = Err(error);
+            outcome = Err(error);
         }
-        let took = began.elapsed();
-        let settled = match asked {
+        let elapsed = began.elapsed();
+        let result = match outcome {
             Ok(mut reply) if reply.broken.is_some() => {
-                debug!(attempt, ?took, "broke off");
+                debug!(attempt, ?elapsed, "broke off");
                 reservation.settle_in_doubt();
-                admitted.into_iter().for_each(|a| a.settle(worst.tokens));
-                if let (Some(ledger), Some(note)) = (self.ledger, note) {
-                    ledger.facts.settle(note, true).await?;
+                permit.into_iter().for_each(|a| a.reconcile_usage(worst_case.tokens));
+                if let (Some(ledger), Some(reservation_id)) = (self.ledger, reservation_id) {
+                    ledger.facts.finish_reservation(reservation_id, true).await?;
                 }
                 reply.tokens = Some(Tokens::default());
                 Ok((reply, None))
             }
             Ok(mut reply) => {
-                let tokens = reply.settle(self.count, self.plausible);
-                if gate.is_some() {
-                    self.check_report(&reply, tokens, worst);
+                let tokens = reply.resolve_tokens(self.count_tokens, self.plausible_tokens);
+                if usage_gate.is_some() {
+                    self.check_report(&reply, tokens, worst_case);
                 }
-                let spent = Spent::of(tokens, reply.price(self.price).as_ref());
+                let spent =
+                    SpentAmount::from_tokens(tokens, reply.billed_price(self.price).as_ref());
                 debug!(
                     attempt,
-                    ?took,
+                    ?elapsed,
                     input = tokens.input,
                     cached_input = tokens.cached_input,
                     cache_write = tokens.cache_write,
@@ -457,45 +464,45 @@ impl RetryingRequest<'_> {
                     "answered"
                 );
                 reservation.settle(spent);
-                admitted.into_iter().for_each(|a| a.settle(spent.tokens));
-                Ok((reply, note))
+                permit.into_iter().for_each(|a| a.reconcile_usage(spent.tokens));
+                Ok((reply, reservation_id))
             }
             Err(error) => {
                 let in_doubt = matches!(
                     error,
-                    ModelError::Passing { in_doubt: true, .. } | ModelError::Unfinished(_)
+                    ModelError::Temporary { in_doubt: true, .. } | ModelError::Unfinished(_)
                 );
-                debug!(attempt, ?took, in_doubt, %error, "failed");
-                if let ModelError::Passing { wait: Some(wait), .. } = &error
-                    && *wait > LONG_WAIT
+                debug!(attempt, ?elapsed, in_doubt, %error, "failed");
+                if let ModelError::Temporary { wait: Some(wait), .. } = &error
+                    && *wait > REPORTED_WAIT
                 {
-                    (self.tell_pause)((*wait).min(LONGEST_WAIT));
+                    (self.report_pause)((*wait).min(MAX_PAUSE));
                 }
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
                 // A failed request counts against the rate limits, too; most endpoints count its
                 // input only.
-                let used = if in_doubt { worst.tokens } else { input };
-                admitted.into_iter().for_each(|a| a.settle(used));
-                if let (Some(ledger), Some(note)) = (self.ledger, note) {
-                    ledger.facts.settle(note, in_doubt).await?;
+                let used = if in_doubt { worst_case.tokens } else { input };
+                permit.into_iter().for_each(|a| a.reconcile_usage(used));
+                if let (Some(ledger), Some(reservation_id)) = (self.ledger, reservation_id) {
+                    ledger.facts.finish_reservation(reservation_id, in_doubt).await?;
                 }
                 Err(error.into())
             }
         };
         self.on_wire.store(false, Ordering::Relaxed);
         drop(turn);
-        settled
+        result
     }
 
     /// Records whether the reported usage is plausible. If not, no more requests are sent, and the
     /// run stops once the answer is stored.
-    fn check_report(&self, reply: &Reply, tokens: Tokens, worst: Spent) {
-        let is_above = (self.plausible)(reply).is_counted
-            && ImplausibleUsage::above(tokens, worst, self.price).is_some();
+    fn check_report(&self, reply: &Reply, tokens: Tokens, worst_case: SpentAmount) {
+        let is_above = (self.plausible_tokens)(reply).is_counted
+            && ImplausibleUsage::check_reservation(tokens, worst_case, self.price).is_some();
         let is_plausible = reply.implausible.is_none() && !is_above;
-        self.model.note_usage(is_plausible);
+        self.model.record_usage(is_plausible);
         if let Some(slots) = self.slots.filter(|_| !is_plausible) {
             slots.close();
         }
@@ -503,28 +510,28 @@ impl RetryingRequest<'_> {
 
     /// Acquires a permit and a slot, and reserves the worst-case cost. A reservation is either sent
     /// or released, so the request counts as on the wire once it is reserved.
-    async fn prepare(
+    async fn prepare_to_send(
         &self,
-        worst: Spent,
-    ) -> Result<(Option<Admitted>, Option<ReservationId>, Option<HeldSlot<'_>>), RequestError> {
+        worst_case: SpentAmount,
+    ) -> Result<(Option<Permit>, Option<ReservationId>, Option<HeldSlot<'_>>), RequestError> {
         loop {
             let since = Instant::now();
-            let (admitted, note) = self.admit(worst).await?;
+            let (permit, reservation_id) = self.acquire_and_reserve(worst_case).await?;
             self.on_wire.store(true, Ordering::Relaxed);
-            let Some(slots) = self.slots else { return Ok((admitted, note, None)) };
+            let Some(slots) = self.slots else { return Ok((permit, reservation_id, None)) };
             let turn = Instant::now();
-            let slot = slots.take().await;
+            let slot = slots.acquire_slot().await;
             // A permit counts for a minute from when it was granted. A session that was
             // disconnected for longer than a lease has lost its reservations.
-            let lasts = turn.elapsed() < limits::MINUTE / 2
+            let is_current = turn.elapsed() < limits::MINUTE / 2
                 && self.ledger.is_none_or(|ledger| ledger.facts.held_since(since));
             let closed = slot.is_none();
-            if let Some(slot) = slot.filter(|_| lasts) {
-                return Ok((admitted, note, Some(slot)));
+            if let Some(slot) = slot.filter(|_| is_current) {
+                return Ok((permit, reservation_id, Some(slot)));
             }
-            drop(admitted);
-            if let (Some(ledger), Some(note)) = (self.ledger, note) {
-                ledger.facts.settle(note, false).await?;
+            drop(permit);
+            if let (Some(ledger), Some(reservation_id)) = (self.ledger, reservation_id) {
+                ledger.facts.finish_reservation(reservation_id, false).await?;
             }
             self.on_wire.store(false, Ordering::Relaxed);
             if closed {
@@ -534,35 +541,44 @@ impl RetryingRequest<'_> {
     }
 
     /// Waits for a permit, and reports the endpoint's pause if the wait is long.
-    async fn await_admission(&self) -> Option<Admitted> {
-        let mut admission = self.model.admit(self.prompt);
-        if let Ok(admitted) = tokio::time::timeout(LONG_WAIT, &mut admission).await {
-            return admitted;
+    async fn wait_for_permit(&self) -> Option<Permit> {
+        let mut permit_future = self.model.acquire_permit(self.prompt);
+        if let Ok(permit) = tokio::time::timeout(REPORTED_WAIT, &mut permit_future).await {
+            return permit;
         }
         if let Some(pause) = self.model.remaining_pause().await {
-            (self.tell_pause)(pause);
+            (self.report_pause)(pause);
         }
-        admission.await
+        permit_future.await
     }
 
     /// Waits for a permit and reserves the worst-case cost.
-    async fn admit(
+    async fn acquire_and_reserve(
         &self,
-        worst: Spent,
-    ) -> Result<(Option<Admitted>, Option<ReservationId>), RequestError> {
+        worst_case: SpentAmount,
+    ) -> Result<(Option<Permit>, Option<ReservationId>), RequestError> {
         loop {
-            let admitted = self.await_admission().await;
-            let Some(ledger) = self.ledger else { return Ok((admitted, None)) };
-            let place = admitted.as_ref().map(|a| a.place().clone());
-            let noted = ledger.facts.reserve(ledger.run, worst, self.budget.of_day(), place);
-            match noted.await? {
-                Noted::Note(note) => return Ok((admitted, Some(note))),
-                Noted::Again => {}
+            let permit = self.wait_for_permit().await;
+            let Some(ledger) = self.ledger else { return Ok((permit, None)) };
+            let limiter_key = permit.as_ref().map(|a| a.limiter_key().clone());
+            let reserved = ledger.facts.reserve_cost(
+                ledger.run,
+                worst_case,
+                self.budget.daily_budget(),
+                limiter_key,
+            );
+            match reserved.await? {
+                ReserveOutcome::Reserved(reservation_id) => {
+                    return Ok((permit, Some(reservation_id)));
+                }
+                ReserveOutcome::Retry => {}
                 // The run no longer waits for it.
-                Noted::Ended => {
+                ReserveOutcome::RunEnded => {
                     return Err(ModelError::NoAnswer("its run has ended".into()).into());
                 }
-                Noted::Beyond(gone) => return Err(self.budget.beyond(gone, worst).into()),
+                ReserveOutcome::BudgetExceeded(spent_usd) => {
+                    return Err(self.budget.daily_budget_error(spent_usd, worst_case).into());
+                }
             }
         }
     }

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::usage_check::UsageGate;
-use super::{Admitting, Model, ModelError, RemainingPause, ReplyFuture, SetupError, openai};
+use super::{Model, ModelError, PauseFuture, PermitFuture, ReplyFuture, SetupError, openai};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
 /// A model, or the error of connecting to it.
-type Connected = Result<Arc<dyn Model>, SetupError>;
+type ConnectResult = Result<Arc<dyn Model>, SetupError>;
 
 /// Connects to the models of a spec.
 ///
 /// # Errors
 /// The error of `connect` for `[model]`. If another model cannot be connected, its error is
 /// returned when it is asked, so that an unused model needs no API key.
-pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connected {
+pub(super) fn connect_all(spec: &Spec, connect: &dyn Fn(&Spec) -> ConnectResult) -> ConnectResult {
     let first = connect(spec)?;
     // Flags that change the model apply to all models.
     let others = spec.models.iter().filter(|(_, settings)| **settings != spec.model);
@@ -31,73 +31,73 @@ pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connecte
             (name.clone(), model)
         })
         .collect();
-    Ok(if others.is_empty() { first } else { Arc::new(Models { first, others }) })
+    Ok(if others.is_empty() { first } else { Arc::new(ModelSet { first, others }) })
 }
 
 /// The default model and the other named models.
-struct Models {
+struct ModelSet {
     first: Arc<dyn Model>,
     others: BTreeMap<String, Arc<dyn Model>>,
 }
 
-impl Model for Models {
+impl Model for ModelSet {
     fn name(&self) -> &str {
         self.first.name()
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
-        self.first.admit(prompt)
+    fn acquire_permit<'a>(&'a self, prompt: &'a Prompt) -> PermitFuture<'a> {
+        self.first.acquire_permit(prompt)
     }
 
-    fn remaining_pause(&self) -> RemainingPause<'_> {
+    fn remaining_pause(&self) -> PauseFuture<'_> {
         self.first.remaining_pause()
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        self.first.ask(prompt)
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        self.first.send_prompt(prompt)
     }
 
-    fn rows_at_most(&self) -> Option<u32> {
-        self.first.rows_at_most()
+    fn max_rows(&self) -> Option<u32> {
+        self.first.max_rows()
     }
 
-    fn repeats_itself(&self) -> bool {
-        self.first.repeats_itself()
+    fn is_deterministic(&self) -> bool {
+        self.first.is_deterministic()
     }
 
     fn answers_whole_rows(&self) -> bool {
         self.first.answers_whole_rows()
     }
 
-    fn finds_by_prompt(&self) -> bool {
-        self.first.finds_by_prompt()
+    fn looks_up_by_prompt(&self) -> bool {
+        self.first.looks_up_by_prompt()
     }
 
-    fn batches(&self) -> Option<&openai::Endpoint> {
-        self.first.batches()
+    fn batch_endpoint(&self) -> Option<&openai::Endpoint> {
+        self.first.batch_endpoint()
     }
 
-    fn bills(&self) -> bool {
-        self.first.bills()
+    fn is_billed(&self) -> bool {
+        self.first.is_billed()
     }
 
     fn usage_gate(&self) -> Option<&UsageGate> {
         self.first.usage_gate()
     }
 
-    fn note_usage(&self, is_plausible: bool) {
-        self.first.note_usage(is_plausible);
+    fn record_usage(&self, is_plausible: bool) {
+        self.first.record_usage(is_plausible);
     }
 
-    fn remarks(&self) -> Vec<String> {
-        self.first.remarks()
+    fn take_warnings(&self) -> Vec<String> {
+        self.first.take_warnings()
     }
 
-    fn format(&self) -> Format {
-        self.first.format()
+    fn answer_format(&self) -> Format {
+        self.first.answer_format()
     }
 
-    fn other(&self, name: &str) -> Option<Arc<dyn Model>> {
+    fn named_model(&self, name: &str) -> Option<Arc<dyn Model>> {
         self.others.get(name).cloned()
     }
 }
@@ -114,11 +114,11 @@ impl Model for Unconnected {
         &self.name
     }
 
-    fn ask<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
+    fn send_prompt<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
         let error = ModelError::NoConnection {
             message: self.message.clone(),
             hint: self.hint.clone(),
-            lasting: true,
+            is_permanent: true,
         };
         Box::pin(std::future::ready(Err(error)))
     }

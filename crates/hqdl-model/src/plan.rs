@@ -1,33 +1,33 @@
 //! The plan of a run: missing cells grouped into row batches, with tokens, price and time. Making a
 //! plan sends no requests.
 
-mod meter;
-mod pace;
-mod room;
-mod shape;
+mod cost_estimator;
+mod throughput;
+mod budget_left;
+mod request_shape;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-pub use self::meter::Meter;
-pub use self::pace::{Pace, reasoning};
-pub use self::room::{Beyond, BudgetLeft};
-pub use self::shape::RequestShape;
+pub use self::budget_left::{BudgetLeft, BudgetShortfall};
+pub use self::cost_estimator::CostEstimator;
+pub use self::request_shape::RequestShape;
+pub use self::throughput::{ThroughputEstimate, reasoning_tokens};
 use hqdl_facts::Reason;
 use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
 
 /// Tokens of the message envelope of a chat request.
-const ENVELOPE: u64 = 11;
+const ENVELOPE_TOKENS: u64 = 11;
 /// Maximum number of open batches with different missing columns. Beyond it, the fullest batch is
 /// emitted early, so that memory stays bounded.
 const OPEN_BATCHES: usize = 64;
 /// Maximum duration of a batch in seconds.
 const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
 /// Assumed maximum number of items in a cell with several values.
-pub const MOST_ITEMS: u64 = 15;
+pub const MAX_ITEMS: u64 = 15;
 
 /// A row with missing cells.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,9 +45,9 @@ pub struct RowBatch {
     pub columns: Vec<usize>,
     /// Positions of all columns that the rows' sources ask for. A recording of whole rows answers
     /// these.
-    pub whole: Vec<usize>,
+    pub source_columns: Vec<usize>,
     /// The rows with missing cells.
-    pub gaps: Vec<MissingRow>,
+    pub missing_rows: Vec<MissingRow>,
 }
 
 /// Groups missing rows into batches.
@@ -55,11 +55,11 @@ pub struct RowBatch {
 pub struct Batcher<'e> {
     expansion: &'e Expansion,
     rows: usize,
-    open: BTreeMap<Lacking<'e>, Vec<MissingRow>>,
+    open: BTreeMap<BatchKey<'e>, Vec<MissingRow>>,
 }
 
 /// The requested columns, all columns of the row, and the part of the key that is shown.
-type Lacking<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
+type BatchKey<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
 impl<'e> Batcher<'e> {
     /// Creates a batcher for batches of at most `rows` rows.
@@ -72,60 +72,64 @@ impl<'e> Batcher<'e> {
     pub fn push(
         &mut self,
         columns: Vec<usize>,
-        whole: Vec<usize>,
-        gap: MissingRow,
+        source_columns: Vec<usize>,
+        missing_row: MissingRow,
     ) -> Option<RowBatch> {
-        let lacking = (columns, whole, self.expansion.part_of(&gap.row.key));
-        let gaps = match self.open.get_mut(&lacking) {
-            Some(gaps) => gaps,
-            None => self.open.entry(lacking.clone()).or_default(),
+        let batch_key = (columns, source_columns, self.expansion.key_part(&missing_row.row.key));
+        let missing_rows = match self.open.get_mut(&batch_key) {
+            Some(missing_rows) => missing_rows,
+            None => self.open.entry(batch_key.clone()).or_default(),
         };
-        gaps.push(gap);
-        if gaps.len() >= self.rows {
-            return self.take(&lacking);
+        missing_rows.push(missing_row);
+        if missing_rows.len() >= self.rows {
+            return self.take_batch(&batch_key);
         }
         if self.open.len() > OPEN_BATCHES {
             let fullest = self.open.iter().max_by_key(|(_, g)| g.len()).map(|(c, _)| c.clone())?;
-            return self.take(&fullest);
+            return self.take_batch(&fullest);
         }
         None
     }
 
     /// Returns the batches that are not full.
     #[must_use]
-    pub fn finish(self) -> Vec<RowBatch> {
-        let cut = |((columns, whole, _), gaps)| RowBatch { columns, whole, gaps };
-        self.open.into_iter().map(cut).collect()
+    pub fn finish_batches(self) -> Vec<RowBatch> {
+        let to_batch = |((columns, source_columns, _), missing_rows)| RowBatch {
+            columns,
+            source_columns,
+            missing_rows,
+        };
+        self.open.into_iter().map(to_batch).collect()
     }
 
-    fn take(&mut self, lacking: &Lacking<'e>) -> Option<RowBatch> {
-        let gaps = self.open.remove(lacking)?;
-        let (columns, whole, _) = lacking.clone();
-        Some(RowBatch { columns, whole, gaps })
+    fn take_batch(&mut self, batch_key: &BatchKey<'e>) -> Option<RowBatch> {
+        let missing_rows = self.open.remove(batch_key)?;
+        let (columns, source_columns, _) = batch_key.clone();
+        Some(RowBatch { columns, source_columns, missing_rows })
     }
 }
 
 /// A number as low, likely and maximum estimate.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Range3 {
+pub struct Estimate {
     /// Estimated minimum.
     pub low: f64,
     /// Most likely value.
     pub likely: f64,
     /// Estimated maximum.
-    pub most: f64,
+    pub max: f64,
 }
 
-impl Range3 {
-    fn new(low: f64, likely: f64, most: f64) -> Self {
-        Self { low, likely, most }
+impl Estimate {
+    fn new(low: f64, likely: f64, max: f64) -> Self {
+        Self { low, likely, max }
     }
 
     /// Adds `n` times another range.
-    pub fn add(&mut self, other: Self, n: f64) {
+    pub fn add_times(&mut self, other: Self, n: f64) {
         self.low += other.low * n;
         self.likely += other.likely * n;
-        self.most += other.most * n;
+        self.max += other.max * n;
     }
 }
 
@@ -151,9 +155,9 @@ pub struct ExpansionPlan {
     /// Input tokens that repeat the prefix of an earlier request.
     pub repeated_tokens: u64,
     /// Maximum number of additional input tokens.
-    pub maybe_input: u64,
+    pub extra_input: u64,
     /// Output tokens.
-    pub output_tokens: Range3,
+    pub output_tokens: Estimate,
     /// Its requests, by columns and number of rows.
     pub shapes: Vec<(Vec<usize>, RequestShape)>,
 }
@@ -174,7 +178,7 @@ pub struct ColumnPlan {
 impl ColumnPlan {
     /// Returns the number of cells to ask for.
     #[must_use]
-    pub fn cells(&self) -> u64 {
+    pub fn cell_count(&self) -> u64 {
         self.missing.values().sum()
     }
 }
@@ -185,33 +189,33 @@ pub struct Plan {
     /// The plan of each expansion.
     pub expansions: Vec<ExpansionPlan>,
     /// Whether tokens were counted with the model's own tokenizer.
-    pub counted: bool,
+    pub is_counted: bool,
     /// Whether all expansions have a price.
-    pub priced: bool,
+    pub has_price: bool,
     /// Price in USD.
-    pub cost_usd: Range3,
+    pub cost_usd: Estimate,
     /// Sources of prices that the spec does not set ([`Spec::price_notes`]).
     ///
     /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
     pub price_notes: Vec<String>,
     /// The rest of the budget.
-    pub room: BudgetLeft,
+    pub budget_left: BudgetLeft,
     /// Duration in seconds, under the rate limits.
     pub seconds: f64,
     /// Whether a request that exceeds the budget is split.
-    pub splits: bool,
+    pub splits_requests: bool,
 }
 
 impl Plan {
     /// Returns the number of cells to ask for.
     #[must_use]
-    pub fn cells(&self) -> u64 {
-        self.expansions.iter().flat_map(|e| &e.columns).map(ColumnPlan::cells).sum()
+    pub fn cell_count(&self) -> u64 {
+        self.expansions.iter().flat_map(|e| &e.columns).map(ColumnPlan::cell_count).sum()
     }
 
     /// Returns the number of requests to send.
     #[must_use]
-    pub fn requests(&self) -> u64 {
+    pub fn request_count(&self) -> u64 {
         self.expansions.iter().map(|e| e.requests).sum()
     }
 
@@ -223,44 +227,44 @@ impl Plan {
 
     /// Returns the maximum number of input tokens.
     #[must_use]
-    pub fn most_input_tokens(&self) -> u64 {
-        self.expansions.iter().map(|e| e.input_tokens + e.maybe_input).sum()
+    pub fn max_input_tokens(&self) -> u64 {
+        self.expansions.iter().map(|e| e.input_tokens + e.extra_input).sum()
     }
 
     /// Returns the output tokens.
     #[must_use]
-    pub fn output_tokens(&self) -> Range3 {
-        let mut sum = Range3::default();
-        self.expansions.iter().for_each(|e| sum.add(e.output_tokens, 1.0));
+    pub fn output_tokens(&self) -> Estimate {
+        let mut sum = Estimate::default();
+        self.expansions.iter().for_each(|e| sum.add_times(e.output_tokens, 1.0));
         sum
     }
 
     /// Computes the price and the duration. The duration is 0 without a throughput estimate, as for
     /// batches, whose answers are not waited for.
-    pub fn price(&mut self, limits: &Limits, pace: Option<Pace>) {
+    pub fn estimate_cost(&mut self, limits: &Limits, throughput: Option<ThroughputEstimate>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
-        self.priced = self.expansions.iter().all(|e| e.price.is_some());
-        self.splits = true;
-        self.cost_usd = Range3::default();
-        self.expansions.iter().for_each(|e| self.cost_usd.add(e.cost_usd(), 1.0));
-        let requests = self.requests() as f64;
+        self.has_price = self.expansions.iter().all(|e| e.price.is_some());
+        self.splits_requests = true;
+        self.cost_usd = Estimate::default();
+        self.expansions.iter().for_each(|e| self.cost_usd.add_times(e.cost_usd(), 1.0));
+        let requests = self.request_count() as f64;
         let per_minute =
             |used: f64, limit: Option<u32>| limit.map_or(0.0, |l| used / f64::from(l) * 60.0);
-        self.seconds = pace.map_or(0.0, |pace| {
-            let at_once = requests.min(f64::from(limits.concurrency)).max(1.0);
-            (pace.seconds(requests, output.likely) / at_once)
+        self.seconds = throughput.map_or(0.0, |pace| {
+            let concurrency = requests.min(f64::from(limits.concurrency)).max(1.0);
+            (pace.duration_seconds(requests, output.likely) / concurrency)
                 .max(per_minute(requests, limits.requests_per_minute))
                 .max(per_minute(input + output.likely, limits.tokens_per_minute))
         });
     }
 
     /// Computes the price and the duration for the Batch API instead of live requests.
-    pub fn batch(&mut self, limits: &Limits) {
+    pub fn use_batch_api(&mut self, limits: &Limits) {
         for expansion in &mut self.expansions {
-            expansion.price = expansion.price.as_ref().map(PriceTable::batched);
+            expansion.price = expansion.price.as_ref().map(PriceTable::to_batch_prices);
         }
-        self.price(limits, None);
-        self.splits = false;
+        self.estimate_cost(limits, None);
+        self.splits_requests = false;
         self.seconds = BATCH_SECONDS;
     }
 
@@ -278,7 +282,7 @@ impl Plan {
                     .map(|c| {
                         let missing: serde_json::Map<String, Json> =
                             Reason::ALL.iter().map(|r| (r.name().to_owned(), c.missing.get(r).copied().unwrap_or(0).into())).collect();
-                        json!({ "column": c.name, "cells": c.cells(), "known": c.known, "overridden": c.overridden, "reasons": missing })
+                        json!({ "column": c.name, "cells": c.cell_count(), "known": c.known, "overridden": c.overridden, "reasons": missing })
                     })
                     .collect();
                 json!({
@@ -293,10 +297,10 @@ impl Plan {
             "budget": self.budget_json(),
             "price_notes": self.price_notes,
             "totals": {
-                "cells": self.cells(), "requests": self.requests(), "input_tokens": self.input_tokens(),
+                "cells": self.cell_count(), "requests": self.request_count(), "input_tokens": self.input_tokens(),
                 "output_tokens": output.likely.round() as u64,
-                "cost_usd": { "low": self.cost_usd.low, "likely": self.cost_usd.likely, "most": self.cost_usd.most },
-                "seconds": self.seconds, "tokens_counted": self.counted,
+                "cost_usd": { "low": self.cost_usd.low, "likely": self.cost_usd.likely, "most": self.cost_usd.max },
+                "seconds": self.seconds, "tokens_counted": self.is_counted,
             },
         })
     }

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hqdl_values::key::tagged_text;
+use hqdl_values::key::tagged_hash;
 use serde_json::{Value as Json, json};
 use tokio::sync::OwnedMutexGuard;
 
 /// Size of a system message in bytes below which no endpoint caches it (512 tokens, generously).
-const LEAST_BYTES: usize = 1536;
+const MIN_CACHED_BYTES: usize = 1536;
 /// Minimum time that an endpoint keeps an unread prefix.
-const KEPT: Duration = Duration::from_secs(240);
+const MIN_CACHE_LIFETIME: Duration = Duration::from_secs(240);
 /// Maximum time that a request waits for another one to write its prefix.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WRITE_WAIT: Duration = Duration::from_secs(10);
 
 /// Prompt-caching features of a model's endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum CacheBreakpoint {
 
 /// Returns whether a model of `OpenAI` is GPT-5.6 or later: those accept explicit breakpoints and
 /// bill cache writes.
-pub(super) fn takes_explicit_breakpoints(model: &str) -> bool {
+pub(super) fn supports_explicit_breakpoints(model: &str) -> bool {
     let Some(version) = model.strip_prefix("gpt-").and_then(|rest| rest.split('-').next()) else {
         return false;
     };
@@ -75,16 +75,16 @@ pub(super) fn write_key(body: &mut Json, system: &str) {
 }
 
 fn prefix_hash(system: &str) -> String {
-    tagged_text("hqdl prompt cache key v1", &[system.to_owned()])
+    tagged_hash("hqdl prompt cache key v1", &[system.to_owned()])
 }
 
 /// Sends the first request of a prefix alone. Concurrent requests would each write the prefix to
 /// the cache, because an entry can be read only after the reply that writes it has begun.
 #[derive(Debug)]
 pub(super) struct PrefixGate {
-    longest_wait: Duration,
+    max_wait: Duration,
     /// Start time of the last request that wrote or read a prefix, by the prefix's hash.
-    begun: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
+    last_begun: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
 }
 
 /// The turn of a request that writes its prefix to the cache. Others wait until it is dropped.
@@ -93,34 +93,34 @@ pub(super) struct PrefixTurn(OwnedMutexGuard<Option<Instant>>);
 
 impl PrefixTurn {
     /// Records that the reply has begun, so that others can read the prefix.
-    pub(super) fn begin(mut self) {
+    pub(super) fn mark_begun(mut self) {
         *self.0 = Some(Instant::now());
     }
 }
 
 impl Default for PrefixGate {
     fn default() -> Self {
-        Self { longest_wait: LONGEST_WAIT, begun: Mutex::default() }
+        Self { max_wait: MAX_WRITE_WAIT, last_begun: Mutex::default() }
     }
 }
 
 impl PrefixGate {
     /// Waits until another request has written the prefix. Returns the turn to write it; `None` if
     /// it is written already or too short.
-    pub(super) async fn enter(&self, system: &str) -> Option<PrefixTurn> {
-        if system.len() < LEAST_BYTES {
+    pub(super) async fn wait_turn(&self, system: &str) -> Option<PrefixTurn> {
+        if system.len() < MIN_CACHED_BYTES {
             return None;
         }
-        let place = {
-            let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(begun.entry(prefix_hash(system)).or_default())
+        let entry = {
+            let mut last_begun = self.last_begun.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(last_begun.entry(prefix_hash(system)).or_default())
         };
-        let mut at = tokio::time::timeout(self.longest_wait, place.lock_owned()).await.ok()?;
-        if at.is_some_and(|at| at.elapsed() < KEPT) {
-            *at = Some(Instant::now());
+        let mut last_begun = tokio::time::timeout(self.max_wait, entry.lock_owned()).await.ok()?;
+        if last_begun.is_some_and(|at| at.elapsed() < MIN_CACHE_LIFETIME) {
+            *last_begun = Some(Instant::now());
             return None;
         }
-        Some(PrefixTurn(at))
+        Some(PrefixTurn(last_begun))
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn models_from_gpt_5_6_on_take_breakpoints() {
-        for (model, takes) in [
+        for (model, is_supported) in [
             ("gpt-5.6", true),
             ("gpt-5.6-luna", true),
             ("gpt-6-sol-2026-09-30", true),
@@ -146,25 +146,25 @@ mod tests {
             ("my-gpt-6", false),
             ("gpt-", false),
         ] {
-            assert_eq!(takes_explicit_breakpoints(model), takes, "{model}");
+            assert_eq!(supports_explicit_breakpoints(model), is_supported, "{model}");
         }
     }
 
     #[tokio::test]
     async fn a_prefix_is_written_by_one_request_and_read_by_the_others() {
-        let longest_wait = Duration::from_millis(50);
-        let gate = PrefixGate { longest_wait, ..PrefixGate::default() };
-        let long = "x".repeat(LEAST_BYTES);
-        assert!(gate.enter("short").await.is_none());
-        let first = gate.enter(&long).await.unwrap();
-        let second = tokio::time::timeout(Duration::from_millis(10), gate.enter(&long));
+        let max_wait = Duration::from_millis(50);
+        let gate = PrefixGate { max_wait, ..PrefixGate::default() };
+        let long = "x".repeat(MIN_CACHED_BYTES);
+        assert!(gate.wait_turn("short").await.is_none());
+        let first = gate.wait_turn(&long).await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(10), gate.wait_turn(&long));
         assert!(second.await.is_err());
         // A failed request passes its turn to the next one.
         drop(first);
-        let first = gate.enter(&long).await.unwrap();
+        let first = gate.wait_turn(&long).await.unwrap();
         // Others do not wait forever.
-        assert!(gate.enter(&long).await.is_none());
-        first.begin();
-        assert!(gate.enter(&long).await.is_none());
+        assert!(gate.wait_turn(&long).await.is_none());
+        first.mark_begun();
+        assert!(gate.wait_turn(&long).await.is_none());
     }
 }

@@ -17,7 +17,7 @@ use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::reply::SaidTokens;
+use super::reply::ReportedUsage;
 use super::{Model, ModelError, Reply, ReplyFuture, SetupError, reply};
 use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 use hqdl_spec::Format;
@@ -25,7 +25,7 @@ use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
 /// Message for a question that the recordings do not answer.
-const NOT_RECORDED: &str = "the recordings do not answer this; to ask a model, name one with \
+const NOT_RECORDED_MESSAGE: &str = "the recordings do not answer this; to ask a model, name one with \
                             --provider openai --model NAME (and --base-url URL)";
 
 /// Recorded completions.
@@ -54,7 +54,7 @@ impl Recordings {
         };
         let mut hasher = blake3::Hasher::new();
         for path in paths {
-            recordings.read(path, &mut hasher)?;
+            recordings.read_file(path, &mut hasher)?;
         }
         recordings.name =
             format!("{name} (recording {})", &hasher.finalize().to_hex().as_str()[..8]);
@@ -67,81 +67,81 @@ impl Recordings {
     pub fn may_know(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
             || !self.facts.is_empty()
-            || self.rows.contains_key(&canonical(key))
+            || self.rows.contains_key(&canonical_key(key))
     }
 
     /// Maps a question to a column, so that facts recorded under the question are found by the
     /// column's name.
-    pub fn means(&mut self, question: &str, column: &str) {
-        let (question, column) = (normal(question), normal(column));
-        let Some(found) = self.facts.get(&question).cloned() else { return };
+    pub fn map_question(&mut self, question: &str, column: &str) {
+        let (question, column) = (normalize_text(question), normalize_text(column));
+        let Some(recorded) = self.facts.get(&question).cloned() else { return };
         let known = self.facts.entry(column).or_default();
-        for (value, answer) in found {
+        for (value, answer) in recorded {
             known.entry(value).or_insert(answer);
         }
     }
 
-    fn read(&mut self, path: &Path, hasher: &mut blake3::Hasher) -> Result<(), SetupError> {
-        let bad = |line: usize, message: String| SetupError::Recording {
+    fn read_file(&mut self, path: &Path, hasher: &mut blake3::Hasher) -> Result<(), SetupError> {
+        let recording_error = |line: usize, message: String| SetupError::Recording {
             path: path.display().to_string(),
             line,
             message,
         };
-        let file = std::fs::File::open(path).map_err(|e| bad(0, e.to_string()))?;
+        let file = std::fs::File::open(path).map_err(|e| recording_error(0, e.to_string()))?;
         let reader: Box<dyn Read> = if path.extension().is_some_and(|e| e == "gz") {
             Box::new(flate2::read::MultiGzDecoder::new(file))
         } else {
             Box::new(file)
         };
         for (n, line) in BufReader::new(reader).lines().enumerate() {
-            let line = line.map_err(|e| bad(n + 1, e.to_string()))?;
+            let line = line.map_err(|e| recording_error(n + 1, e.to_string()))?;
             hasher.update(line.as_bytes());
             if line.trim().is_empty() {
                 continue;
             }
-            self.take_line(&line).map_err(|message| bad(n + 1, message))?;
+            self.add_line(&line).map_err(|message| recording_error(n + 1, message))?;
         }
         Ok(())
     }
 
-    fn take_line(&mut self, line: &str) -> Result<(), String> {
+    fn add_line(&mut self, line: &str) -> Result<(), String> {
         // The most common type of line.
         if let Ok(RecordedFact { question, value, answer }) = serde_json::from_str(line) {
-            self.take_fact(&question, &value, answer);
+            self.add_fact(&question, &value, answer);
             return Ok(());
         }
         let json: Json = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
-        self.take(&json)
+        self.add_json(&json)
     }
 
-    fn take_fact(&mut self, question: &str, value: &Json, answer: Json) {
+    fn add_fact(&mut self, question: &str, value: &Json, answer: Json) {
         let value = match value {
-            Json::String(text) => normal(text),
-            other => normal(&Value::from_json(other).to_string()),
+            Json::String(text) => normalize_text(text),
+            other => normalize_text(&Value::from_json(other).to_string()),
         };
-        self.facts.entry(normal(question)).or_default().insert(value, answer);
+        self.facts.entry(normalize_text(question)).or_default().insert(value, answer);
     }
 
-    fn take(&mut self, json: &Json) -> Result<(), String> {
+    fn add_json(&mut self, json: &Json) -> Result<(), String> {
         if let Some(keys) = json.get("keys").and_then(Json::as_array) {
             let content = json
                 .get("content")
                 .and_then(Json::as_str)
                 .ok_or("`content` is missing or not text")?;
-            let said = SaidTokens::read(json);
-            let reply = Reply { content: content.to_owned(), said, ..Reply::default() };
-            self.rows.insert(canonical(keys), reply);
+            let reported = ReportedUsage::from_json(json);
+            let reply = Reply { content: content.to_owned(), reported, ..Reply::default() };
+            self.rows.insert(canonical_key(keys), reply);
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
             let value = json.get("value").ok_or("`value` is missing")?;
             let answer = json.get("answer").ok_or("`answer` is missing")?;
-            self.take_fact(question, value, answer.clone());
+            self.add_fact(question, value, answer.clone());
         } else if let Some(id) = json.get("custom_id").and_then(Json::as_str) {
             match json.pointer("/response/body") {
                 Some(body)
                     if json.pointer("/response/status_code").and_then(Json::as_u64)
                         == Some(200) =>
                 {
-                    let reply = reply::read(body).map_err(|e| e.to_string())?;
+                    let reply = reply::parse_completion(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
                 // A request that failed has no completion to replay.
@@ -155,28 +155,28 @@ impl Recordings {
         Ok(())
     }
 
-    fn reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
+    fn find_reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
         if !self.prompts.is_empty() {
-            let hashes = [Some(prompt.hash()), prompt.with_keys.clone()];
+            let hashes = [Some(prompt.provenance_hash()), prompt.full_key_hash.clone()];
             if let Some(reply) = hashes.iter().flatten().find_map(|h| self.prompts.get(h)) {
                 return Ok(reply.clone());
             }
         }
-        let question = Question::read(&prompt.system, &prompt.user)
+        let question = Question::parse(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("cannot parse the prompt".to_owned()))?;
         if let [row] = question.rows.as_slice()
             && !self.rows.is_empty()
-            && let Some(reply) = self.rows.get(&canonical(&with_images(row, prompt).key))
+            && let Some(reply) = self.rows.get(&canonical_key(&with_images(row, prompt).key))
         {
             return Ok(reply.clone());
         }
         let of_column = |column: &AskedColumn| {
-            [&column.name, &column.about].map(|asked| self.facts.get(&normal(asked)))
+            [&column.name, &column.about].map(|asked| self.facts.get(&normalize_text(asked)))
         };
         let facts: Vec<_> = question.columns.iter().map(of_column).collect();
         let mut rows = Vec::new();
         for row in &question.rows {
-            let value = normal(&with_images(row, prompt).key_text());
+            let value = normalize_text(&with_images(row, prompt).key_text());
             let mut cells = Map::new();
             for (column, facts) in question.columns.iter().zip(&facts) {
                 if let Some(fact) = facts.iter().flatten().find_map(|facts| facts.get(&value)) {
@@ -188,18 +188,18 @@ impl Recordings {
             }
         }
         if rows.is_empty() {
-            return Err(ModelError::NoAnswer(NOT_RECORDED.to_owned()));
+            return Err(ModelError::NoAnswer(NOT_RECORDED_MESSAGE.to_owned()));
         }
         let content = serde_json::to_string(&RecordedRows { rows })
             .map_err(|e| ModelError::NoAnswer(e.to_string()))?;
         // A fact has no token counts and costs nothing, so an estimate is enough.
-        let estimate = |text: &str| Tokenizer::Estimate.count(text);
-        let said = SaidTokens {
+        let estimate = |text: &str| Tokenizer::Estimate.count_tokens(text);
+        let reported = ReportedUsage {
             input: Some(estimate(&prompt.system) + estimate(&prompt.user)),
             output: Some(estimate(&content)),
-            ..SaidTokens::default()
+            ..ReportedUsage::default()
         };
-        Ok(Reply { content, partial: true, said, ..Reply::default() })
+        Ok(Reply { content, partial: true, reported, ..Reply::default() })
     }
 }
 
@@ -208,12 +208,12 @@ impl Model for Recordings {
         &self.name
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
-        Box::pin(std::future::ready(self.reply(prompt)))
+    fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
+        Box::pin(std::future::ready(self.find_reply(prompt)))
     }
 
     /// A row completion answers a request for one row.
-    fn rows_at_most(&self) -> Option<u32> {
+    fn max_rows(&self) -> Option<u32> {
         (!self.rows.is_empty()).then_some(1)
     }
 
@@ -222,15 +222,15 @@ impl Model for Recordings {
         !self.rows.is_empty()
     }
 
-    fn repeats_itself(&self) -> bool {
+    fn is_deterministic(&self) -> bool {
         true
     }
 
-    fn finds_by_prompt(&self) -> bool {
+    fn looks_up_by_prompt(&self) -> bool {
         !self.prompts.is_empty()
     }
 
-    fn format(&self) -> Format {
+    fn answer_format(&self) -> Format {
         Format::Csv
     }
 }
@@ -265,23 +265,26 @@ fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
     }
     let mut row = row.clone();
     for (n, image) in prompt.images.iter().enumerate() {
-        let place = Json::from(format!("[image {}]", n + 1));
-        row.key.iter_mut().filter(|part| **part == place).for_each(|p| *p = (*image.name).into());
+        let placeholder = Json::from(format!("[image {}]", n + 1));
+        row.key
+            .iter_mut()
+            .filter(|part| **part == placeholder)
+            .for_each(|p| *p = (*image.name).into());
     }
     Cow::Owned(row)
 }
 
 /// Returns the canonical text of a key.
-fn canonical(key: &[Json]) -> String {
+fn canonical_key(key: &[Json]) -> String {
     let parts: Vec<Json> = key
         .iter()
-        .map(|k| Value::from_json(k).canonical().map_or(Json::Null, |c| c.as_ref().into()))
+        .map(|k| Value::from_json(k).canonical_text().map_or(Json::Null, |c| c.as_ref().into()))
         .collect();
     Json::Array(parts).to_string()
 }
 
 /// Normalizes a question or a value for lookups: lower case, words only.
-fn normal(text: &str) -> String {
+fn normalize_text(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
         if !joined.is_empty() {

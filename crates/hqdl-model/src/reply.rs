@@ -4,13 +4,13 @@ use serde_json::Value as Json;
 
 use super::usage_check::PlausibleTokens;
 use super::{ModelError, wire};
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_values::PriceTable;
 use hqdl_values::usage::Tokens;
 
 /// Maximum number of tokens that is accepted from a report, so that sums fit into a double and a
 /// journal column.
-const MOST_TOKENS: u64 = 1 << 50;
+const MAX_TOKENS: u64 = 1 << 50;
 
 /// A model's reply.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Reply {
     /// The text of the answer.
     pub content: String,
     /// Other output, which hqdl does not use but pays for: reasoning, tool calls, further choices.
-    pub beside: String,
+    pub other_output: String,
     /// Whether the answer is incomplete: truncated at its maximum length, broken or cut off.
     pub truncated: bool,
     /// Whether the endpoint reported no finish reason, so that the last line may be incomplete.
@@ -32,7 +32,7 @@ pub struct Reply {
     /// Whether missing cells were never recorded, as in a recording of single cells.
     pub partial: bool,
     /// The usage that the endpoint reports.
-    pub said: SaidTokens,
+    pub reported: ReportedUsage,
     /// The tokens of the reply; `None` until missing reports are replaced by hqdl's own count.
     pub tokens: Option<Tokens>,
     /// The reported usage, if it is implausible.
@@ -59,7 +59,7 @@ impl Reply {
     /// Sets and returns the tokens of the reply: the reported ones, or hqdl's own count where
     /// nothing is reported. An implausible report is stored in `implausible`, and replaced by
     /// hqdl's own count or the maximum of the request.
-    pub fn settle(
+    pub fn resolve_tokens(
         &mut self,
         count: impl Fn(&Self) -> Tokens,
         plausible: impl FnOnce(&Self) -> PlausibleTokens,
@@ -67,19 +67,19 @@ impl Reply {
         if let Some(tokens) = self.tokens {
             return tokens;
         }
-        let reported = self.reported(&count);
+        let reported = self.reported_or_counted(&count);
         let plausible = plausible(self);
         let tokens = if plausible.is_far_below(reported) {
             self.implausible = Some(reported);
-            plausible.most
+            plausible.max
         } else if plausible.is_above(reported) {
             self.implausible = Some(reported);
             let counted = count(self);
             let (input, output) =
                 (counted.input.max(reported.input), counted.output.max(reported.output));
             // Unreported tokens are treated as in a request without a report.
-            let written = counted.cache_write.min(input - reported.input);
-            let cache_write = reported.cache_write + written;
+            let unreported_write = counted.cache_write.min(input - reported.input);
+            let cache_write = reported.cache_write + unreported_write;
             Tokens { input, output, cache_write, ..reported }
         } else {
             reported
@@ -89,14 +89,14 @@ impl Reply {
     }
 
     /// Returns the tokens that the endpoint reports, and hqdl's own count where it reports none.
-    fn reported(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
-        let output_said =
-            self.said.output > Some(0) || self.said.output == Some(0) && !self.has_words();
-        if self.said.input > Some(0) && output_said && !self.cut_off {
-            return self.said.or(Tokens::default());
+    fn reported_or_counted(&self, count: impl Fn(&Self) -> Tokens) -> Tokens {
+        let has_output_report =
+            self.reported.output > Some(0) || self.reported.output == Some(0) && !self.has_words();
+        if self.reported.input > Some(0) && has_output_report && !self.cut_off {
+            return self.reported.or_counted(Tokens::default());
         }
         let counted = count(self);
-        let tokens = self.said.or(counted);
+        let tokens = self.reported.or_counted(counted);
         // A report before the cut-off does not cover all the output.
         let least = if self.cut_off { counted.output } else { 0 };
         Tokens { output: tokens.output.max(least), ..tokens }
@@ -114,7 +114,7 @@ impl Reply {
 
     /// Returns the price that the reply is billed at.
     #[must_use]
-    pub fn price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
+    pub fn billed_price(&self, price: Option<&PriceTable>) -> Option<PriceTable> {
         price.map(|price| PriceTable {
             service_tier: match self.billed_tier {
                 BilledTier::Requested => price.service_tier,
@@ -127,28 +127,28 @@ impl Reply {
 
     /// Returns how the completion ended.
     #[must_use]
-    pub fn finish(&self) -> Finish {
+    pub fn finish_state(&self) -> FinishReason {
         match (self.truncated, self.is_unfinished) {
-            (true, _) => Finish::Cut,
-            (false, true) => Finish::Unknown,
-            (false, false) => Finish::Stop,
+            (true, _) => FinishReason::Truncated,
+            (false, true) => FinishReason::Unknown,
+            (false, false) => FinishReason::Stop,
         }
     }
 
     /// Returns whether the model reasoned before it answered, as far as its reply shows it.
     #[must_use]
     pub fn has_reasoning(&self) -> bool {
-        !self.beside.is_empty() || self.content.trim_start().starts_with("<think>")
+        !self.other_output.is_empty() || self.content.trim_start().starts_with("<think>")
     }
 
     fn has_words(&self) -> bool {
-        !(self.content.is_empty() && self.beside.is_empty())
+        !(self.content.is_empty() && self.other_output.is_empty())
     }
 }
 
 /// The usage that an endpoint reports; `None` for each number that is missing or invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SaidTokens {
+pub struct ReportedUsage {
     /// Input tokens.
     pub input: Option<u64>,
     /// Input tokens that were read from the prompt cache.
@@ -161,12 +161,13 @@ pub struct SaidTokens {
     pub total: Option<u64>,
 }
 
-impl SaidTokens {
+impl ReportedUsage {
     /// Parses `usage` in the formats of `OpenAI`, Anthropic, Gemini, `DeepSeek` and the proxies in
     /// front of them.
     #[must_use]
-    pub fn read(usage: &Json) -> Self {
-        let number = |names: &[&str]| names.iter().find_map(|n| tokens(usage.pointer(n)?));
+    pub fn from_json(usage: &Json) -> Self {
+        let number =
+            |names: &[&str]| names.iter().find_map(|n| parse_token_count(usage.pointer(n)?));
         let input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]);
         let cached_input = number(&[
             "/prompt_tokens_details/cached_tokens",
@@ -183,12 +184,13 @@ impl SaidTokens {
             "/cache_creation_input_tokens",
         ]);
         // Anthropic's `input_tokens` includes neither.
-        let beside = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
+        let cached_total = cached_input.unwrap_or(0) + cache_write.unwrap_or(0);
         let is_anthropic = usage.get("prompt_tokens").is_none()
             && ["cache_read_input_tokens", "cache_creation_input_tokens"]
                 .iter()
                 .any(|name| usage.get(name).is_some());
-        let input = input.map(|n| if is_anthropic || beside > n { n + beside } else { n });
+        let input =
+            input.map(|n| if is_anthropic || cached_total > n { n + cached_total } else { n });
         let thoughts = number(&["/thoughtsTokenCount"]).unwrap_or(0);
         let output = number(&["/completion_tokens", "/output_tokens"])
             .or_else(|| Some(number(&["/candidatesTokenCount"])? + thoughts));
@@ -199,49 +201,56 @@ impl SaidTokens {
     /// Returns the tokens of the request, with `counted` for numbers that are missing or 0. Tokens
     /// that only the total includes (hidden reasoning) count as output.
     #[must_use]
-    pub fn or(self, counted: Tokens) -> Tokens {
-        let said = self.input.filter(|n| *n > 0);
-        let input = said.unwrap_or(counted.input);
-        let unsaid = if said.is_none() { counted.cache_write } else { 0 };
+    pub fn or_counted(self, counted: Tokens) -> Tokens {
+        let reported_input = self.input.filter(|n| *n > 0);
+        let input = reported_input.unwrap_or(counted.input);
+        let unreported_write = if reported_input.is_none() { counted.cache_write } else { 0 };
         let output = self.output.filter(|n| *n > 0).unwrap_or(counted.output);
         let cached_input = self.cached_input.unwrap_or(0).min(input);
         Tokens {
             input,
             cached_input,
-            cache_write: self.cache_write.unwrap_or(0).max(unsaid).min(input - cached_input),
+            cache_write: self
+                .cache_write
+                .unwrap_or(0)
+                .max(unreported_write)
+                .min(input - cached_input),
             output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
         }
     }
 }
 
 /// Parses a number of tokens from a number or a text, rounded up.
-fn tokens(json: &Json) -> Option<u64> {
+fn parse_token_count(json: &Json) -> Option<u64> {
     let number = match json {
         Json::Number(number) => number.as_f64()?,
         Json::String(text) => text.trim().parse().ok()?,
         _ => return None,
     };
-    let sound = number.is_finite() && number >= 0.0;
-    sound.then(|| number.ceil().min(MOST_TOKENS as f64) as u64)
+    let is_valid = number.is_finite() && number >= 0.0;
+    is_valid.then(|| number.ceil().min(MAX_TOKENS as f64) as u64)
 }
 
 /// Parses a chat completion.
 ///
 /// # Errors
 /// [`ModelError::Passing`] if it is not a completion; the endpoint's error if it contains one.
-pub fn read(json: &Json) -> Result<Reply, ModelError> {
-    if let Some(error) = wire::told(json) {
+pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
+    if let Some(error) = wire::error_in_reply(json) {
         return Err(error);
     }
-    let mut draft = ReplyDraft::default();
-    draft.take(json);
-    if draft.begun { Ok(draft.reply()) } else { Err(no_completion(&json.to_string())) }
+    let mut partial = ReplyDraft::default();
+    partial.add_event(json);
+    if partial.has_choice { Ok(partial.to_reply()) } else { Err(no_completion(&json.to_string())) }
 }
 
 /// Returns the error for a body that is not a completion.
 pub(super) fn no_completion(body: &str) -> ModelError {
-    ModelError::Passing {
-        message: format!("the endpoint's reply is not a chat completion: {}", wire::shown(body)),
+    ModelError::Temporary {
+        message: format!(
+            "the endpoint's reply is not a chat completion: {}",
+            wire::shorten_text(body)
+        ),
         wait: None,
         in_doubt: true,
     }
@@ -251,39 +260,39 @@ pub(super) fn no_completion(body: &str) -> ModelError {
 #[derive(Debug, Default)]
 pub(super) struct ReplyDraft {
     pub(super) content: String,
-    pub(super) beside: String,
+    pub(super) other_output: String,
     refusal: String,
-    finish: String,
+    finish_reason: String,
     usage: Json,
     service_tier: Option<String>,
     /// Whether it has any choice.
-    pub(super) begun: bool,
+    pub(super) has_choice: bool,
 }
 
 impl ReplyDraft {
     /// Adds a whole completion, or one event.
-    pub(super) fn take(&mut self, piece: &Json) {
-        if let Some(usage) = piece.get("usage").filter(|u| !u.is_null()) {
+    pub(super) fn add_event(&mut self, event: &Json) {
+        if let Some(usage) = event.get("usage").filter(|u| !u.is_null()) {
             self.usage = usage.clone();
         }
-        let tier = piece.get("service_tier").or_else(|| piece.pointer("/usage/service_tier"));
+        let tier = event.get("service_tier").or_else(|| event.pointer("/usage/service_tier"));
         if let Some(tier) = tier.and_then(Json::as_str) {
             self.service_tier = Some(tier.to_owned());
         }
-        let choices = piece.get("choices").and_then(Json::as_array);
+        let choices = event.get("choices").and_then(Json::as_array);
         for (n, choice) in choices.into_iter().flatten().enumerate() {
-            self.begun = true;
+            self.has_choice = true;
             let index = choice.get("index").and_then(Json::as_u64);
-            let words = choice.get("delta").or_else(|| choice.get("message"));
-            let words = words.and_then(Json::as_object);
-            for (name, part) in words.into_iter().flatten() {
+            let message = choice.get("delta").or_else(|| choice.get("message"));
+            let message = message.and_then(Json::as_object);
+            for (name, part) in message.into_iter().flatten() {
                 let part_of = match (name.as_str(), part) {
                     ("role", _) | (_, Json::Null) => continue,
                     // Only one choice was requested.
-                    _ if n > 0 || index.is_some_and(|i| i > 0) => &mut self.beside,
+                    _ if n > 0 || index.is_some_and(|i| i > 0) => &mut self.other_output,
                     ("content", Json::String(_)) => &mut self.content,
                     ("refusal", Json::String(_)) => &mut self.refusal,
-                    _ => &mut self.beside,
+                    _ => &mut self.other_output,
                 };
                 match part {
                     Json::String(text) => part_of.push_str(text),
@@ -291,26 +300,26 @@ impl ReplyDraft {
                 }
             }
             if let Some(finish) = choice.get("finish_reason").and_then(Json::as_str) {
-                finish.clone_into(&mut self.finish);
+                finish.clone_into(&mut self.finish_reason);
             }
         }
     }
 
     /// Returns whether the answer is complete.
     pub(super) fn is_whole(&self) -> bool {
-        !self.finish.is_empty()
+        !self.finish_reason.is_empty()
     }
 
     /// Returns the reply as received so far.
-    pub(super) fn reply(&self) -> Reply {
+    pub(super) fn to_reply(&self) -> Reply {
         let (content, refusal) = (&self.content, &self.refusal);
         Reply {
             content: if content.is_empty() { refusal } else { content }.clone(),
-            beside: self.beside.clone(),
-            truncated: self.finish == "length",
-            is_unfinished: self.finish.is_empty(),
-            refused: !refusal.is_empty() || self.finish == "content_filter",
-            said: SaidTokens::read(&self.usage),
+            other_output: self.other_output.clone(),
+            truncated: self.finish_reason == "length",
+            is_unfinished: self.finish_reason.is_empty(),
+            refused: !refusal.is_empty() || self.finish_reason == "content_filter",
+            reported: ReportedUsage::from_json(&self.usage),
             service_tier: self.service_tier.clone(),
             ..Reply::default()
         }

@@ -5,11 +5,11 @@ use serde_json::{Value as Json, json};
 
 use super::ModelError;
 use super::prompt_cache;
-use super::providers::{Habits, NEW_CAP, OLD_CAP, PromptCaching};
+use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching, ProviderProfile};
 use hqdl_prompt::Prompt;
 
 /// Phrases of an error that rejects a parameter as such.
-const REFUSES: [&str; 11] = [
+const REJECTION_PHRASES: [&str; 11] = [
     "support",
     "unknown",
     "unrecognized",
@@ -23,15 +23,15 @@ const REFUSES: [&str; 11] = [
     "invalid parameter",
 ];
 /// Phrases of an error about the value of a parameter.
-const TOO_MUCH: [&str; 7] =
+const VALUE_PHRASES: [&str; 7] =
     ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
 
 /// Features of the requests to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RequestForm {
+pub(super) struct RequestFeatures {
     /// Name of the parameter for the output limit, and whether it is the last name to try; `None`
     /// if the endpoint accepts neither.
-    cap: Option<(&'static str, bool)>,
+    limit_name: Option<(&'static str, bool)>,
     /// Whether the endpoint accepts a temperature.
     pub(super) temperature: bool,
     schema: bool,
@@ -43,20 +43,20 @@ pub(super) struct RequestForm {
     pub(super) caching: PromptCaching,
 }
 
-impl RequestForm {
-    pub(super) fn new(habits: &Habits, model: &str) -> Self {
+impl RequestFeatures {
+    pub(super) fn new(profile: &ProviderProfile, model: &str) -> Self {
         Self {
-            cap: Some((habits.cap, false)),
+            limit_name: Some((profile.limit_name, false)),
             temperature: true,
-            schema: habits.schema,
+            schema: profile.supports_schema,
             stream: true,
             images: true,
-            caching: (habits.caching)(model),
+            caching: (profile.caching)(model),
         }
     }
 
     /// Returns the features of a model without image input.
-    pub(super) fn blind(self) -> Self {
+    pub(super) fn without_images(self) -> Self {
         Self { images: false, ..self }
     }
 
@@ -68,40 +68,45 @@ impl RequestForm {
     /// Returns the stored form of the features.
     pub(super) fn to_json(self) -> Json {
         json!({
-            "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
+            "cap": self.limit_name.map(|(name, _)| name), "last": self.limit_name.is_some_and(|(_, last)| last),
             "temperature": self.temperature, "schema": self.schema, "stream": self.stream, "images": self.images,
             "cache_breakpoint": self.caching.breakpoint.is_some(), "cache_key": self.caching.key,
         })
     }
 
     /// Parses stored features for a model; `None` if they are invalid.
-    pub(super) fn remembered(json: &Json, habits: &Habits, model: &str) -> Option<Self> {
-        let PromptCaching { breakpoint, key } = (habits.caching)(model);
-        let holds = |name: &str| json.get(name)?.as_bool();
-        let last = holds("last")?;
-        let cap = match json.get("cap")? {
+    pub(super) fn from_json(json: &Json, profile: &ProviderProfile, model: &str) -> Option<Self> {
+        let PromptCaching { breakpoint, key } = (profile.caching)(model);
+        let flag = |name: &str| json.get(name)?.as_bool();
+        let is_last_name = flag("last")?;
+        let limit_name = match json.get("cap")? {
             Json::Null => None,
-            name => Some((*[NEW_CAP, OLD_CAP].iter().find(|cap| *name == **cap)?, last)),
+            name => Some((
+                *[NEW_LIMIT_NAME, OLD_LIMIT_NAME]
+                    .iter()
+                    .find(|limit_name| *name == **limit_name)?,
+                is_last_name,
+            )),
         };
         Some(Self {
-            cap,
-            temperature: holds("temperature")?,
-            schema: holds("schema")?,
-            stream: holds("stream")?,
+            limit_name,
+            temperature: flag("temperature")?,
+            schema: flag("schema")?,
+            stream: flag("stream")?,
             // Stored before images were supported.
-            images: holds("images").unwrap_or(true),
+            images: flag("images").unwrap_or(true),
             // Stored before prompt caching was supported.
             caching: PromptCaching {
-                breakpoint: breakpoint.filter(|_| holds("cache_breakpoint").unwrap_or(true)),
-                key: key && holds("cache_key").unwrap_or(true),
+                breakpoint: breakpoint.filter(|_| flag("cache_breakpoint").unwrap_or(true)),
+                key: key && flag("cache_key").unwrap_or(true),
             },
         })
     }
 
     /// Writes the features into a request body.
-    pub(super) fn write(self, body: &mut Json, prompt: &Prompt, temperature: Option<f64>) {
-        if let Some((cap, _)) = self.cap {
-            body[cap] = prompt.max_output.into();
+    pub(super) fn write_body(self, body: &mut Json, prompt: &Prompt, temperature: Option<f64>) {
+        if let Some((limit_name, _)) = self.limit_name {
+            body[limit_name] = prompt.max_output.into();
         }
         if let Some(temperature) = temperature.or(prompt.temperature).filter(|_| self.temperature) {
             body["temperature"] = temperature.into();
@@ -130,35 +135,41 @@ impl RequestForm {
 
     /// Returns the features without the one that the error names, and a warning for the user.
     /// `None` if the error names no optional feature.
-    pub(super) fn without_refused(self, error: &ModelError) -> Option<(Self, String)> {
+    pub(super) fn without_rejected(self, error: &ModelError) -> Option<(Self, String)> {
         let ModelError::Refused { status, message } = error else { return None };
         let lower = message.to_lowercase();
         let names = |word: &str| {
-            let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            lower.split(|c| !of_word(c)).any(|w| w == word)
+            let is_word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            lower.split(|c| !is_word_char(c)).any(|w| w == word)
         };
         let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
-        let refuses = any(&REFUSES) && !any(&TOO_MUCH);
+        let is_rejection = any(&REJECTION_PHRASES) && !any(&VALUE_PHRASES);
         let without = |what: &str, form| Some((form, format!("{what}; hqdl retries without it")));
         if let 400 | 422 = status {
             if self.schema && any(&["response_format", "json_schema", "response format"]) {
-                let form = Self { schema: false, ..self };
-                return without("the endpoint rejects `response_format`", form);
+                let features = Self { schema: false, ..self };
+                return without("the endpoint rejects `response_format`", features);
             }
-            if let Some((cap, last)) = self.cap.filter(|(cap, _)| refuses && names(cap)) {
-                let other = if cap == NEW_CAP { OLD_CAP } else { NEW_CAP };
-                let next = (!last).then_some((other, true));
-                let instead =
-                    if last { "without".to_owned() } else { format!("with `{other}` instead") };
-                let told = format!("the endpoint rejects `{cap}`; hqdl retries {instead}");
-                return Some((Self { cap: next, ..self }, told));
+            if let Some((limit_name, is_last_name)) =
+                self.limit_name.filter(|(cap, _)| is_rejection && names(cap))
+            {
+                let other =
+                    if limit_name == NEW_LIMIT_NAME { OLD_LIMIT_NAME } else { NEW_LIMIT_NAME };
+                let next = (!is_last_name).then_some((other, true));
+                let instead = if is_last_name {
+                    "without".to_owned()
+                } else {
+                    format!("with `{other}` instead")
+                };
+                let told = format!("the endpoint rejects `{limit_name}`; hqdl retries {instead}");
+                return Some((Self { limit_name: next, ..self }, told));
             }
-            if self.temperature && refuses && names("temperature") {
+            if self.temperature && is_rejection && names("temperature") {
                 let told = "the endpoint rejects this `temperature`";
                 return without(told, self.without_temperature());
             }
-            if let Some(refused) = self.without_refused_caching(names) {
-                return Some(refused);
+            if let Some(rejected) = self.without_rejected_caching(names) {
+                return Some(rejected);
             }
         }
         if let (400..=499 | 501, true) = (status, self.stream) {
@@ -172,15 +183,15 @@ impl RequestForm {
 
     /// Returns the features without the prompt-caching field that the error names, and a warning
     /// for the user.
-    fn without_refused_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
+    fn without_rejected_caching(self, names: impl Fn(&str) -> bool) -> Option<(Self, String)> {
         const BREAKPOINT: [&str; 3] =
             ["cache_control", "prompt_cache_breakpoint", "prompt_cache_options"];
         // A message with a breakpoint is a list of parts.
-        let refuses_parts = names("content") && (names("string") || names("array"));
+        let rejects_parts = names("content") && (names("string") || names("array"));
         let PromptCaching { breakpoint, key } = self.caching;
         let (caching, what) = if key && names("prompt_cache_key") {
             (PromptCaching { breakpoint, key: false }, "`prompt_cache_key`")
-        } else if breakpoint.is_some() && (refuses_parts || BREAKPOINT.into_iter().any(&names)) {
+        } else if breakpoint.is_some() && (rejects_parts || BREAKPOINT.into_iter().any(&names)) {
             (PromptCaching { breakpoint: None, key }, "a cache breakpoint")
         } else {
             return None;

@@ -15,26 +15,26 @@ use super::{ModelError, wire};
 use hqdl_prompt::Prompt;
 
 /// Maximum size of one event in bytes.
-const EVENT: usize = 4 << 20;
+const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Number of new bytes after which an answer is checked again.
-const LOOK_EVERY: usize = 256;
+const CHECK_BYTES: usize = 256;
 /// Bytes per token of the output limit after which the endpoint is taken to ignore it: twice that
 /// of typical text.
-const BYTES_A_TOKEN: u64 = 8;
+const BYTES_PER_TOKEN: u64 = 8;
 /// Maximum wait for the end of the body after the last event: a connection can only be reused if
 /// its body was read to the end.
-const END: Duration = Duration::from_millis(250);
+const END_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Reads the reply to a prompt. Its prefix turn ends when the reply begins.
 ///
 /// # Errors
 /// [`ModelError`] if no answer was received.
-pub(super) async fn read(
+pub(super) async fn read_reply(
     mut response: Response,
     prompt: &Prompt,
     turn: &mut Option<PrefixTurn>,
 ) -> Result<Reply, ModelError> {
-    let says_events = response
+    let has_event_content_type = response
         .headers()
         .get(CONTENT_TYPE)
         .and_then(|t| t.to_str().ok())
@@ -43,34 +43,34 @@ pub(super) async fn read(
         let message = format!(
             "the endpoint's reply is compressed ({encoding:?}), which hqdl did not request"
         );
-        return Err(passing(message));
+        return Err(temporary_error(message));
     }
-    if response.content_length().is_some_and(|n| n > wire::REPLY as u64) {
-        return Err(wire::too_large(wire::REPLY));
+    if response.content_length().is_some_and(|n| n > wire::MAX_REPLY_BYTES as u64) {
+        return Err(wire::too_large(wire::MAX_REPLY_BYTES));
     }
-    let mut reader = EventReader { says_events, ..EventReader::default() };
+    let mut reader = EventReader { has_event_content_type, ..EventReader::default() };
     loop {
-        let piece = match response.chunk().await {
-            Ok(Some(piece)) => piece,
-            Ok(None) => return reader.end(),
-            Err(error) => return reader.broken(wire::error_of_chat(&error)),
+        let chunk = match response.chunk().await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return reader.finish_body(),
+            Err(error) => return reader.handle_broken(wire::chat_error(&error)),
         };
-        let step = reader.take(&piece, prompt);
-        if reader.draft.begun || reader.is_events == Some(false) {
-            turn.take().into_iter().for_each(PrefixTurn::begin);
+        let step = reader.add_chunk(&chunk, prompt);
+        if reader.draft.has_choice || reader.is_events == Some(false) {
+            turn.take().into_iter().for_each(PrefixTurn::mark_begun);
         }
         match step {
             Ok(StreamStep::More) => {}
             Ok(StreamStep::Done) => {
-                let _ = tokio::time::timeout(END, response.chunk()).await;
-                return Ok(reader.draft.reply());
+                let _ = tokio::time::timeout(END_TIMEOUT, response.chunk()).await;
+                return Ok(reader.draft.to_reply());
             }
-            Ok(StreamStep::Astray(why)) => {
-                info!(why, bytes = reader.draft.content.len(), "an answer is cut off");
-                let reply = reader.draft.reply();
+            Ok(StreamStep::Runaway(reason)) => {
+                info!(reason, bytes = reader.draft.content.len(), "an answer is cut off");
+                let reply = reader.draft.to_reply();
                 return Ok(Reply { truncated: true, cut_off: true, ..reply });
             }
-            Err(error) => return reader.broken(error),
+            Err(error) => return reader.handle_broken(error),
         }
     }
 }
@@ -81,74 +81,74 @@ enum StreamStep {
     /// The answer is complete.
     Done,
     /// The answer is runaway output; contains the reason.
-    Astray(&'static str),
+    Runaway(&'static str),
 }
 
 #[derive(Default)]
 struct EventReader {
     /// Whether the content type is an event stream.
-    says_events: bool,
+    has_event_content_type: bool,
     /// Whether the body is an event stream; `None` until its first bytes arrive.
     is_events: Option<bool>,
     /// Number of bytes read so far.
-    read: usize,
+    bytes_read: usize,
     /// The incomplete last line, or the whole body if it is not a stream.
-    rest: Vec<u8>,
+    buffer: Vec<u8>,
     draft: ReplyDraft,
-    looked: usize,
+    last_checked: usize,
 }
 
 impl EventReader {
-    fn take(&mut self, piece: &[u8], prompt: &Prompt) -> Result<StreamStep, ModelError> {
-        self.read += piece.len();
-        if self.read > wire::REPLY {
-            return Err(wire::too_large(wire::REPLY));
+    fn add_chunk(&mut self, chunk: &[u8], prompt: &Prompt) -> Result<StreamStep, ModelError> {
+        self.bytes_read += chunk.len();
+        if self.bytes_read > wire::MAX_REPLY_BYTES {
+            return Err(wire::too_large(wire::MAX_REPLY_BYTES));
         }
-        let Some(is_events) = self.is_events.or_else(|| self.kind(piece)) else {
-            self.rest.extend_from_slice(piece);
+        let Some(is_events) = self.is_events.or_else(|| self.detect_event_stream(chunk)) else {
+            self.buffer.extend_from_slice(chunk);
             return Ok(StreamStep::More);
         };
         self.is_events = Some(is_events);
         if !is_events {
-            self.rest.extend_from_slice(piece);
+            self.buffer.extend_from_slice(chunk);
             return Ok(StreamStep::More);
         }
-        let mut left = piece;
+        let mut left = chunk;
         while let Some(end) = left.iter().position(|b| *b == b'\n') {
-            let done = if self.rest.is_empty() {
-                self.line(&left[..end])?
+            let done = if self.buffer.is_empty() {
+                self.process_line(&left[..end])?
             } else {
-                let mut line = std::mem::take(&mut self.rest);
+                let mut line = std::mem::take(&mut self.buffer);
                 line.extend_from_slice(&left[..end]);
-                self.line(&line)?
+                self.process_line(&line)?
             };
             if done {
                 return Ok(StreamStep::Done);
             }
             left = &left[end + 1..];
         }
-        self.rest.extend_from_slice(left);
-        if self.rest.len() > EVENT {
-            return Err(wire::too_large(EVENT));
+        self.buffer.extend_from_slice(left);
+        if self.buffer.len() > MAX_EVENT_BYTES {
+            return Err(wire::too_large(MAX_EVENT_BYTES));
         }
-        Ok(self.look(prompt).map_or(StreamStep::More, StreamStep::Astray))
+        Ok(self.check_runaway(prompt).map_or(StreamStep::More, StreamStep::Runaway))
     }
 
     /// Returns whether the body is an event stream, judged by its first bytes; `None` if more are
     /// needed.
-    fn kind(&self, piece: &[u8]) -> Option<bool> {
-        let bytes = [&self.rest, piece].concat();
+    fn detect_event_stream(&self, chunk: &[u8]) -> Option<bool> {
+        let bytes = [&self.buffer, chunk].concat();
         let start = bytes.trim_ascii_start();
         match start.first()? {
             b'{' | b'[' | b'<' => Some(false),
-            _ if self.says_events => Some(true),
+            _ if self.has_event_content_type => Some(true),
             _ if start.len() < 5 && b"data:".starts_with(start) => None,
             _ => Some(start.starts_with(b"data:")),
         }
     }
 
     /// Processes a line of a stream. Returns true if it is the last one.
-    fn line(&mut self, line: &[u8]) -> Result<bool, ModelError> {
+    fn process_line(&mut self, line: &[u8]) -> Result<bool, ModelError> {
         let Some(data) = line.trim_ascii().strip_prefix(b"data:") else { return Ok(false) };
         let data = data.trim_ascii();
         if data == b"[DONE]" {
@@ -159,52 +159,57 @@ impl EventReader {
         }
         let Ok(event) = serde_json::from_slice::<Json>(data) else {
             // Part of the answer is missing, so the rest cannot be trusted.
-            let shown = wire::shown(&String::from_utf8_lossy(data));
-            return Err(passing(format!("the endpoint's stream contains invalid JSON: {shown}")));
+            let shown = wire::shorten_text(&String::from_utf8_lossy(data));
+            return Err(temporary_error(format!(
+                "the endpoint's stream contains invalid JSON: {shown}"
+            )));
         };
-        if let Some(error) = wire::told(&event) {
+        if let Some(error) = wire::error_in_reply(&event) {
             return Err(error);
         }
-        self.draft.take(&event);
+        self.draft.add_event(&event);
         Ok(false)
     }
 
     /// Returns the reason if the answer is runaway output.
-    fn look(&mut self, prompt: &Prompt) -> Option<&'static str> {
-        let written = self.draft.content.len() + self.draft.beside.len();
-        if written as u64 > BYTES_A_TOKEN * (prompt.max_output + 64) {
+    fn check_runaway(&mut self, prompt: &Prompt) -> Option<&'static str> {
+        let output_bytes = self.draft.content.len() + self.draft.other_output.len();
+        if output_bytes as u64 > BYTES_PER_TOKEN * (prompt.max_output + 64) {
             return Some("the answer is longer than the request allows");
         }
-        if self.draft.content.len() < self.looked + LOOK_EVERY {
+        if self.draft.content.len() < self.last_checked + CHECK_BYTES {
             return None;
         }
-        self.looked = self.draft.content.len();
-        prompt.astray(&self.draft.content)
+        self.last_checked = self.draft.content.len();
+        prompt.runaway_reason(&self.draft.content)
     }
 
     /// Handles the end of the body.
-    fn end(mut self) -> Result<Reply, ModelError> {
+    fn finish_body(mut self) -> Result<Reply, ModelError> {
         if self.is_events != Some(true) {
-            let text = String::from_utf8_lossy(&self.rest);
-            let json: Json = serde_json::from_slice(&self.rest).map_err(|_| {
-                passing(format!("the endpoint's reply is not JSON: {}", wire::shown(&text)))
+            let text = String::from_utf8_lossy(&self.buffer);
+            let json: Json = serde_json::from_slice(&self.buffer).map_err(|_| {
+                temporary_error(format!(
+                    "the endpoint's reply is not JSON: {}",
+                    wire::shorten_text(&text)
+                ))
             })?;
-            return reply::read(&json);
+            return reply::parse_completion(&json);
         }
         // The last line may lack its line break; an incomplete one is not valid JSON.
-        let last = std::mem::take(&mut self.rest);
-        let done = self.line(&last);
-        if self.draft.begun && (self.draft.is_whole() || matches!(done, Ok(true))) {
-            return Ok(self.draft.reply());
+        let last = std::mem::take(&mut self.buffer);
+        let done = self.process_line(&last);
+        if self.draft.has_choice && (self.draft.is_whole() || matches!(done, Ok(true))) {
+            return Ok(self.draft.to_reply());
         }
         let message = "the endpoint closed the stream before the end of the answer";
-        self.broken(passing(message.to_owned()))
+        self.handle_broken(temporary_error(message.to_owned()))
     }
 
     /// Handles a broken reply: returns the received part, or the error if there is none.
-    fn broken(self, error: ModelError) -> Result<Reply, ModelError> {
-        let reply = self.draft.reply();
-        if self.draft.is_whole() && self.draft.begun && self.is_events == Some(true) {
+    fn handle_broken(self, error: ModelError) -> Result<Reply, ModelError> {
+        let reply = self.draft.to_reply();
+        if self.draft.is_whole() && self.draft.has_choice && self.is_events == Some(true) {
             // The answer is complete; only the data after it is lost.
             return Ok(reply);
         }
@@ -215,6 +220,6 @@ impl EventReader {
     }
 }
 
-fn passing(message: String) -> ModelError {
-    ModelError::Passing { message, wait: None, in_doubt: true }
+fn temporary_error(message: String) -> ModelError {
+    ModelError::Temporary { message, wait: None, in_doubt: true }
 }

@@ -19,17 +19,17 @@ static SHARED: Mutex<Option<ClientConfig>> = Mutex::new(None);
 ///
 /// # Errors
 /// If the provider supports none of the protocol versions.
-pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
+pub(super) fn client_config() -> Result<ClientConfig, rustls::Error> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(config) = &*shared {
         return Ok(config.clone());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let trusted = Trusted { provider: Arc::clone(&provider), system: OnceLock::new() };
+    let verifier = SystemCertVerifier { provider: Arc::clone(&provider), system: OnceLock::new() };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(trusted))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(shared.insert(config).clone())
@@ -39,18 +39,18 @@ pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
 /// installed on the system, as a self-signed one is. The standard does not accept an authority's
 /// certificate for a server.
 #[derive(Debug)]
-struct Trusted {
+struct SystemCertVerifier {
     provider: Arc<CryptoProvider>,
     /// Loaded for the first certificate, because many commands make no request.
     system: OnceLock<Verifier>,
 }
 
-impl Trusted {
+impl SystemCertVerifier {
     /// Returns the system's verifier.
     ///
     /// # Errors
     /// If the system has no readable certificates. The next call tries again.
-    fn system(&self) -> Result<&Verifier, Error> {
+    fn system_verifier(&self) -> Result<&Verifier, Error> {
         if let Some(system) = self.system.get() {
             return Ok(system);
         }
@@ -59,7 +59,7 @@ impl Trusted {
     }
 }
 
-impl ServerCertVerifier for Trusted {
+impl ServerCertVerifier for SystemCertVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -68,14 +68,14 @@ impl ServerCertVerifier for Trusted {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let system = self.system()?;
+        let system = self.system_verifier()?;
         let verified =
             system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let Err(error) = verified else { return verified };
         // The system has already checked its validity period.
-        let of_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(why))
+        let is_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(why))
             if why.to_string().contains("CaUsedAsEndEntity"));
-        if !of_authority || !is_among_the_systems(end_entity) {
+        if !is_authority || !is_system_certificate(end_entity) {
             return Err(error);
         }
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
@@ -107,7 +107,7 @@ impl ServerCertVerifier for Trusted {
 
 /// Returns whether the certificate itself is installed on this system. If the system has a verifier
 /// of its own, that has already checked this.
-fn is_among_the_systems(certificate: &CertificateDer<'_>) -> bool {
+fn is_system_certificate(certificate: &CertificateDer<'_>) -> bool {
     cfg!(target_os = "linux")
         && rustls_native_certs::load_native_certs().certs.iter().any(|c| c == certificate)
 }

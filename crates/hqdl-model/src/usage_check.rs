@@ -7,11 +7,11 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::ModelError;
 use hqdl_values::PriceTable;
-use hqdl_values::format::{count_noun, usd};
-use hqdl_values::usage::{Spent, Tokens};
+use hqdl_values::format::{count_noun, format_usd};
+use hqdl_values::usage::{SpentAmount, Tokens};
 
 /// A report up to this many times the maximum of a request is still added to totals.
-const BELIEVED: u64 = 10;
+const MAX_FACTOR: u64 = 10;
 
 /// An implausible usage report.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -19,23 +19,23 @@ pub enum ImplausibleUsage {
     /// The endpoint reports more tokens than the request can use.
     #[error(
         "the endpoint reports usage of {} for a request that can use at most {}",
-        words(used),
-        words(worst)
+        format_spending(used),
+        format_spending(worst)
     )]
     Above {
         /// The reported usage.
-        used: Spent,
+        used: SpentAmount,
         /// The reserved worst case.
-        worst: Spent,
+        worst: SpentAmount,
     },
     /// The endpoint reports much less than hqdl counts.
     #[error(
         "the endpoint reports {} in and {} out for a request that hqdl counts as {} in and {} out",
-        said.input, said.output, counted.input, counted.output
+        reported.input, reported.output, counted.input, counted.output
     )]
     Below {
         /// The reported tokens.
-        said: Tokens,
+        reported: Tokens,
         /// The tokens that hqdl counts.
         counted: Tokens,
     },
@@ -45,29 +45,34 @@ impl ImplausibleUsage {
     /// Returns the error if the endpoint reported less than the settled tokens, or more than was
     /// reserved for the request.
     #[must_use]
-    pub fn of(
-        said: Tokens,
-        settled: Tokens,
-        worst: Spent,
+    pub fn check_report(
+        reported: Tokens,
+        settled_tokens: Tokens,
+        worst_case: SpentAmount,
         price: Option<&PriceTable>,
     ) -> Option<ModelError> {
-        if said.input + said.output < settled.input + settled.output {
-            return Some(Self::Below { said, counted: settled }.into());
+        if reported.input + reported.output < settled_tokens.input + settled_tokens.output {
+            return Some(Self::Below { reported, counted: settled_tokens }.into());
         }
-        Self::above(said, worst, price)
+        Self::check_reservation(reported, worst_case, price)
     }
 
     /// Returns the error if a request cost more than was reserved for it.
     #[must_use]
-    pub fn above(tokens: Tokens, worst: Spent, price: Option<&PriceTable>) -> Option<ModelError> {
-        let used = Spent::of(tokens, price);
-        let fits = used.tokens <= worst.tokens && used.usd <= worst.usd * (1.0 + 1e-9);
-        (!fits && worst.tokens > 0).then(|| Self::Above { used, worst }.into())
+    pub fn check_reservation(
+        tokens: Tokens,
+        worst_case: SpentAmount,
+        price: Option<&PriceTable>,
+    ) -> Option<ModelError> {
+        let used = SpentAmount::from_tokens(tokens, price);
+        let fits = used.tokens <= worst_case.tokens && used.usd <= worst_case.usd * (1.0 + 1e-9);
+        (!fits && worst_case.tokens > 0).then(|| Self::Above { used, worst: worst_case }.into())
     }
 }
 
-fn words(spent: &Spent) -> String {
-    let price = if spent.usd > 0.0 { format!(" ({})", usd(spent.usd)) } else { String::new() };
+fn format_spending(spent: &SpentAmount) -> String {
+    let price =
+        if spent.usd > 0.0 { format!(" ({})", format_usd(spent.usd)) } else { String::new() };
     format!("{}{price}", count_noun(spent.tokens, "token"))
 }
 
@@ -75,9 +80,9 @@ fn words(spent: &Spent) -> String {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlausibleTokens {
     /// Minimum of a plausible report; 0 if nothing is billed.
-    pub least: Tokens,
+    pub min: Tokens,
     /// Maximum input and output tokens, which were reserved for the request; 0 if unknown.
-    pub most: Tokens,
+    pub max: Tokens,
     /// Whether `max` was counted, instead of estimated.
     pub is_counted: bool,
 }
@@ -86,14 +91,14 @@ impl PlausibleTokens {
     /// Returns whether a report is below the minimum.
     #[must_use]
     pub fn is_above(&self, tokens: Tokens) -> bool {
-        tokens.input < self.least.input || tokens.output < self.least.output
+        tokens.input < self.min.input || tokens.output < self.min.output
     }
 
     /// Returns whether a report is so far above the maximum that it must not be added to totals.
     #[must_use]
     pub fn is_far_below(&self, tokens: Tokens) -> bool {
-        let most = self.most.input + self.most.output;
-        most > 0 && tokens.input + tokens.output > most.saturating_mul(BELIEVED)
+        let max = self.max.input + self.max.output;
+        max > 0 && tokens.input + tokens.output > max.saturating_mul(MAX_FACTOR)
     }
 }
 
@@ -108,13 +113,13 @@ pub struct UsageGate {
 impl UsageGate {
     /// Creates the gate of an endpoint with a proven usage report.
     #[must_use]
-    pub fn proven() -> Self {
+    pub fn new_proven() -> Self {
         Self { is_proven: true.into(), turn: Mutex::default() }
     }
 
     /// Waits for the turn of a request, which lasts until its usage is checked; `None` once the
     /// endpoint is proven.
-    pub async fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+    pub async fn wait_turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_proven.load(Ordering::Acquire) {
             return None;
         }
@@ -123,7 +128,7 @@ impl UsageGate {
     }
 
     /// Records whether a report was plausible. Returns whether that changed the state.
-    pub fn note(&self, is_plausible: bool) -> bool {
+    pub fn record_report(&self, is_plausible: bool) -> bool {
         self.is_proven.swap(is_plausible, Ordering::AcqRel) != is_plausible
     }
 }
@@ -135,14 +140,14 @@ mod tests {
     #[tokio::test]
     async fn requests_leave_alone_until_one_report_is_plausible() {
         let gate = UsageGate::default();
-        let first = gate.enter().await;
+        let first = gate.wait_turn().await;
         assert!(first.is_some());
-        let waits = tokio::time::timeout(std::time::Duration::from_millis(10), gate.enter());
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(10), gate.wait_turn());
         assert!(waits.await.is_err());
-        assert!(gate.note(true));
+        assert!(gate.record_report(true));
         drop(first);
-        assert!(gate.enter().await.is_none());
-        assert!(gate.note(false));
-        assert!(gate.enter().await.is_some());
+        assert!(gate.wait_turn().await.is_none());
+        assert!(gate.record_report(false));
+        assert!(gate.wait_turn().await.is_some());
     }
 }

@@ -10,17 +10,17 @@ use super::ModelError;
 use super::limits::retry_after;
 
 /// Maximum number of characters of an error body that are shown.
-const SHOWN: usize = 400;
+const MAX_SHOWN_CHARS: usize = 400;
 /// Maximum number of bytes of an error body that are read.
-const FAILURE: usize = 64 << 10;
+const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Maximum number of bytes of a reply, streamed or not: a hundred times the size of an answer with
 /// 16,000 tokens.
-pub(super) const REPLY: usize = 16 << 20;
+pub(super) const MAX_REPLY_BYTES: usize = 16 << 20;
 /// Maximum number of bytes of an embeddings reply: a batch of the longest vectors.
-pub(super) const EMBEDDINGS: usize = 64 << 20;
+pub(super) const MAX_EMBEDDINGS_BYTES: usize = 64 << 20;
 
 /// Endpoints' error codes for the rejection of a request's content.
-const FILTERED: [&str; 5] = [
+const FILTER_CODES: [&str; 5] = [
     "content_filter",
     "content_policy_violation",
     "responsibleaipolicyviolation",
@@ -28,10 +28,10 @@ const FILTERED: [&str; 5] = [
     "moderation_blocked",
 ];
 /// Phrases of endpoints without such a code.
-const FILTERED_WORDS: [&str; 3] =
+const FILTER_PHRASES: [&str; 3] =
     ["content management policy", "your input was flagged", "your prompt was flagged"];
 /// Endpoints' codes and phrases for a prompt that exceeds the model's context.
-const TOO_LONG: [&str; 7] = [
+const TOO_LONG_PHRASES: [&str; 7] = [
     "context_length_exceeded",
     "maximum context length",
     "exceed_context_size",
@@ -45,41 +45,44 @@ const TOO_LONG: [&str; 7] = [
 ///
 /// # Errors
 /// [`ModelError::Unfinished`] if it has more than `max_bytes` bytes.
-pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ModelError> {
-    let said = response.content_length().unwrap_or(0);
-    if said > most as u64 {
-        return Err(too_large(most));
+pub(super) async fn read_body(
+    mut response: Response,
+    max_bytes: usize,
+) -> Result<Vec<u8>, ModelError> {
+    let content_length = response.content_length().unwrap_or(0);
+    if content_length > max_bytes as u64 {
+        return Err(too_large(max_bytes));
     }
-    let mut body = Vec::with_capacity(said as usize);
-    while let Some(piece) = response.chunk().await.map_err(|e| error(&e))? {
-        if body.len() + piece.len() > most {
-            return Err(too_large(most));
+    let mut body = Vec::with_capacity(content_length as usize);
+    while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
+        if body.len() + chunk.len() > max_bytes {
+            return Err(too_large(max_bytes));
         }
-        body.extend_from_slice(&piece);
+        body.extend_from_slice(&chunk);
     }
     Ok(body)
 }
 
 /// Returns the error for a reply of more than `max_bytes` bytes.
-pub(super) fn too_large(most: usize) -> ModelError {
+pub(super) fn too_large(max_bytes: usize) -> ModelError {
     ModelError::Unfinished(format!(
         "the endpoint's reply is larger than hqdl's limit of {} MiB",
-        most >> 20
+        max_bytes >> 20
     ))
 }
 
 /// The error response of an endpoint.
 #[derive(Debug)]
-pub(super) struct WireFailure {
+pub(super) struct ErrorResponse {
     status: u16,
     message: String,
     codes: Vec<String>,
     wait: Option<Duration>,
 }
 
-impl WireFailure {
+impl ErrorResponse {
     /// Reads an error response.
-    pub(super) async fn read(mut response: Response) -> Self {
+    pub(super) async fn from_response(mut response: Response) -> Self {
         let status = response.status().as_u16();
         let wait = retry_after(response.headers());
         if let Some(location) = redirect_location(&response) {
@@ -90,24 +93,24 @@ impl WireFailure {
             return Self { status, message, codes: Vec::new(), wait };
         }
         let mut body = Vec::new();
-        while body.len() < FAILURE
-            && let Ok(Some(piece)) = response.chunk().await
+        while body.len() < MAX_ERROR_BYTES
+            && let Ok(Some(chunk)) = response.chunk().await
         {
-            body.extend_from_slice(&piece[..piece.len().min(FAILURE - body.len())]);
+            body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR_BYTES - body.len())]);
         }
         let body = String::from_utf8_lossy(&body);
         let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
-        Self { wait, ..Self::of(status, &json, &body) }
+        Self { wait, ..Self::from_body(status, &json, &body) }
     }
 
     /// Parses the body of an error response.
-    pub(super) fn of(status: u16, json: &Json, body: &str) -> Self {
+    pub(super) fn from_body(status: u16, json: &Json, body: &str) -> Self {
         // Gemini's errors are lists of one element.
         let json = json.get(0).unwrap_or(json);
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        let mut message = message.map_or_else(|| shown(body), |m| shown(&m));
+        let mut message = message.map_or_else(|| shorten_text(body), |m| shorten_text(&m));
         if let Some(param) = text("/error/param").filter(|p| !message.contains(&**p)) {
             message = format!("{message} ({param})");
         }
@@ -123,24 +126,24 @@ fn redirect_location(response: &Response) -> Option<String> {
     }
     let location = response.headers().get(reqwest::header::LOCATION)?;
     let location = String::from_utf8_lossy(location.as_bytes());
-    Some(shown(location.split(['?', '#']).next().unwrap_or_default()))
+    Some(shorten_text(location.split(['?', '#']).next().unwrap_or_default()))
 }
 
 /// Converts an error response to an error.
-pub(super) fn failed(failure: WireFailure) -> ModelError {
-    let WireFailure { status, message, codes, wait } = failure;
+pub(super) fn failure_to_error(failure: ErrorResponse) -> ModelError {
+    let ErrorResponse { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
     let lower = message.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|w| codes.iter().any(|c| c == w));
-    let filtered = says(&FILTERED) || FILTERED_WORDS.iter().any(|w| lower.contains(w));
-    let too_long =
-        TOO_LONG.iter().any(|w| lower.contains(w) || codes.iter().any(|c| c.contains(w)));
+    let has_code = |words: &[&str]| words.iter().any(|w| codes.iter().any(|c| c == w));
+    let is_filtered = has_code(&FILTER_CODES) || FILTER_PHRASES.iter().any(|w| lower.contains(w));
+    let is_too_long =
+        TOO_LONG_PHRASES.iter().any(|w| lower.contains(w) || codes.iter().any(|c| c.contains(w)));
     match status {
-        400..=499 if status != 429 && filtered => ModelError::Filtered(message),
-        400 | 413 if too_long || status == 413 => ModelError::TooLong(message),
+        400..=499 if status != 429 && is_filtered => ModelError::Filtered(message),
+        400 | 413 if is_too_long || status == 413 => ModelError::TooLong(message),
         // An exhausted quota does not recover by waiting.
-        429 if says(&["insufficient_quota"]) => ModelError::Refused { status, message },
-        408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
+        429 if has_code(&["insufficient_quota"]) => ModelError::Refused { status, message },
+        408 | 409 | 425 | 429 | 500..=599 => ModelError::Temporary {
             message: format!("the endpoint answers {status}: {message}"),
             wait,
             in_doubt: false,
@@ -151,59 +154,59 @@ pub(super) fn failed(failure: WireFailure) -> ModelError {
 
 /// Returns the error in a reply that began as a success, if there is one. Such a request may have
 /// been billed.
-pub(super) fn told(json: &Json) -> Option<ModelError> {
+pub(super) fn error_in_reply(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
-    let failure = WireFailure::of(400, json, &error.to_string());
+    let failure = ErrorResponse::from_body(400, json, &error.to_string());
     let message = format!("the endpoint replied with an error: {}", failure.message);
-    Some(match failed(failure) {
+    Some(match failure_to_error(failure) {
         same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,
-        _ => ModelError::Passing { message, wait: None, in_doubt: true },
+        _ => ModelError::Temporary { message, wait: None, in_doubt: true },
     })
 }
 
 /// Converts a failed exchange to an error. If the request was sent, it may have been billed.
-pub(super) fn error(error: &reqwest::Error) -> ModelError {
+pub(super) fn exchange_error(error: &reqwest::Error) -> ModelError {
     if error.is_builder() {
-        return ModelError::Refused { status: 0, message: chain(error) };
+        return ModelError::Refused { status: 0, message: error_chain(error) };
     }
-    match error_of_connection(error) {
+    match connection_error(error) {
         Some(ModelError::NoConnection { message, .. }) => {
-            ModelError::Passing { message, wait: None, in_doubt: false }
+            ModelError::Temporary { message, wait: None, in_doubt: false }
         }
-        _ => ModelError::Passing { message: chain(error), wait: None, in_doubt: true },
+        _ => ModelError::Temporary { message: error_chain(error), wait: None, in_doubt: true },
     }
 }
 
 /// Like [`error`], for a chat, where a timeout depends on the size of the request.
-pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
+pub(super) fn chat_error(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
-        return ModelError::Unfinished(format!("timed out: {}", chain(error)));
+        return ModelError::Unfinished(format!("timed out: {}", error_chain(error)));
     }
-    error_of_connection(error).unwrap_or_else(|| self::error(error))
+    connection_error(error).unwrap_or_else(|| self::exchange_error(error))
 }
 
 /// Converts a failure to connect; `None` if the connection was established.
-fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
+fn connection_error(error: &reqwest::Error) -> Option<ModelError> {
     if !error.is_connect() {
         return None;
     }
-    let place = error.url().map_or_else(String::new, |url| {
+    let target = error.url().map_or_else(String::new, |url| {
         let port = url.port().map_or_else(String::new, |p| format!(":{p}"));
         format!(" to {}{port}", url.host_str().unwrap_or_default())
     });
-    if let Some(tls) = cause::<rustls::Error>(error) {
+    if let Some(tls) = find_cause::<rustls::Error>(error) {
         let (why, hint) = tls_failure(tls);
-        let message = format!("no TLS connection{place}: {why}");
-        return Some(ModelError::NoConnection { message, hint, lasting: true });
+        let message = format!("no TLS connection{target}: {why}");
+        return Some(ModelError::NoConnection { message, hint, is_permanent: true });
     }
-    let refused = cause::<std::io::Error>(error)
+    let is_refused = find_cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
-    let chain = chain(error);
+    let chain = error_chain(error);
     // hyper's error for a failed name lookup has no public type.
-    let unresolved = chain.contains("failed to lookup address");
-    let why = if refused {
+    let is_unresolved = chain.contains("failed to lookup address");
+    let why = if is_refused {
         "connection refused"
-    } else if unresolved {
+    } else if is_unresolved {
         "the host name cannot be resolved"
     } else if error.is_timeout() {
         "timed out"
@@ -211,21 +214,21 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
         // The outer text repeats the URL, so leave it out.
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
-    let message = format!("no connection{place}: {why}");
-    let hint = if unresolved {
+    let message = format!("no connection{target}: {why}");
+    let hint = if is_unresolved {
         "check the spelling of `base_url` and that this machine is online".to_owned()
     } else {
         "check that the endpoint of `base_url` is running".to_owned()
     };
     // On this machine, a refused connection means that the server is not running, so do not retry.
-    let lasting = refused && error.url().is_some_and(super::providers::is_loopback);
-    Some(ModelError::NoConnection { message, hint, lasting })
+    let lasting = is_refused && error.url().is_some_and(super::providers::is_loopback);
+    Some(ModelError::NoConnection { message, hint, is_permanent: lasting })
 }
 
 /// Returns the description of a TLS failure and advice for the user.
 fn tls_failure(error: &rustls::Error) -> (String, String) {
     use rustls::{CertificateError, Error};
-    let of_nobody = match error {
+    let is_untrusted = match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
         // A self-signed certificate that claims to be an authority.
         Error::InvalidCertificate(CertificateError::Other(why)) => {
@@ -234,7 +237,7 @@ fn tls_failure(error: &rustls::Error) -> (String, String) {
         _ => false,
     };
     match error {
-        _ if of_nobody => (
+        _ if is_untrusted => (
             "this system does not trust the authority that signed its certificate".to_owned(),
             "add the authority (or the certificate) to the system's certificates, or name a file that contains it in SSL_CERT_FILE"
                 .to_owned(),
@@ -248,14 +251,14 @@ fn tls_failure(error: &rustls::Error) -> (String, String) {
 }
 
 /// Returns the first error of type `E` in the chain of causes.
-fn cause<'e, E: std::error::Error + 'static>(
+fn find_cause<'e, E: std::error::Error + 'static>(
     error: &'e (dyn std::error::Error + 'static),
 ) -> Option<&'e E> {
     let mut next = Some(error);
     while let Some(error) = next {
         // An I/O error hides the error that it wraps.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let found = error.downcast_ref().or_else(|| inner.and_then(|e| cause(e)));
+        let found = error.downcast_ref().or_else(|| inner.and_then(|e| find_cause(e)));
         if found.is_some() {
             return found;
         }
@@ -265,7 +268,7 @@ fn cause<'e, E: std::error::Error + 'static>(
 }
 
 /// Returns an error's text with all its causes: reqwest's own text names only the URL.
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -276,11 +279,11 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Returns the beginning of a text, on one line.
-pub(super) fn shown(text: &str) -> String {
-    let mut end = text.len().min(8 * SHOWN);
+pub(super) fn shorten_text(text: &str) -> String {
+    let mut end = text.len().min(8 * MAX_SHOWN_CHARS);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     let line: String = text[..end].split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(SHOWN).collect()
+    line.chars().take(MAX_SHOWN_CHARS).collect()
 }

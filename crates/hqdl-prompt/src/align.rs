@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use super::label::{self, fold};
-use super::markup::unescaped;
-use super::spelling::{ExpansionKeys, is_misspelling};
+use super::label::{self, normalize_key};
+use super::markup::unescape;
+use super::misspelling::{ExpansionKeys, is_misspelling};
 use hqdl_values::value::Value;
 
 /// Keys of the rows of a request, prepared for matching with answers.
@@ -30,68 +30,68 @@ pub struct RequestKeys {
     rows: Vec<AlignedRow>,
     /// Whether a key contains a line break, so that a line of an answer could be the end of one key
     /// and look like another.
-    broken: bool,
+    has_line_break: bool,
     /// Rows by the normalized forms of their first key part.
-    by_first: HashMap<String, Vec<usize>>,
+    rows_by_first_part: HashMap<String, Vec<usize>>,
     /// Rows that `rows_by_first_part` cannot contain: their first part is empty, or may be split
     /// over several fields.
-    open: Vec<usize>,
+    unindexed_rows: Vec<usize>,
     /// All keys of the expansion, if the key of a single-row request may be misspelt.
-    known: Option<Arc<ExpansionKeys>>,
+    expansion_keys: Option<Arc<ExpansionKeys>>,
 }
 
 /// Row of a request.
 struct AlignedRow {
     parts: Vec<KeyPart>,
     /// Normalized tag of the row's label.
-    tag: String,
+    normalized_tag: String,
     /// Number that the key begins with, if the key begins with digits.
-    number: Option<usize>,
+    leading_number: Option<usize>,
 }
 
 /// One column of a key.
 struct KeyPart {
     /// Canonical text; empty for NULL.
     text: String,
-    folded: String,
+    normalized: String,
     /// Normalized text after decoding character references, if it has any.
-    meant: Option<String>,
-    null: bool,
+    unescaped: Option<String>,
+    is_null: bool,
 }
 
 /// How well an echoed key matches a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fit {
+pub enum MatchQuality {
     /// Letters differ; accepted only in a single-row request.
     Misspelt,
     /// Parts were left out or filled in; accepted only in a single-row request.
-    Partly,
+    Partial,
     /// Equal except for case, spaces and punctuation.
-    Nearly,
+    Normalized,
     /// The same text.
-    Exactly,
+    Exact,
 }
 
 /// Row that an answer may belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowPlace {
+pub struct RowMatch {
     /// Position of the row in the request.
     pub row: usize,
     /// How well the key matches.
-    pub fit: Fit,
+    pub quality: MatchQuality,
     /// Number of fields that number and key occupy.
-    pub taken: usize,
+    pub field_count: usize,
     /// Part of the row that was echoed.
-    pub echo: Echoed,
+    pub matched_by: MatchedBy,
 }
 
 /// Part of a row that an answer repeats to identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Echoed {
+pub enum MatchedBy {
     /// The label.
     Label,
     /// The beginning of the key, including the word that distinguishes it from the others.
-    Beginning,
+    KeyPrefix,
     /// The whole key.
     Key,
 }
@@ -100,72 +100,77 @@ impl RequestKeys {
     /// Prepares the keys of the requested rows, in the order of the prompt.
     #[must_use]
     pub fn new<'r>(rows: impl IntoIterator<Item = &'r [Value]>) -> Self {
-        let part = |value: &Value| {
-            let text = value.canonical().unwrap_or_default().into_owned();
-            let folded = fold(&text);
-            let meant = plain(&text).filter(|meant| !meant.is_empty() && *meant != folded);
-            KeyPart { folded, meant, null: *value == Value::Null, text }
+        let to_part = |value: &Value| {
+            let text = value.canonical_text().unwrap_or_default().into_owned();
+            let normalized = normalize_key(&text);
+            let unescaped = normalize_unescaped(&text)
+                .filter(|unescaped| !unescaped.is_empty() && *unescaped != normalized);
+            KeyPart { normalized, unescaped, is_null: *value == Value::Null, text }
         };
         let keys: Vec<&[Value]> = rows.into_iter().collect();
-        let tags = label::tags(keys.iter().copied());
-        let row = |(key, tag): (&&[Value], String)| AlignedRow {
-            parts: key.iter().map(part).collect(),
-            tag: fold(&tag),
-            number: key.first().and_then(begins_with),
+        let tags = label::row_tags(keys.iter().copied());
+        let to_row = |(key, tag): (&&[Value], String)| AlignedRow {
+            parts: key.iter().map(to_part).collect(),
+            normalized_tag: normalize_key(&tag),
+            leading_number: key.first().and_then(parse_leading_number),
         };
-        let rows: Vec<AlignedRow> = keys.iter().zip(tags).map(row).collect();
-        let broken = rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
-        let mut by_first: HashMap<String, Vec<usize>> = HashMap::default();
-        let mut open = Vec::new();
+        let rows: Vec<AlignedRow> = keys.iter().zip(tags).map(to_row).collect();
+        let has_line_break =
+            rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
+        let mut rows_by_first_part: HashMap<String, Vec<usize>> = HashMap::default();
+        let mut unindexed_rows = Vec::new();
         for (n, row) in rows.iter().enumerate() {
             match row.parts.first() {
-                Some(part) if !part.folded.is_empty() && !part.text.contains(',') => {
-                    let forms = [Some(&part.folded), part.meant.as_ref()];
-                    for form in forms.into_iter().flatten() {
-                        by_first.entry(form.clone()).or_default().push(n);
+                Some(part) if !part.normalized.is_empty() && !part.text.contains(',') => {
+                    let forms = [Some(&part.normalized), part.unescaped.as_ref()];
+                    for key_text in forms.into_iter().flatten() {
+                        rows_by_first_part.entry(key_text.clone()).or_default().push(n);
                     }
                 }
-                _ => open.push(n),
+                _ => unindexed_rows.push(n),
             }
         }
-        Self { rows, broken, by_first, open, known: None }
+        Self { rows, has_line_break, rows_by_first_part, unindexed_rows, expansion_keys: None }
     }
 
     /// Returns the same keys, and allows the key of a single-row request to be misspelt.
     ///
     /// An echoed key that equals another key of `expansion_keys` is not a misspelling.
     #[must_use]
-    pub fn among(self, known: Option<Arc<ExpansionKeys>>) -> Self {
-        let known = known.filter(|_| self.rows.len() == 1);
-        Self { known, ..self }
+    pub fn with_known_keys(self, expansion_keys: Option<Arc<ExpansionKeys>>) -> Self {
+        let expansion_keys = expansion_keys.filter(|_| self.rows.len() == 1);
+        Self { expansion_keys, ..self }
     }
 
     /// Returns the rows that the fields may match, without duplicates: all that
     /// [`Self::spelled_fits`] accepts, and possibly others. Equal texts have equal normalized
     /// forms.
-    fn candidates(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Vec<usize> {
-        let rows = self.begun_by(spelled);
+    fn candidate_rows(&self, fields: &[&str], echoed_fields: &[EchoedField<'_>]) -> Vec<usize> {
+        let rows = self.find_by_first_part(echoed_fields);
         debug_assert!(
             (0..self.rows.len()).all(|row| rows.binary_search(&row).is_ok()
-                || self.spelled_fits(row, fields, spelled).is_none()),
+                || self.match_key(row, fields, echoed_fields).is_none()),
             "a row that fits is a candidate"
         );
         rows
     }
 
-    fn begun_by(&self, spelled: &[SpelledField<'_>]) -> Vec<usize> {
-        if self.known.is_some() {
+    fn find_by_first_part(&self, echoed_fields: &[EchoedField<'_>]) -> Vec<usize> {
+        if self.expansion_keys.is_some() {
             return vec![0];
         }
-        let Some(first) = spelled.first() else { return self.open.clone() };
-        if label::says_none(first.field) {
+        let Some(first) = echoed_fields.first() else { return self.unindexed_rows.clone() };
+        if label::is_null_text(first.field) {
             return (0..self.rows.len()).collect();
         }
-        let Forms { canonical, folded, plain } = first.forms();
-        let canonical = canonical.as_deref().map(fold);
-        let forms = [Some(folded), plain.as_ref(), canonical.as_ref()];
-        let found = forms.into_iter().flatten().filter_map(|form| self.by_first.get(form));
-        let mut rows: Vec<usize> = found.flatten().chain(&self.open).copied().collect();
+        let FieldForms { canonical, normalized, unescaped } = first.forms();
+        let canonical = canonical.as_deref().map(normalize_key);
+        let forms = [Some(normalized), unescaped.as_ref(), canonical.as_ref()];
+        let found = forms
+            .into_iter()
+            .flatten()
+            .filter_map(|key_text| self.rows_by_first_part.get(key_text));
+        let mut rows: Vec<usize> = found.flatten().chain(&self.unindexed_rows).copied().collect();
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -185,62 +190,66 @@ impl RequestKeys {
 
     /// Returns the text of a part of a row's key.
     #[must_use]
-    pub fn part(&self, row: usize, part: usize) -> Option<&str> {
+    pub fn key_part(&self, row: usize, part: usize) -> Option<&str> {
         Some(self.rows.get(row)?.parts.get(part)?.text.as_str())
     }
 
     /// Returns the number of columns of a key.
     #[must_use]
-    pub fn parts(&self) -> usize {
+    pub fn part_count(&self) -> usize {
         self.rows.first().map_or(0, |r| r.parts.len())
     }
 
     /// Returns true if a text could name one of the rows: a cheap test before parsing it in several
     /// ways.
     #[must_use]
-    pub fn may_name(&self, text: &str) -> bool {
-        let plain = fold(&unescaped(text));
-        let text = fold(&Value::from(text).canonical().unwrap_or_default());
-        let holds = |part: &KeyPart| {
-            let forms = [Some(&part.folded), part.meant.as_ref()];
-            forms.into_iter().flatten().any(|p| text.contains(p) || plain.contains(p))
+    pub fn may_contain_key(&self, text: &str) -> bool {
+        let unescaped_text = normalize_key(&unescape(text));
+        let text = normalize_key(&Value::from(text).canonical_text().unwrap_or_default());
+        let occurs = |part: &KeyPart| {
+            let forms = [Some(&part.normalized), part.unescaped.as_ref()];
+            forms.into_iter().flatten().any(|p| text.contains(p) || unescaped_text.contains(p))
         };
         self.rows.iter().any(|row| {
             // For a single row, one correct part may be enough.
-            let partly = self.rows.len() == 1
-                && row.parts.iter().any(|part| !part.folded.is_empty() && holds(part));
-            partly || self.known.is_some() || text.contains(&row.tag) || row.parts.iter().all(holds)
+            let has_matching_part = self.rows.len() == 1
+                && row.parts.iter().any(|part| !part.normalized.is_empty() && occurs(part));
+            has_matching_part
+                || self.expansion_keys.is_some()
+                || text.contains(&row.normalized_tag)
+                || row.parts.iter().all(occurs)
         })
     }
 
     /// Returns true if a line begins with a row number that agrees with its label or key.
     #[must_use]
-    pub fn numbered(&self, fields: &[&str]) -> bool {
-        let number = fields.first().and_then(|f| label::read(f)).map(|(number, _)| number);
-        number.is_some_and(|n| self.places(fields).iter().any(|p| p.row + 1 == n))
+    pub fn begins_with_row(&self, fields: &[&str]) -> bool {
+        let number = fields.first().and_then(|f| label::parse_label(f)).map(|(number, _)| number);
+        number.is_some_and(|n| self.match_row(fields).iter().any(|p| p.row + 1 == n))
     }
 
     /// Returns true if a truncated line begins a row.
     #[must_use]
-    pub fn may_begin(&self, line: &str) -> bool {
+    pub fn may_begin_row(&self, line: &str) -> bool {
         let fields: Vec<&str> =
             line.split(',').map(|f| f.trim().trim_matches(['"', '\''])).collect();
-        if !self.places(&fields).is_empty() {
+        if !self.match_row(&fields).is_empty() {
             return true;
         }
         // Part of a label, or part of a key after its number.
-        let begun = |row: &AlignedRow, text: &str| {
-            let text = fold(text);
-            let key = row.parts.first().is_some_and(|part| part.folded.starts_with(&text));
-            !text.is_empty() && (row.tag.starts_with(&text) || key)
+        let is_prefix_of = |row: &AlignedRow, text: &str| {
+            let text = normalize_key(text);
+            let is_key_prefix =
+                row.parts.first().is_some_and(|part| part.normalized.starts_with(&text));
+            !text.is_empty() && (row.normalized_tag.starts_with(&text) || is_key_prefix)
         };
-        let row = |number: usize| self.rows.get(number.checked_sub(1)?);
-        match fields.first().and_then(|f| label::read(f)) {
+        let find_row = |number: usize| self.rows.get(number.checked_sub(1)?);
+        match fields.first().and_then(|f| label::parse_label(f)) {
             Some((number, "")) if fields.len() == 2 => {
-                row(number).is_some_and(|row| begun(row, fields[1]))
+                find_row(number).is_some_and(|row| is_prefix_of(row, fields[1]))
             }
             Some((number, tag)) if fields.len() == 1 => {
-                row(number).is_some_and(|row| begun(row, tag))
+                find_row(number).is_some_and(|row| is_prefix_of(row, tag))
             }
             _ => false,
         }
@@ -250,208 +259,227 @@ impl RequestKeys {
     ///
     /// All matches have the same row and differ in the number of fields that name it.
     #[must_use]
-    pub fn places(&self, fields: &[&str]) -> Vec<RowPlace> {
-        let Some((number, tag)) = fields.first().and_then(|f| label::read(f)) else {
-            return self.by_key(fields).into_iter().collect();
+    pub fn match_row(&self, fields: &[&str]) -> Vec<RowMatch> {
+        let Some((number, tag)) = fields.first().and_then(|f| label::parse_label(f)) else {
+            return self.match_by_key(fields).into_iter().collect();
         };
         let rest = fields.get(1..).unwrap_or_default();
         if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len()) {
-            let places = self.named(row, tag, rest);
-            if !places.is_empty() {
+            let matches = self.match_numbered_row(row, tag, rest);
+            if !matches.is_empty() {
                 // Reject the match if the fields are the key of another row. `1 2` is not the key
                 // `12`.
-                let begins =
-                    |(n, other): (usize, &AlignedRow)| n != row && other.number == Some(number);
-                let other = !tag.is_empty()
-                    && self.rows.iter().enumerate().any(begins)
-                    && self.by_key(fields).is_some_and(|p| begins((p.row, &self.rows[p.row])));
-                return if other { Vec::new() } else { places };
+                let has_number = |(n, other): (usize, &AlignedRow)| {
+                    n != row && other.leading_number == Some(number)
+                };
+                let is_other_key = !tag.is_empty()
+                    && self.rows.iter().enumerate().any(has_number)
+                    && self
+                        .match_by_key(fields)
+                        .is_some_and(|p| has_number((p.row, &self.rows[p.row])));
+                return if is_other_key { Vec::new() } else { matches };
             }
             // The number is wrong, unless it is part of a key. If a row of the request has this
             // tag, the number counts as a row number; otherwise the answer could be matched with
             // the row whose key is that number.
-            let folded = fold(tag);
-            if self.rows.iter().any(|r| r.tag == folded) || tag.is_empty() {
+            let normalized = normalize_key(tag);
+            if self.rows.iter().any(|r| r.normalized_tag == normalized) || tag.is_empty() {
                 return Vec::new();
             }
         }
-        self.by_key(fields).into_iter().collect()
+        self.match_by_key(fields).into_iter().collect()
     }
 
     /// Returns the ways in which the fields after a row number name that row.
-    fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowPlace> {
-        let mut places: Vec<RowPlace> = Vec::new();
-        let takes = |places: &[RowPlace], taken: usize| places.iter().any(|p| p.taken == taken);
-        let add = |places: &mut Vec<RowPlace>, fit, taken, echo| {
-            if !takes(places, taken) {
-                places.push(RowPlace { row, fit, taken, echo });
+    fn match_numbered_row(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowMatch> {
+        let mut matches: Vec<RowMatch> = Vec::new();
+        let has_match = |matches: &[RowMatch], field_count: usize| {
+            matches.iter().any(|p| p.field_count == field_count)
+        };
+        let add_match = |matches: &mut Vec<RowMatch>, quality, field_count, matched_by| {
+            if !has_match(matches, field_count) {
+                matches.push(RowMatch { row, quality, field_count, matched_by });
             }
         };
-        let whole = |fields: &[&str]| {
-            let spelled = SpelledField::all(fields);
-            self.spelled_fits(row, fields, &spelled)
-                .filter(|(fit, _)| self.stands_out(row, *fit, fields, &spelled))
+        let match_whole_key = |fields: &[&str]| {
+            let echoed_fields = EchoedField::from_fields(fields);
+            self.match_key(row, fields, &echoed_fields)
+                .filter(|(quality, _)| self.is_only_match(row, *quality, fields, &echoed_fields))
         };
         if tag.is_empty() {
-            if let Some((fit, taken)) = whole(rest) {
-                add(&mut places, fit, taken + 1, Echoed::Key);
+            if let Some((quality, field_count)) = match_whole_key(rest) {
+                add_match(&mut matches, quality, field_count + 1, MatchedBy::Key);
             }
             if let Some(first) = rest.first()
-                && !takes(&places, 2)
-                && let Some(echo) = self.begins(row, first)
+                && !has_match(&matches, 2)
+                && let Some(matched_by) = self.match_prefix(row, first)
             {
-                add(&mut places, Fit::Exactly, 2, echo);
+                add_match(&mut matches, MatchQuality::Exact, 2, matched_by);
             }
-            return places;
+            return matches;
         }
-        if self.begins(row, tag) == Some(Echoed::Label) {
+        if self.match_prefix(row, tag) == Some(MatchedBy::Label) {
             // The key may follow the label. An empty key is not accepted here, because it could
             // also be the first cell.
-            let named = |(fit, _): &(Fit, usize)| {
-                *fit > Fit::Partly
-                    && self.rows[row].parts.iter().any(|part| !part.folded.is_empty())
+            let is_named = |(quality, _): &(MatchQuality, usize)| {
+                *quality > MatchQuality::Partial
+                    && self.rows[row].parts.iter().any(|part| !part.normalized.is_empty())
             };
-            if let Some((fit, taken)) = whole(rest).filter(named) {
-                add(&mut places, fit, taken + 1, Echoed::Key);
+            if let Some((quality, field_count)) = match_whole_key(rest).filter(is_named) {
+                add_match(&mut matches, quality, field_count + 1, MatchedBy::Key);
             }
-            add(&mut places, Fit::Exactly, 1, Echoed::Label);
-            return places;
+            add_match(&mut matches, MatchQuality::Exact, 1, MatchedBy::Label);
+            return matches;
         }
         // The tag of another row is wrong, even if this row's key contains the word.
-        let folded = fold(tag);
-        if self.rows.iter().any(|other| other.tag == folded) {
-            return places;
+        let normalized = normalize_key(tag);
+        if self.rows.iter().any(|other| other.normalized_tag == normalized) {
+            return matches;
         }
         // Number and key are in one field.
         let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
-        if let Some((fit, taken)) = whole(&fields) {
-            add(&mut places, fit, taken, Echoed::Key);
+        if let Some((quality, field_count)) = match_whole_key(&fields) {
+            add_match(&mut matches, quality, field_count, MatchedBy::Key);
         }
-        if !takes(&places, 1)
-            && let Some(echo) = self.begins(row, tag)
+        if !has_match(&matches, 1)
+            && let Some(matched_by) = self.match_prefix(row, tag)
         {
-            add(&mut places, Fit::Nearly, 1, echo);
+            add_match(&mut matches, MatchQuality::Normalized, 1, matched_by);
         }
-        places
+        matches
     }
 
     /// Returns how a text identifies a row: by its tag, or by the beginning of its key including
     /// the tag.
-    fn begins(&self, row: usize, text: &str) -> Option<Echoed> {
+    fn match_prefix(&self, row: usize, text: &str) -> Option<MatchedBy> {
         let row = self.rows.get(row)?;
         let text = Value::from(text);
-        let text = text.canonical()?;
-        if fold(&text) == row.tag {
-            return Some(Echoed::Label);
+        let text = text.canonical_text()?;
+        if normalize_key(&text) == row.normalized_tag {
+            return Some(MatchedBy::Label);
         }
-        let words = label::folded_words(&[text]);
-        let begins = || {
+        let echoed_words = label::normalized_words(&[text]);
+        let is_key_prefix = || {
             let parts: Vec<&str> = row.parts.iter().map(|part| part.text.as_str()).collect();
-            label::folded_words(&parts).starts_with(&words)
+            label::normalized_words(&parts).starts_with(&echoed_words)
         };
-        (words.contains(&row.tag) && begins()).then_some(Echoed::Beginning)
+        (echoed_words.contains(&row.normalized_tag) && is_key_prefix())
+            .then_some(MatchedBy::KeyPrefix)
     }
 
     /// Matches an answer by its echoed key only.
     #[must_use]
-    pub fn by_key(&self, fields: &[&str]) -> Option<RowPlace> {
-        let spelled = SpelledField::all(fields);
+    pub fn match_by_key(&self, fields: &[&str]) -> Option<RowMatch> {
+        let echoed_fields = EchoedField::from_fields(fields);
         // A line that is the end of one key could be mistaken for another key.
-        if self.broken && self.rows.len() > 1 {
+        if self.has_line_break && self.rows.len() > 1 {
             return None;
         }
-        let mut best: Option<RowPlace> = None;
-        let mut tied = false;
-        for row in self.candidates(fields, &spelled) {
-            let Some((fit, taken)) = self.spelled_fits(row, fields, &spelled) else {
+        let mut best: Option<RowMatch> = None;
+        let mut is_tied = false;
+        for row in self.candidate_rows(fields, &echoed_fields) {
+            let Some((quality, field_count)) = self.match_key(row, fields, &echoed_fields) else {
                 continue;
             };
             // An empty key identifies no row.
-            if fit < Fit::Exactly && self.rows[row].parts.iter().all(|p| p.folded.is_empty()) {
+            if quality < MatchQuality::Exact
+                && self.rows[row].parts.iter().all(|p| p.normalized.is_empty())
+            {
                 continue;
             }
             match best {
-                Some(b) if b.fit > fit => {}
+                Some(b) if b.quality > quality => {}
                 // Two rows match equally well, so the answer is ambiguous.
-                Some(b) if b.fit == fit => tied = true,
+                Some(b) if b.quality == quality => is_tied = true,
                 _ => {
-                    best = Some(RowPlace { row, fit, taken, echo: Echoed::Key });
-                    tied = false;
+                    best = Some(RowMatch { row, quality, field_count, matched_by: MatchedBy::Key });
+                    is_tied = false;
                 }
             }
         }
-        best.filter(|_| !tied)
+        best.filter(|_| !is_tied)
     }
 
     /// Returns how well the fields begin with the key of a row, and how many fields it occupies.
-    fn spelled_fits(
+    fn match_key(
         &self,
         row: usize,
         fields: &[&str],
-        spelled: &[SpelledField<'_>],
-    ) -> Option<(Fit, usize)> {
-        self.unmisspelt_fits(row, fields, spelled).or_else(|| self.misspelt_fits(fields, spelled))
+        echoed_fields: &[EchoedField<'_>],
+    ) -> Option<(MatchQuality, usize)> {
+        self.match_spelled_key(row, fields, echoed_fields)
+            .or_else(|| self.match_misspelt_key(fields, echoed_fields))
     }
 
     /// Returns the match if the fields begin with a misspelling of the only key.
-    fn misspelt_fits(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Option<(Fit, usize)> {
-        let known = self.known.as_ref()?;
+    fn match_misspelt_key(
+        &self,
+        fields: &[&str],
+        echoed_fields: &[EchoedField<'_>],
+    ) -> Option<(MatchQuality, usize)> {
+        let expansion_keys = self.expansion_keys.as_ref()?;
         let parts = &self.rows.first()?.parts;
-        let echoed = fields.get(..parts.len())?;
-        let fits = |(part, field): (&KeyPart, &SpelledField<'_>)| {
-            part.is(field).is_some() || (!part.null && is_misspelling(&part.text, field.field))
+        let echoed_key = fields.get(..parts.len())?;
+        let is_match = |(part, field): (&KeyPart, &EchoedField<'_>)| {
+            part.match_field(field).is_some()
+                || (!part.is_null && is_misspelling(&part.text, field.field))
         };
-        (parts.iter().zip(spelled).all(fits) && !known.contains(echoed))
-            .then_some((Fit::Misspelt, parts.len()))
+        (parts.iter().zip(echoed_fields).all(is_match) && !expansion_keys.contains(echoed_key))
+            .then_some((MatchQuality::Misspelt, parts.len()))
     }
 
-    fn unmisspelt_fits(
+    fn match_spelled_key(
         &self,
         row: usize,
         fields: &[&str],
-        spelled: &[SpelledField<'_>],
-    ) -> Option<(Fit, usize)> {
+        echoed_fields: &[EchoedField<'_>],
+    ) -> Option<(MatchQuality, usize)> {
         let parts = &self.rows.get(row)?.parts;
-        let mut at = 0;
-        let mut worst = Fit::Exactly;
-        let mut right = 0;
+        let mut position = 0;
+        let mut worst_quality = MatchQuality::Exact;
+        let mut matching_parts = 0;
         for part in parts {
-            let left = fields.get(at..).unwrap_or_default();
-            let first = left.first()?;
-            if let Some((fit, taken)) = part.begins(left, spelled.get(at)?) {
-                worst = worst.min(fit);
+            let remaining = fields.get(position..).unwrap_or_default();
+            let first = remaining.first()?;
+            if let Some((quality, field_count)) =
+                part.match_fields(remaining, echoed_fields.get(position)?)
+            {
+                worst_quality = worst_quality.min(quality);
                 // An empty field for a NULL is no evidence.
-                right += usize::from(!part.folded.is_empty());
-                at += taken;
-            } else if part.folded.is_empty() || label::says_none(first) {
+                matching_parts += usize::from(!part.normalized.is_empty());
+                position += field_count;
+            } else if part.normalized.is_empty() || label::is_null_text(first) {
                 // The part was filled in or left out.
-                worst = Fit::Partly;
-                at += 1;
+                worst_quality = MatchQuality::Partial;
+                position += 1;
             } else {
                 return None;
             }
         }
-        (worst > Fit::Partly || (right > 0 && self.rows.len() == 1)).then_some((worst, at))
+        (worst_quality > MatchQuality::Partial || (matching_parts > 0 && self.rows.len() == 1))
+            .then_some((worst_quality, position))
     }
 
     /// Returns true if no other row matches these fields equally well.
-    fn stands_out(
+    fn is_only_match(
         &self,
         row: usize,
-        fit: Fit,
+        quality: MatchQuality,
         fields: &[&str],
-        spelled: &[SpelledField<'_>],
+        echoed_fields: &[EchoedField<'_>],
     ) -> bool {
-        self.candidates(fields, spelled)
-            .into_iter()
-            .filter(|other| *other != row)
-            .all(|other| self.spelled_fits(other, fields, spelled).is_none_or(|(f, _)| f < fit))
+        self.candidate_rows(fields, echoed_fields).into_iter().filter(|other| *other != row).all(
+            |other| {
+                self.match_key(other, fields, echoed_fields)
+                    .is_none_or(|(other_quality, _)| other_quality < quality)
+            },
+        )
     }
 }
 
 /// Parses the number at the beginning of a key part, with all its digits (`12`, not `1`).
-fn begins_with(part: &Value) -> Option<usize> {
-    let text = part.canonical()?;
+fn parse_leading_number(part: &Value) -> Option<usize> {
+    let text = part.canonical_text()?;
     let text = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
@@ -459,41 +487,41 @@ fn begins_with(part: &Value) -> Option<usize> {
 
 /// Field of an answer with its normalized forms, which are computed once because it is compared
 /// with many rows.
-struct SpelledField<'f> {
+struct EchoedField<'f> {
     field: &'f str,
-    forms: OnceCell<Forms>,
+    forms: OnceCell<FieldForms>,
 }
 
-struct Forms {
+struct FieldForms {
     /// Canonical text, if it differs from the field.
     canonical: Option<String>,
-    folded: String,
+    normalized: String,
     /// Normalized text after decoding character references, if it has any.
-    plain: Option<String>,
+    unescaped: Option<String>,
 }
 
 /// Returns the normalized text after decoding character references, or `None` if the text has none.
-fn plain(text: &str) -> Option<String> {
-    text.contains('&').then(|| fold(&unescaped(text)))
+fn normalize_unescaped(text: &str) -> Option<String> {
+    text.contains('&').then(|| normalize_key(&unescape(text)))
 }
 
-impl<'f> SpelledField<'f> {
-    fn of(field: &'f str) -> Self {
+impl<'f> EchoedField<'f> {
+    fn new(field: &'f str) -> Self {
         Self { field: field.trim(), forms: OnceCell::new() }
     }
 
-    fn all(fields: &[&'f str]) -> Vec<Self> {
-        fields.iter().map(|field| Self::of(field)).collect()
+    fn from_fields(fields: &[&'f str]) -> Vec<Self> {
+        fields.iter().map(|field| Self::new(field)).collect()
     }
 
-    fn forms(&self) -> &Forms {
+    fn forms(&self) -> &FieldForms {
         self.forms.get_or_init(|| {
             let value = Value::from(self.field);
-            let canonical = value.canonical().filter(|text| text != self.field);
-            Forms {
+            let canonical = value.canonical_text().filter(|text| text != self.field);
+            FieldForms {
                 canonical: canonical.map(Cow::into_owned),
-                folded: fold(self.field),
-                plain: plain(self.field),
+                normalized: normalize_key(self.field),
+                unescaped: normalize_unescaped(self.field),
             }
         })
     }
@@ -502,41 +530,46 @@ impl<'f> SpelledField<'f> {
 impl KeyPart {
     /// Returns how well the fields begin with this part, and how many fields it occupies. A comma
     /// inside a name may have split it over several fields.
-    fn begins(&self, fields: &[&str], first: &SpelledField<'_>) -> Option<(Fit, usize)> {
-        if let Some(fit) = self.is(first) {
-            return Some((fit, 1));
+    fn match_fields(
+        &self,
+        fields: &[&str],
+        first: &EchoedField<'_>,
+    ) -> Option<(MatchQuality, usize)> {
+        if let Some(quality) = self.match_field(first) {
+            return Some((quality, 1));
         }
         if !self.text.contains(',') {
             return None;
         }
         (2..=fields.len().min(5)).find_map(|n| {
             let joined = fields.get(..n)?.join(",");
-            Some((self.is(&SpelledField::of(&joined))?, n))
+            Some((self.match_field(&EchoedField::new(&joined))?, n))
         })
     }
 
-    fn is(&self, spelled: &SpelledField<'_>) -> Option<Fit> {
-        let field = spelled.field;
-        if self.null {
-            let exactly = field.eq_ignore_ascii_case("null");
-            return label::says_none(field).then_some(if exactly {
-                Fit::Exactly
+    fn match_field(&self, echoed: &EchoedField<'_>) -> Option<MatchQuality> {
+        let field = echoed.field;
+        if self.is_null {
+            let is_exact = field.eq_ignore_ascii_case("null");
+            return label::is_null_text(field).then_some(if is_exact {
+                MatchQuality::Exact
             } else {
-                Fit::Nearly
+                MatchQuality::Normalized
             });
         }
         if field.is_empty() {
             // An empty field may also mean NULL.
-            return self.text.is_empty().then_some(Fit::Nearly);
+            return self.text.is_empty().then_some(MatchQuality::Normalized);
         }
-        let Forms { canonical, folded, plain } = spelled.forms();
+        let FieldForms { canonical, normalized, unescaped } = echoed.forms();
         if field == self.text || canonical.as_deref() == Some(self.text.as_str()) {
-            return Some(Fit::Exactly);
+            return Some(MatchQuality::Exact);
         }
-        if folded.is_empty() || self.folded.is_empty() {
+        if normalized.is_empty() || self.normalized.is_empty() {
             return None;
         }
-        let is = |text: &String| text == folded || plain.as_ref() == Some(text);
-        (is(&self.folded) || self.meant.as_ref().is_some_and(is)).then_some(Fit::Nearly)
+        let is_equal = |text: &String| text == normalized || unescaped.as_ref() == Some(text);
+        (is_equal(&self.normalized) || self.unescaped.as_ref().is_some_and(is_equal))
+            .then_some(MatchQuality::Normalized)
     }
 }

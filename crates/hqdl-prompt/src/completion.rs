@@ -4,23 +4,23 @@
 //! affect the others.
 
 use super::align::RequestKeys;
-use super::found::{Ending, FoundRow, is_fence};
-use super::reasoning::answer_part;
-use super::{csv, json, parted};
+use super::found_row::{FoundRow, Truncation, is_fence};
+use super::reasoning::strip_reasoning;
+use super::{csv, json, split_fields};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
 
 /// Maximum bytes of model output stored with a failed row; the journal has all of it.
-const RAW: usize = 4096;
+const MAX_RAW_BYTES: usize = 4096;
 
 /// How a completion ended, as reported by the endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// The model finished by itself.
     #[default]
     Stop,
     /// The text was truncated, by a length limit or a broken connection.
-    Cut,
+    Truncated,
     /// The endpoint does not report it. A last line without a line break may be truncated.
     Unknown,
 }
@@ -29,13 +29,13 @@ pub enum Finish {
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowOutcome {
     /// One answer per column, in the requested order.
-    Read(Vec<Answer>),
+    Answered(Vec<Answer>),
     /// The completion contains nothing that is certain to belong to this row.
     Failed {
         /// `invalid` or `refused`.
         state: State,
         /// Reason, for people.
-        why: String,
+        reason: String,
         /// The model's output.
         raw: String,
     },
@@ -47,155 +47,165 @@ pub enum RowOutcome {
 /// still answer in CSV. Unless `finish` is `Stop`, the last CSV line is not used, because its end
 /// may be missing.
 #[must_use]
-pub fn read(
+pub fn parse_completion(
     content: &str,
-    finish: Finish,
+    finish: FinishReason,
     keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<RowOutcome> {
-    let answer = answer_part(content);
+    let answer = strip_reasoning(content);
     let found = match answer.as_deref() {
         Some(answer) => {
-            let read = |body: &str, looks_json: bool, ending: Ending| {
-                found(body, looks_json, ending, keys, key_names, columns, checkers)
+            let read_rows = |body: &str, looks_json: bool, truncation: Truncation| {
+                find_rows(body, looks_json, truncation, keys, key_names, columns, checkers)
             };
-            found_everywhere(answer, finish, &read)
+            find_rows_in_answer(answer, finish, &read_rows)
         }
         None => Vec::new(),
     };
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut conflicts: Vec<bool> = vec![false; keys.len()];
     let mut is_repeated: Vec<bool> = vec![false; keys.len()];
-    for one in found {
-        let row = one.row;
-        let Some(before) = &rows[row] else {
-            rows[row] = Some(one);
+    for candidate in found {
+        let row = candidate.row;
+        let Some(previous) = &rows[row] else {
+            rows[row] = Some(candidate);
             continue;
         };
         is_repeated[row] = true;
         // A row without a note replaces one with a note.
-        match (&before.cells, &one.cells) {
-            (Ok(_), Ok(_)) if before.note.is_some() && one.note.is_none() => {
-                rows[row] = Some(one);
+        match (&previous.cells, &candidate.cells) {
+            (Ok(_), Ok(_)) if previous.note.is_some() && candidate.note.is_none() => {
+                rows[row] = Some(candidate);
                 conflicts[row] = false;
             }
-            (Ok(_), Ok(_)) if before.note.is_none() && one.note.is_some() => {}
+            (Ok(_), Ok(_)) if previous.note.is_none() && candidate.note.is_some() => {}
             _ => {
-                conflicts[row] |= before.contradicts(&one);
-                if before.cells.is_err() && one.cells.is_ok() {
-                    rows[row] = Some(one);
+                conflicts[row] |= previous.contradicts(&candidate);
+                if previous.cells.is_err() && candidate.cells.is_ok() {
+                    rows[row] = Some(candidate);
                 }
             }
         }
     }
     // The missing end of a second answer could contradict the first one, too.
-    if finish != Finish::Stop && conflicts.contains(&true) {
+    if finish != FinishReason::Stop && conflicts.contains(&true) {
         conflicts.iter_mut().zip(is_repeated).for_each(|(conflict, twice)| *conflict |= !twice);
     }
-    let refused = rows.iter().all(Option::is_none) && answer.as_deref().is_some_and(is_refusal);
-    let failed = |state, why: &str, raw: &str| RowOutcome::Failed {
+    let is_refused = rows.iter().all(Option::is_none) && answer.as_deref().is_some_and(is_refusal);
+    let failed_row = |state, reason: &str, raw: &str| RowOutcome::Failed {
         state,
-        why: why.to_owned(),
-        raw: cut(raw).to_owned(),
+        reason: reason.to_owned(),
+        raw: truncate_raw(raw).to_owned(),
     };
-    let in_row = |row: usize, cells: Vec<Answer>| {
+    let check_in_row = |row: usize, cells: Vec<Answer>| {
         let cells = cells.into_iter().zip(checkers);
-        cells.map(|(cell, checker)| checker.in_row(cell, |part| keys.part(row, part))).collect()
+        cells
+            .map(|(cell, checker)| checker.complete_in_row(cell, |part| keys.key_part(row, part)))
+            .collect()
     };
     rows.into_iter()
         .zip(conflicts)
         .enumerate()
-        .map(|(n, (row, conflict))| match row {
-            None if refused => failed(State::Refused, "the model refused", content),
-            None if answer.is_none() => failed(
+        .map(|(n, (row, is_conflict))| match row {
+            None if is_refused => failed_row(State::Refused, "the model refused", content),
+            None if answer.is_none() => failed_row(
                 State::Invalid,
                 "the completion ended before the model finished reasoning",
                 content,
             ),
             None if answer.as_deref().is_some_and(|a| a.trim().is_empty()) => {
-                failed(State::Invalid, "the completion is empty", content)
+                failed_row(State::Invalid, "the completion is empty", content)
             }
-            None => failed(State::Invalid, "no answer for this row", content),
-            Some(row) if conflict => {
-                failed(State::Invalid, "two different answers for this row", &row.words.to_string())
+            None => failed_row(State::Invalid, "no answer for this row", content),
+            Some(row) if is_conflict => failed_row(
+                State::Invalid,
+                "two different answers for this row",
+                &row.raw.to_string(),
+            ),
+            Some(FoundRow { cells: Err(reason), raw, .. }) => {
+                failed_row(State::Invalid, &reason, &raw.to_string())
             }
-            Some(FoundRow { cells: Err(why), words, .. }) => {
-                failed(State::Invalid, &why, &words.to_string())
+            Some(FoundRow { cells: Ok(cells), note, raw, .. }) => {
+                RowOutcome::Answered(match note {
+                    None => check_in_row(n, cells),
+                    Some(note) => {
+                        let raw_text = raw.to_string();
+                        let add_note = |a: Answer| {
+                            if a.state.has_value() {
+                                a.with_repair_note(&note, truncate_raw(&raw_text))
+                            } else {
+                                a
+                            }
+                        };
+                        check_in_row(n, cells).into_iter().map(add_note).collect()
+                    }
+                })
             }
-            Some(FoundRow { cells: Ok(cells), note, words, .. }) => RowOutcome::Read(match note {
-                None => in_row(n, cells),
-                Some(note) => {
-                    let words = words.to_string();
-                    let told = |a: Answer| {
-                        if a.state.shows() { a.repaired(&note, cut(&words)) } else { a }
-                    };
-                    in_row(n, cells).into_iter().map(told).collect()
-                }
-            }),
         })
         .collect()
 }
 
 /// Finds the rows of an answer, inside and outside its code fences. Rows whose fence and later
 /// correction differ are returned twice.
-fn found_everywhere(
+fn find_rows_in_answer(
     answer: &str,
-    finish: Finish,
-    read: &dyn Fn(&str, bool, Ending) -> Vec<FoundRow>,
+    finish: FinishReason,
+    read_rows: &dyn Fn(&str, bool, Truncation) -> Vec<FoundRow>,
 ) -> Vec<FoundRow> {
-    let fences = fences(answer);
+    let all_fences = find_fences(answer);
     let looks_json = |text: &str| text.trim_start().starts_with(['{', '[']);
-    let first = fences.first().map_or(answer, |fence| fence.inside);
-    let is_json = looks_json(first);
-    let end = match finish {
-        Finish::Stop => Ending::Complete,
-        Finish::Unknown if answer.ends_with('\n') => Ending::Lines,
-        Finish::Unknown | Finish::Cut => Ending::Cut,
+    let first_text = all_fences.first().map_or(answer, |fence| fence.inside);
+    let is_json = looks_json(first_text);
+    let truncation = match finish {
+        FinishReason::Stop => Truncation::Complete,
+        FinishReason::Unknown if answer.ends_with('\n') => Truncation::AtLineEnd,
+        FinishReason::Unknown | FinishReason::Truncated => Truncation::Anywhere,
     };
     // A truncated second answer may contradict all of the first one.
-    let ends = end == Ending::Complete;
+    let is_complete = truncation == Truncation::Complete;
     let is_cut = |fence: &Fence<'_>| {
-        let says = !fence.inside.trim().is_empty();
-        !fence.is_closed && (!ends || says && is_json)
+        let is_not_blank = !fence.inside.trim().is_empty();
+        !fence.is_closed && (!is_complete || is_not_blank && is_json)
     };
-    if fences.iter().skip(1).any(is_cut) {
+    if all_fences.iter().skip(1).any(is_cut) {
         return Vec::new();
     }
-    let mut all = read(answer, is_json, end);
-    let outside = all.len();
-    for fence in &fences {
+    let mut rows = read_rows(answer, is_json, truncation);
+    let outside_count = rows.len();
+    for fence in &all_fences {
         let looks_json = looks_json(fence.inside);
-        let is_whole = fence.is_closed && end != Ending::Complete;
-        let ending = if is_whole { Ending::Lines } else { end };
-        let mut inside = read(fence.inside, looks_json, ending);
+        let is_whole = fence.is_closed && truncation != Truncation::Complete;
+        let fence_truncation = if is_whole { Truncation::AtLineEnd } else { truncation };
+        let mut inside = read_rows(fence.inside, looks_json, fence_truncation);
         // The whole answer was read in the first fence's format. A row that continues after the
         // fence appears complete only in that reading.
-        let found = |f: &FoundRow| all[..outside].iter().any(|a| a.row == f.row);
-        inside.retain(|f| f.cells.is_ok() && (looks_json != is_json || !found(f)));
-        all.extend(inside);
+        let is_found = |f: &FoundRow| rows[..outside_count].iter().any(|a| a.row == f.row);
+        inside.retain(|f| f.cells.is_ok() && (looks_json != is_json || !is_found(f)));
+        rows.extend(inside);
     }
-    all
+    rows
 }
 
 /// Finds the rows of a text in the format it looks like, otherwise in the other format.
-fn found(
+fn find_rows(
     body: &str,
     looks_json: bool,
-    ending: Ending,
+    truncation: Truncation,
     keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
-    let as_json = || json::read(body, keys, key_names, columns, checkers);
-    let parted = parted::as_csv(body, key_names, columns);
-    let lines = parted.as_deref().unwrap_or(body);
-    let as_csv = || csv::read(lines, ending, keys, checkers);
-    let found = if looks_json { as_json() } else { as_csv() };
+    let read_json = || json::parse_json(body, keys, key_names, columns, checkers);
+    let with_commas = split_fields::convert_to_csv(body, key_names, columns);
+    let lines = with_commas.as_deref().unwrap_or(body);
+    let read_csv = || csv::parse_csv(lines, truncation, keys, checkers);
+    let found = if looks_json { read_json() } else { read_csv() };
     if !found.iter().any(|f| f.cells.is_ok()) {
-        let other = if looks_json { as_csv() } else { as_json() };
+        let other = if looks_json { read_csv() } else { read_json() };
         // A line of pretty-printed JSON that equals a key is not a row.
         if found.is_empty() || other.iter().any(|f| f.cells.is_ok()) {
             return other;
@@ -211,29 +221,30 @@ struct Fence<'a> {
 }
 
 /// Returns the code fences of an answer.
-fn fences(content: &str) -> Vec<Fence<'_>> {
+fn find_fences(content: &str) -> Vec<Fence<'_>> {
     let mut fences = Vec::new();
-    let mut begin = None;
-    let mut at = 0;
+    let mut inside_start = None;
+    let mut position = 0;
     for line in content.split_inclusive('\n') {
-        let next = at + line.len();
-        match begin {
-            None if is_fence(line) => begin = Some(next),
+        let next = position + line.len();
+        match inside_start {
+            None if is_fence(line) => inside_start = Some(next),
             Some(inside) if line.trim() == "```" => {
-                fences.push(Fence { inside: &content[inside..at], is_closed: true });
-                begin = None;
+                fences.push(Fence { inside: &content[inside..position], is_closed: true });
+                inside_start = None;
             }
             _ => {}
         }
-        at = next;
+        position = next;
     }
-    let open = begin.map(|inside| Fence { inside: &content[inside..], is_closed: false });
-    fences.extend(open);
+    let unclosed =
+        inside_start.map(|inside| Fence { inside: &content[inside..], is_closed: false });
+    fences.extend(unclosed);
     fences
 }
 
-fn cut(text: &str) -> &str {
-    let mut end = text.len().min(RAW);
+fn truncate_raw(text: &str) -> &str {
+    let mut end = text.len().min(MAX_RAW_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -7,38 +7,41 @@
 
 use std::cmp::Reverse;
 
-use super::align::{Echoed, Fit, RequestKeys, RowPlace};
-use super::astray;
+use super::align::{MatchQuality, MatchedBy, RequestKeys, RowMatch};
 use super::fields::{self, RowField};
-use super::found::{Ending, FoundRow, RowWords, is_fence};
+use super::found_row::{FoundRow, RawRow, Truncation, is_fence};
 use super::quotes;
-use super::record::{CsvRecord, around, in_brackets, lenient, never_closed, plain, record, table};
+use super::record::{
+    CsvRecord, parse_bracketed, parse_record, recover_unclosed_quote, split_at_commas,
+    split_leniently, split_table_row, strip_line_quotes,
+};
+use super::runaway;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::coerce::within_quotes;
+use hqdl_spec::coerce::split_quotes;
 use hqdl_values::cell::{Answer, State};
 
 /// Maximum number of lines that one row may span.
-const LINES: usize = 50;
+const MAX_ROW_LINES: usize = 50;
 
 /// Formats a CSV line.
-pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
+pub fn format_csv_line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
-    answer_line(&fields, fields.len())
+    format_answer_line(&fields, fields.len())
 }
 
 /// Formats a CSV line whose first `name_fields` fields identify a row.
 ///
 /// In the other fields, an empty field means unknown, and single quotes are read as SQL quotes. A
 /// value that is empty or begins with a single quote is therefore put in double quotes.
-pub fn answer_line(fields: &[String], named: usize) -> String {
+pub fn format_answer_line(fields: &[String], name_fields: usize) -> String {
     let mut out = String::new();
     for (n, field) in fields.iter().enumerate() {
         if n > 0 {
             out.push(',');
         }
-        let plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
-        let value = n < named || !(field.is_empty() || field.starts_with('\''));
-        if plain && value {
+        let is_plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
+        let needs_no_quotes = n < name_fields || !(field.is_empty() || field.starts_with('\''));
+        if is_plain && needs_no_quotes {
             out.push_str(field);
         } else {
             out.push('"');
@@ -51,80 +54,80 @@ pub fn answer_line(fields: &[String], named: usize) -> String {
 
 /// Parses the rows of a CSV completion. If it was truncated, a row that is still open at its end is
 /// discarded.
-pub fn read(
+pub fn parse_csv(
     text: &str,
-    ending: Ending,
+    truncation: Truncation,
     keys: &RequestKeys,
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
-    let (text, cut_line) = complete_lines(text, ending);
+    let (text, cut_line) = split_complete_lines(text, truncation);
     // Most texts without an answer contain no key of the request.
-    if !keys.may_name(text) {
-        return without_key(text, keys, checkers).into_iter().collect();
+    if !keys.may_contain_key(text) {
+        return parse_without_key(text, keys, checkers).into_iter().collect();
     }
     // The truncated line may be the rest of the last row, unless it begins another row.
-    let broken_off = cut_line.is_some_and(|line| !keys.may_begin(line));
-    if let Some(found) = whole(text, keys, checkers).filter(|_| !broken_off) {
+    let is_broken_off = cut_line.is_some_and(|line| !keys.may_begin_row(line));
+    if let Some(found) = parse_strict(text, keys, checkers).filter(|_| !is_broken_off) {
         return found;
     }
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
-    let mut at = 0;
+    let mut position = 0;
     // Within an unclosed field, a line that looks like a key without a number may be anything.
-    let mut numbered_only = false;
-    while at < lines.len() {
-        let line = lines[at];
-        at += 1;
-        if line.trim().is_empty() || !keys.may_name(line) {
+    let mut requires_number = false;
+    while position < lines.len() {
+        let line = lines[position];
+        position += 1;
+        if line.trim().is_empty() || !keys.may_contain_key(line) {
             continue;
         }
-        if numbered_only && !is_numbered(line, keys) {
+        if requires_number && !is_row_start(line, keys) {
             continue;
         }
-        match spanning(line, &lines[at..], keys, checkers) {
+        match read_line_span(line, &lines[position..], keys, checkers) {
             LineSpan::Row(row, more) => {
                 found.push(*row);
-                at += more;
-                numbered_only = false;
+                position += more;
+                requires_number = false;
             }
-            LineSpan::Open { end } if end && ending != Ending::Complete => break,
+            LineSpan::Open { at_end: end } if end && truncation != Truncation::Complete => break,
             span => {
                 let reading = read_line(line, keys, checkers);
-                let is_open = matches!(span, LineSpan::Open { end: true });
-                let broken = goes_on(&lines[at..], broken_off, keys, checkers);
+                let is_open = matches!(span, LineSpan::Open { at_end: true });
+                let may_go_on = may_continue(&lines[position..], is_broken_off, keys, checkers);
                 found.extend(reading.map(|reading| {
-                    if is_open && opens_value(line, &reading) {
-                        reading.found.without_end("a quoted value is not closed")
-                    } else if broken {
-                        cut(reading.found, checkers)
+                    if is_open && has_unclosed_value(line, &reading) {
+                        reading.found.discard_unfinished("a quoted value is not closed")
+                    } else if may_go_on {
+                        reject_uncertain_end(reading.found, checkers)
                     } else {
                         reading.found
                     }
                 }));
-                numbered_only = matches!(span, LineSpan::Open { .. });
+                requires_number = matches!(span, LineSpan::Open { .. });
             }
         }
     }
     if found.is_empty() {
-        found.extend(without_key(text, keys, checkers));
+        found.extend(parse_without_key(text, keys, checkers));
     }
     found
 }
 
 /// Returns true if a line ends within a double-quoted value. The rest of the value is missing, even
 /// if the model finished by itself.
-fn opens_value(line: &str, reading: &LineReading) -> bool {
-    let open = record(line, &['"']).filter(|record| record.open);
-    open.is_some_and(|record| record.fields.len() > reading.place.taken)
+fn has_unclosed_value(line: &str, reading: &LineReading) -> bool {
+    let unclosed = parse_record(line, &['"']).filter(|record| record.is_open);
+    unclosed.is_some_and(|record| record.fields.len() > reading.row_match.field_count)
 }
 
 /// Returns the complete lines and the truncated line after them. If the answer was truncated
 /// because it repeats itself, the lines end before the repetition.
-fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
-    if ending != Ending::Cut {
+fn split_complete_lines(text: &str, truncation: Truncation) -> (&str, Option<&str>) {
+    if truncation != Truncation::Anywhere {
         return (text, None);
     }
-    if let Some(lines) = astray::before_circle(text) {
+    if let Some(lines) = runaway::text_before_repetition(text) {
         return (lines, None);
     }
     let end = text.trim_end().rfind('\n').unwrap_or(0);
@@ -137,44 +140,52 @@ fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
 /// Such a line is no row of this or another request. A fence, and text after a fence or a blank
 /// line, belong to a value only if a row follows them or may have followed before the answer was
 /// truncated.
-fn goes_on(lines: &[&str], broken_off: bool, keys: &RequestKeys, checkers: &[&Checker]) -> bool {
-    let apart = |line: &str| line.trim().is_empty() || is_fence(line);
-    let gap = lines.iter().take_while(|line| apart(line)).count();
-    let (gap_lines, rest) = lines.split_at(gap);
-    let Some(line) = rest.first() else { return broken_off };
+fn may_continue(
+    lines: &[&str],
+    is_broken_off: bool,
+    keys: &RequestKeys,
+    checkers: &[&Checker],
+) -> bool {
+    let is_separator = |line: &str| line.trim().is_empty() || is_fence(line);
+    let separator_count = lines.iter().take_while(|line| is_separator(line)).count();
+    let (separators, rest) = lines.split_at(separator_count);
+    let Some(line) = rest.first() else { return is_broken_off };
     let is_row = |line: &str| read_line(line, keys, checkers).is_some();
     if is_row(line) {
-        return gap_lines.iter().any(|line| is_fence(line));
+        return separators.iter().any(|line| is_fence(line));
     }
-    let short = line.matches(',').count() < checkers.len();
-    let numbered = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
-    (short || !numbered)
-        && (gap == 0 || broken_off || rest.iter().take(LINES).any(|line| is_row(line)))
+    let has_few_commas = line.matches(',').count() < checkers.len();
+    let has_number = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    (has_few_commas || !has_number)
+        && (separator_count == 0
+            || is_broken_off
+            || rest.iter().take(MAX_ROW_LINES).any(|line| is_row(line)))
 }
 
 /// Rejects a row whose last field may continue on the next line, unless a type or a value list
 /// shows that it is complete.
-fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
+fn reject_uncertain_end(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
-    let closed =
-        last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
-    if closed { row } else { row.without_end("a line that is no row follows") }
+    let closed = last.is_some_and(|a| a.state == State::Ok)
+        && checkers.last().is_some_and(|c| c.is_constrained());
+    if closed { row } else { row.discard_unfinished("a line that is no row follows") }
 }
 
 /// Parses a completion that is well-formed CSV with one line per row and nothing else.
-fn whole(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
+fn parse_strict(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut rest = text;
     while !rest.trim().is_empty() {
-        let CsvRecord { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
-        let words = &rest.trim_start()[..end];
+        let CsvRecord { fields, end, is_open: open } =
+            parse_record(rest.trim_start(), &['"', '\''])?;
+        let raw = &rest.trim_start()[..end];
         rest = &rest.trim_start()[end..];
-        let reading = reading(&fields, keys, checkers, words)?;
-        let free = rows.get_mut(reading.place.row).filter(|r| r.is_none())?;
-        if open || !reading.exact || reading.place.fit <= Fit::Partly {
+        let reading = read_fields(&fields, keys, checkers, raw)?;
+        let slot = rows.get_mut(reading.row_match.row).filter(|r| r.is_none())?;
+        if open || !reading.has_all_fields || reading.row_match.quality <= MatchQuality::Partial {
             return None;
         }
-        *free = Some(reading.found);
+        *slot = Some(reading.found);
     }
     rows.into_iter().collect()
 }
@@ -184,86 +195,104 @@ enum LineSpan {
     /// A row that spans this many further lines, because a quoted field contains line breaks.
     Row(Box<FoundRow>, usize),
     /// A row whose quotes are not closed before the next row, or before the end.
-    Open { end: bool },
+    Open { at_end: bool },
     /// A row on a single line, or no row.
     Line,
 }
 
-fn spanning(first: &str, rest: &[&str], keys: &RequestKeys, checkers: &[&Checker]) -> LineSpan {
-    let open = |text: &str| record(text, &['"', '\'']).is_some_and(|r| r.open);
-    if !open(first) {
+fn read_line_span(
+    first: &str,
+    rest: &[&str],
+    keys: &RequestKeys,
+    checkers: &[&Checker],
+) -> LineSpan {
+    let is_open = |text: &str| parse_record(text, &['"', '\'']).is_some_and(|r| r.is_open);
+    if !is_open(first) {
         return LineSpan::Line;
     }
     let mut text = first.to_owned();
-    for (n, next) in rest.iter().enumerate().take(LINES) {
+    for (n, next) in rest.iter().enumerate().take(MAX_ROW_LINES) {
         // The next row begins here, so the quote above did not open a field.
-        if is_numbered(next, keys) {
-            return LineSpan::Open { end: false };
+        if is_row_start(next, keys) {
+            return LineSpan::Open { at_end: false };
         }
         text.push('\n');
         text.push_str(next);
-        match record(&text, &['"', '\'']) {
-            Some(record) if record.open => {}
+        match parse_record(&text, &['"', '\'']) {
+            Some(record) if record.is_open => {}
             Some(record) if record.end == text.len() => {
-                let row = reading(&record.fields, keys, checkers, &text);
+                let row = read_fields(&record.fields, keys, checkers, &text);
                 return match row {
                     Some(row) => LineSpan::Row(Box::new(row.found), n + 1),
-                    None => LineSpan::Open { end: false },
+                    None => LineSpan::Open { at_end: false },
                 };
             }
-            _ => return LineSpan::Open { end: false },
+            _ => return LineSpan::Open { at_end: false },
         }
     }
-    LineSpan::Open { end: rest.len() <= LINES }
+    LineSpan::Open { at_end: rest.len() <= MAX_ROW_LINES }
 }
 
 /// Returns true if a line begins with a row number that agrees with its label or key, regardless of
 /// correct quoting.
-fn is_numbered(line: &str, keys: &RequestKeys) -> bool {
-    if !keys.may_name(line) {
+fn is_row_start(line: &str, keys: &RequestKeys) -> bool {
+    if !keys.may_contain_key(line) {
         return false;
     }
-    let readings =
-        [record(line, &['"', '\'']).map(|r| r.fields), Some(lenient(line)), Some(plain(line))];
+    let readings = [
+        parse_record(line, &['"', '\'']).map(|r| r.fields),
+        Some(split_leniently(line)),
+        Some(split_at_commas(line)),
+    ];
     readings.into_iter().flatten().any(|fields| {
         let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
-        keys.numbered(&texts)
+        keys.begins_with_row(&texts)
     })
 }
 
 /// One way to parse a line.
 struct LineReading {
-    place: RowPlace,
+    row_match: RowMatch,
     found: FoundRow,
     /// Whether there is one field per column.
-    exact: bool,
+    has_all_fields: bool,
     /// Number of cells that passed their checks.
-    good: usize,
+    valid_cells: usize,
     /// Number of fields still in quotes, a sign that the line uses another quoting style.
-    wrapped: usize,
+    quoted_fields: usize,
 }
 
 impl LineReading {
     /// Returns the rank of the reading; the best reading has the greatest rank.
-    fn rank(&self) -> (bool, bool, Fit, Reverse<usize>, usize) {
-        let ok = self.found.cells.is_ok();
-        (ok && self.exact, ok, self.place.fit, Reverse(self.wrapped), self.good)
+    fn rank(&self) -> (bool, bool, MatchQuality, Reverse<usize>, usize) {
+        let is_ok = self.found.cells.is_ok();
+        (
+            is_ok && self.has_all_fields,
+            is_ok,
+            self.row_match.quality,
+            Reverse(self.quoted_fields),
+            self.valid_cells,
+        )
     }
 }
 
 fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<LineReading> {
     let mut best: Option<LineReading> = None;
-    for fields in ways(line) {
-        let Some(next) = reading(&fields, keys, checkers, line) else { continue };
+    for fields in possible_fields(line) {
+        let Some(next) = read_fields(&fields, keys, checkers, line) else { continue };
         if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
             best = Some(next);
         }
     }
     // A quote in the fields that name the row is a mistake if the key has none.
-    let number_and_key = 1 + keys.parts();
-    for (at, fields) in never_closed(line.trim(), number_and_key) {
-        let named = |r: &LineReading| r.exact && r.place.taken > at && r.place.fit > Fit::Partly;
-        let next = reading(&fields, keys, checkers, line).filter(named);
+    let number_and_key = 1 + keys.part_count();
+    for (position, fields) in recover_unclosed_quote(line.trim(), number_and_key) {
+        let is_named = |r: &LineReading| {
+            r.has_all_fields
+                && r.row_match.field_count > position
+                && r.row_match.quality > MatchQuality::Partial
+        };
+        let next = read_fields(&fields, keys, checkers, line).filter(is_named);
         best = match (best, next) {
             (Some(best), Some(next)) if next.rank() <= best.rank() => Some(best),
             (best, next) => next.or(best),
@@ -273,39 +302,40 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Li
 }
 
 /// Returns the possible field lists of a line. If the line is well quoted, its quoting decides.
-fn ways(line: &str) -> Vec<Vec<RowField>> {
+fn possible_fields(line: &str) -> Vec<Vec<RowField>> {
     let line = line.trim();
-    let closed = |quotes: &[char]| {
-        record(line, quotes).filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
+    let parse_closed = |quotes: &[char]| {
+        parse_record(line, quotes).filter(|r| !r.is_open && r.end == line.len()).map(|r| r.fields)
     };
-    if let Some(table) = table(line) {
-        return vec![table];
+    if let Some(table_fields) = split_table_row(line) {
+        return vec![table_fields];
     }
-    if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
+    if let Some(fields) = parse_closed(&['"', '\'']).or_else(|| parse_bracketed(line)) {
         // One field with commas may be a row in quotes as a whole, or one whose key and last value
         // have an apostrophe each.
-        let one = fields.len() == 1 && fields[0].text.contains(',');
-        let parted = || around(line).into_iter().chain(closed(&['"']));
-        let others: Vec<Vec<RowField>> = if one { parted().collect() } else { Vec::new() };
+        let is_one_field = fields.len() == 1 && fields[0].text.contains(',');
+        let split_again = || strip_line_quotes(line).into_iter().chain(parse_closed(&['"']));
+        let others: Vec<Vec<RowField>> =
+            if is_one_field { split_again().collect() } else { Vec::new() };
         return [fields].into_iter().chain(others).collect();
     }
-    let around = around(line);
-    let lenient = lenient(line);
+    let unwrapped = strip_line_quotes(line);
+    let lenient_fields = split_leniently(line);
     // Do not split a quoted field at its comma.
-    let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
-    let strict = closed(&['"']).filter(|_| !comma);
-    let plain = Some(plain(line)).filter(|_| !comma);
-    [around, strict, Some(lenient), plain].into_iter().flatten().collect()
+    let has_quoted_comma = lenient_fields.iter().any(|f| f.is_quoted && f.text.contains(','));
+    let strict = parse_closed(&['"']).filter(|_| !has_quoted_comma);
+    let plain_fields = Some(split_at_commas(line)).filter(|_| !has_quoted_comma);
+    [unwrapped, strict, Some(lenient_fields), plain_fields].into_iter().flatten().collect()
 }
 
 /// Parses a completion for one row that contains only the values. A closed list or a type must
 /// confirm a value, so that prose is never read as a row.
-fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
+fn parse_without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
     }
-    ways(line).into_iter().find_map(|fields| {
+    possible_fields(line).into_iter().find_map(|fields| {
         let mut fields = fields.as_slice();
         if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
             fields = &fields[1..];
@@ -314,126 +344,147 @@ fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<
         if fields.len() != checkers.len() && checkers.len() > 1 {
             return None;
         }
-        let cells = fields::cells(fields, checkers).ok()?;
-        let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
-        let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
-            && !cells.iter().any(Answer::leaves_out);
+        let cells = fields::assign_cells(fields, checkers).ok()?;
+        let is_confirmed =
+            cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.is_constrained());
+        let is_valid = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
+            && !cells.iter().any(Answer::has_omitted_values);
         let note = Some("the key was not echoed".to_owned());
-        (vouched && sound).then(|| FoundRow {
+        (is_confirmed && is_valid).then(|| FoundRow {
             row: 0,
             cells: Ok(cells),
             note,
-            words: RowWords::Line(line.to_owned()),
+            raw: RawRow::Line(line.to_owned()),
             partial: Vec::new(),
         })
     })
 }
 
 /// Parses the fields of a line as a row: the row that they name, and its cells.
-fn reading(
+fn read_fields(
     fields: &[RowField],
     keys: &RequestKeys,
     checkers: &[&Checker],
     line: &str,
 ) -> Option<LineReading> {
     let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
-    let mut places = keys.places(&texts);
-    if places.is_empty() {
+    let mut matches = keys.match_row(&texts);
+    if matches.is_empty() {
         // A label may be in quotes within the quotes of its field.
-        let unquoted: Vec<&str> = texts
-            .iter()
-            .map(|text| within_quotes(text).map_or(*text, |(_, inner)| inner))
-            .collect();
-        places = keys.places(&unquoted);
+        let unquoted: Vec<&str> =
+            texts.iter().map(|text| split_quotes(text).map_or(*text, |(_, inner)| inner)).collect();
+        matches = keys.match_row(&unquoted);
     }
-    let place = match likeliest(&places, fields, keys, checkers)? {
-        Likeliest::One(place) => place,
-        Likeliest::Unclear(row) => {
+    let row_match = match best_match(&matches, fields, keys, checkers)? {
+        BestMatch::One(row_match) => row_match,
+        BestMatch::Ambiguous(row) => {
             let cells = Err("key and values cannot be separated".to_owned());
-            let place = RowPlace { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
-            let words = RowWords::Line(line.to_owned());
-            let found = FoundRow { row, cells, note: None, words, partial: Vec::new() };
-            return Some(LineReading { place, found, exact: false, good: 0, wrapped: 0 });
+            let row_match = RowMatch {
+                row,
+                quality: MatchQuality::Normalized,
+                field_count: 0,
+                matched_by: MatchedBy::Key,
+            };
+            let raw = RawRow::Line(line.to_owned());
+            let found = FoundRow { row, cells, note: None, raw, partial: Vec::new() };
+            return Some(LineReading {
+                row_match,
+                found,
+                has_all_fields: false,
+                valid_cells: 0,
+                quoted_fields: 0,
+            });
         }
     };
-    let rest = fields.get(place.taken..).unwrap_or_default();
-    let values = texts.get(place.taken..).unwrap_or_default();
-    let named = quotes::naming(&texts[..texts.len() - values.len()], place.row, keys);
-    let quote = quotes::of_writer(named, values, checkers);
+    let rest = fields.get(row_match.field_count..).unwrap_or_default();
+    let values = texts.get(row_match.field_count..).unwrap_or_default();
+    let name_quotes =
+        quotes::unquoted_names(&texts[..texts.len() - values.len()], row_match.row, keys);
+    let quote = quotes::find_added_quote(name_quotes, values, checkers);
     let cells = if quote.is_some() && rest.len() == checkers.len() {
-        let cell = |(field, checker): (&RowField, &&Checker)| {
-            quotes::taken_off(quote, &field.text, checker)
-                .unwrap_or_else(|| fields::cell(field, checker))
+        let check_cell = |(field, checker): (&RowField, &&Checker)| {
+            quotes::check_unquoted(quote, &field.text, checker)
+                .unwrap_or_else(|| fields::check_field(field, checker))
         };
-        Ok(rest.iter().zip(checkers).map(cell).collect())
-    } else if let Some(bare) = quotes::around_all(named, rest) {
-        fields::cells(&bare, checkers)
+        Ok(rest.iter().zip(checkers).map(check_cell).collect())
+    } else if let Some(unwrapped) = quotes::strip_all_quotes(name_quotes, rest) {
+        fields::assign_cells(&unwrapped, checkers)
     } else {
-        fields::cells(rest, checkers)
+        fields::assign_cells(rest, checkers)
     };
-    let good =
+    let valid_cells =
         cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
-    let note = (place.fit <= Fit::Partly).then(|| {
-        let start = place.taken.saturating_sub(keys.parts());
+    let note = (row_match.quality <= MatchQuality::Partial).then(|| {
+        let start = row_match.field_count.saturating_sub(keys.part_count());
         format!(
             "the key was echoed as \"{}\"",
-            texts.get(start..place.taken).unwrap_or_default().join(", ")
+            texts.get(start..row_match.field_count).unwrap_or_default().join(", ")
         )
     });
-    let wrapped = fields
+    let quoted_fields = fields
         .iter()
         .map(|f| f.text.trim())
         .zip(fields)
-        .filter(|(text, f)| !f.quoted && text.len() > 1)
+        .filter(|(text, f)| !f.is_quoted && text.len() > 1)
         .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
         .count();
-    let words = RowWords::Line(line.to_owned());
-    let found = FoundRow { row: place.row, cells, note, words, partial: Vec::new() };
-    Some(LineReading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
+    let raw = RawRow::Line(line.to_owned());
+    let found = FoundRow { row: row_match.row, cells, note, raw, partial: Vec::new() };
+    Some(LineReading {
+        row_match,
+        found,
+        has_all_fields: rest.len() == checkers.len(),
+        valid_cells,
+        quoted_fields,
+    })
 }
 
 /// Result of choosing among the possible matches of a line.
-enum Likeliest {
-    One(RowPlace),
+enum BestMatch {
+    One(RowMatch),
     /// The fields that name this row cannot be distinguished from its values.
-    Unclear(usize),
+    Ambiguous(usize),
 }
 
 /// Returns the best match: one that leaves one field per column, unless another match is equally
 /// plausible. `None` if the line may belong to another row.
-fn likeliest(
-    places: &[RowPlace],
+fn best_match(
+    matches: &[RowMatch],
     fields: &[RowField],
     keys: &RequestKeys,
     checkers: &[&Checker],
-) -> Option<Likeliest> {
-    let first = places.first()?;
-    let rest = |p: &RowPlace| fields.get(p.taken..).unwrap_or_default();
-    let exact = |p: &&RowPlace| rest(p).len() == checkers.len();
-    let is_label = |p: &&RowPlace| p.echo == Echoed::Label && p.taken == 1;
-    let label = places.iter().find(is_label);
-    let key = places.iter().find(|p| p.echo == Echoed::Key && p.fit > Fit::Partly);
-    if let Some(place) = label.or(key).filter(exact).or(key.filter(exact)) {
-        return Some(Likeliest::One(*place));
+) -> Option<BestMatch> {
+    let first = matches.first()?;
+    let remaining = |p: &RowMatch| fields.get(p.field_count..).unwrap_or_default();
+    let has_all_fields = |p: &&RowMatch| remaining(p).len() == checkers.len();
+    let is_label = |p: &&RowMatch| p.matched_by == MatchedBy::Label && p.field_count == 1;
+    let label = matches.iter().find(is_label);
+    let key = matches
+        .iter()
+        .find(|p| p.matched_by == MatchedBy::Key && p.quality > MatchQuality::Partial);
+    if let Some(row_match) = label.or(key).filter(has_all_fields).or(key.filter(has_all_fields)) {
+        return Some(BestMatch::One(*row_match));
     }
-    let fitting = places.iter().find(exact);
-    Some(match (key, fitting) {
-        (Some(_), _) if label.is_some() => Likeliest::Unclear(first.row),
+    let complete = matches.iter().find(has_all_fields);
+    Some(match (key, complete) {
+        (Some(_), _) if label.is_some() => BestMatch::Ambiguous(first.row),
         // Either a whole key and a missing field, or the beginning of a key and a value that looks
         // like the rest of it.
-        (Some(_), Some(short)) if fields::may_be(rest(short), checkers) => {
-            Likeliest::Unclear(first.row)
+        (Some(_), Some(short_match))
+            if fields::matches_columns(remaining(short_match), checkers) =>
+        {
+            BestMatch::Ambiguous(first.row)
         }
-        (Some(key), _) => Likeliest::One(*key),
-        (None, Some(place)) => Likeliest::One(*place),
+        (Some(key), _) => BestMatch::One(*key),
+        (None, Some(row_match)) => BestMatch::One(*row_match),
         // The beginning of a key, possibly followed by the rest of another key.
         (None, None)
             if label.is_none()
-                && keys.parts() > 1
-                && rest(first).len() + 1 == checkers.len() + keys.parts() =>
+                && keys.part_count() > 1
+                && remaining(first).len() + 1 == checkers.len() + keys.part_count() =>
         {
             return None;
         }
-        (None, None) => Likeliest::One(*label.unwrap_or(first)),
+        (None, None) => BestMatch::One(*label.unwrap_or(first)),
     })
 }

@@ -13,9 +13,9 @@ use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::format::count_noun;
 
 /// Maximum number of extra fields for which assignments are searched.
-const TOO_MANY: usize = 40;
+const MAX_EXTRA_FIELDS: usize = 40;
 /// Maximum number of fields that one value of a type or a closed list may be split into.
-const PIECES: usize = 4;
+const MAX_SPLIT_FIELDS: usize = 4;
 
 /// Field of a row, as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,101 +23,103 @@ pub struct RowField {
     /// Text without quotes.
     pub text: String,
     /// Whether the field was quoted. A quoted field is complete; if empty, it is the empty text.
-    pub quoted: bool,
+    pub is_quoted: bool,
     /// Whether the quotes may either enclose the field or be part of it.
-    pub unclear: bool,
+    pub has_ambiguous_quotes: bool,
 }
 
 impl RowField {
     /// Returns an unquoted field.
-    pub fn bare(text: &str) -> Self {
-        Self { text: text.to_owned(), quoted: false, unclear: false }
+    pub fn unquoted(text: &str) -> Self {
+        Self { text: text.to_owned(), is_quoted: false, has_ambiguous_quotes: false }
     }
 
     fn is_blank(&self) -> bool {
-        !self.quoted && self.text.trim().is_empty()
+        !self.is_quoted && self.text.trim().is_empty()
     }
 
     /// Returns true if the field begins with a space.
-    fn is_spaced(&self) -> bool {
-        !self.quoted && self.text.starts_with(' ')
+    fn starts_with_space(&self) -> bool {
+        !self.is_quoted && self.text.starts_with(' ')
     }
 }
 
 /// Assigns the fields after the key to the columns and checks them, or returns why the assignment
 /// is ambiguous.
-pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
-    let wanted = checkers.len();
-    let whole;
+pub fn assign_cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
+    let column_count = checkers.len();
+    let joined;
     let mut fields = fields;
-    if fields.len() > wanted && checkers.iter().any(|c| c.is_many()) {
-        whole = bracketed(fields);
-        fields = &whole;
+    if fields.len() > column_count && checkers.iter().any(|c| c.is_many()) {
+        joined = join_bracketed(fields);
+        fields = &joined;
     }
-    let explained = match fields.len() {
-        n if n == wanted => return Ok(each(fields, checkers)),
-        n if n > wanted && n <= wanted + TOO_MANY => {
-            if let Some(kept) = without_blanks(fields, checkers) {
-                return Ok(each(kept, checkers));
+    let assigned = match fields.len() {
+        n if n == column_count => return Ok(check_fields(fields, checkers)),
+        n if n > column_count && n <= column_count + MAX_EXTRA_FIELDS => {
+            if let Some(kept) = strip_trailing_blanks(fields, checkers) {
+                return Ok(check_fields(kept, checkers));
             }
-            list_at_end(fields, checkers).or_else(|| FieldRuns::new(fields, checkers).certain())
+            read_trailing_list(fields, checkers)
+                .or_else(|| FieldRuns::new(fields, checkers).unambiguous_cells())
         }
-        n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
+        n if n + 1 == column_count && n > 0 => read_with_missing_field(fields, checkers),
         _ => None,
     };
-    explained
-        .ok_or_else(|| format!("{} instead of {wanted}", count_noun(fields.len() as u64, "field")))
+    assigned.ok_or_else(|| {
+        format!("{} instead of {column_count}", count_noun(fields.len() as u64, "field"))
+    })
 }
 
 /// Joins the fields of bracketed lists: brackets enclose one value, as quotes do.
-fn bracketed(fields: &[RowField]) -> Vec<RowField> {
-    let mut whole: Vec<RowField> = Vec::new();
-    let mut open = false;
+fn join_bracketed(fields: &[RowField]) -> Vec<RowField> {
+    let mut joined: Vec<RowField> = Vec::new();
+    let mut is_open = false;
     for (n, field) in fields.iter().enumerate() {
-        match whole.last_mut().filter(|_| open) {
+        match joined.last_mut().filter(|_| is_open) {
             Some(list) => {
                 list.text.push(',');
                 list.text.push_str(&field.text);
             }
-            None => whole.push(field.clone()),
+            None => joined.push(field.clone()),
         }
-        let closes = |f: &RowField| f.text.trim_end().ends_with(']');
-        let opens = !field.quoted && field.text.trim_start().starts_with('[');
-        open = if open { !closes(field) } else { opens && !closes(field) };
+        let closes_list = |f: &RowField| f.text.trim_end().ends_with(']');
+        let opens_list = !field.is_quoted && field.text.trim_start().starts_with('[');
+        is_open = if is_open { !closes_list(field) } else { opens_list && !closes_list(field) };
         // Only closed brackets enclose a list.
-        if open && !fields[n + 1..].iter().any(closes) {
+        if is_open && !fields[n + 1..].iter().any(closes_list) {
             return fields.to_vec();
         }
     }
-    whole
+    joined
 }
 
-fn each(fields: &[RowField], checkers: &[&Checker]) -> Vec<Answer> {
-    fields.iter().zip(checkers).map(|(f, c)| cell(f, c)).collect()
+fn check_fields(fields: &[RowField], checkers: &[&Checker]) -> Vec<Answer> {
+    fields.iter().zip(checkers).map(|(f, c)| check_field(f, c)).collect()
 }
 
 /// Returns true if fields, one per column, may be the cells of these columns.
-pub fn may_be(fields: &[RowField], checkers: &[&Checker]) -> bool {
-    let answers = each(fields, checkers);
-    answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a))
+pub fn matches_columns(fields: &[RowField], checkers: &[&Checker]) -> bool {
+    let answers = check_fields(fields, checkers);
+    answers.iter().zip(checkers).all(|(a, c)| !c.is_constrained() || is_valid(a))
 }
 
 /// Checks a field as the cell of a column.
-pub fn cell(field: &RowField, checker: &Checker) -> Answer {
-    if field.quoted && field.text.is_empty() {
-        return checker.empty();
+pub fn check_field(field: &RowField, checker: &Checker) -> Answer {
+    if field.is_quoted && field.text.is_empty() {
+        return checker.check_empty_text();
     }
-    let answer = checker.text(&field.text);
-    if field.unclear && !checker.vouches() {
+    let answer = checker.check_text(&field.text);
+    if field.has_ambiguous_quotes && !checker.is_constrained() {
         return Answer::without_value(State::Invalid, field.text.clone());
     }
     answer
 }
 
 /// Returns true if an answer is plausible for its column: it passed the checks or is unknown.
-fn passes(answer: &Answer) -> bool {
+fn is_valid(answer: &Answer) -> bool {
     match answer.state {
-        State::Ok => !answer.leaves_out(),
+        State::Ok => !answer.has_omitted_values(),
         State::Unknown => true,
         _ => false,
     }
@@ -125,82 +127,88 @@ fn passes(answer: &Answer) -> bool {
 
 /// Returns the fields without trailing blank ones, if the blanks mean nothing. If a text may have
 /// been split at its commas, the blanks may be cells.
-fn without_blanks<'f>(fields: &'f [RowField], checkers: &[&Checker]) -> Option<&'f [RowField]> {
+fn strip_trailing_blanks<'f>(
+    fields: &'f [RowField],
+    checkers: &[&Checker],
+) -> Option<&'f [RowField]> {
     let (kept, blank) = fields.split_at_checked(checkers.len())?;
-    let answers = each(kept, checkers);
-    let sound = blank.iter().all(RowField::is_blank)
-        && !kept.iter().skip(1).any(RowField::is_spaced)
-        && answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a));
-    let free = checkers.iter().filter(|c| !c.vouches()).count();
-    let closed = checkers.last().is_some_and(|c| c.vouches())
+    let answers = check_fields(kept, checkers);
+    let is_plausible = blank.iter().all(RowField::is_blank)
+        && !kept.iter().skip(1).any(RowField::starts_with_space)
+        && answers.iter().zip(checkers).all(|(a, c)| !c.is_constrained() || is_valid(a));
+    let unconstrained_count = checkers.iter().filter(|c| !c.is_constrained()).count();
+    let is_last_valid = checkers.last().is_some_and(|c| c.is_constrained())
         && answers.last().is_some_and(|a| a.state == State::Ok);
-    (sound && (free <= 1 || closed)).then_some(kept)
+    (is_plausible && (unconstrained_count <= 1 || is_last_valid)).then_some(kept)
 }
 
 /// Returns the cells of a row whose last column is a list with its own values, if all columns
 /// before it have a type or a list and valid cells.
 ///
 /// The remaining fields are the list; values that it does not allow are left out.
-fn list_at_end(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
-    let (list, others) = checkers.split_last()?;
-    let (before, rest) = fields.split_at_checked(others.len())?;
-    let mut cells = each(before, others);
-    let fixed = cells.iter().zip(others).all(|(a, c)| c.vouches() && passes(a));
-    let told = rest.iter().any(|f| f.text.contains('|')) || others.iter().any(|c| c.is_many());
-    if !(list.is_many() && list.vouches() && fixed) || told {
+fn read_trailing_list(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+    let (list, other_checkers) = checkers.split_last()?;
+    let (before, rest) = fields.split_at_checked(other_checkers.len())?;
+    let mut cells = check_fields(before, other_checkers);
+    let are_others_valid =
+        cells.iter().zip(other_checkers).all(|(a, c)| c.is_constrained() && is_valid(a));
+    let has_separators =
+        rest.iter().any(|f| f.text.contains('|')) || other_checkers.iter().any(|c| c.is_many());
+    if !(list.is_many() && list.is_constrained() && are_others_valid) || has_separators {
         return None;
     }
     let joined = rest.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
-    let whole = list.text(&joined);
-    cells.push(match whole.state {
-        State::Ok => whole.repaired("joined the fields of a split list", &joined),
+    let list_answer = list.check_text(&joined);
+    cells.push(match list_answer.state {
+        State::Ok => list_answer.with_repair_note("joined the fields of a split list", &joined),
         _ => Answer::without_value(State::Invalid, joined),
     });
     Some(cells)
 }
 
 /// Returns the cells of a row with one field too few, if it is certain which field is missing.
-fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
-    let without = |missing: usize| -> Vec<Answer> {
+fn read_with_missing_field(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+    let cells_without = |missing: usize| -> Vec<Answer> {
         let mut rest = fields.iter();
-        let answer = |(n, checker): (usize, &&Checker)| match rest.next_if(n != missing) {
-            Some(field) => cell(field, checker),
+        let to_answer = |(n, checker): (usize, &&Checker)| match rest.next_if(n != missing) {
+            Some(field) => check_field(field, checker),
             None => Answer::without_value(State::Invalid, None),
         };
-        checkers.iter().enumerate().map(answer).collect()
+        checkers.iter().enumerate().map(to_answer).collect()
     };
     let last = checkers.len() - 1;
-    let listless = without(last);
+    let without_list = cells_without(last);
     // The last column is a list without a field, and all other cells are valid.
-    let full = |(a, c): (&Answer, &&Checker)| {
-        a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
+    let is_full = |(a, c): (&Answer, &&Checker)| {
+        a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.is_constrained()
     };
-    let only = checkers.iter().filter(|c| c.is_many()).count() == 1;
-    let sound = |(missing, cells): &(usize, Vec<Answer>)| {
-        cells.iter().enumerate().all(|(n, a)| n == *missing || passes(a))
+    let is_only_list = checkers.iter().filter(|c| c.is_many()).count() == 1;
+    let are_others_valid = |(missing, cells): &(usize, Vec<Answer>)| {
+        cells.iter().enumerate().all(|(n, a)| n == *missing || is_valid(a))
     };
     // Not if another field may be missing and all other columns are constrained as well.
-    let vouched = |missing: usize| {
-        sound(&(missing, without(missing)))
-            && checkers.iter().enumerate().all(|(n, c)| n == missing || c.vouches())
+    let may_be_missing = |missing: usize| {
+        are_others_valid(&(missing, cells_without(missing)))
+            && checkers.iter().enumerate().all(|(n, c)| n == missing || c.is_constrained())
     };
     if checkers[last].is_many()
-        && only
-        && listless.iter().zip(checkers).take(last).all(full)
-        && !(0..last).any(vouched)
+        && is_only_list
+        && without_list.iter().zip(checkers).take(last).all(is_full)
+        && !(0..last).any(may_be_missing)
     {
-        return Some(listless);
+        return Some(without_list);
     }
-    let ways: Vec<(usize, Vec<Answer>)> =
-        (0..checkers.len()).map(|m| (m, without(m))).filter(sound).collect();
-    let mut cells = agreed(ways.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
+    let assignments: Vec<(usize, Vec<Answer>)> =
+        (0..checkers.len()).map(|m| (m, cells_without(m))).filter(are_others_valid).collect();
+    let mut cells =
+        common_cells(assignments.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
     // A row that ends before its last column may have ended in the middle of a text.
-    let ends_early = ways.iter().any(|(missing, _)| *missing == last);
+    let ends_early = assignments.iter().any(|(missing, _)| *missing == last);
     if ends_early
         && let (Some(field), Some(cell), Some(checker)) =
             (fields.last(), cells.get_mut(last - 1), checkers.get(last - 1))
-        && !field.quoted
-        && !checker.vouches()
+        && !field.is_quoted
+        && !checker.is_constrained()
     {
         *cell = Answer::without_value(State::Invalid, field.text.clone());
     }
@@ -208,24 +216,27 @@ fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>
 }
 
 trait NextIf<'f> {
-    fn next_if(&mut self, wanted: bool) -> Option<&'f RowField>;
+    fn next_if(&mut self, take: bool) -> Option<&'f RowField>;
 }
 
 impl<'f, I: Iterator<Item = &'f RowField>> NextIf<'f> for I {
-    fn next_if(&mut self, wanted: bool) -> Option<&'f RowField> {
-        if wanted { self.next() } else { None }
+    fn next_if(&mut self, take: bool) -> Option<&'f RowField> {
+        if take { self.next() } else { None }
     }
 }
 
 /// Returns the cells that all assignments share; `None` if there are none.
-fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option<Vec<Answer>> {
+fn common_cells<'w>(
+    assignments: impl Iterator<Item = &'w [Answer]>,
+    column_count: usize,
+) -> Option<Vec<Answer>> {
     let unclear = Answer::without_value(State::Invalid, None);
-    let ways: Vec<&[Answer]> = ways.collect();
-    let first = ways.first()?;
-    let cells: Vec<Answer> = (0..wanted)
+    let assignments: Vec<&[Answer]> = assignments.collect();
+    let first = assignments.first()?;
+    let cells: Vec<Answer> = (0..column_count)
         .map(|n| {
-            let same = ways.iter().all(|w| w.get(n) == first.get(n));
-            first.get(n).filter(|_| same).unwrap_or(&unclear).clone()
+            let is_same = assignments.iter().all(|w| w.get(n) == first.get(n));
+            first.get(n).filter(|_| is_same).unwrap_or(&unclear).clone()
         })
         .collect();
     cells.iter().any(|c| c.state == State::Ok).then_some(cells)
@@ -247,8 +258,10 @@ impl<'f> FieldRuns<'f> {
             .map(|checker| {
                 (0..fields.len())
                     .map(|from| {
-                        let most = longest.min(fields.len() - from);
-                        (1..=most).map(|n| run(&fields[from..from + n], checker)).collect()
+                        let max_length = longest.min(fields.len() - from);
+                        (1..=max_length)
+                            .map(|n| check_run(&fields[from..from + n], checker))
+                            .collect()
                     })
                     .collect()
             })
@@ -257,113 +270,125 @@ impl<'f> FieldRuns<'f> {
     }
 
     /// Returns the runs that may begin at a field, with their ends.
-    fn runs(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
+    fn runs_from(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
         let runs = self.cells.get(column).and_then(|c| c.get(from)).into_iter().flatten();
         runs.enumerate().filter_map(move |(n, cell)| Some((from + n + 1, cell.as_ref()?)))
     }
 
     /// Returns true if the comma before a field may separate values. If the row has no spaces after
     /// its commas, a comma followed by a space is inside a value.
-    fn parts(&self, at: usize) -> bool {
-        let tells = self.fields.first().is_some_and(|f| !f.is_spaced());
-        !(tells && self.fields.get(at).is_some_and(RowField::is_spaced))
+    fn separates_values(&self, position: usize) -> bool {
+        let has_evidence = self.fields.first().is_some_and(|f| !f.starts_with_space());
+        !(has_evidence && self.fields.get(position).is_some_and(RowField::starts_with_space))
     }
 
     /// Returns true if a block of fields may be foreign: it contains no value of a list.
-    fn foreign(&self, from: usize, to: usize) -> bool {
-        let listed = |field: &RowField| {
-            let lists = self.checkers.iter().filter(|c| c.is_many() && c.vouches());
-            lists.map(|c| c.text(&field.text)).any(|a| a.state == State::Ok && !a.leaves_out())
+    fn may_be_foreign(&self, from: usize, to: usize) -> bool {
+        let is_list_value = |field: &RowField| {
+            let lists = self.checkers.iter().filter(|c| c.is_many() && c.is_constrained());
+            lists
+                .map(|c| c.check_text(&field.text))
+                .any(|a| a.state == State::Ok && !a.has_omitted_values())
         };
-        self.parts(from) && self.parts(to) && !self.fields[from..to].iter().any(listed)
+        self.separates_values(from)
+            && self.separates_values(to)
+            && !self.fields[from..to].iter().any(is_list_value)
     }
 
     /// Returns the cells that are the same in all assignments.
-    fn certain(&self) -> Option<Vec<Answer>> {
-        let (n, wanted) = (self.fields.len(), self.checkers.len());
-        let none = || vec![vec![false; n + 1]; wanted + 1];
+    fn unambiguous_cells(&self) -> Option<Vec<Answer>> {
+        let (n, column_count) = (self.fields.len(), self.checkers.len());
+        let empty_table = || vec![vec![false; n + 1]; column_count + 1];
         // Whether the columns and fields before this point can be assigned, without and with a
         // foreign block.
-        let (mut before, mut before_block) = (none(), none());
+        let (mut before, mut before_block) = (empty_table(), empty_table());
         before[0][0] = true;
-        for column in 0..=wanted {
+        for column in 0..=column_count {
             for from in 0..=n {
                 if before[column][from] {
-                    let behind = before_block[column].iter_mut().enumerate().skip(from + 1);
-                    for (to, reached) in behind {
-                        *reached |= self.foreign(from, to);
+                    let later_positions =
+                        before_block[column].iter_mut().enumerate().skip(from + 1);
+                    for (to, is_reachable) in later_positions {
+                        *is_reachable |= self.may_be_foreign(from, to);
                     }
                 }
-                for (to, _) in self.runs(column, from) {
+                for (to, _) in self.runs_from(column, from) {
                     before[column + 1][to] |= before[column][from];
                     before_block[column + 1][to] |= before_block[column][from];
                 }
             }
         }
         // Whether the columns and fields from this point on can be assigned.
-        let (mut after, mut after_block) = (none(), none());
-        after[wanted][n] = true;
-        for column in (0..=wanted).rev() {
+        let (mut after, mut after_block) = (empty_table(), empty_table());
+        after[column_count][n] = true;
+        for column in (0..=column_count).rev() {
             for from in (0..=n).rev() {
-                for (to, _) in self.runs(column, from) {
+                for (to, _) in self.runs_from(column, from) {
                     after[column][from] |= after[column + 1][to];
                     after_block[column][from] |= after_block[column + 1][to];
                 }
             }
-            for (from, reached) in after_block[column].iter_mut().enumerate().take(n) {
-                *reached |= (from + 1..=n).any(|to| after[column][to] && self.foreign(from, to));
+            for (from, is_reachable) in after_block[column].iter_mut().enumerate().take(n) {
+                *is_reachable |=
+                    (from + 1..=n).any(|to| after[column][to] && self.may_be_foreign(from, to));
             }
         }
         if !after[0][0] {
             return None;
         }
-        let cell = |column: usize| {
+        let unique_cell = |column: usize| {
             let mut found: Option<&Answer> = None;
             for from in 0..n {
-                for (to, answer) in self.runs(column, from) {
-                    let explains = before[column][from]
+                for (to, answer) in self.runs_from(column, from) {
+                    let is_possible = before[column][from]
                         && (after[column + 1][to] || after_block[column + 1][to])
                         || before_block[column][from] && after[column + 1][to];
-                    if explains && found.replace(answer).is_some_and(|before| before != answer) {
+                    if is_possible && found.replace(answer).is_some_and(|before| before != answer) {
                         return None;
                     }
                 }
             }
             found.cloned()
         };
-        let written = || self.fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
-        let unclear = || Answer::without_value(State::Invalid, written());
-        let cells: Vec<Answer> = (0..wanted).map(|c| cell(c).unwrap_or_else(unclear)).collect();
+        let joined_text =
+            || self.fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
+        let ambiguous = || Answer::without_value(State::Invalid, joined_text());
+        let cells: Vec<Answer> =
+            (0..column_count).map(|c| unique_cell(c).unwrap_or_else(ambiguous)).collect();
         cells.iter().any(|c| c.state == State::Ok).then_some(cells)
     }
 }
 
 /// Checks a run of fields as the cell of a column; `None` if it cannot be one.
-fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
+fn check_run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     if let [field] = fields {
-        return Some(cell(field, checker)).filter(|a| passes(a) || !checker.vouches());
+        return Some(check_field(field, checker))
+            .filter(|a| is_valid(a) || !checker.is_constrained());
     }
     if fields.iter().all(RowField::is_blank) {
-        return Some(checker.text(""));
+        return Some(checker.check_text(""));
     }
     let joined = fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
     if checker.is_many() {
         // A model that puts `|` between values does not also separate them with commas.
-        let told = !checker.vouches() && fields.iter().any(|f| f.text.contains('|'));
-        let answer = checker.text(&joined);
-        return (!told && passes(&answer))
-            .then(|| answer.repaired("joined the fields of a split list", &joined));
+        let has_separators =
+            !checker.is_constrained() && fields.iter().any(|f| f.text.contains('|'));
+        let answer = checker.check_text(&joined);
+        return (!has_separators && is_valid(&answer))
+            .then(|| answer.with_repair_note("joined the fields of a split list", &joined));
     }
     // The quotes may be part of a text that continues after them.
-    if !checker.vouches() && fields.windows(2).any(|f| f[0].quoted && f[1].is_spaced()) {
+    if !checker.is_constrained()
+        && fields.windows(2).any(|f| f[0].is_quoted && f[1].starts_with_space())
+    {
         return Some(Answer::without_value(State::Invalid, joined));
     }
-    let whole = fields.iter().all(|f| !f.quoted && !f.unclear)
+    let is_unquoted = fields.iter().all(|f| !f.is_quoted && !f.has_ambiguous_quotes)
         && ![fields.first(), fields.last()].into_iter().flatten().any(RowField::is_blank);
-    if !whole || (checker.vouches() && fields.len() > PIECES) {
+    if !is_unquoted || (checker.is_constrained() && fields.len() > MAX_SPLIT_FIELDS) {
         return None;
     }
-    let answer = checker.text(&joined);
+    let answer = checker.check_text(&joined);
     let note = "joined a value that was split at its commas";
-    passes(&answer).then(|| answer.repaired(note, &joined))
+    is_valid(&answer).then(|| answer.with_repair_note(note, &joined))
 }

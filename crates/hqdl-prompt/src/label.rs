@@ -18,85 +18,86 @@ use foldhash::{HashMap, HashSet};
 use hqdl_values::value::Value;
 
 /// Maximum number of characters of a tag; more would only be longer to copy.
-const LONGEST: usize = 12;
+const MAX_TAG_CHARS: usize = 12;
 /// Maximum number of tokens of a label in most scripts.
-pub const OUTPUT: u64 = LONGEST as u64;
+pub const MAX_LABEL_TOKENS: u64 = MAX_TAG_CHARS as u64;
 /// Maximum number of words of a key that are examined.
-const WORDS: usize = 100;
+const MAX_KEY_WORDS: usize = 100;
 /// Initial number of hash digits of a tag.
-const DIGITS: usize = 3;
+const MIN_HASH_DIGITS: usize = 3;
 
 /// Word of a key.
 struct KeyWord<'k> {
     text: &'k str,
-    folded: Cow<'k, str>,
+    normalized: Cow<'k, str>,
 }
 
 /// Returns the tags of the rows of a request, in their order. The tags are unique, even if case is
 /// ignored.
-pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
+pub fn row_tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
-    let texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| texts(key)).collect();
-    let words: Vec<Vec<KeyWord<'_>>> = texts.iter().map(|texts| words(texts)).collect();
+    let key_texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| canonical_texts(key)).collect();
+    let words: Vec<Vec<KeyWord<'_>>> = key_texts.iter().map(|texts| split_words(texts)).collect();
     // For each word, the number of rows with it and the last of them.
     let mut rows_with: HashMap<&str, (usize, usize)> = HashMap::default();
     for (row, words) in words.iter().enumerate() {
         for word in words {
-            let (rows, last) = rows_with.entry(&word.folded).or_insert((0, row));
-            if *rows == 0 || *last != row {
-                (*rows, *last) = (*rows + 1, row);
+            let (row_count, last_row) = rows_with.entry(&word.normalized).or_insert((0, row));
+            if *row_count == 0 || *last_row != row {
+                (*row_count, *last_row) = (*row_count + 1, row);
             }
         }
     }
     // A tag made from a hash must not equal a word of another row.
-    let mut taken: Option<HashSet<String>> = None;
-    let mut request: Option<blake3::Hash> = None;
-    let tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
-        if let Some(own) = telling(words, &rows_with) {
-            return own.to_owned();
+    let mut used_tags: Option<HashSet<String>> = None;
+    let mut request_hash: Option<blake3::Hash> = None;
+    let find_tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
+        if let Some(distinguishing) = distinguishing_word(words, &rows_with) {
+            return distinguishing.to_owned();
         }
-        let all = || rows_with.keys().map(|word| (*word).to_owned()).collect();
-        let request = *request.get_or_insert_with(|| hash_keys(&keys));
+        let all_words = || rows_with.keys().map(|word| (*word).to_owned()).collect();
+        let request_hash = *request_hash.get_or_insert_with(|| hash_keys(&keys));
         let first = words.first().map(|word| word.text);
-        hashed(&request, key, first, taken.get_or_insert_with(all))
+        hash_tag(&request_hash, key, first, used_tags.get_or_insert_with(all_words))
     };
-    keys.iter().zip(&words).map(tag).collect()
+    keys.iter().zip(&words).map(find_tag).collect()
 }
 
 /// Returns the shortest word that no other row has, preferring a name to a number or a letter.
-fn telling<'w>(
+fn distinguishing_word<'w>(
     words: &[KeyWord<'w>],
     rows_with: &HashMap<&str, (usize, usize)>,
 ) -> Option<&'w str> {
-    let alone = |word: &&KeyWord<'_>| rows_with.get(&*word.folded).is_some_and(|(n, _)| *n == 1);
-    let name = |word: &&str| word.chars().count() > 2 && word.chars().any(char::is_alphabetic);
-    let alone: Vec<&str> = words.iter().filter(alone).map(|word| word.text).collect();
-    let names = alone.iter().filter(|word| name(word)).min_by_key(|word| word.len());
-    names.or_else(|| alone.iter().min_by_key(|word| word.len())).copied()
+    let is_unique =
+        |word: &&KeyWord<'_>| rows_with.get(&*word.normalized).is_some_and(|(n, _)| *n == 1);
+    let is_name = |word: &&str| word.chars().count() > 2 && word.chars().any(char::is_alphabetic);
+    let unique: Vec<&str> = words.iter().filter(is_unique).map(|word| word.text).collect();
+    let names = unique.iter().filter(|word| is_name(word)).min_by_key(|word| word.len());
+    names.or_else(|| unique.iter().min_by_key(|word| word.len())).copied()
 }
 
 /// Returns a hash of the keys of a request.
 fn hash_keys(keys: &[&[Value]]) -> blake3::Hash {
     let keys: Vec<Vec<Option<_>>> =
-        keys.iter().map(|key| key.iter().map(Value::canonical).collect()).collect();
+        keys.iter().map(|key| key.iter().map(Value::canonical_text).collect()).collect();
     blake3::hash(serde_json::to_string(&keys).unwrap_or_default().as_bytes())
 }
 
 /// Returns a tag made from a hash, for a row that no word distinguishes.
-fn hashed(
-    request: &blake3::Hash,
+fn hash_tag(
+    request_hash: &blake3::Hash,
     key: &[Value],
     first: Option<&str>,
-    taken: &mut HashSet<String>,
+    used_tags: &mut HashSet<String>,
 ) -> String {
-    let parts: Vec<Option<_>> = key.iter().map(Value::canonical).collect();
+    let parts: Vec<Option<_>> = key.iter().map(Value::canonical_text).collect();
     let text = serde_json::to_string(&parts).unwrap_or_default();
-    let hash = blake3::keyed_hash(request.as_bytes(), text.as_bytes()).to_hex();
+    let hash = blake3::keyed_hash(request_hash.as_bytes(), text.as_bytes()).to_hex();
     let first = first.unwrap_or_default();
     let dash = if first.is_empty() { "" } else { "-" };
-    for digits in DIGITS..hash.len() {
+    for digits in MIN_HASH_DIGITS..hash.len() {
         let tag = format!("{first}{dash}x{}", &hash[..digits]);
-        if taken.insert(fold(&tag)) {
+        if used_tags.insert(normalize_key(&tag)) {
             return tag;
         }
     }
@@ -104,28 +105,32 @@ fn hashed(
 }
 
 /// Returns the canonical texts of a key.
-fn texts(key: &[Value]) -> Vec<Cow<'_, str>> {
-    key.iter().filter_map(Value::canonical).collect()
+fn canonical_texts(key: &[Value]) -> Vec<Cow<'_, str>> {
+    key.iter().filter_map(Value::canonical_text).collect()
 }
 
 /// Returns the words of a key: runs of letters and digits, truncated to the maximum length.
-fn words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
+fn split_words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     let mut words = Vec::new();
     for text in texts {
         let runs = text.as_ref().split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty());
-        words.extend(runs.take(WORDS - words.len()).map(|run| {
-            let end = run.char_indices().nth(LONGEST).map_or(run.len(), |(end, _)| end);
+        words.extend(runs.take(MAX_KEY_WORDS - words.len()).map(|run| {
+            let end = run.char_indices().nth(MAX_TAG_CHARS).map_or(run.len(), |(end, _)| end);
             let text = &run[..end];
-            let is_folded = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-            let folded = if text.bytes().all(is_folded) { text.into() } else { fold(text).into() };
-            KeyWord { text, folded }
+            let is_normalized = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            let normalized = if text.bytes().all(is_normalized) {
+                text.into()
+            } else {
+                normalize_key(text).into()
+            };
+            KeyWord { text, normalized }
         }));
     }
     words
 }
 
 /// Returns the letters and digits of a text in lower case, which a model preserves when it copies.
-pub fn fold(text: &str) -> String {
+pub fn normalize_key(text: &str) -> String {
     if text.is_ascii() {
         let mut kept = Vec::with_capacity(text.len());
         kept.extend(text.bytes().filter(u8::is_ascii_alphanumeric).map(|b| b.to_ascii_lowercase()));
@@ -136,7 +141,7 @@ pub fn fold(text: &str) -> String {
 
 /// Parses a label, or a number alone: `2 Batman`, `2`, `2.`, `#2`, `row 2`, `2: Batman`. Returns
 /// the number and the text after it.
-pub fn read(field: &str) -> Option<(usize, &str)> {
+pub fn parse_label(field: &str) -> Option<(usize, &str)> {
     let field = field.trim().trim_start_matches("row ").trim_start_matches('#');
     let digits = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());
     let (number, rest) = field.split_at(digits);
@@ -148,22 +153,22 @@ pub fn read(field: &str) -> Option<(usize, &str)> {
 }
 
 /// Returns the normalized words of texts.
-pub fn folded_words(texts: &[impl AsRef<str>]) -> Vec<String> {
-    words(texts).into_iter().map(|word| word.folded.into_owned()).collect()
+pub fn normalized_words(texts: &[impl AsRef<str>]) -> Vec<String> {
+    split_words(texts).into_iter().map(|word| word.normalized.into_owned()).collect()
 }
 
 /// Returns true if an echoed key part means "no value".
-pub fn says_none(field: &str) -> bool {
+pub fn is_null_text(field: &str) -> bool {
     let field = field.trim();
     ["", "null", "none", "?", "n/a"].iter().any(|none| field.eq_ignore_ascii_case(none))
 }
 
 /// Returns true if a key could be confused with the syntax of an answer that repeats it: it
 /// contains a quote, a line break or a fence, or looks like NULL.
-pub fn confusing(key: &[Value]) -> bool {
+pub fn is_ambiguous(key: &[Value]) -> bool {
     key.iter().any(|part| match part {
         Value::Text(text) => {
-            says_none(text)
+            is_null_text(text)
                 || text.contains(['"', '`'])
                 || text.starts_with('\'')
                 || text.ends_with('\'')

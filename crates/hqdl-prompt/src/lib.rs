@@ -61,22 +61,22 @@
 //! ([`align`]). Both formats produce the same checked answers ([`completion::read`]).
 
 pub mod align;
-mod astray;
+mod runaway;
 pub mod completion;
 mod csv;
 mod fields;
 mod forms;
-mod found;
+mod found_row;
 mod json;
 mod label;
 mod markup;
-mod parted;
+mod split_fields;
 mod question;
 mod quotes;
 mod reasoning;
 mod record;
 mod schema;
-mod spelling;
+mod misspelling;
 mod unambiguous;
 mod write;
 
@@ -85,41 +85,42 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 
 pub use completion::RowOutcome;
+pub use misspelling::ExpansionKeys;
 pub use question::{AskedColumn, AskedRow, Question};
-pub use reasoning::answer_part;
-pub use spelling::ExpansionKeys;
+pub use reasoning::strip_reasoning;
 
 use align::RequestKeys;
-use completion::Finish;
+use completion::FinishReason;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::tokens::Tokenizer;
 
 /// Output tokens of an answer besides its rows: fences, brackets, a stray word.
-const OUTPUT_AROUND: u64 = 96;
+const OUTPUT_OVERHEAD: u64 = 96;
 /// Output tokens of a row besides its key and cells: its number and the JSON syntax.
-const ROW_AROUND: u64 = 12;
+const ROW_OVERHEAD: u64 = 12;
 /// Factor between the expected length of an answer and its first output limit.
 const HEADROOM: u64 = 2;
 /// Number of values assumed for a list column.
-const ITEMS: u64 = 6;
+const EXPECTED_LIST_ITEMS: u64 = 6;
 
 /// Returns the expected output tokens of one cell, including the column name.
 ///
 /// The estimate is generous and assumes three bytes per token.
-fn cell_output(column: &Column) -> u64 {
-    let tokens = |bytes: usize| bytes as u64 / 3 + 2;
-    let one = match (&column.values, column.kind) {
+fn expected_cell_tokens(column: &Column) -> u64 {
+    let estimate_tokens = |bytes: usize| bytes as u64 / 3 + 2;
+    let tokens_per_value = match (&column.values, column.kind) {
         (Some(list), _) if !list.open => {
             let bytes: usize = list.values.iter().map(String::len).sum();
-            tokens(bytes / list.values.len().max(1))
+            estimate_tokens(bytes / list.values.len().max(1))
         }
         // Items of a list are usually short.
         (_, Type::Text) if column.many.is_some() => 20,
-        (_, kind) => kind.room(),
+        (_, data_type) => data_type.max_output_tokens(),
     };
-    tokens(column.name.len()) + one * if column.many.is_some() { ITEMS } else { 1 }
+    estimate_tokens(column.name.len())
+        + tokens_per_value * if column.many.is_some() { EXPECTED_LIST_ITEMS } else { 1 }
 }
 
 /// Shared part of all prompts of a request: an expansion, the requested columns and the answer
@@ -131,35 +132,35 @@ pub struct PromptFrame {
     /// Names of the requested columns.
     pub columns: Vec<String>,
     /// Messages for answers that repeat labels.
-    short: EchoForm,
+    short_echo: SharedPrompt,
     /// Messages for answers that repeat whole keys, if the spec asks for that.
-    full: Option<EchoForm>,
+    full_echo: Option<SharedPrompt>,
     /// Form of a question about one row, if the expansion has one.
-    single: Option<forms::SingleForm>,
+    single_form: Option<forms::SingleForm>,
     /// The form of questions about the values of several rows.
-    pack: Option<forms::PackForm>,
+    pack_form: Option<forms::PackForm>,
     /// Whether answers repeat whole keys even if a key could be confused with the syntax.
-    always: bool,
+    always_full_echo: bool,
     header: String,
     /// Expected output tokens of the cells of one row.
-    row_output: u64,
+    row_tokens: u64,
     tokens: OnceLock<u64>,
 }
 
 /// System message and schema of all prompts with the same echo style.
 #[derive(Debug, Clone)]
-struct EchoForm {
+struct SharedPrompt {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
 }
 
 /// Row of a prompt.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct PromptRow {
     /// Line of the prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
-    pub asked: String,
+    pub prompt_line: String,
     /// Line of an answer that repeats the row without cells.
-    pub echoed: String,
+    pub echo_line: String,
 }
 
 /// Request to a model.
@@ -179,15 +180,15 @@ pub struct Prompt {
     pub input_tokens: u64,
     /// Hash of the same request with whole keys, the only form before labels were added. Models
     /// that look answers up by hash need it.
-    pub with_keys: Option<String>,
+    pub full_key_hash: Option<String>,
     /// Form of the answer.
-    pub answers: AnswerForm,
+    pub answer_form: AnswerForm,
     /// Number of rows in the request.
     pub rows: usize,
     /// Sampling temperature of the form, used if the settings name none.
     pub temperature: Option<f64>,
     /// Images of the prompt, `[image 1]` first.
-    pub images: Vec<ShownImage>,
+    pub images: Vec<PromptImage>,
 }
 
 /// Form of the answer to a prompt.
@@ -206,14 +207,14 @@ pub enum AnswerForm {
 
 /// Image of a prompt.
 #[derive(Clone)]
-pub struct ShownImage {
+pub struct PromptImage {
     /// Identity of the image in the prompt's hash.
     pub name: String,
     /// URL of the image in the request; a data URL contains all of its bytes.
     pub url: String,
 }
 
-impl std::fmt::Debug for ShownImage {
+impl std::fmt::Debug for PromptImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("ShownImage").field(&self.name).finish()
     }
@@ -222,7 +223,7 @@ impl std::fmt::Debug for ShownImage {
 impl Prompt {
     /// Returns the hash of the prompt that provenance stores.
     #[must_use]
-    pub fn hash(&self) -> String {
+    pub fn provenance_hash(&self) -> String {
         let texts = [&*self.system, self.user.as_str()].into_iter();
         let images = self.images.iter().map(|image| image.name.as_str());
         hqdl_values::key::prompt_hash(&texts.chain(images).collect::<Vec<_>>())
@@ -233,52 +234,58 @@ impl PromptFrame {
     /// Returns the frame for some columns of an expansion, given by position.
     #[must_use]
     pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
-        let asked: Vec<&Column> =
+        let requested: Vec<&Column> =
             columns.iter().filter_map(|c| expansion.columns.get(*c)).collect();
         let mut header: Vec<Json> = vec!["row".into()];
         header.extend(
             expansion.key.names().iter().chain(&expansion.context).map(|n| n.as_str().into()),
         );
         let header = Json::Array(header).to_string();
-        let form = |echo: Echo| EchoForm {
-            system: write::system(expansion, columns, &asked, format, echo, &header).into(),
+        let shared_prompt = |echo: Echo| SharedPrompt {
+            system: write::build_system_message(
+                expansion, columns, &requested, format, echo, &header,
+            )
+            .into(),
             schema: (format == Format::Json)
-                .then(|| Arc::new(schema::schema(expansion, &asked, echo))),
+                .then(|| Arc::new(schema::answer_schema(expansion, &requested, echo))),
         };
-        let pack = forms::PackForm::new(expansion, &asked, format);
+        let pack_form = forms::PackForm::new(expansion, &requested, format);
         Self {
             format,
-            single: forms::SingleForm::new(expansion, columns, format),
-            columns: asked.iter().map(|c| c.name.clone()).collect(),
-            short: pack.as_ref().map_or_else(|| form(Echo::Short), |pack| pack.echo.clone()),
-            pack,
-            always: false,
-            full: (expansion.echo == Echo::Full).then(|| form(Echo::Full)),
+            single_form: forms::SingleForm::new(expansion, columns, format),
+            columns: requested.iter().map(|c| c.name.clone()).collect(),
+            short_echo: pack_form
+                .as_ref()
+                .map_or_else(|| shared_prompt(Echo::Short), |pack_form| pack_form.shared.clone()),
+            pack_form,
+            always_full_echo: false,
+            full_echo: (expansion.echo == Echo::Full).then(|| shared_prompt(Echo::Full)),
             header,
-            row_output: ROW_AROUND + asked.iter().map(|c| cell_output(c)).sum::<u64>(),
+            row_tokens: ROW_OVERHEAD
+                + requested.iter().map(|c| expected_cell_tokens(c)).sum::<u64>(),
             tokens: OnceLock::new(),
         }
     }
 
     /// Returns the frame whose answers repeat whole keys, regardless of the spec.
     #[must_use]
-    pub fn with_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
+    pub fn with_full_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
-        Self { always: true, ..Self::of_tables(&expansion, columns, format) }
+        Self { always_full_echo: true, ..Self::for_table(&expansion, columns, format) }
     }
 
     /// Returns the frame that asks about any rows as rows of a table.
     #[must_use]
-    pub fn of_tables(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
+    pub fn for_table(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
-        Self { single: None, ..Self::new(&expansion, columns, format) }
+        Self { single_form: None, ..Self::new(&expansion, columns, format) }
     }
 
     /// Returns true if prompts about several rows and only this column are answered in lines.
     #[must_use]
     pub fn is_packed(expansion: &Expansion, column: usize, format: Format) -> bool {
-        let asked = expansion.columns.get(column);
-        asked.is_some_and(|column| {
+        let requested = expansion.columns.get(column);
+        requested.is_some_and(|column| {
             let form = forms::PackForm::new(expansion, &[column], format);
             form.is_some_and(|form| form.answers == AnswerForm::Lines)
         })
@@ -287,14 +294,14 @@ impl PromptFrame {
     /// Returns true if a prompt about `rows` rows asks for one answer without a label.
     #[must_use]
     pub fn is_single(&self, rows: usize) -> bool {
-        rows == 1 && self.single.is_some()
+        rows == 1 && self.single_form.is_some()
     }
 
     /// Whether a row that could not be read is asked again in the form for one row at once, and
     /// only once: a live question has a form that is simpler than that of several rows.
     #[must_use]
     pub fn has_simplest_form(&self) -> bool {
-        self.single.as_ref().is_some_and(forms::SingleForm::is_live)
+        self.single_form.as_ref().is_some_and(forms::SingleForm::is_live)
     }
 
     /// Reads the answer to a prompt about some rows.
@@ -302,129 +309,139 @@ impl PromptFrame {
     pub fn read(
         &self,
         content: &str,
-        finish: Finish,
+        finish: FinishReason,
         keys: &RequestKeys,
         key_names: &[String],
         checkers: &[&Checker],
     ) -> Vec<RowOutcome> {
-        match &self.single {
+        match &self.single_form {
             Some(single) if keys.len() == 1 => {
-                single.read(content, finish, keys, key_names, checkers)
+                single.parse_answer(content, finish, keys, key_names, checkers)
             }
-            _ => completion::read(content, finish, keys, key_names, &self.columns, checkers),
+            _ => completion::parse_completion(
+                content,
+                finish,
+                keys,
+                key_names,
+                &self.columns,
+                checkers,
+            ),
         }
     }
 
     /// Returns the number of tokens of a prompt without its user message.
     #[must_use]
-    pub fn tokens_around(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
-        match &self.single {
-            Some(single) if prompt.answers == AnswerForm::Single => {
-                single.tokens(prompt, tokenizer)
+    pub fn tokens_without_rows(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+        match &self.single_form {
+            Some(single_form) if prompt.answer_form == AnswerForm::Single => {
+                single_form.shared_tokens(prompt, tokenizer)
             }
-            _ => self.tokens(tokenizer),
+            _ => self.shared_tokens(tokenizer),
         }
     }
 
     /// Returns the messages of most prompts of this frame.
-    fn form(&self) -> &EchoForm {
-        self.full.as_ref().unwrap_or(&self.short)
+    fn default_shared(&self) -> &SharedPrompt {
+        self.full_echo.as_ref().unwrap_or(&self.short_echo)
     }
 
     /// Returns the number of tokens that all prompts of this frame share; counted once.
     #[must_use]
-    pub fn tokens(&self, tokenizer: Tokenizer) -> u64 {
+    pub fn shared_tokens(&self, tokenizer: Tokenizer) -> u64 {
         *self.tokens.get_or_init(|| {
-            let schema = self.schema().map_or(0, |s| tokenizer.count(&s.to_string()));
-            tokenizer.count(self.system()) + schema
+            let schema = self.schema().map_or(0, |s| tokenizer.count_tokens(&s.to_string()));
+            tokenizer.count_tokens(self.system()) + schema
         })
     }
 
     /// Returns the system message that all prompts of this frame share.
     #[must_use]
     pub fn system(&self) -> &str {
-        &self.form().system
+        &self.default_shared().system
     }
 
     /// Returns the JSON schema of an answer; `None` for csv.
     #[must_use]
     pub fn schema(&self) -> Option<&Json> {
-        self.form().schema.as_deref()
+        self.default_shared().schema.as_deref()
     }
 
     /// Returns the echo style for these rows: labels if one of the keys could be confused with the
     /// answer syntax.
-    fn echo(&self, rows: &[&Row]) -> Echo {
-        let confusing = !self.always && rows.iter().any(|r| label::confusing(&r.key));
-        let plain = self.full.is_some() && !confusing;
-        if plain { Echo::Full } else { Echo::Short }
+    fn choose_echo(&self, rows: &[&Row]) -> Echo {
+        let is_ambiguous =
+            !self.always_full_echo && rows.iter().any(|r| label::is_ambiguous(&r.key));
+        let can_echo_keys = self.full_echo.is_some() && !is_ambiguous;
+        if can_echo_keys { Echo::Full } else { Echo::Short }
     }
 
     /// Returns the lines of the prompt that asks about `rows`.
     #[must_use]
-    pub fn lines(&self, rows: &[&Row]) -> Vec<Line> {
-        let firsts = self.firsts(rows);
-        let line = |(row, first): (&&Row, Json)| match &self.pack {
-            Some(pack) => pack.line(&first, row),
-            None => write::line(&first, row, self.format),
+    pub fn row_lines(&self, rows: &[&Row]) -> Vec<PromptRow> {
+        let prefixes = self.row_prefixes(rows);
+        let to_row = |(row, prefix): (&&Row, Json)| match &self.pack_form {
+            Some(pack_form) => pack_form.to_prompt_row(&prefix, row),
+            None => write::to_prompt_row(&prefix, row, self.format),
         };
-        rows.iter().zip(firsts).map(line).collect()
+        rows.iter().zip(prefixes).map(to_row).collect()
     }
 
-    fn firsts(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
-        write::firsts(rows.iter().map(|r| r.key.as_slice()), self.echo(rows))
+    fn row_prefixes(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
+        write::row_prefixes(rows.iter().map(|r| r.key.as_slice()), self.choose_echo(rows))
     }
 
     /// Returns the expected output tokens for a row (a generous estimate).
     #[must_use]
-    pub fn planned_row(&self, row: &Row) -> u64 {
-        if self.pack.is_some() {
+    pub fn planned_row_output(&self, row: &Row) -> u64 {
+        if self.pack_form.is_some() {
             // The answer repeats only one word of the key.
-            return HEADROOM * (self.row_output + label::OUTPUT);
+            return HEADROOM * (self.row_tokens + label::MAX_LABEL_TOKENS);
         }
-        let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
-        HEADROOM * (self.row_output + key.sum::<u64>())
+        let key = row.key.iter().map(|part| part.to_text().map_or(2, |t| t.len() as u64 / 2 + 4));
+        HEADROOM * (self.row_tokens + key.sum::<u64>())
     }
 
     /// Returns the expected output tokens for `rows` (a generous estimate).
     #[must_use]
     pub fn planned_output<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> u64 {
-        OUTPUT_AROUND + rows.into_iter().map(|row| self.planned_row(row)).sum::<u64>()
+        OUTPUT_OVERHEAD + rows.into_iter().map(|row| self.planned_row_output(row)).sum::<u64>()
     }
 
     /// Builds the prompt that asks about `rows`.
     #[must_use]
-    pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
+    pub fn build_prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
         let rows: Vec<&Row> = rows.into_iter().collect();
-        if let (Some(single), [row]) = (&self.single, rows.as_slice()) {
-            return single.prompt(row, self.planned_output([*row]));
+        if let (Some(single_form), [row]) = (&self.single_form, rows.as_slice()) {
+            return single_form.build_prompt(row, self.planned_output([*row]));
         }
-        let form = match (self.echo(&rows), &self.full) {
+        let shared = match (self.choose_echo(&rows), &self.full_echo) {
             (Echo::Full, Some(full)) => full,
-            _ => &self.short,
+            _ => &self.short_echo,
         };
-        let user = match &self.pack {
-            Some(pack) => pack.write(rows.iter().copied().zip(self.firsts(&rows))),
+        let user = match &self.pack_form {
+            Some(pack_form) => {
+                pack_form.build_user_message(rows.iter().copied().zip(self.row_prefixes(&rows)))
+            }
             None => {
                 let mut user = format!("## Rows\n{}\n", self.header);
-                for (row, first) in rows.iter().zip(self.firsts(&rows)) {
-                    user.push_str(&write::row_line(&first, row));
+                for (row, prefix) in rows.iter().zip(self.row_prefixes(&rows)) {
+                    user.push_str(&write::format_row(&prefix, row));
                     user.push('\n');
                 }
                 user
             }
         };
-        let is_pack = self.pack.is_some();
+        let is_pack = self.pack_form.is_some();
         let planned_output = self.planned_output(rows.iter().copied());
         Prompt {
-            system: Arc::clone(&form.system),
+            system: Arc::clone(&shared.system),
             user,
-            schema: form.schema.clone(),
+            schema: shared.schema.clone(),
             planned_output,
             max_output: planned_output,
             input_tokens: 0,
-            with_keys: None,
-            answers: self.pack.as_ref().map(|pack| pack.answers).unwrap_or_default(),
+            full_key_hash: None,
+            answer_form: self.pack_form.as_ref().map(|pack| pack.answers).unwrap_or_default(),
             rows: rows.len(),
             temperature: is_pack.then_some(0.0),
             images: Vec::new(),

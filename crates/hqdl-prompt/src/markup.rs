@@ -4,30 +4,30 @@
 use std::borrow::Cow;
 
 /// Maximum length of a reference, as in `&#x10FFFF;`.
-const LONGEST: usize = 10;
+const MAX_REFERENCE_LENGTH: usize = 10;
 
 /// Replaces the character references of a text with their characters.
-pub fn unescaped(text: &str) -> Cow<'_, str> {
+pub fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return text.into();
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find('&') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let end = rest.bytes().take(LONGEST).position(|b| b == b';');
-        let meant = end.and_then(|end| Some((meaning(rest.get(1..end)?)?, end + 1)));
-        let (c, taken) = meant.unwrap_or(('&', 1));
+    while let Some(position) = rest.find('&') {
+        out.push_str(&rest[..position]);
+        rest = &rest[position..];
+        let end = rest.bytes().take(MAX_REFERENCE_LENGTH).position(|b| b == b';');
+        let reference = end.and_then(|end| Some((named_character(rest.get(1..end)?)?, end + 1)));
+        let (c, length) = reference.unwrap_or(('&', 1));
         out.push(c);
-        rest = &rest[taken..];
+        rest = &rest[length..];
     }
     out.push_str(rest);
     out.into()
 }
 
 /// Returns the character that the inside of a reference names.
-fn meaning(name: &str) -> Option<char> {
+fn named_character(name: &str) -> Option<char> {
     Some(match name {
         "amp" => '&',
         "lt" => '<',

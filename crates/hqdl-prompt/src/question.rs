@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::write::{answer, answer_row};
+use super::write::{format_answer_row, join_answer};
 use super::{AnswerForm, forms, label};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
@@ -23,9 +23,9 @@ pub struct Question {
     /// Requested rows.
     pub rows: Vec<AskedRow>,
     /// Tags of the rows' labels by key; empty if the rows have no labels.
-    pub(super) tags: Vec<(Vec<Json>, String)>,
+    pub(super) row_tags: Vec<(Vec<Json>, String)>,
     /// Form of the answer.
-    pub(super) answers: AnswerForm,
+    pub(super) answer_form: AnswerForm,
 }
 
 /// Column of a prompt.
@@ -34,7 +34,7 @@ pub struct AskedColumn {
     /// Name.
     pub name: String,
     /// Type.
-    pub kind: String,
+    pub data_type: String,
     /// Description.
     pub about: String,
     /// Whether the cells are lists.
@@ -57,8 +57,8 @@ pub struct AskedRow {
 impl Question {
     /// Parses a prompt; `None` if hqdl did not write the messages.
     #[must_use]
-    pub fn read(system: &str, user: &str) -> Option<Self> {
-        if let Some(question) = forms::read_back(system, user) {
+    pub fn parse(system: &str, user: &str) -> Option<Self> {
+        if let Some(question) = forms::parse_prompt(system, user) {
             return Some(question);
         }
         let mut section = "";
@@ -70,20 +70,20 @@ impl Question {
                 section = heading;
                 continue;
             }
-            let json = || serde_json::from_str::<Json>(line).ok();
+            let parse_line = || serde_json::from_str::<Json>(line).ok();
             match section {
-                "Table" => table = json()?,
+                "Table" => table = parse_line()?,
                 "Value lists" => {
-                    let list = json()?;
-                    lists.push((text(&list["values"]), texts(&list["list"])));
+                    let list = parse_line()?;
+                    lists.push((json_text(&list["values"]), json_texts(&list["list"])));
                 }
                 "Columns" => {
-                    let column = json()?;
+                    let column = parse_line()?;
                     let list = column["values"].as_str();
                     columns.push(AskedColumn {
-                        name: text(&column["column"]),
-                        kind: text(&column["type"]),
-                        about: text(&column["about"]),
+                        name: json_text(&column["column"]),
+                        data_type: json_text(&column["type"]),
+                        about: json_text(&column["about"]),
                         many: column["many"].as_bool().unwrap_or(false),
                         values: list
                             .and_then(|l| lists.iter().find(|(n, _)| n == l))
@@ -93,9 +93,9 @@ impl Question {
                 _ => {}
             }
         }
-        let key = texts(&table["key"]);
+        let key = json_texts(&table["key"]);
         let mut rows = Vec::new();
-        let mut tags = Vec::new();
+        let mut row_tags = Vec::new();
         for line in user.strip_prefix("## Rows\n")?.lines().skip(1) {
             let Json::Array(mut cells) = serde_json::from_str(line).ok()? else {
                 return None;
@@ -106,8 +106,8 @@ impl Question {
             let context = cells.split_off(1 + key.len());
             let number = match cells.remove(0) {
                 Json::String(label) => {
-                    let (number, tag) = label::read(&label)?;
-                    tags.push((cells.clone(), tag.to_owned()));
+                    let (number, tag) = label::parse_label(&label)?;
+                    row_tags.push((cells.clone(), tag.to_owned()));
                     number
                 }
                 number => usize::try_from(number.as_u64()?).ok()?,
@@ -115,26 +115,26 @@ impl Question {
             rows.push(AskedRow { number, key: cells, context });
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
-        let (table, answers) = (text(&table["table"]), AnswerForm::Table);
+        let (table, answer_form) = (json_text(&table["table"]), AnswerForm::Table);
         let origin = None;
-        Some(Self { table, origin, key, format, columns, rows, tags, answers })
+        Some(Self { table, origin, key, format, columns, rows, row_tags, answer_form })
     }
 
     /// Returns the answer to this question as a well-behaved model writes it. `cell` returns the
     /// JSON of each cell, null for unknown.
     #[must_use]
-    pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
-        match (self.answers, &*self.rows, &*self.columns) {
+    pub fn write_answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
+        match (self.answer_form, &*self.rows, &*self.columns) {
             (AnswerForm::Single, [row], columns) => {
                 let cells = columns.iter().map(|c| (c.name.as_str(), cell(row, c)));
-                return forms::write_answer(cells);
+                return forms::format_answer(cells);
             }
             (AnswerForm::Lines | AnswerForm::Arrays, rows, columns) => {
                 let mut cells = |row| columns.iter().map(|c| cell(row, c)).collect();
-                let rows = rows.iter().map(|row| (self.first(row), cells(row)));
-                return match self.answers {
+                let rows = rows.iter().map(|row| (self.row_prefix(row), cells(row)));
+                return match self.answer_form {
                     AnswerForm::Arrays => forms::write_arrays(rows),
-                    _ => forms::write_lines(rows),
+                    _ => forms::format_lines(rows),
                 };
             }
             _ => {}
@@ -145,23 +145,23 @@ impl Question {
             .map(|row| {
                 let cells: Vec<(&str, Json)> =
                     self.columns.iter().map(|c| (c.name.as_str(), cell(row, c))).collect();
-                answer_row(&self.first(row), &row.key, &cells, self.format)
+                format_answer_row(&self.row_prefix(row), &row.key, &cells, self.format)
             })
             .collect();
-        answer(&rows, self.format)
+        join_answer(&rows, self.format)
     }
 
     /// Returns the number or label that the answer for a row begins with.
     ///
     /// The tag depends on the key; a key that is not in the request has a tag of its own.
-    fn first(&self, row: &AskedRow) -> Json {
-        if self.tags.is_empty() {
+    fn row_prefix(&self, row: &AskedRow) -> Json {
+        if self.row_tags.is_empty() {
             return row.number.into();
         }
-        let tag = self.tags.iter().find(|(key, _)| *key == row.key).map(|(_, tag)| tag.clone());
+        let tag = self.row_tags.iter().find(|(key, _)| *key == row.key).map(|(_, tag)| tag.clone());
         let tag = tag.unwrap_or_else(|| {
             let key: Vec<Value> = row.key.iter().map(Value::from_json).collect();
-            label::tags([key.as_slice()]).remove(0)
+            label::row_tags([key.as_slice()]).remove(0)
         });
         format!("{} {tag}", row.number).into()
     }
@@ -184,11 +184,11 @@ impl AskedRow {
     }
 }
 
-fn text(json: &Json) -> String {
+fn json_text(json: &Json) -> String {
     json.as_str().unwrap_or_default().to_owned()
 }
 
-fn texts(json: &Json) -> Vec<String> {
+fn json_texts(json: &Json) -> Vec<String> {
     json.as_array()
         .into_iter()
         .flatten()

@@ -8,9 +8,9 @@
 
 use super::align::RequestKeys;
 use super::fields::RowField;
-use super::label::says_none;
+use super::label::is_null_text;
 use hqdl_spec::checker::Checker;
-use hqdl_spec::coerce::within_quotes;
+use hqdl_spec::coerce::split_quotes;
 use hqdl_values::cell::{Answer, State};
 
 /// Note of a value whose quotes were removed.
@@ -18,57 +18,64 @@ const NOTE: &str = "surrounding quotes removed";
 
 /// Returns the fields that name a row, or none if the row's key has quotes itself, which could
 /// explain quotes in the fields.
-pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
-    let quoted = |n| {
-        keys.part(row, n)
+pub fn unquoted_names<'n>(names: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
+    let is_quoted = |n| {
+        keys.key_part(row, n)
             .is_some_and(|part| part.starts_with(['\'', '"', '`', '\u{2018}', '\u{201c}']))
     };
-    if (0..keys.parts()).any(quoted) { &[] } else { named }
+    if (0..keys.part_count()).any(is_quoted) { &[] } else { names }
 }
 
 /// Returns the quote character that the model puts around every value of a row. `names` are the
 /// fields that name the row and have no quotes in its key.
-pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Option<char> {
+pub fn find_added_quote(names: &[&str], cells: &[&str], checkers: &[&Checker]) -> Option<char> {
     let texts = || {
         cells
             .iter()
             .zip(checkers)
-            .filter(|(cell, _)| !says_none(cell) && cell.trim().parse::<f64>().is_err())
+            .filter(|(cell, _)| !is_null_text(cell) && cell.trim().parse::<f64>().is_err())
     };
     let (first, _) = texts().next()?;
-    let (quote, _) = within_quotes(first)?;
-    if !texts().all(|(cell, _)| within_quotes(cell).is_some_and(|(q, _)| q == quote)) {
+    let (quote, _) = split_quotes(first)?;
+    if !texts().all(|(cell, _)| split_quotes(cell).is_some_and(|(q, _)| q == quote)) {
         return None;
     }
-    let same = |text: &&str| within_quotes(text).is_some_and(|(q, _)| q == quote);
+    let has_quote = |text: &&str| split_quotes(text).is_some_and(|(q, _)| q == quote);
     // Returns true if the value is valid only without the quotes.
-    let needs = |(cell, checker): (&&str, &&Checker)| {
-        let written = |text: &str| {
-            let answer = checker.text(text);
+    let is_valid_unquoted = |(cell, checker): (&&str, &&Checker)| {
+        let is_valid = |text: &str| {
+            let answer = checker.check_text(text);
             answer.state == State::Ok && answer.repair.is_none()
         };
-        checker.vouches()
-            && !written(cell)
-            && within_quotes(cell).is_some_and(|(_, inner)| written(inner))
+        checker.is_constrained()
+            && !is_valid(cell)
+            && split_quotes(cell).is_some_and(|(_, inner)| is_valid(inner))
     };
-    (named.iter().any(same) || texts().any(needs)).then_some(quote)
+    (names.iter().any(has_quote) || texts().any(is_valid_unquoted)).then_some(quote)
 }
 
 /// Returns the answer for a cell after removing the row's quotes, if the cell has them.
-pub fn taken_off(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
-    let (_, inner) = within_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
-    Some(checker.text(inner).repaired(NOTE, cell))
+pub fn check_unquoted(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
+    let (_, inner) = split_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
+    Some(checker.check_text(inner).with_repair_note(NOTE, cell))
 }
 
 /// Returns the fields of a row without the quotes around all of them, if the fields that name the
 /// row prove them. The fields have not been assigned to columns yet.
-pub fn around_all(named: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
-    let quote = named.iter().find_map(|text| within_quotes(text))?.0;
-    let bare = |field: &RowField| {
-        let (_, inner) = within_quotes(&field.text).filter(|(q, _)| *q == quote)?;
-        Some(RowField { text: inner.to_owned(), quoted: true, unclear: field.unclear })
+pub fn strip_all_quotes(names: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
+    let quote = names.iter().find_map(|text| split_quotes(text))?.0;
+    let strip_quotes = |field: &RowField| {
+        let (_, inner) = split_quotes(&field.text).filter(|(q, _)| *q == quote)?;
+        Some(RowField {
+            text: inner.to_owned(),
+            is_quoted: true,
+            has_ambiguous_quotes: field.has_ambiguous_quotes,
+        })
     };
-    let open =
-        |field: &RowField| says_none(&field.text) || field.text.trim().parse::<f64>().is_ok();
-    fields.iter().map(|f| bare(f).or_else(|| open(f).then(|| f.clone()))).collect()
+    let is_unquoted_value =
+        |field: &RowField| is_null_text(&field.text) || field.text.trim().parse::<f64>().is_ok();
+    fields
+        .iter()
+        .map(|f| strip_quotes(f).or_else(|| is_unquoted_value(f).then(|| f.clone())))
+        .collect()
 }

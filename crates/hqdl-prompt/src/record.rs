@@ -9,48 +9,48 @@ pub struct CsvRecord {
     /// End of the record: at a line break outside of quotes, or at the end of the text.
     pub end: usize,
     /// Whether the text ends within quotes.
-    pub open: bool,
+    pub is_open: bool,
 }
 
 /// Parses the record that a text begins with; `None` if its quotes are malformed.
 ///
 /// A quoted field begins and ends with quotes. Quotes inside it are doubled, or escaped with a
 /// backslash.
-pub fn record(text: &str, quotes: &[char]) -> Option<CsvRecord> {
-    record_by(text, quotes, ',')
+pub fn parse_record(text: &str, quotes: &[char]) -> Option<CsvRecord> {
+    parse_record_with(text, quotes, ',')
 }
 
 /// Splits a line at a separator; `None` if its quotes are malformed.
-pub fn parted(line: &str, by: char) -> Option<Vec<RowField>> {
-    let whole = record_by(line, &['"'], by);
-    whole.filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
+pub fn split_fields(line: &str, separator: char) -> Option<Vec<RowField>> {
+    let line_record = parse_record_with(line, &['"'], separator);
+    line_record.filter(|r| !r.is_open && r.end == line.len()).map(|r| r.fields)
 }
 
-fn record_by(text: &str, quotes: &[char], by: char) -> Option<CsvRecord> {
+fn parse_record_with(text: &str, quotes: &[char], separator: char) -> Option<CsvRecord> {
     let mut fields = Vec::new();
-    let mut at = 0;
+    let mut position = 0;
     loop {
-        let rest = &text[at..];
-        let bare = rest.trim_start_matches(' ');
-        let quote = bare.chars().next().filter(|c| quotes.contains(c));
+        let rest = &text[position..];
+        let trimmed = rest.trim_start_matches(' ');
+        let quote = trimmed.chars().next().filter(|c| quotes.contains(c));
         if let Some(quote) = quote {
-            let begin = at + (rest.len() - bare.len()) + 1;
-            let Some(end) = end_of_quoted(&text[begin..], quote).map(|end| begin + end) else {
-                fields.push(unquoted(&text[begin..], quote));
-                return Some(CsvRecord { fields, end: text.len(), open: true });
+            let begin = position + (rest.len() - trimmed.len()) + 1;
+            let Some(end) = find_field_end(&text[begin..], quote).map(|end| begin + end) else {
+                fields.push(unescape_field(&text[begin..], quote));
+                return Some(CsvRecord { fields, end: text.len(), is_open: true });
             };
-            fields.push(unquoted(&text[begin..end], quote));
+            fields.push(unescape_field(&text[begin..end], quote));
             let after = &text[end + 1..];
-            let blank = |c: char| c != by && matches!(c, ' ' | '\t' | '\r');
-            at = text.len() - after.trim_start_matches(blank).len();
+            let is_blank = |c: char| c != separator && matches!(c, ' ' | '\t' | '\r');
+            position = text.len() - after.trim_start_matches(is_blank).len();
         } else {
-            let end = at + rest.find([by, '\n']).unwrap_or(rest.len());
-            fields.push(RowField::bare(text[at..end].trim_end_matches('\r')));
-            at = end;
+            let end = position + rest.find([separator, '\n']).unwrap_or(rest.len());
+            fields.push(RowField::unquoted(text[position..end].trim_end_matches('\r')));
+            position = end;
         }
-        match text[at..].chars().next() {
-            Some(c) if c == by => at += 1,
-            Some('\n') | None => return Some(CsvRecord { fields, end: at, open: false }),
+        match text[position..].chars().next() {
+            Some(c) if c == separator => position += 1,
+            Some('\n') | None => return Some(CsvRecord { fields, end: position, is_open: false }),
             Some(_) => return None,
         }
     }
@@ -58,57 +58,59 @@ fn record_by(text: &str, quotes: &[char], by: char) -> Option<CsvRecord> {
 
 /// Parses a line that is a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields.
 /// The first field must be quoted, so that the bracket is no part of it.
-pub fn in_brackets(line: &str) -> Option<Vec<RowField>> {
+pub fn parse_bracketed(line: &str) -> Option<Vec<RowField>> {
     let within = |open, close| line.strip_prefix(open)?.strip_suffix(close);
     let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();
-    let whole = record(inside, &['"', '\'']).filter(|r| !r.open && r.end == inside.len())?;
-    whole.fields.first().is_some_and(|f| f.quoted).then_some(whole.fields)
+    let inner_record =
+        parse_record(inside, &['"', '\'']).filter(|r| !r.is_open && r.end == inside.len())?;
+    inner_record.fields.first().is_some_and(|f| f.is_quoted).then_some(inner_record.fields)
 }
 
 /// Parses a line that is quoted as a whole, `'Pat O'Brien,1985,PAT'`. Its first field is not closed
 /// and its last one is not opened, so the two quotes belong together.
-pub fn around(line: &str) -> Option<Vec<RowField>> {
+pub fn strip_line_quotes(line: &str) -> Option<Vec<RowField>> {
     let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
     let (first, last) = (inner.split(',').next()?, inner.rsplit(',').next()?);
     if !inner.contains(',') || first.ends_with(quote) || last.trim_start().starts_with(quote) {
         return None;
     }
-    let whole = record(inner, &['"', '\'']).filter(|r| !r.open && r.end == inner.len());
-    whole.map(|r| r.fields)
+    let inner_record =
+        parse_record(inner, &['"', '\'']).filter(|r| !r.is_open && r.end == inner.len());
+    inner_record.map(|r| r.fields)
 }
 
 /// Returns the readings of a line in which one of its first fields has a quote that is never
 /// closed: the position of that field, and the well-formed fields without the quote.
-pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<RowField>)> {
-    let mut ways = Vec::new();
-    let mut at = 0;
-    for n in 0..first {
-        let rest = line.get(at..).unwrap_or_default();
-        let begin = at + (rest.len() - rest.trim_start_matches(' ').len());
+pub fn recover_unclosed_quote(line: &str, field_count: usize) -> Vec<(usize, Vec<RowField>)> {
+    let mut readings = Vec::new();
+    let mut position = 0;
+    for n in 0..field_count {
+        let rest = line.get(position..).unwrap_or_default();
+        let begin = position + (rest.len() - rest.trim_start_matches(' ').len());
         if line[begin..].starts_with(['"', '\'']) {
             let without = [&line[..begin], &line[begin + 1..]].concat();
-            let whole = record(&without, &['"', '\'']);
-            let whole = whole.filter(|r| !r.open && r.end == without.len());
-            ways.extend(whole.map(|r| (n, r.fields)));
+            let repaired = parse_record(&without, &['"', '\'']);
+            let repaired = repaired.filter(|r| !r.is_open && r.end == without.len());
+            readings.extend(repaired.map(|r| (n, r.fields)));
         }
         match line[begin..].find(',') {
-            Some(comma) => at = begin + comma + 1,
+            Some(comma) => position = begin + comma + 1,
             None => break,
         }
     }
-    ways
+    readings
 }
 
 /// Returns the end of a quoted field: a quote that is neither doubled nor escaped.
-fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
+fn find_field_end(text: &str, quote: char) -> Option<usize> {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
     // If quotes are doubled, `\"" ` is a backslash and a doubled quote.
-    let escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
+    let has_escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
-        if escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
+        if has_escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
             // `\"` at the end of a field is a backslash and the closing quote.
             let after = text[at + 2..].trim_start_matches(' ');
             if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
@@ -125,48 +127,57 @@ fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
 }
 
 /// Unescapes the inside of a quoted field.
-fn unquoted(inner: &str, quote: char) -> RowField {
+fn unescape_field(inner: &str, quote: char) -> RowField {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
-    let one = quote.to_string();
+    let quote_text = quote.to_string();
     let text = if inner.contains(&escaped) && !inner.contains(&doubled) {
-        inner.replace(&escaped, &one)
+        inner.replace(&escaped, &quote_text)
     } else {
-        inner.replace(&doubled, &one)
+        inner.replace(&doubled, &quote_text)
     };
-    RowField { text, quoted: true, unclear: false }
+    RowField { text, is_quoted: true, has_ambiguous_quotes: false }
 }
 
 /// Splits a line into fields in single or double quotes. A quote ends its field only before a comma
 /// or at the end, so that apostrophes inside names are kept.
-pub fn lenient(line: &str) -> Vec<RowField> {
+pub fn split_leniently(line: &str) -> Vec<RowField> {
     let mut fields = Vec::new();
     let mut rest = line.trim();
     loop {
-        let bare = rest.trim_start();
-        let quote = bare.chars().next().filter(|c| matches!(c, '\'' | '"'));
-        let closing = quote.and_then(|q| closing(&bare[1..], q));
-        let (field, after) = match (quote, closing) {
+        let trimmed = rest.trim_start();
+        let quote = trimmed.chars().next().filter(|c| matches!(c, '\'' | '"'));
+        let closing_position = quote.and_then(|q| find_closing_quote(&trimmed[1..], q));
+        let (field, after) = match (quote, closing_position) {
             (Some(q), Some(end)) => {
-                let inner = &bare[1..=end];
-                let field = if is_quoted(inner, q) {
-                    RowField { text: inner.to_owned(), quoted: true, unclear: true }
+                let inner = &trimmed[1..=end];
+                let field = if is_quoted_twice(inner, q) {
+                    RowField { text: inner.to_owned(), is_quoted: true, has_ambiguous_quotes: true }
                 } else {
-                    RowField { unclear: closes_first(inner, q), ..unquoted(inner, q) }
+                    RowField {
+                        has_ambiguous_quotes: has_inner_close(inner, q),
+                        ..unescape_field(inner, q)
+                    }
                 };
-                (field, bare[end + 2..].trim_start())
+                (field, trimmed[end + 2..].trim_start())
             }
             // Never closed: this is the last field. If it contains commas, the quote may be a
             // mistake, and `'til` begins with an apostrophe, so only a type or a value list can
             // decide.
-            (Some(q), None) if !bare[1..].contains(q) => {
-                let field = RowField::bare(bare[1..].trim());
-                (RowField { unclear: q == '\'' || field.text.contains(','), ..field }, "")
+            (Some(q), None) if !trimmed[1..].contains(q) => {
+                let field = RowField::unquoted(trimmed[1..].trim());
+                (
+                    RowField {
+                        has_ambiguous_quotes: q == '\'' || field.text.contains(','),
+                        ..field
+                    },
+                    "",
+                )
             }
             // No quotes, or they are part of the field.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
-                (RowField::bare(&rest[..end]), &rest[end..])
+                (RowField::unquoted(&rest[..end]), &rest[end..])
             }
         };
         fields.push(field);
@@ -182,7 +193,7 @@ pub fn lenient(line: &str) -> Vec<RowField> {
 /// A correct writer doubles the quotes of a value within those of the field, which makes three. A
 /// writer that does not double them writes a value with its own quotes, `"Heroes"`, in the same
 /// way. Only a type, a list or the rest of the row can decide.
-fn is_quoted(inner: &str, quote: char) -> bool {
+fn is_quoted_twice(inner: &str, quote: char) -> bool {
     let text = inner.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     text.is_some_and(|text| !text.is_empty() && !text.contains(quote))
 }
@@ -190,7 +201,7 @@ fn is_quoted(inner: &str, quote: char) -> bool {
 /// Returns true if the first quote within quotes may be a closing one, as in `"A" and "B"`, so that
 /// the outer quotes may not belong to the field; or if one quote is escaped and another is not, so
 /// that the backslash may be part of the value.
-fn closes_first(inner: &str, quote: char) -> bool {
+fn has_inner_close(inner: &str, quote: char) -> bool {
     let escaped: String = ['\\', quote].iter().collect();
     if inner.contains(&escaped) && inner.replace(&escaped, "").contains(quote) {
         return true;
@@ -201,36 +212,37 @@ fn closes_first(inner: &str, quote: char) -> bool {
 }
 
 /// Returns the end of a quoted field: its quote before a comma or the end.
-fn closing(text: &str, quote: char) -> Option<usize> {
+fn find_closing_quote(text: &str, quote: char) -> Option<usize> {
     text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
         let after = text[at + 1..].trim_start();
-        let escaped = text[..*at].ends_with('\\');
-        !escaped && (after.is_empty() || after.starts_with(','))
+        let is_escaped = text[..*at].ends_with('\\');
+        !is_escaped && (after.is_empty() || after.starts_with(','))
     })
 }
 
 /// Splits a line at every comma; quotes without a counterpart are dropped as mistakes.
-pub fn plain(line: &str) -> Vec<RowField> {
-    let bare = |f: &str| {
+pub fn split_at_commas(line: &str) -> Vec<RowField> {
+    let strip_quotes = |f: &str| {
         let text = f.trim_end();
         let inner = text.trim_start().trim_matches('`');
-        let pair = ['\'', '"']
+        let unquoted = ['\'', '"']
             .into_iter()
             .find_map(|q| inner.strip_prefix(q)?.strip_suffix(q).filter(|i| !i.contains(q)));
-        let once = inner.matches('"').count() == 1;
-        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| once);
-        match pair.or(lone) {
+        let has_one_quote = inner.matches('"').count() == 1;
+        let without_stray_quote =
+            inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| has_one_quote);
+        match unquoted.or(without_stray_quote) {
             Some(inner) => inner.trim().to_owned(),
             None => text.trim_matches('`').to_owned(),
         }
     };
     let fields = line.trim().split(',');
-    fields.map(|f| RowField::bare(&bare(f))).collect()
+    fields.map(|f| RowField::unquoted(&strip_quotes(f))).collect()
 }
 
 /// Parses a line of a Markdown table, or of fields separated by pipes.
-pub fn table(line: &str) -> Option<Vec<RowField>> {
+pub fn split_table_row(line: &str) -> Option<Vec<RowField>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);
-    Some(inner.split('|').map(|f| RowField::bare(f.trim())).collect())
+    Some(inner.split('|').map(|f| RowField::unquoted(f.trim())).collect())
 }

@@ -5,16 +5,16 @@ use serde_json::{Value as Json, json};
 use hqdl_spec::{Column, Echo, Expansion};
 
 /// Maximum number of values in all enums of a schema (`OpenAI`'s limit for strict schemas).
-const SCHEMA_VALUES: usize = 1000;
+const MAX_ENUM_VALUES: usize = 1000;
 /// Maximum number of characters of those values.
-const SCHEMA_CHARS: usize = 15_000;
+const MAX_ENUM_CHARS: usize = 15_000;
 
 /// Returns the JSON schema that an endpoint can enforce on its answer. Value lists are enums as far
 /// as `OpenAI`'s limits for strict schemas allow.
-pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Json {
-    let cells = cells(asked);
-    let keys = expansion.key.names().len();
-    let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {keys} key values of the row") });
+pub(super) fn answer_schema(expansion: &Expansion, requested: &[&Column], echo: Echo) -> Json {
+    let cells = cells_schema(requested);
+    let key_count = expansion.key.names().len();
+    let key = json!({ "type": "array", "items": { "type": ["string", "number", "null"] }, "description": format!("the {key_count} key values of the row") });
     let (properties, required) = match echo {
         Echo::Short => {
             (json!({ "row": { "type": "string" }, "cells": cells }), json!(["row", "cells"]))
@@ -37,33 +37,33 @@ pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Js
 }
 
 /// Returns the schema of an object with a member for every column.
-pub(super) fn cells(asked: &[&Column]) -> Json {
-    let mut values_left = SCHEMA_VALUES;
-    let mut chars_left = SCHEMA_CHARS;
+pub(super) fn cells_schema(requested: &[&Column]) -> Json {
+    let mut values_left = MAX_ENUM_VALUES;
+    let mut chars_left = MAX_ENUM_CHARS;
     let mut properties = serde_json::Map::new();
-    for column in asked {
-        let kind = column.kind.json();
-        let mut one = json!({ "type": kind });
-        if let Some(list) = column.values.as_ref().filter(|l| !l.open && kind == "string") {
+    for column in requested {
+        let type_name = column.kind.json_type();
+        let mut item_schema = json!({ "type": type_name });
+        if let Some(list) = column.values.as_ref().filter(|l| !l.open && type_name == "string") {
             let chars: usize = list.values.iter().map(String::len).sum();
             if list.values.len() < values_left && chars < chars_left {
                 values_left -= list.values.len() + 1;
                 chars_left -= chars;
-                one = json!({ "type": kind, "enum": list.values });
+                item_schema = json!({ "type": type_name, "enum": list.values });
             }
         }
-        let cell = if column.many.is_some() {
+        let cell_schema = if column.many.is_some() {
             // A missing item keeps its position as null.
             let item = if column.keeps_items {
-                json!({ "anyOf": [one, { "type": "null" }] })
+                json!({ "anyOf": [item_schema, { "type": "null" }] })
             } else {
-                one
+                item_schema
             };
             json!({ "type": ["array", "null"], "items": item })
         } else {
-            json!({ "anyOf": [one, { "type": "null" }] })
+            json!({ "anyOf": [item_schema, { "type": "null" }] })
         };
-        properties.insert(column.name.clone(), cell);
+        properties.insert(column.name.clone(), cell_schema);
     }
     let required: Vec<&String> = properties.keys().collect();
     json!({

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 /// Maximum number of malformed objects in one text, so that the time to parse a text full of braces
 /// is limited.
-pub(super) const TRIES: usize = 20_000;
+pub(super) const MAX_ATTEMPTS: usize = 20_000;
 
 /// JSON value without the members that contradict themselves.
 pub struct UnambiguousJson(pub Json);
@@ -54,11 +54,11 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
-        let mut all = Vec::new();
+        let mut elements = Vec::new();
         while let Some(UnambiguousJson(item)) = items.next_element()? {
-            all.push(item);
+            elements.push(item);
         }
-        Ok(Json::Array(all))
+        Ok(Json::Array(elements))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Json, A::Error> {
@@ -93,8 +93,8 @@ mod tests {
                 r#"[{"a":{}},-1.5,"t",18446744073709551615]"#,
             ),
         ] {
-            let UnambiguousJson(read) = serde_json::from_str(text).unwrap();
-            assert_eq!(read.to_string(), expected, "{text}");
+            let UnambiguousJson(parsed) = serde_json::from_str(text).unwrap();
+            assert_eq!(parsed.to_string(), expected, "{text}");
         }
     }
 }

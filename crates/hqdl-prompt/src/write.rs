@@ -4,41 +4,44 @@ use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
 
-use super::{Line, csv, label};
+use super::{PromptRow, csv, label};
 use hqdl_spec::{Column, Echo, Expansion, Format, Shot, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
-use hqdl_values::key::quote;
+use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
 /// Returns the first entries of the rows of a request: their labels or their numbers.
-pub(super) fn firsts<'r>(
+pub(super) fn row_prefixes<'r>(
     keys: impl Iterator<Item = &'r [Value]>,
     echo: Echo,
 ) -> impl Iterator<Item = Json> {
-    let firsts: Vec<Json> = match echo {
+    let prefixes: Vec<Json> = match echo {
         Echo::Full => keys.enumerate().map(|(n, _)| (n + 1).into()).collect(),
         Echo::Short => {
-            let tags = label::tags(keys);
-            tags.iter().enumerate().map(|(n, tag)| format!("{} {tag}", n + 1).into()).collect()
+            let row_tags = label::row_tags(keys);
+            row_tags.iter().enumerate().map(|(n, tag)| format!("{} {tag}", n + 1).into()).collect()
         }
     };
-    firsts.into_iter()
+    prefixes.into_iter()
 }
 
 /// Returns the line of the prompt and the echoed line of a row.
-pub(super) fn line(first: &Json, row: &Row, format: Format) -> Line {
+pub(super) fn to_prompt_row(prefix: &Json, row: &Row, format: Format) -> PromptRow {
     let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
-    Line { echoed: answer_row(first, &key, &[], format), asked: row_line(first, row) }
+    PromptRow {
+        echo_line: format_answer_row(prefix, &key, &[], format),
+        prompt_line: format_row(prefix, row),
+    }
 }
 
 /// Formats a row of a prompt: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
-pub(super) fn row_line(first: &Json, row: &Row) -> String {
-    let mut line = format!("[{first}");
+pub(super) fn format_row(prefix: &Json, row: &Row) -> String {
+    let mut line = format!("[{prefix}");
     for value in row.key.iter().chain(&row.context) {
         line.push(',');
         match value {
-            Value::Text(text) => line.push_str(&quote(text)),
+            Value::Text(text) => line.push_str(&quote_json(text)),
             other => line.push_str(&other.to_json().to_string()),
         }
     }
@@ -47,10 +50,10 @@ pub(super) fn row_line(first: &Json, row: &Row) -> String {
 }
 
 /// Writes the instructions about the answer format.
-fn say_form(
+fn write_answer_format(
     text: &mut String,
     expansion: &Expansion,
-    asked: &[&Column],
+    requested: &[&Column],
     format: Format,
     echo: Echo,
 ) {
@@ -58,10 +61,10 @@ fn say_form(
     if echo == Echo::Full {
         fields.extend(expansion.key.names().iter().map(String::as_str));
     }
-    fields.extend(asked.iter().map(|c| c.name.as_str()));
+    fields.extend(requested.iter().map(|c| c.name.as_str()));
     match format {
         Format::Csv => {
-            let copy = match echo {
+            let copy_instruction = match echo {
                 Echo::Short => {
                     "Begin each line with the first entry of the row, copied as given, and leave out the rest of its key."
                 }
@@ -70,15 +73,15 @@ fn say_form(
             let _ = writeln!(
                 text,
                 "Answer in CSV and nothing else, without a header: one line for each row, with these {} fields in this order:\n{}\n\
-                 {copy} \
+                 {copy_instruction} \
                  Put a field that contains a comma or a quote in double quotes. \
                  Put | between the values of a list; write none for an empty list. Write ? for what you do not know.",
                 fields.len(),
-                csv::line(fields.iter().copied()),
+                csv::format_csv_line(fields.iter().copied()),
             );
         }
         Format::Json => {
-            let (form, copy) = match echo {
+            let (example, copy_instruction) = match echo {
                 Echo::Short => (
                     "{\"rows\":[{\"row\":\"1 …\",\"cells\":{column: value, …}}, …]}",
                     "Copy the first entry of the row as given.",
@@ -90,18 +93,18 @@ fn say_form(
             };
             let _ = writeln!(
                 text,
-                "Answer with one JSON object and nothing else: {form}, one element for each row. \
-                 {copy} A list is an array. Write null for what you do not know.",
+                "Answer with one JSON object and nothing else: {example}, one element for each row. \
+                 {copy_instruction} A list is an array. Write null for what you do not know.",
             );
         }
     }
 }
 
 /// Builds the system message of a prompt: the text that all its rows share.
-pub(super) fn system(
+pub(super) fn build_system_message(
     expansion: &Expansion,
     columns: &[usize],
-    asked: &[&Column],
+    requested: &[&Column],
     format: Format,
     echo: Echo,
     header: &str,
@@ -111,20 +114,20 @@ pub(super) fn system(
          For every row under \"## Rows\" give the value of every column under \"## Columns\".\n\
          Where a column has a value list, choose from that list and copy the value exactly.\n",
     );
-    say_form(&mut text, expansion, asked, format, echo);
-    if asked.iter().any(|c| c.example.is_some()) {
+    write_answer_format(&mut text, expansion, requested, format, echo);
+    if requested.iter().any(|c| c.example.is_some()) {
         text.push_str(
             "An example of a column shows the form of its values, not which one is right.\n",
         );
     }
-    if asked.iter().any(|c| c.pattern.is_some()) {
+    if requested.iter().any(|c| c.pattern.is_some()) {
         text.push_str(
             "A pattern of a column is a regular expression that its values match as a whole.\n",
         );
     }
-    if asked.iter().any(|c| c.kind.spelling().is_some()) {
-        let spellings: Vec<&str> = Type::ALL.iter().filter_map(|t| t.spelling()).collect();
-        text.push_str(&format!("Write {}.\n", spellings.join(", ")));
+    if requested.iter().any(|c| c.kind.format_hint().is_some()) {
+        let format_hints: Vec<&str> = Type::ALL.iter().filter_map(|t| t.format_hint()).collect();
+        text.push_str(&format!("Write {}.\n", format_hints.join(", ")));
     }
     if expansion.has_images() {
         text.push_str(
@@ -148,7 +151,7 @@ pub(super) fn system(
 
     // A list that several columns share is written once.
     let mut lists: Vec<&hqdl_spec::ValueList> = Vec::new();
-    for list in asked.iter().filter_map(|c| c.values.as_ref()) {
+    for list in requested.iter().filter_map(|c| c.values.as_ref()) {
         if !lists.iter().any(|l| l.hash == list.hash) {
             lists.push(list);
         }
@@ -164,10 +167,10 @@ pub(super) fn system(
         }
     }
     text.push_str("## Columns\n");
-    for column in asked {
+    for column in requested {
         let mut line = json!({ "column": column.name, "type": column.kind.name() });
-        if let Some(about) = about(column) {
-            line["about"] = about.into();
+        if let Some(description) = column_description(column) {
+            line["about"] = description.into();
         }
         if column.many.is_some() {
             line["many"] = true.into();
@@ -179,101 +182,101 @@ pub(super) fn system(
             line["pattern"] = pattern.as_str().into();
         }
         if let Some(list) = &column.values {
-            let at = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();
-            line["values"] = format!("v{}", at + 1).into();
+            let position = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();
+            line["values"] = format!("v{}", position + 1).into();
             if list.open {
                 line["open"] = true.into();
             }
         }
         let _ = writeln!(text, "{line}");
     }
-    examples(&mut text, expansion, columns, asked, format, echo, header);
+    write_examples(&mut text, expansion, columns, requested, format, echo, header);
     text
 }
 
 /// Returns the description of a column, or else the question that it answers.
-pub(super) fn about(column: &Column) -> Option<&str> {
-    let described = Some(column.about.trim()).filter(|a| !a.is_empty());
-    described.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
+pub(super) fn column_description(column: &Column) -> Option<&str> {
+    let description = Some(column.about.trim()).filter(|a| !a.is_empty());
+    description.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
 }
 
-fn examples(
+fn write_examples(
     text: &mut String,
     expansion: &Expansion,
     columns: &[usize],
-    asked: &[&Column],
+    requested: &[&Column],
     format: Format,
     echo: Echo,
     header: &str,
 ) {
-    let says = |shot: &&Shot, at: &usize| {
-        shot.cells.get(*at).is_some_and(|cell| *cell != CellValue::Nothing)
+    let has_value = |shot: &&Shot, position: &usize| {
+        shot.cells.get(*position).is_some_and(|cell| *cell != CellValue::Nothing)
     };
     // An example without values for these columns would teach the model to leave them out.
     //
     // This also prevents a row from being its own example. Overridden cells are not requested, so a
     // row with overrides is requested only for columns that its example lacks.
     let shots: Vec<&Shot> =
-        expansion.shots.iter().filter(|s| columns.iter().any(|c| says(s, c))).collect();
+        expansion.shots.iter().filter(|s| columns.iter().any(|c| has_value(s, c))).collect();
     if shots.is_empty() {
         return;
     }
     text.push_str("## Examples\n");
-    if shots.iter().any(|s| !columns.iter().all(|c| says(s, c))) {
-        let blank = if format == Format::Csv { "?" } else { "null" };
-        let _ = writeln!(text, "Here {blank} stands for what the example leaves out.");
+    if shots.iter().any(|s| !columns.iter().all(|c| has_value(s, c))) {
+        let placeholder = if format == Format::Csv { "?" } else { "null" };
+        let _ = writeln!(text, "Here {placeholder} stands for what the example leaves out.");
     }
     let _ = writeln!(text, "{header}");
     let mut answers = Vec::new();
-    let firsts = firsts(shots.iter().map(|s| s.key.as_slice()), echo);
-    for (shot, first) in shots.iter().zip(firsts) {
+    let prefixes = row_prefixes(shots.iter().map(|s| s.key.as_slice()), echo);
+    for (shot, prefix) in shots.iter().zip(prefixes) {
         let row = Row { key: shot.key.clone(), context: shot.context.clone() };
-        let _ = writeln!(text, "{}", row_line(&first, &row));
+        let _ = writeln!(text, "{}", format_row(&prefix, &row));
         let cells: Vec<(&str, Json)> = columns
             .iter()
-            .zip(asked)
-            .map(|(at, column)| {
-                let cell = shot.cells.get(*at).unwrap_or(&CellValue::Nothing);
-                (column.name.as_str(), json_cell(column.kind, cell))
+            .zip(requested)
+            .map(|(position, column)| {
+                let cell = shot.cells.get(*position).unwrap_or(&CellValue::Nothing);
+                (column.name.as_str(), cell_to_json(column.kind, cell))
             })
             .collect();
         let key: Vec<Json> = shot.key.iter().map(Value::to_json).collect();
-        answers.push(answer_row(&first, &key, &cells, format));
+        answers.push(format_answer_row(&prefix, &key, &cells, format));
     }
-    let _ = writeln!(text, "Answer:\n{}", answer(&answers, format));
+    let _ = writeln!(text, "Answer:\n{}", join_answer(&answers, format));
 }
 
 /// Formats one row of an answer as a model should write it: its label, or its number and key, and
 /// its cells.
-pub(super) fn answer_row(
-    first: &Json,
+pub(super) fn format_answer_row(
+    prefix: &Json,
     key: &[Json],
     cells: &[(&str, Json)],
     format: Format,
 ) -> String {
-    let key = first.is_number().then_some(key);
+    let key = prefix.is_number().then_some(key);
     match format {
         Format::Csv => {
-            let text = |v: &Json| Value::from_json(v).text().unwrap_or_default().into_owned();
-            let mut fields = vec![text(first)];
-            fields.extend(key.into_iter().flatten().map(text));
-            let labelled = fields.len();
-            fields.extend(cells.iter().map(|(_, cell)| csv_cell(cell)));
-            csv::answer_line(&fields, labelled)
+            let to_text = |v: &Json| Value::from_json(v).to_text().unwrap_or_default().into_owned();
+            let mut fields = vec![to_text(prefix)];
+            fields.extend(key.into_iter().flatten().map(to_text));
+            let name_count = fields.len();
+            fields.extend(cells.iter().map(|(_, cell)| format_csv_cell(cell)));
+            csv::format_answer_line(&fields, name_count)
         }
         Format::Json => {
             let cells: serde_json::Map<String, Json> =
                 cells.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).collect();
             match key {
-                Some(key) => json!({ "row": first, "key": key, "cells": cells }).to_string(),
-                None => json!({ "row": first, "cells": cells }).to_string(),
+                Some(key) => json!({ "row": prefix, "key": key, "cells": cells }).to_string(),
+                None => json!({ "row": prefix, "cells": cells }).to_string(),
             }
         }
     }
 }
 
 /// Joins the rows of an answer.
-pub(super) fn answer(rows: &[String], format: Format) -> String {
+pub(super) fn join_answer(rows: &[String], format: Format) -> String {
     match format {
         Format::Csv => rows.join("\n"),
         Format::Json => format!("{{\"rows\":[{}]}}", rows.join(",")),
@@ -281,25 +284,25 @@ pub(super) fn answer(rows: &[String], format: Format) -> String {
 }
 
 /// Formats a cell for CSV.
-pub(super) fn csv_cell(cell: &Json) -> String {
+pub(super) fn format_csv_cell(cell: &Json) -> String {
     match cell {
         Json::Null => "?".to_owned(),
         Json::Array(items) if items.is_empty() => "none".to_owned(),
-        Json::Array(items) => items.iter().map(csv_cell).collect::<Vec<_>>().join("|"),
+        Json::Array(items) => items.iter().map(format_csv_cell).collect::<Vec<_>>().join("|"),
         Json::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
 /// Converts a cell to JSON. Booleans are `true` and `false`, as the model should write them.
-pub(super) fn json_cell(kind: Type, cell: &CellValue) -> Json {
-    let one = |v: &Value| match (kind, v) {
+pub(super) fn cell_to_json(kind: Type, cell: &CellValue) -> Json {
+    let value_to_json = |v: &Value| match (kind, v) {
         (Type::Boolean, Value::Integer(i)) => (*i != 0).into(),
         _ => v.to_json(),
     };
     match cell {
         CellValue::Nothing => Json::Null,
-        CellValue::One(value) => one(value),
-        CellValue::Many(values) => values.iter().map(one).collect(),
+        CellValue::One(value) => value_to_json(value),
+        CellValue::Many(values) => values.iter().map(value_to_json).collect(),
     }
 }

@@ -46,7 +46,7 @@ pub struct SpecFile {
 impl SpecFile {
     /// Returns a minimal spec with only a database.
     #[must_use]
-    pub fn bare(database: &std::path::Path) -> Self {
+    pub fn with_database(database: &std::path::Path) -> Self {
         Self {
             database: DatabaseTable {
                 path: Some(database.display().to_string()),
@@ -183,7 +183,7 @@ impl Provider {
 
     /// Returns the provider with a name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name)
     }
 }

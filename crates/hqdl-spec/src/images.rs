@@ -25,10 +25,10 @@ use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
 /// Maximum size of an image that is sent, in bytes.
-pub const MOST_BYTES: u64 = 20 << 20;
+pub const MAX_IMAGE_BYTES: u64 = 20 << 20;
 
 /// Prefix of the identity of an image known by its bytes.
-const DIGEST: &str = "blake3:";
+const DIGEST_PREFIX: &str = "blake3:";
 
 /// Images of one database.
 #[derive(Clone, Default)]
@@ -39,20 +39,20 @@ struct Inner {
     /// Directory of image paths; paths cannot leave it.
     folder: Option<PathBuf>,
     /// Identities of files that were read, by path.
-    files: Mutex<HashMap<String, (ImageStamp, String)>>,
-    kept: Mutex<KeptImages>,
+    identities: Mutex<HashMap<String, (FileVersion, String)>>,
+    stored: Mutex<StoredImages>,
 }
 
 /// Size and modification time; if both are unchanged, the file is unchanged.
-type ImageStamp = (u64, Option<SystemTime>);
+type FileVersion = (u64, Option<SystemTime>);
 
 /// Images that are not in a file of the user; an unnamed temporary file stores them.
 #[derive(Default)]
-struct KeptImages {
+struct StoredImages {
     file: Option<File>,
     end: u64,
     /// Offset and length in the file by identity, or the reason why the image cannot be shown.
-    at: HashMap<String, Result<(u64, usize), String>>,
+    locations: HashMap<String, Result<(u64, usize), String>>,
 }
 
 impl std::fmt::Debug for Images {
@@ -64,66 +64,68 @@ impl std::fmt::Debug for Images {
 impl Images {
     /// Returns images whose paths are relative to a directory.
     #[must_use]
-    pub fn of(folder: PathBuf) -> Self {
+    pub fn in_folder(folder: PathBuf) -> Self {
         Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
     }
 
     /// Returns the identity of an image: `blake3:…` if hqdl can read it, the text of a URL, or the
     /// value itself if it cannot be read.
     #[must_use]
-    pub fn name(&self, value: &Value) -> Value {
+    pub fn identity(&self, value: &Value) -> Value {
         let Value::Text(text) = value else { return value.clone() };
         let text = text.trim();
-        if is_url(text) || text.starts_with(DIGEST) {
+        if is_url(text) || text.starts_with(DIGEST_PREFIX) {
             return Value::Text(text.to_owned());
         }
-        if is_data(text) {
-            return Value::Text(self.keep_data(text));
+        if is_data_url(text) {
+            return Value::Text(self.store_data_url(text));
         }
-        let Ok((path, stamp)) = self.found(text) else { return value.clone() };
-        if let Some((known, name)) = lock(&self.0.files).get(text)
-            && *known == stamp
+        let Ok((path, version)) = self.find_file(text) else { return value.clone() };
+        if let Some((known_version, name)) = lock_ignoring_poison(&self.0.identities).get(text)
+            && *known_version == version
         {
             return Value::Text(name.clone());
         }
-        let Ok(bytes) = read(&path) else { return value.clone() };
-        let name = digest(&bytes);
-        lock(&self.0.files).insert(text.to_owned(), (stamp, name.clone()));
+        let Ok(bytes) = read_image(&path) else { return value.clone() };
+        let name = digest_name(&bytes);
+        lock_ignoring_poison(&self.0.identities).insert(text.to_owned(), (version, name.clone()));
         Value::Text(name)
     }
 
     /// Stores the bytes of a BLOB while this process runs. Returns the image's identity.
     #[must_use]
-    pub fn keep(&self, bytes: &[u8]) -> Value {
-        Value::Text(self.keep_as(digest(bytes), bytes))
+    pub fn store_blob(&self, bytes: &[u8]) -> Value {
+        Value::Text(self.store_bytes(digest_name(bytes), bytes))
     }
 
     /// Stores the bytes of a data URL. Returns the image's identity, or `None` for another text.
     #[must_use]
-    pub fn keep_text(&self, text: &str) -> Option<Value> {
+    pub fn store_data_url_text(&self, text: &str) -> Option<Value> {
         let text = text.trim();
-        is_data(text).then(|| Value::Text(self.keep_data(text)))
+        is_data_url(text).then(|| Value::Text(self.store_data_url(text)))
     }
 
-    fn keep_as(&self, name: String, bytes: &[u8]) -> String {
-        let mut kept = lock(&self.0.kept);
-        if !kept.at.contains_key(&name) {
-            let at = match kind(bytes) {
-                Ok(_) => kept.write(bytes).map_err(|e| e.to_string()),
-                Err(why) => Err(format!("the value {why}")),
+    fn store_bytes(&self, name: String, bytes: &[u8]) -> String {
+        let mut stored = lock_ignoring_poison(&self.0.stored);
+        if !stored.locations.contains_key(&name) {
+            let location = match detect_mime_type(bytes) {
+                Ok(_) => stored.append(bytes).map_err(|e| e.to_string()),
+                Err(reason) => Err(format!("the value {reason}")),
             };
-            kept.at.insert(name.clone(), at);
+            stored.locations.insert(name.clone(), location);
         }
         name
     }
 
     /// Stores the content of a data URL.
-    fn keep_data(&self, url: &str) -> String {
-        match of_data(url) {
-            Ok(bytes) => self.keep_as(digest(&bytes), &bytes),
-            Err(why) => {
-                let name = digest(url.as_bytes());
-                lock(&self.0.kept).at.insert(name.clone(), Err(why.to_owned()));
+    fn store_data_url(&self, url: &str) -> String {
+        match decode_data_url(url) {
+            Ok(bytes) => self.store_bytes(digest_name(&bytes), &bytes),
+            Err(reason) => {
+                let name = digest_name(url.as_bytes());
+                lock_ignoring_poison(&self.0.stored)
+                    .locations
+                    .insert(name.clone(), Err(reason.to_owned()));
                 name
             }
         }
@@ -134,7 +136,7 @@ impl Images {
     ///
     /// # Errors
     /// Fails with the reason why it cannot be shown.
-    pub fn url(&self, value: &Value, known: &str) -> Result<String, String> {
+    pub fn to_url(&self, value: &Value, identity: &str) -> Result<String, String> {
         let Value::Text(text) = value else {
             return Err(format!("{value} does not name an image"));
         };
@@ -142,93 +144,93 @@ impl Images {
         if is_url(text) {
             return Ok(text.to_owned());
         }
-        let name = if is_data(text) { self.keep_data(text) } else { text.to_owned() };
-        let bytes = if name.starts_with(DIGEST) {
-            lock(&self.0.kept).read(&name)?
+        let name = if is_data_url(text) { self.store_data_url(text) } else { text.to_owned() };
+        let bytes = if name.starts_with(DIGEST_PREFIX) {
+            lock_ignoring_poison(&self.0.stored).read_image(&name)?
         } else {
-            let (path, _) = self.found(text)?;
-            let bytes = read(&path).map_err(|e| format!("{text}: {e}"))?;
-            if digest(&bytes) != known {
+            let (path, _) = self.find_file(text)?;
+            let bytes = read_image(&path).map_err(|e| format!("{text}: {e}"))?;
+            if digest_name(&bytes) != identity {
                 return Err(format!("{text} changed during the run"));
             }
             bytes
         };
-        let kind = kind(&bytes).map_err(|why| format!("{text} {why}"))?;
-        let mut url = format!("data:{kind};base64,");
+        let mime_type = detect_mime_type(&bytes).map_err(|reason| format!("{text} {reason}"))?;
+        let mut url = format!("data:{mime_type};base64,");
         STANDARD.encode_string(&bytes, &mut url);
         Ok(url)
     }
 
     /// Finds a file in the directory.
-    fn found(&self, path: &str) -> Result<(PathBuf, ImageStamp), String> {
+    fn find_file(&self, path: &str) -> Result<(PathBuf, FileVersion), String> {
         if path.is_empty() {
             return Err("the text is empty and names no image".to_owned());
         }
         let folder = self.0.folder.as_deref().ok_or("the spec has no folder for images")?;
         let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
-        let outside = || format!("{path} is outside of {}", root.display());
-        let written = Path::new(path);
+        let outside_error = || format!("{path} is outside of {}", root.display());
+        let relative = Path::new(path);
         // Checked before any access, so that the error does not reveal whether a file exists.
-        if written.is_relative() && climbs(written) {
-            return Err(outside());
+        if relative.is_relative() && leaves_folder(relative) {
+            return Err(outside_error());
         }
-        let full = root.join(written);
-        if written.is_absolute() && (!full.starts_with(&root) || climbs(written)) {
-            return Err(outside());
+        let full_path = root.join(relative);
+        if relative.is_absolute() && (!full_path.starts_with(&root) || leaves_folder(relative)) {
+            return Err(outside_error());
         }
-        let full = full.canonicalize().map_err(|e| match e.kind() {
+        let full_path = full_path.canonicalize().map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => format!("the file {path} does not exist"),
             _ => format!("{path}: {e}"),
         })?;
-        if !full.starts_with(&root) {
-            return Err(outside());
+        if !full_path.starts_with(&root) {
+            return Err(outside_error());
         }
-        let found = full.metadata().map_err(|e| format!("{path}: {e}"))?;
+        let metadata = full_path.metadata().map_err(|e| format!("{path}: {e}"))?;
         // Reading a special file may never end.
-        if !found.is_file() {
+        if !metadata.is_file() {
             return Err(format!("{path} is not a file"));
         }
-        let stamp = (found.len(), found.modified().ok());
-        Ok((full, stamp))
+        let version = (metadata.len(), metadata.modified().ok());
+        Ok((full_path, version))
     }
 }
 
 /// Reads a file, at most one byte more than the maximum.
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read_image(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-impl KeptImages {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<(u64, usize)> {
+impl StoredImages {
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<(u64, usize)> {
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(tempfile::tempfile()?),
+            empty => empty.insert(tempfile::tempfile()?),
         };
-        let at = self.end;
-        file.seek(SeekFrom::Start(at))?;
+        let offset = self.end;
+        file.seek(SeekFrom::Start(offset))?;
         file.write_all(bytes)?;
         self.end += bytes.len() as u64;
-        Ok((at, bytes.len()))
+        Ok((offset, bytes.len()))
     }
 
-    fn read(&mut self, name: &str) -> Result<Vec<u8>, String> {
-        let (at, length) = self
-            .at
+    fn read_image(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        let (offset, length) = self
+            .locations
             .get(name)
             .cloned()
             .unwrap_or_else(|| Err(format!("the image {name} is not available")))?;
         let mut bytes = vec![0; length];
         let file = self.file.as_mut().ok_or("no image is available")?;
-        file.seek(SeekFrom::Start(at)).map_err(|e| e.to_string())?;
+        file.seek(SeekFrom::Start(offset)).map_err(|e| e.to_string())?;
         file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
         Ok(bytes)
     }
 }
 
 /// Returns true if a path leaves its directory, judged only by its components.
-fn climbs(path: &Path) -> bool {
+fn leaves_folder(path: &Path) -> bool {
     let mut depth = 0_i64;
     path.components().any(|part| {
         match part {
@@ -241,24 +243,24 @@ fn climbs(path: &Path) -> bool {
 }
 
 fn is_url(text: &str) -> bool {
-    starts_with(text, "http://") || starts_with(text, "https://")
+    has_scheme(text, "http://") || has_scheme(text, "https://")
 }
 
-fn is_data(text: &str) -> bool {
-    starts_with(text, "data:")
+fn is_data_url(text: &str) -> bool {
+    has_scheme(text, "data:")
 }
 
-fn starts_with(text: &str, scheme: &str) -> bool {
+fn has_scheme(text: &str, scheme: &str) -> bool {
     text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
 /// Decodes a data URL.
-fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
-    let (head, data) = url.split_once(',').ok_or("a data URL without data")?;
-    if !head.to_ascii_lowercase().ends_with(";base64") {
+fn decode_data_url(url: &str) -> Result<Vec<u8>, &'static str> {
+    let (header, data) = url.split_once(',').ok_or("a data URL without data")?;
+    if !header.to_ascii_lowercase().ends_with(";base64") {
         return Err("a data URL that is not in base64");
     }
-    if data.len() as u64 > MOST_BYTES / 3 * 4 + 8 {
+    if data.len() as u64 > MAX_IMAGE_BYTES / 3 * 4 + 8 {
         return Err("a data URL of more than 20 MiB, hqdl's limit for an image");
     }
     let data: String = data.split_whitespace().collect();
@@ -267,8 +269,8 @@ fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
 }
 
 /// Returns the MIME type of an image by its first bytes.
-fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
-    if bytes.len() as u64 > MOST_BYTES {
+fn detect_mime_type(bytes: &[u8]) -> Result<&'static str, &'static str> {
+    if bytes.len() as u64 > MAX_IMAGE_BYTES {
         return Err("is larger than 20 MiB, hqdl's limit for an image");
     }
     match bytes {
@@ -292,31 +294,31 @@ pub enum Media {
 impl Media {
     /// Returns the media type of a BLOB by its first bytes.
     #[must_use]
-    pub fn of_blob(bytes: &[u8]) -> Option<Self> {
+    pub fn from_blob(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [b'I', b'D', b'3', ..]
             | [b'O', b'g', b'g', b'S', ..]
             | [b'f', b'L', b'a', b'C', ..]
             | [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..] => Some(Self::Audio),
-            _ => kind(bytes).is_ok().then_some(Self::Image),
+            _ => detect_mime_type(bytes).is_ok().then_some(Self::Image),
         }
     }
 
     /// Returns the media type of a data URL; `None` for any other text.
     #[must_use]
-    pub fn of_text(text: &[u8]) -> Option<Self> {
-        let head = text.get(..DATA_HEAD).unwrap_or(text);
-        let (head, _) = std::str::from_utf8(head).ok()?.split_once(";base64,")?;
-        match head {
-            _ if starts_with(head, "data:image/") => Some(Self::Image),
-            _ if starts_with(head, "data:audio/") => Some(Self::Audio),
+    pub fn from_data_url(text: &[u8]) -> Option<Self> {
+        let header = text.get(..MAX_HEADER_BYTES).unwrap_or(text);
+        let (header, _) = std::str::from_utf8(header).ok()?.split_once(";base64,")?;
+        match header {
+            _ if has_scheme(header, "data:image/") => Some(Self::Image),
+            _ if has_scheme(header, "data:audio/") => Some(Self::Audio),
             _ => None,
         }
     }
 
     /// Returns the reason why a question about a value cannot be asked.
     #[must_use]
-    pub fn refusal(self) -> &'static str {
+    pub fn refusal_reason(self) -> &'static str {
         match self {
             Self::Image => "a value is an image; add image=true to send it as one",
             Self::Audio => "a value is a sound recording, which hqdl cannot send to a model",
@@ -325,16 +327,16 @@ impl Media {
 }
 
 /// Maximum length of the header of a data URL, in bytes.
-const DATA_HEAD: usize = 80;
+const MAX_HEADER_BYTES: usize = 80;
 
 /// Returns the identity of an image by its bytes, in the format of `b3sum`.
-fn digest(bytes: &[u8]) -> String {
-    let mut name = DIGEST.to_owned();
+fn digest_name(bytes: &[u8]) -> String {
+    let mut name = DIGEST_PREFIX.to_owned();
     let _ = write!(name, "{}", blake3::hash(bytes).to_hex());
     name
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -353,14 +355,14 @@ impl Expansion {
 
     /// Returns the entity of a key; an image is identified by its bytes.
     #[must_use]
-    pub fn entity(&self, key: &[Value]) -> Entity {
+    pub fn build_entity(&self, key: &[Value]) -> Entity {
         if !self.has_images() {
-            return self.key.entity(key);
+            return self.key.build_entity(key);
         }
-        let named = self.key.names().iter().zip(key).map(|(column, value)| {
-            if self.is_image(column) { self.image_files.name(value) } else { value.clone() }
+        let identities = self.key.names().iter().zip(key).map(|(column, value)| {
+            if self.is_image(column) { self.image_files.identity(value) } else { value.clone() }
         });
-        self.key.entity(&named.collect::<Vec<_>>())
+        self.key.build_entity(&identities.collect::<Vec<_>>())
     }
 
     /// Returns the images of a row, in the order of its key and context.
@@ -370,23 +372,26 @@ impl Expansion {
             return Vec::new();
         }
         let names = self.key.names().iter().zip(&row.key);
-        let all = names.chain(self.context.iter().zip(&row.context));
-        let images = all.filter(|(name, value)| self.is_image(name) && **value != Value::Null);
+        let columns = names.chain(self.context.iter().zip(&row.context));
+        let images = columns.filter(|(name, value)| self.is_image(name) && **value != Value::Null);
         images.map(|(_, value)| value).collect()
     }
 
     /// Returns the row with `[image 1]`, `[image 2]` and so on instead of its images.
     pub(crate) fn without_images(&self, row: &Row) -> Row {
-        let mut seen = 0;
-        let mut shown = |(name, value): (&String, &Value)| {
+        let mut image_count = 0;
+        let mut replace_image = |(name, value): (&String, &Value)| {
             if !self.is_image(name) || *value == Value::Null {
                 return value.clone();
             }
-            seen += 1;
-            Value::Text(format!("[image {seen}]"))
+            image_count += 1;
+            Value::Text(format!("[image {image_count}]"))
         };
-        let key = self.key.names().iter().zip(&row.key).map(&mut shown).collect();
-        Row { key, context: self.context.iter().zip(&row.context).map(&mut shown).collect() }
+        let key = self.key.names().iter().zip(&row.key).map(&mut replace_image).collect();
+        Row {
+            key,
+            context: self.context.iter().zip(&row.context).map(&mut replace_image).collect(),
+        }
     }
 
     /// Returns true if a row lacks an image that its prompt needs: a query knows a row's key, but

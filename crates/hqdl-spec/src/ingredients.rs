@@ -48,7 +48,7 @@ pub enum AskedOf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateSlot<'q> {
     /// Literal text.
-    Words(&'q str),
+    Text(&'q str),
     /// Value of the argument with this name.
     Argument(&'q str),
 }
@@ -56,16 +56,16 @@ pub enum TemplateSlot<'q> {
 impl IngredientTable {
     /// Splits the question at its slots.
     #[must_use]
-    pub fn slots(&self) -> Vec<TemplateSlot<'_>> {
+    pub fn split_question(&self) -> Vec<TemplateSlot<'_>> {
         let mut rest = self.question.as_str();
         let mut slots = Vec::new();
         while let Some(open) = rest.find('{') {
             let Some(close) = rest[open..].find('}').map(|n| open + n) else { break };
-            slots.push(TemplateSlot::Words(&rest[..open]));
+            slots.push(TemplateSlot::Text(&rest[..open]));
             slots.push(TemplateSlot::Argument(rest[open + 1..close].trim()));
             rest = &rest[close + 1..];
         }
-        slots.push(TemplateSlot::Words(rest));
+        slots.push(TemplateSlot::Text(rest));
         slots
     }
 }

@@ -7,7 +7,7 @@
 pub mod check;
 pub mod checker;
 pub mod coerce;
-pub mod draft;
+pub mod unchecked;
 pub mod file;
 pub mod images;
 pub mod ingredients;
@@ -18,7 +18,7 @@ mod parameters;
 mod price_book;
 mod part;
 mod secret;
-pub mod shape;
+pub mod schema_check;
 mod unified;
 mod value_list;
 
@@ -30,30 +30,30 @@ use serde::{Deserialize, Serialize};
 
 pub use self::secret::is_variable;
 pub use check::Catalog;
-pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, LimitScope, Provider, Reuse};
 use hqdl_values::ASSUMED_CACHE_WRITE;
 pub use hqdl_values::{LongPromptPrice, PriceTable, Type};
 pub use images::Images;
 pub use literal::Literal;
-pub use models::{CHAT, OPENAI};
-pub use parameters::{ModelParameters, SERVICE_TIER, parameters_text};
+pub use models::{CHAT_PATH, OPENAI_BASE_URL};
+pub use parameters::{ModelParameters, SERVICE_TIER, format_parameters};
 pub use price_book::{BookEntry, PriceBook};
-pub use unified::Unified;
+pub use unchecked::{ReadError, UncheckedSpec};
+pub use unified::WordDecisions;
 
 use hqdl_values::cell::CellValue;
-use hqdl_values::key::{Fingerprint, KeyColumns, ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, Fingerprint, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 
 /// Returns true if a database, or a cache, is the URL of a server.
 #[must_use]
-pub fn is_server(place: &Path) -> bool {
-    let text = place.to_string_lossy();
+pub fn is_server(location: &Path) -> bool {
+    let text = location.to_string_lossy();
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
 /// Reads a spec file.
-fn text_of(path: &Path) -> std::io::Result<String> {
+fn read_spec_text(path: &Path) -> std::io::Result<String> {
     // The journal identifies runs, refreshes and tables by the spec's path as text.
     if path.canonicalize().is_ok_and(|full| full.to_str().is_none()) {
         return Err(std::io::Error::other("its path is not UTF-8; rename it"));
@@ -94,23 +94,23 @@ impl Spec {
     /// Returns the settings of the model that an expansion or a call names, or those of `[model]`
     /// if it names none.
     #[must_use]
-    pub fn settings(&self, model: Option<&str>) -> &ModelSettings {
+    pub fn model_settings(&self, model: Option<&str>) -> &ModelSettings {
         model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
     }
 
     /// Returns the `[model.NAME]` that a name in a call refers to: its NAME, or the endpoint's name
     /// of the model. `Some(None)` is `[model]`; `None` means that no model has this name.
     #[must_use]
-    pub fn model_named(&self, name: &str) -> Option<Option<&str>> {
-        if let Some((own, _)) = self.models.get_key_value(name) {
-            return Some(Some(own));
+    pub fn resolve_model(&self, name: &str) -> Option<Option<&str>> {
+        if let Some((name_in_spec, _)) = self.models.get_key_value(name) {
+            return Some(Some(name_in_spec));
         }
         if self.model.name == name {
             return Some(None);
         }
-        let mut called = self.models.iter().filter(|(_, m)| m.name == name);
-        match (called.next(), called.next()) {
-            (Some((own, _)), None) => Some(Some(own)),
+        let mut matching = self.models.iter().filter(|(_, m)| m.name == name);
+        match (matching.next(), matching.next()) {
+            (Some((name_in_spec, _)), None) => Some(Some(name_in_spec)),
             _ => None,
         }
     }
@@ -130,13 +130,13 @@ impl Spec {
             return Ok(());
         }
         for model in self.all_models().filter(|m| m.provider != Provider::Replay) {
-            let field = parameters::billed_beside_tokens(&model.parameters);
-            let why = match (&model.price_origin, field) {
-                (PriceOrigin::Unknown(why), _) => why.clone(),
+            let parameter = parameters::find_non_token_parameter(&model.parameters);
+            let reason = match (&model.price_origin, parameter) {
+                (PriceOrigin::Unknown(reason), _) => reason.clone(),
                 (_, Some(field)) => format!("`{field}` is not billed by tokens"),
                 (_, None) => continue,
             };
-            return Err(UnpricedModel { name: model.name.clone(), why });
+            return Err(UnpricedModel { name: model.name.clone(), why: reason });
         }
         self.limits.budget_usd = usd;
         Ok(())
@@ -151,7 +151,7 @@ impl Spec {
             let note = match &model.price_origin {
                 PriceOrigin::Spec => continue,
                 PriceOrigin::Book(date) => format!("{}: book of {date}", model.name),
-                PriceOrigin::Unknown(why) => format!("{}: unknown, {why}", model.name),
+                PriceOrigin::Unknown(reason) => format!("{}: unknown, {reason}", model.name),
             };
             if !notes.contains(&note) {
                 notes.push(note);
@@ -189,8 +189,9 @@ impl Spec {
         let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
         for expansion in &self.expansions {
             for (n, source) in expansion.sources.iter().enumerate() {
-                let alone = expansion.sources.len() == 1;
-                let name = source.name.as_ref().or(Some(&expansion.name).filter(|_| alone));
+                let is_only_source = expansion.sources.len() == 1;
+                let name =
+                    source.name.as_ref().or(Some(&expansion.name).filter(|_| is_only_source));
                 if let Some(name) = name {
                     views.entry(format!("{name}_expanded")).or_default().push((expansion, n));
                 }
@@ -275,7 +276,7 @@ impl ModelSettings {
     /// model. With `parameters_identity`, other parameters make it another model.
     #[must_use]
     pub fn identity(&self, name: &str) -> String {
-        match parameters_text(&self.parameters).filter(|_| self.parameters_identity) {
+        match format_parameters(&self.parameters).filter(|_| self.parameters_identity) {
             Some(parameters) => format!("{name} {parameters}"),
             None => name.to_owned(),
         }
@@ -283,9 +284,9 @@ impl ModelSettings {
 
     /// Returns the price that is charged per million tokens: nothing for recorded answers.
     #[must_use]
-    pub fn paid(&self) -> Option<PriceTable> {
-        let replayed = self.provider == Provider::Replay;
-        self.price.map(|price| if replayed { PriceTable::default() } else { price })
+    pub fn charged_price(&self) -> Option<PriceTable> {
+        let is_replay = self.provider == Provider::Replay;
+        self.price.map(|price| if is_replay { PriceTable::default() } else { price })
     }
 }
 
@@ -404,11 +405,16 @@ impl Column {
     /// Returns a column that no spec declares, for a query or an internal question. Its identity
     /// contains its name, and whether it is a list.
     #[must_use]
-    pub fn ad_hoc(kind: Type, about: String, values: Option<ValueList>, meaning: Meaning) -> Self {
-        let many = meaning.many;
+    pub fn ad_hoc(
+        data_type: Type,
+        about: String,
+        values: Option<ValueList>,
+        identity: ColumnIdentity,
+    ) -> Self {
+        let many = identity.many;
         Self {
-            name: meaning.column.clone(),
-            kind,
+            name: identity.column.clone(),
+            kind: data_type,
             about,
             values,
             many: many.then(|| Many { table: String::new(), column: "value".to_owned() }),
@@ -424,8 +430,8 @@ impl Column {
             also: Vec::new(),
             bindings: Vec::new(),
             classify: false,
-            fingerprint: meaning.fingerprint(),
-            meaning,
+            fingerprint: identity.fingerprint(),
+            meaning: identity,
         }
     }
 }
@@ -456,7 +462,7 @@ impl Expansion {
     }
 
     /// Applies the defaults of `[model]`.
-    pub fn follow(&mut self, model: &ModelSettings) {
+    pub fn apply_model_defaults(&mut self, model: &ModelSettings) {
         self.echo = model.echo;
         for column in &mut self.columns {
             column.unknown.clone_from(&model.unknown);
@@ -465,7 +471,7 @@ impl Expansion {
 
     /// Returns the position of a column, by name or by the column of its one-to-many table.
     #[must_use]
-    pub fn column(&self, name: &str) -> Option<usize> {
+    pub fn find_column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| {
             c.name.eq_ignore_ascii_case(name)
                 || c.many.as_ref().is_some_and(|m| m.column.eq_ignore_ascii_case(name))
@@ -543,13 +549,13 @@ pub struct Column {
     /// Meanings under which its answers were kept, too: of values without a kind, or of one
     /// that is the same now. Their facts hold until they are refreshed.
     #[serde(skip)]
-    pub also: Vec<Meaning>,
+    pub also: Vec<ColumnIdentity>,
     /// Questions that the column answers.
     pub bindings: Vec<Binding>,
     /// Whether a query may use words outside the list, mapped to the values with the same meaning.
     pub classify: bool,
     /// Identity of the column.
-    pub meaning: Meaning,
+    pub meaning: ColumnIdentity,
     /// Fingerprint of the identity.
     pub fingerprint: Fingerprint,
 }

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::ModelSettings;
-use super::check::{Check, join};
-use super::draft::Draft;
+use super::check::{SpecCheck, join_path};
 use super::file::{ModelTable, OtherModelTable, Provider, Reuse};
-use super::parameters::{ModelParameters, SERVICE_TIER, billed_beside_tokens};
+use super::parameters::{ModelParameters, SERVICE_TIER, find_non_token_parameter};
 use super::price_book::PriceBook;
+use super::schema_check::Step;
 use super::secret::is_variable;
-use super::shape::Step;
+use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
 
 /// Default maximum of an answer's tokens, which every model in use allows.
-pub const MAX_OUTPUT_TOKENS: u32 = 4096;
+pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
 
 impl ModelTable {
     /// Returns a `[model.NAME]` table with the settings that it inherits from `[model]`.
     #[must_use]
-    pub fn other(&self, other: &OtherModelTable) -> Self {
-        let elsewhere = other.base_url.is_some() && !same_endpoint(other, self);
-        let own = self.name == other.name && !elsewhere;
+    pub fn inherit(&self, other: &OtherModelTable) -> Self {
+        let has_other_endpoint = other.base_url.is_some() && !is_same_endpoint(other, self);
+        let is_same_model = self.name == other.name && !has_other_endpoint;
         Self {
             provider: other.provider.unwrap_or(if other.recordings.is_empty() {
                 self.provider
@@ -33,16 +33,16 @@ impl ModelTable {
             api_key_env: other
                 .api_key_env
                 .clone()
-                .or_else(|| self.api_key_env.clone().filter(|_| !elsewhere)),
+                .or_else(|| self.api_key_env.clone().filter(|_| !has_other_endpoint)),
             temperature: other.temperature.or(self.temperature),
             max_output_tokens: other.max_output_tokens.or(self.max_output_tokens),
             parameters: match &other.parameters {
                 Some(parameters) => parameters.clone(),
-                None if own => self.parameters.clone(),
+                None if is_same_model => self.parameters.clone(),
                 None => ModelParameters::new(),
             },
             parameters_identity: self.parameters_identity,
-            price: other.price.or(self.price.filter(|_| own)),
+            price: other.price.or(self.price.filter(|_| is_same_model)),
             recordings: if other.recordings.is_empty() {
                 self.recordings.clone()
             } else {
@@ -56,12 +56,12 @@ impl ModelTable {
     }
 }
 
-impl Check<'_> {
+impl SpecCheck<'_> {
     /// Checks that there are recordings, and that each is a file.
-    fn recordings(&mut self, table: &[Step], recordings: &[PathBuf]) {
+    fn check_recordings(&mut self, table_path: &[Step], recordings: &[PathBuf]) {
         if recordings.is_empty() {
-            self.error(
-                &join(table, &["provider".into()]),
+            self.add_error(
+                &join_path(table_path, &["provider".into()]),
                 "provider \"replay\" has no recordings",
                 "",
                 "name files in `recordings`, or pass --recordings FILE",
@@ -69,9 +69,9 @@ impl Check<'_> {
         }
         for (n, path) in recordings.iter().enumerate() {
             if !path.is_file() {
-                let place = join(table, &["recordings".into(), n.into()]);
-                self.error(
-                    &place,
+                let recording_path = join_path(table_path, &["recordings".into(), n.into()]);
+                self.add_error(
+                    &recording_path,
                     &format!("the recording {} does not exist", path.display()),
                     "no such file",
                     "",
@@ -82,52 +82,53 @@ impl Check<'_> {
 }
 
 /// Default base URL of an endpoint.
-pub const OPENAI: &str = "https://api.openai.com/v1";
+pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
 /// Path of the chat API after the endpoint's base URL.
-pub const CHAT: &str = "/chat/completions";
+pub const CHAT_PATH: &str = "/chat/completions";
 
 /// Returns true if two tables refer to the same endpoint, which has one key.
-fn same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
-    let base = |url: &Option<String>| {
-        let url = url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
-        url.trim_end_matches(CHAT).trim_end_matches('/').to_owned()
+fn is_same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
+    let base_url = |url: &Option<String>| {
+        let url = url.as_deref().unwrap_or(OPENAI_BASE_URL).trim_end_matches('/');
+        url.trim_end_matches(CHAT_PATH).trim_end_matches('/').to_owned()
     };
-    base(&a.base_url) == base(&b.base_url)
+    base_url(&a.base_url) == base_url(&b.base_url)
 }
 
 /// Returns text for a message that names the model, unless it is that of `[model]`.
-fn in_words(other: Option<&str>) -> String {
+fn describe_model(other: Option<&str>) -> String {
     other.map_or(String::new(), |name| format!(" of [model.{name}]"))
 }
 
-impl Draft {
+impl UncheckedSpec {
     /// Returns the models besides `[model]`, whose settings are `main`.
-    pub(super) fn models(
+    pub(super) fn check_models(
         &self,
-        check: &mut Check<'_>,
+        check: &mut SpecCheck<'_>,
         main: &ModelSettings,
     ) -> BTreeMap<String, ModelSettings> {
         let table = &self.file.model;
-        let mut settings = |(name, other): (&String, &_)| {
-            let of = if self.one_model {
+        let mut check_settings = |(name, other): (&String, &_)| {
+            let model_settings = if self.uses_one_model {
                 main.clone()
             } else {
-                self.model(check, Some(name), &table.other(other))
+                self.check_model(check, Some(name), &table.inherit(other))
             };
-            (name.clone(), of)
+            (name.clone(), model_settings)
         };
-        table.others.iter().map(&mut settings).collect()
+        table.others.iter().map(&mut check_settings).collect()
     }
 
     /// Returns a model that bills its answers and has no known price, with the reason.
-    pub(super) fn unpriced(&self) -> Option<(String, String)> {
+    pub(super) fn find_unpriced_model(&self) -> Option<(String, String)> {
         let main = &self.file.model;
-        let others = main.others.iter().filter(|_| !self.one_model);
-        let others = others.map(|(name, other)| (Some(name.as_str()), main.other(other)));
-        std::iter::once((None, main.clone())).chain(others).find_map(|(name, model)| {
-            match self.price(&model) {
-                (_, PriceOrigin::Unknown(why)) if model.provider != Provider::Replay => {
-                    Some((in_words(name), why))
+        let other_models = main.others.iter().filter(|_| !self.uses_one_model);
+        let other_models =
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+        std::iter::once((None, main.clone())).chain(other_models).find_map(|(name, model)| {
+            match self.find_price(&model) {
+                (_, PriceOrigin::Unknown(reason)) if model.provider != Provider::Replay => {
+                    Some((describe_model(name), reason))
                 }
                 _ => None,
             }
@@ -136,59 +137,60 @@ impl Draft {
 
     /// Returns the price of a model: the spec's, or else that of the price book for its endpoint.
     /// If the factor of a service tier is unknown, the price is unknown.
-    fn price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
-        let unknown = |why: &str| (None, PriceOrigin::Unknown(why.to_owned()));
+    fn find_price(&self, model: &ModelTable) -> (Option<PriceTable>, PriceOrigin) {
+        let unknown_price = |reason: &str| (None, PriceOrigin::Unknown(reason.to_owned()));
         if self.ignores_prices || model.provider == Provider::Replay && model.price.is_none() {
-            return unknown("no `price` in [model]");
+            return unknown_price("no `price` in [model]");
         }
-        let url = model.base_url.as_deref().unwrap_or(OPENAI);
+        let url = model.base_url.as_deref().unwrap_or(OPENAI_BASE_URL);
         let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
         let book = PriceBook::bundled();
-        let entry = book.find(url, &model.name, &today);
-        let (mut price, origin) = match (model.price, &entry) {
+        let entry = book.find_price(url, &model.name, &today);
+        let (mut price, price_origin) = match (model.price, &entry) {
             (Some(price), _) => (price, PriceOrigin::Spec),
             (None, Ok(entry)) => (entry.price, PriceOrigin::Book(book.date.clone())),
-            (None, Err(why)) => return unknown(why),
+            (None, Err(reason)) => return unknown_price(reason),
         };
         let factor = price.service_tier.take();
         if let Some(tier) = model.parameters.get(SERVICE_TIER) {
-            let of_book = |tier| entry.as_ref().ok()?.service_tier(tier);
+            let book_factor = |tier| entry.as_ref().ok()?.service_tier(tier);
             price.service_tier = match (tier.as_str(), factor) {
                 (Some("default"), _) => None,
                 (_, Some(factor)) => Some(factor),
-                (tier, None) => match tier.and_then(of_book) {
+                (tier, None) => match tier.and_then(book_factor) {
                     Some(factor) => Some(factor),
                     None => {
-                        let set = "set `service_tier` in `price`";
-                        return unknown(&format!(
-                            "no price for service_tier {} ({set})",
+                        let hint = "set `service_tier` in `price`";
+                        return unknown_price(&format!(
+                            "no price for service_tier {} ({hint})",
                             model.parameters[SERVICE_TIER]
                         ));
                     }
                 },
             };
         }
-        (Some(price), origin)
+        (Some(price), price_origin)
     }
 
     /// Rejects parameters with costs that the model's price does not cover, because a budget could
     /// not be enforced with them.
-    pub(super) fn unpriced_parameters(&self, check: &mut Check<'_>) {
+    pub(super) fn check_unpriced_parameters(&self, check: &mut SpecCheck<'_>) {
         let main = &self.file.model;
-        let others = main.others.iter().filter(|_| !self.one_model);
-        let others = others.map(|(name, other)| (Some(name.as_str()), main.other(other)));
-        for (name, model) in std::iter::once((None, main.clone())).chain(others) {
+        let other_models = main.others.iter().filter(|_| !self.uses_one_model);
+        let other_models =
+            other_models.map(|(name, other)| (Some(name.as_str()), main.inherit(other)));
+        for (name, model) in std::iter::once((None, main.clone())).chain(other_models) {
             if model.provider == Provider::Replay {
                 continue;
             }
-            let Some(field) = billed_beside_tokens(&model.parameters) else { continue };
-            let place: Vec<Step> = [Some("model"), name, Some("parameters"), Some(field)]
+            let Some(field) = find_non_token_parameter(&model.parameters) else { continue };
+            let path: Vec<Step> = [Some("model"), name, Some("parameters"), Some(field)]
                 .into_iter()
                 .flatten()
                 .map(Step::from)
                 .collect();
-            check.error(
-                &place,
+            check.add_error(
+                &path,
                 &format!("hqdl cannot keep a budget with `{field}`"),
                 "it is not billed by tokens",
                 "remove it, or limit tokens with `budget_tokens` instead",
@@ -197,38 +199,43 @@ impl Draft {
     }
 
     /// Checks the settings of `[model]`, or of a `[model.NAME]` with inherited settings.
-    pub(super) fn model(
+    pub(super) fn check_model(
         &self,
-        check: &mut Check<'_>,
+        check: &mut SpecCheck<'_>,
         other: Option<&str>,
         model: &ModelTable,
     ) -> ModelSettings {
-        let mut table = vec![Step::from("model")];
-        table.extend(other.map(Step::from));
-        let at = |field: &str| join(&table, &[field.into()]);
+        let mut table_path = vec![Step::from("model")];
+        table_path.extend(other.map(Step::from));
+        let field_path = |field: &str| join_path(&table_path, &[field.into()]);
         if let Some(url) = &model.base_url
             && !(url.starts_with("http://") || url.starts_with("https://"))
         {
-            check.error(
-                &at("base_url"),
+            check.add_error(
+                &field_path("base_url"),
                 &format!("`{url}` is not the URL of an endpoint"),
                 "expected http://… or https://…",
                 "",
             );
         }
         if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
-            check.error(
-                &at("api_key_env"),
+            check.add_error(
+                &field_path("api_key_env"),
                 "`api_key_env` is not the name of an environment variable",
                 "expected a name such as OPENAI_API_KEY",
                 "never write a key into a spec; if this is one, revoke it",
             );
         }
         if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
-            check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
+            check.add_error(
+                &field_path("temperature"),
+                "`temperature` is out of range",
+                "expected 0 to 2",
+                "",
+            );
         }
         if let Some(price) = &model.price {
-            let mut all = vec![
+            let mut prices = vec![
                 (vec!["input"], Some(price.input)),
                 (vec!["output"], Some(price.output)),
                 (vec!["cached_input"], price.cached_input),
@@ -238,19 +245,19 @@ impl Draft {
                 (vec!["service_tier"], price.service_tier),
             ];
             if let Some(above) = &price.above {
-                all.extend([
+                prices.extend([
                     (vec!["above", "input"], Some(above.input)),
                     (vec!["above", "output"], Some(above.output)),
                     (vec!["above", "cached_input"], above.cached_input),
                     (vec!["above", "cache_write"], above.cache_write),
                 ]);
             }
-            for (fields, usd) in all {
+            for (fields, usd) in prices {
                 if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {
                     let steps: Vec<Step> = fields.iter().map(|field| (*field).into()).collect();
-                    let place = join(&at("price"), &steps);
-                    check.error(
-                        &place,
+                    let path = join_path(&field_path("price"), &steps);
+                    check.add_error(
+                        &path,
                         &format!("`{}` is not a valid price", fields.join(".")),
                         "expected USD per million tokens, 0 or more",
                         "",
@@ -258,10 +265,10 @@ impl Draft {
                 }
             }
         }
-        let parameters = check.parameters(&table, &model.parameters);
+        let parameters = check.check_parameters(&table_path, &model.parameters);
         if model.parameters_identity && model.reuse == Reuse::AnyModel && other.is_none() {
-            check.error(
-                &at("parameters_identity"),
+            check.add_error(
+                &field_path("parameters_identity"),
                 "`parameters_identity` has no effect with `reuse = \"any-model\"`",
                 "`reuse` accepts the answers of any model",
                 "remove one of the two",
@@ -271,13 +278,13 @@ impl Draft {
             .recordings
             .clone()
             .filter(|_| other.is_none())
-            .unwrap_or_else(|| model.recordings.iter().map(|r| self.beside(r)).collect());
+            .unwrap_or_else(|| model.recordings.iter().map(|r| self.resolve_path(r)).collect());
         if model.provider == Provider::Replay {
-            check.recordings(&table, &recordings);
-        } else if model.name.is_empty() && !self.bare {
-            check.error(
-                &at("name"),
-                &format!("the model{} has no name", in_words(other)),
+            check.check_recordings(&table_path, &recordings);
+        } else if model.name.is_empty() && !self.has_no_file {
+            check.add_error(
+                &field_path("name"),
+                &format!("the model{} has no name", describe_model(other)),
                 "",
                 &match other {
                     None => "set `name` in [model], or pass --model".to_owned(),
@@ -285,17 +292,17 @@ impl Draft {
                 },
             );
         }
-        let (price, price_origin) = self.price(model);
+        let (price, price_origin) = self.find_price(model);
         // Recordings ignore parameters.
-        let replayed = model.provider == Provider::Replay;
+        let is_replay = model.provider == Provider::Replay;
         ModelSettings {
             provider: model.provider,
             name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
             base_url: model.base_url.clone(),
             api_key_env: model.api_key_env.clone(),
             temperature: model.temperature,
-            max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
-            parameters: if replayed { ModelParameters::new() } else { parameters },
+            max_output_tokens: model.max_output_tokens.unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS).max(1),
+            parameters: if is_replay { ModelParameters::new() } else { parameters },
             parameters_identity: model.parameters_identity,
             price,
             price_origin,

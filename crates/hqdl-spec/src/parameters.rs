@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::check::{Check, join};
+use super::check::{SpecCheck, join_path};
+use super::schema_check::Step;
 use super::secret::{is_key, is_key_field};
-use super::shape::Step;
 
 /// Fields that `[model.parameters]` adds to the body of a request.
 pub type ModelParameters = BTreeMap<String, Json>;
@@ -43,76 +43,76 @@ const RESERVED: [(&[&str], &str); 9] = [
 ];
 
 /// Returns the reason why a field cannot be in `[model.parameters]`.
-fn reserved(name: &str) -> Option<&'static str> {
+fn reserved_field_help(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
 }
 
 /// Parameters with costs other than tokens.
-const BILLED_BESIDE: [&str; 2] = ["web_search_options", "plugins"];
+const NON_TOKEN_PARAMETERS: [&str; 2] = ["web_search_options", "plugins"];
 
 /// Returns the first parameter with costs other than tokens.
-pub(super) fn billed_beside_tokens(parameters: &ModelParameters) -> Option<&'static str> {
-    BILLED_BESIDE.into_iter().find(|name| parameters.contains_key(*name))
+pub(super) fn find_non_token_parameter(parameters: &ModelParameters) -> Option<&'static str> {
+    NON_TOKEN_PARAMETERS.into_iter().find(|name| parameters.contains_key(*name))
 }
 
 /// Returns the parameters as JSON text, or `None` if there are none. Equal parameters have equal
 /// texts.
 #[must_use]
-pub fn parameters_text(parameters: &ModelParameters) -> Option<String> {
+pub fn format_parameters(parameters: &ModelParameters) -> Option<String> {
     (!parameters.is_empty()).then(|| serde_json::to_string(parameters).unwrap_or_default())
 }
 
-impl Check<'_> {
+impl SpecCheck<'_> {
     /// Checks the parameters of the model table at `table_path`, and returns them in canonical
     /// form: the fields of nested tables are sorted.
-    pub(super) fn parameters(
+    pub(super) fn check_parameters(
         &mut self,
-        table: &[Step],
+        table_path: &[Step],
         parameters: &ModelParameters,
     ) -> ModelParameters {
-        let place = join(table, &["parameters".into()]);
+        let parameters_path = join_path(table_path, &["parameters".into()]);
         for (name, value) in parameters {
-            let place = join(&place, &[name.as_str().into()]);
-            if let Some(help) = reserved(name) {
-                let message = format!("`{name}` cannot be in {}", header(table));
-                self.error(&place, &message, "hqdl sets this field itself", help);
-            } else if holds_key(name, value) {
-                self.error(
-                    &place,
+            let path = join_path(&parameters_path, &[name.as_str().into()]);
+            if let Some(help) = reserved_field_help(name) {
+                let message = format!("`{name}` cannot be in {}", parameters_header(table_path));
+                self.add_error(&path, &message, "hqdl sets this field itself", help);
+            } else if contains_key(name, value) {
+                self.add_error(
+                    &path,
                     &format!("`{name}` holds a key"),
                     "never write a key into a spec",
                     "name its environment variable in `api_key_env`; if this is a real key, revoke it",
                 );
             }
         }
-        parameters.iter().map(|(name, value)| (name.clone(), sorted(value))).collect()
+        parameters.iter().map(|(name, value)| (name.clone(), sort_fields(value))).collect()
     }
 }
 
 /// Returns the header of the parameters of the model table at a path.
-fn header(table: &[Step]) -> String {
-    let names = table.iter().filter_map(|step| match step {
+fn parameters_header(table_path: &[Step]) -> String {
+    let names = table_path.iter().filter_map(|step| match step {
         Step::Field(name) => Some(name.as_str()),
         Step::Item(_) => None,
     });
     format!("[{}.parameters]", names.collect::<Vec<_>>().join("."))
 }
 
-fn holds_key(name: &str, value: &Json) -> bool {
+fn contains_key(name: &str, value: &Json) -> bool {
     match value {
         Json::String(text) => is_key_field(name) || text.split_whitespace().any(is_key),
-        Json::Array(items) => items.iter().any(|item| holds_key(name, item)),
-        Json::Object(fields) => fields.iter().any(|(name, value)| holds_key(name, value)),
+        Json::Array(items) => items.iter().any(|item| contains_key(name, item)),
+        Json::Object(fields) => fields.iter().any(|(name, value)| contains_key(name, value)),
         _ => false,
     }
 }
 
-fn sorted(value: &Json) -> Json {
+fn sort_fields(value: &Json) -> Json {
     match value {
-        Json::Array(items) => items.iter().map(sorted).collect(),
+        Json::Array(items) => items.iter().map(sort_fields).collect(),
         Json::Object(fields) => {
             let fields: BTreeMap<&String, Json> =
-                fields.iter().map(|(name, value)| (name, sorted(value))).collect();
+                fields.iter().map(|(name, value)| (name, sort_fields(value))).collect();
             fields.into_iter().map(|(name, value)| (name.clone(), value)).collect()
         }
         other => other.clone(),

@@ -15,27 +15,27 @@ impl Expansion {
     /// The result depends only on the key, so it is the same in a query, which has no source, and
     /// for an answer that is processed a day later.
     #[must_use]
-    pub fn part_of(&self, key: &[Value]) -> Option<&[usize]> {
-        let holds = |part: &&Vec<usize>| {
+    pub fn key_part(&self, key: &[Value]) -> Option<&[usize]> {
+        let is_sufficient = |part: &&Vec<usize>| {
             key.iter().enumerate().all(|(n, v)| *v == Value::Null || part.contains(&n))
         };
-        let part = self.key_parts.iter().filter(holds).min_by_key(|part| part.len())?;
+        let part = self.key_parts.iter().filter(is_sufficient).min_by_key(|part| part.len())?;
         (part.len() < self.key.names().len()).then_some(part.as_slice())
     }
 
     /// Returns the expansion for prompts about rows of this key: its key, and that of its examples,
     /// is reduced to the rows' part.
     #[must_use]
-    pub fn asked_by(&self, key: &[Value]) -> Cow<'_, Self> {
-        let Some(part) = self.part_of(key) else { return Cow::Borrowed(self) };
-        let of_part = |shot: &&Shot| self.part_of(&shot.key) == Some(part);
-        let shots = self.shots.iter().filter(of_part).map(|shot| Shot {
-            key: pick(&shot.key, part),
+    pub fn for_key(&self, key: &[Value]) -> Cow<'_, Self> {
+        let Some(part) = self.key_part(key) else { return Cow::Borrowed(self) };
+        let has_same_part = |shot: &&Shot| self.key_part(&shot.key) == Some(part);
+        let shots = self.shots.iter().filter(has_same_part).map(|shot| Shot {
+            key: select_positions(&shot.key, part),
             context: shot.context.clone(),
             cells: shot.cells.clone(),
         });
         Cow::Owned(Self {
-            key: KeyColumns::new(pick(self.key.names(), part)),
+            key: KeyColumns::new(select_positions(self.key.names(), part)),
             key_types: Vec::new(),
             key_parts: Vec::new(),
             sources: Vec::new(),
@@ -47,58 +47,60 @@ impl Expansion {
     /// Returns the expansion with only one of its sources, and the positions of that source's key
     /// columns.
     #[must_use]
-    pub fn of_source(&self, n: usize) -> Option<(Self, &[usize])> {
+    pub fn with_only_source(&self, n: usize) -> Option<(Self, &[usize])> {
         let (source, part) = (self.sources.get(n)?, self.key_parts.get(n)?);
-        let own = Self {
-            key: KeyColumns::new(pick(self.key.names(), part)),
+        let reduced = Self {
+            key: KeyColumns::new(select_positions(self.key.names(), part)),
             key_types: Vec::new(),
             key_parts: Vec::new(),
             sources: vec![source.clone()],
             ..self.clone()
         };
-        Some((own, part))
+        Some((reduced, part))
     }
 
     /// Returns the columns of a complete row of this key: those of the sources with its part of the
     /// key, or all of them if that is the whole key.
     #[must_use]
-    pub fn whole_row(&self, key: &[Value]) -> Vec<usize> {
-        let all = 0..self.columns.len();
-        let Some(part) = self.part_of(key) else { return all.collect() };
-        let fills = |column: &usize| {
+    pub fn columns_for_key(&self, key: &[Value]) -> Vec<usize> {
+        let all_columns = 0..self.columns.len();
+        let Some(part) = self.key_part(key) else { return all_columns.collect() };
+        let is_filled = |column: &usize| {
             let mut sources = self.sources.iter().zip(&self.key_parts);
-            sources.any(|(source, own)| own == part && source.columns.contains(column))
+            sources
+                .any(|(source, source_part)| source_part == part && source.columns.contains(column))
         };
-        all.filter(fills).collect()
+        all_columns.filter(is_filled).collect()
     }
 
     /// Returns the names of the key columns that a prompt shows for a row of this key.
     #[must_use]
-    pub fn key_shown(&self, key: &[Value]) -> Cow<'_, [String]> {
-        match self.part_of(key) {
+    pub fn prompt_key_names(&self, key: &[Value]) -> Cow<'_, [String]> {
+        match self.key_part(key) {
             None => Cow::Borrowed(self.key.names()),
-            Some(part) => Cow::Owned(pick(self.key.names(), part)),
+            Some(part) => Cow::Owned(select_positions(self.key.names(), part)),
         }
     }
 
     /// Returns a row as a prompt shows it: with only its part of the key, and without the bytes of
     /// its images.
     #[must_use]
-    pub fn shown<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
+    pub fn to_prompt_row<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
         let row = if self.has_images() {
             Cow::Owned(self.without_images(row))
         } else {
             Cow::Borrowed(row)
         };
-        match self.part_of(&row.key) {
+        match self.key_part(&row.key) {
             None => row,
-            Some(part) => {
-                Cow::Owned(Row { key: pick(&row.key, part), context: row.context.clone() })
-            }
+            Some(part) => Cow::Owned(Row {
+                key: select_positions(&row.key, part),
+                context: row.context.clone(),
+            }),
         }
     }
 }
 
-fn pick<T: Clone>(of: &[T], part: &[usize]) -> Vec<T> {
-    part.iter().filter_map(|n| of.get(*n)).cloned().collect()
+fn select_positions<T: Clone>(items: &[T], part: &[usize]) -> Vec<T> {
+    part.iter().filter_map(|n| items.get(*n)).cloned().collect()
 }

@@ -74,13 +74,13 @@ pub enum SnapshotDate {
 
 impl SnapshotDate {
     /// Returns true if a text is a date in this format.
-    fn matches(self, text: &str) -> bool {
-        let form: &[u8] = match self {
+    fn is_match(self, text: &str) -> bool {
+        let pattern: &[u8] = match self {
             Self::Dashed => b"-0000-00-00",
             Self::Compact => b"-00000000",
         };
-        text.len() == form.len()
-            && text.bytes().zip(form).all(|(byte, of)| match of {
+        text.len() == pattern.len()
+            && text.bytes().zip(pattern).all(|(byte, pattern_byte)| match pattern_byte {
                 b'-' => byte == b'-',
                 _ => byte.is_ascii_digit(),
             })
@@ -111,7 +111,7 @@ struct BookLine {
 }
 
 impl BookLine {
-    fn entry(self) -> Option<BookEntry> {
+    fn into_entry(self) -> Option<BookEntry> {
         let above = match self.above_tokens {
             None => None,
             Some(input_tokens) => Some(LongPromptPrice {
@@ -122,7 +122,7 @@ impl BookLine {
                 output: self.above_output?,
             }),
         };
-        let tier = |word: &str| {
+        let parse_tier = |word: &str| {
             let (name, factor) = word.split_once('=')?;
             Some((name.to_owned(), factor.parse().ok()?))
         };
@@ -142,7 +142,7 @@ impl BookLine {
                 above,
                 service_tier: None,
             },
-            service_tiers: self.tiers.split_whitespace().map(tier).collect::<Option<_>>()?,
+            service_tiers: self.tiers.split_whitespace().map(parse_tier).collect::<Option<_>>()?,
             source: self.source,
         })
     }
@@ -153,19 +153,23 @@ impl BookEntry {
     /// or one of these after the provider's name.
     #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
-        let own = self.provider.as_str();
-        let named = |name: &str| {
+        let provider = self.provider.as_str();
+        let is_name = |name: &str| {
             name == self.model
                 || self.names.iter().any(|n| n == name)
-                || self.snapshots.is_some_and(|form| {
-                    let date = |of: &str| name.strip_prefix(of).is_some_and(|d| form.matches(d));
-                    date(&self.model) || self.names.iter().any(|n| date(n))
+                || self.snapshots.is_some_and(|date_format| {
+                    let is_dated = |base: &str| {
+                        name.strip_prefix(base).is_some_and(|d| date_format.is_match(d))
+                    };
+                    is_dated(&self.model) || self.names.iter().any(|n| is_dated(n))
                 })
         };
-        let after = |prefix: &str| name.strip_prefix(prefix).is_some_and(named);
-        named(name)
-            || after(&format!("{own}/"))
-            || PREFIXES.iter().any(|(prefix, of)| *of == own && after(prefix))
+        let has_prefix = |prefix: &str| name.strip_prefix(prefix).is_some_and(is_name);
+        is_name(name)
+            || has_prefix(&format!("{provider}/"))
+            || PREFIXES
+                .iter()
+                .any(|(prefix, prefix_provider)| *prefix_provider == provider && has_prefix(prefix))
     }
 
     /// Returns the price factor of a service tier; `None` if it is unknown.
@@ -196,7 +200,7 @@ impl PriceBook {
             .map(|line| {
                 let line = line.map_err(|e| e.to_string())?;
                 let name = format!("{}/{} has no price", line.provider, line.model);
-                line.entry().ok_or(name)
+                line.into_entry().ok_or(name)
             })
             .collect::<Result<_, String>>()?;
         Ok(Self { date, entries })
@@ -205,7 +209,7 @@ impl PriceBook {
     /// Returns the prices of the models with a name, one per provider, on a date such as
     /// `2026-11-24`.
     #[must_use]
-    pub fn named(&self, name: &str, day: &str) -> Vec<&BookEntry> {
+    pub fn find_by_name(&self, name: &str, day: &str) -> Vec<&BookEntry> {
         let mut found: Vec<&BookEntry> = Vec::new();
         for entry in self.entries.iter().filter(|e| e.from.as_str() <= day && e.has_name(name)) {
             // A later price follows the earlier one.
@@ -222,20 +226,20 @@ impl PriceBook {
     ///
     /// # Errors
     /// Fails with the reason why the book has none.
-    pub fn find(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
-        let host = host(base_url);
-        let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == host) else {
-            return Err(format!("the price book does not have the endpoint {host}"));
+    pub fn find_price(&self, base_url: &str, model: &str, day: &str) -> Result<&BookEntry, String> {
+        let endpoint_host = parse_host(base_url);
+        let Some((_, provider)) = HOSTS.iter().find(|(known, _)| *known == endpoint_host) else {
+            return Err(format!("the price book does not have the endpoint {endpoint_host}"));
         };
-        let found = self.named(model, day).into_iter().find(|e| e.provider == *provider);
-        found.ok_or_else(|| format!("the price book has no model `{model}` of {host}"))
+        let found = self.find_by_name(model, day).into_iter().find(|e| e.provider == *provider);
+        found.ok_or_else(|| format!("the price book has no model `{model}` of {endpoint_host}"))
     }
 }
 
 /// Returns the host of a URL, in lower case, with its port unless it is 443.
-fn host(url: &str) -> String {
+fn parse_host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let place = place.rsplit('@').next().unwrap_or_default();
-    place.strip_suffix(":443").unwrap_or(place).to_lowercase()
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    authority.strip_suffix(":443").unwrap_or(authority).to_lowercase()
 }

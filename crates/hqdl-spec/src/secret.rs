@@ -1,14 +1,14 @@
 //! Detects API keys in a spec, so that they are never shown.
 
 /// Prefixes of API keys of common endpoints.
-const KEY_BEGINNINGS: [&str; 9] =
+const KEY_PREFIXES: [&str; 9] =
     ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
 /// Fields that users put keys into, although no spec has them.
 const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
 
 /// Returns true if a word looks like a key.
 pub(super) fn is_key(word: &str) -> bool {
-    KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
+    KEY_PREFIXES.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
 /// Returns true if users put keys into a field with this name.
@@ -27,11 +27,11 @@ pub fn is_variable(name: &str) -> bool {
 
 /// Replaces every key in a text with asterisks of the same length, so that a message about the spec
 /// does not show the key.
-pub(super) fn without_keys(text: &str) -> String {
-    let of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+pub(super) fn mask_keys(text: &str) -> String {
+    let is_word_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
-        let field = line.trim_start().split(|c: char| !of_word(c)).next().unwrap_or_default();
+        let field = line.trim_start().split(|c: char| !is_word_char(c)).next().unwrap_or_default();
         let (head, rest) = match line.find('=') {
             Some(at) if KEY_FIELDS.contains(&field) => line.split_at(at + 1),
             _ => ("", line),
@@ -39,12 +39,16 @@ pub(super) fn without_keys(text: &str) -> String {
         out.push_str(head);
         let mut word = String::new();
         for c in rest.chars().chain(['\0']) {
-            if of_word(c) {
+            if is_word_char(c) {
                 word.push(c);
                 continue;
             }
-            let hide = is_key(&word) || (!head.is_empty() && word.len() > 3);
-            out.push_str(&if hide { "*".repeat(word.len()) } else { std::mem::take(&mut word) });
+            let is_secret = is_key(&word) || (!head.is_empty() && word.len() > 3);
+            out.push_str(&if is_secret {
+                "*".repeat(word.len())
+            } else {
+                std::mem::take(&mut word)
+            });
             word.clear();
             if c != '\0' {
                 out.push(c);

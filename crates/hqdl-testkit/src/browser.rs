@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use crate::daemon::DEADLINE;
 
 /// Returns the path of Chromium, if it is installed.
-pub fn chromium() -> Option<PathBuf> {
+pub fn find_chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
     std::env::split_paths(&path).flat_map(|d| names.map(|n| d.join(n))).find(|p| p.is_file())
@@ -19,10 +19,10 @@ pub fn chromium() -> Option<PathBuf> {
 /// A browser with one page, killed on drop.
 pub struct Browser {
     child: Child,
-    to: ChildStdin,
-    from: Receiver<Json>,
+    commands: ChildStdin,
+    messages: Receiver<Json>,
     session: Option<String>,
-    last: u64,
+    last_id: u64,
 }
 
 impl Browser {
@@ -42,88 +42,88 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let to = child.stdin.take().unwrap();
+        let commands = child.stdin.take().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let (tell, from) = channel();
+        let (sender, messages) = channel();
         std::thread::spawn(move || {
             let mut message = Vec::new();
             while lines.read_until(0, &mut message).is_ok_and(|read| read > 0) {
                 message.pop();
                 let Ok(json) = serde_json::from_slice(&message) else { return };
-                if tell.send(json).is_err() {
+                if sender.send(json).is_err() {
                     return;
                 }
                 message.clear();
             }
         });
-        let mut browser = Self { child, to, from, session: None, last: 0 };
-        let page = browser.tell("Target.createTarget", json!({ "url": "about:blank" }));
-        let of = json!({ "targetId": page["targetId"], "flatten": true });
-        let session = browser.tell("Target.attachToTarget", of);
+        let mut browser = Self { child, commands, messages, session: None, last_id: 0 };
+        let page = browser.send_command("Target.createTarget", json!({ "url": "about:blank" }));
+        let target = json!({ "targetId": page["targetId"], "flatten": true });
+        let session = browser.send_command("Target.attachToTarget", target);
         browser.session = session["sessionId"].as_str().map(str::to_owned);
-        browser.tell("Page.enable", json!({}));
+        browser.send_command("Page.enable", json!({}));
         browser
     }
 
     /// Returns the next message that satisfies the predicate.
-    fn next(&self, wanted: impl Fn(&Json) -> bool) -> Json {
+    fn next_message(&self, is_wanted: impl Fn(&Json) -> bool) -> Json {
         loop {
-            let message = self.from.recv_timeout(DEADLINE).expect("the browser says nothing");
-            if wanted(&message) {
+            let message = self.messages.recv_timeout(DEADLINE).expect("the browser says nothing");
+            if is_wanted(&message) {
                 return message;
             }
         }
     }
 
     /// Sends a command and returns its result.
-    pub fn tell(&mut self, method: &str, params: Json) -> Json {
-        self.last += 1;
-        let id = self.last;
+    pub fn send_command(&mut self, method: &str, params: Json) -> Json {
+        self.last_id += 1;
+        let id = self.last_id;
         let mut message = json!({ "id": id, "method": method, "params": params });
         if let Some(session) = &self.session {
             message["sessionId"] = session.as_str().into();
         }
-        self.to.write_all(format!("{message}\0").as_bytes()).unwrap();
-        self.to.flush().unwrap();
-        let mut answer = self.next(|m| m["id"] == id);
+        self.commands.write_all(format!("{message}\0").as_bytes()).unwrap();
+        self.commands.flush().unwrap();
+        let mut answer = self.next_message(|m| m["id"] == id);
         assert!(answer["error"].is_null(), "{method}: {answer}");
         answer["result"].take()
     }
 
     /// Opens a page and waits until it is loaded.
-    pub fn go(&mut self, url: &str) {
-        self.tell("Page.navigate", json!({ "url": url }));
-        self.next(|m| m["method"] == "Page.loadEventFired");
+    pub fn open_page(&mut self, url: &str) {
+        self.send_command("Page.navigate", json!({ "url": url }));
+        self.next_message(|m| m["method"] == "Page.loadEventFired");
     }
 
     /// Runs a script that navigates to another page, and waits until that page is loaded.
-    pub fn leave(&mut self, script: &str) {
-        self.eval(script);
-        self.next(|m| m["method"] == "Page.loadEventFired");
+    pub fn leave_page(&mut self, script: &str) {
+        self.eval_script(script);
+        self.next_message(|m| m["method"] == "Page.loadEventFired");
     }
 
     /// Returns the value of a script.
-    pub fn eval(&mut self, script: &str) -> Json {
+    pub fn eval_script(&mut self, script: &str) -> Json {
         let params = json!({ "expression": script, "returnByValue": true });
-        let mut said = self.tell("Runtime.evaluate", params);
-        assert!(said["exceptionDetails"].is_null(), "{said}");
-        said["result"]["value"].take()
+        let mut result = self.send_command("Runtime.evaluate", params);
+        assert!(result["exceptionDetails"].is_null(), "{result}");
+        result["result"]["value"].take()
     }
 
     /// Sets the page's width and color scheme.
-    pub fn dress(&mut self, width: u32, scheme: &str) {
+    pub fn set_viewport(&mut self, width: u32, scheme: &str) {
         let size =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
-        self.tell("Emulation.setDeviceMetricsOverride", size);
+        self.send_command("Emulation.setDeviceMetricsOverride", size);
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        self.tell("Emulation.setEmulatedMedia", features);
+        self.send_command("Emulation.setEmulatedMedia", features);
     }
 
     /// Returns a screenshot of the whole page as base64.
-    pub fn picture(&mut self) -> String {
-        let all = json!({ "format": "png", "captureBeyondViewport": true });
-        let picture = self.tell("Page.captureScreenshot", all);
-        picture["data"].as_str().unwrap().to_owned()
+    pub fn take_screenshot(&mut self) -> String {
+        let options = json!({ "format": "png", "captureBeyondViewport": true });
+        let screenshot = self.send_command("Page.captureScreenshot", options);
+        screenshot["data"].as_str().unwrap().to_owned()
     }
 }
 

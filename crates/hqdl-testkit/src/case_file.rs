@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::endpoint::{Fault, Times};
+use crate::endpoint::{Fault, Frequency};
 
 /// A case: a sequence of queries on one cache.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Case {
     /// Path of the setup script.
     pub db: PathBuf,
     /// Endpoint faults: the fault, its frequency, and a text that the affected rows contain.
-    pub faults: Vec<(Fault, Times, Option<String>)>,
+    pub faults: Vec<(Fault, Frequency, Option<String>)>,
     pub steps: Vec<Step>,
 }
 
@@ -55,7 +55,7 @@ pub struct Step {
     /// SQL to run before the query.
     pub change: Option<String>,
     /// Whether faults end before this query.
-    pub mend: bool,
+    pub clears_faults: bool,
     pub query: String,
     /// Plain SQL that returns the expected rows.
     pub plain: Option<String>,
@@ -68,17 +68,17 @@ pub struct Step {
     /// The expected column names.
     pub columns: Option<Vec<String>>,
     /// Number of requested values.
-    pub asked: Option<Bound>,
+    pub asked: Option<ExpectedCount>,
     /// Number of requests.
-    pub requests: Option<Bound>,
+    pub requests: Option<ExpectedCount>,
     /// Number of values requested by a second run.
-    pub again: Option<Bound>,
+    pub repeated: Option<ExpectedCount>,
     /// Allowed exit codes.
     pub exit: Vec<i32>,
     /// Text of the expected error.
     pub error: Option<String>,
     /// Expected text on stderr.
-    pub says: Option<String>,
+    pub stderr_text: Option<String>,
     /// Additional flags.
     pub flags: Vec<String>,
     /// Number of values per request.
@@ -87,17 +87,17 @@ pub struct Step {
 
 /// An expected number, exact or as an upper bound.
 #[derive(Debug, Clone)]
-pub struct Bound {
+pub struct ExpectedCount {
     /// Whether smaller numbers are allowed.
-    pub at_most: bool,
+    pub is_upper_bound: bool,
     /// The number, or a SELECT that counts it.
     pub number: Result<u64, String>,
 }
 
-impl Bound {
+impl ExpectedCount {
     /// Expects exactly zero.
     pub fn zero() -> Self {
-        Self { at_most: false, number: Ok(0) }
+        Self { is_upper_bound: false, number: Ok(0) }
     }
 
     fn parse(text: &str) -> Self {
@@ -105,50 +105,52 @@ impl Bound {
             Some(rest) => (true, rest.trim()),
             None => (false, text),
         };
-        Self { at_most, number: text.parse().map_err(|_| text.to_owned()) }
+        Self { is_upper_bound: at_most, number: text.parse().map_err(|_| text.to_owned()) }
     }
 }
 
 /// Returns the cases of all files in a folder, in the order of the file names.
-pub fn cases(folder: &Path) -> Vec<Case> {
+pub fn read_cases(folder: &Path) -> Vec<Case> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "test"))
         .collect();
     files.sort();
-    files.iter().flat_map(|file| read(file)).collect()
+    files.iter().flat_map(|file| read_case_file(file)).collect()
 }
 
 /// Reads the cases of a file.
-fn read(path: &Path) -> Vec<Case> {
+fn read_case_file(path: &Path) -> Vec<Case> {
     let file = path.file_name().unwrap().to_str().unwrap();
     let text = std::fs::read_to_string(path).unwrap();
     let mut cases: Vec<Case> = Vec::new();
     let mut fields: Vec<(usize, String, String)> = Vec::new();
     for (n, line) in text.lines().enumerate() {
-        let at = format!("{file}:{}", n + 1);
+        let location = format!("{file}:{}", n + 1);
         if let Some(title) = line.strip_prefix("-- ") {
-            close(&mut cases, &mut fields, file);
-            let name = format!("{at} {title}");
+            finish_case(&mut cases, &mut fields, file);
+            let name = format!("{location} {title}");
             cases.push(Case { name, ..Case::default() });
         } else if line.starts_with([' ', '\t']) && !line.trim().is_empty() {
-            let last = fields.last_mut().unwrap_or_else(|| panic!("{at}: nothing to go on with"));
+            let last =
+                fields.last_mut().unwrap_or_else(|| panic!("{location}: nothing to go on with"));
             last.2.push('\n');
             last.2.push_str(line);
         } else if !line.starts_with('#') && !line.trim().is_empty() {
             let (field, value) =
-                line.split_once(':').unwrap_or_else(|| panic!("{at}: no field in {line:?}"));
+                line.split_once(':').unwrap_or_else(|| panic!("{location}: no field in {line:?}"));
             fields.push((n + 1, field.to_owned(), value.trim().to_owned()));
         }
     }
-    close(&mut cases, &mut fields, file);
+    finish_case(&mut cases, &mut fields, file);
     for case in &mut cases {
         assert!(!case.db.as_os_str().is_empty(), "{}: no db", case.name);
         case.db = path.with_file_name(&case.db);
         for step in &mut case.steps {
-            let expects = step.plain.is_some() || step.rows.is_some() || step.error.is_some();
-            assert!(expects && !step.query.is_empty(), "{}: expects nothing", case.name);
+            let has_expectation =
+                step.plain.is_some() || step.rows.is_some() || step.error.is_some();
+            assert!(has_expectation && !step.query.is_empty(), "{}: expects nothing", case.name);
             if step.exit.is_empty() {
                 step.exit.push(if step.error.is_some() { 2 } else { 0 });
             }
@@ -158,23 +160,23 @@ fn read(path: &Path) -> Vec<Case> {
 }
 
 /// Assigns the fields read so far to the last case.
-fn close(cases: &mut [Case], fields: &mut Vec<(usize, String, String)>, file: &str) {
+fn finish_case(cases: &mut [Case], fields: &mut Vec<(usize, String, String)>, file: &str) {
     let Some(case) = cases.last_mut() else {
         assert!(fields.is_empty(), "{file}: fields before the first case");
         return;
     };
     for (line, field, value) in fields.drain(..) {
-        set(case, &field, value).unwrap_or_else(|why| panic!("{file}:{line}: {why}"));
+        set_field(case, &field, value).unwrap_or_else(|error| panic!("{file}:{line}: {error}"));
     }
 }
 
-fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
-    let begins = match field {
+fn set_field(case: &mut Case, field: &str, value: String) -> Result<(), String> {
+    let starts_step = match field {
         "query" => case.steps.last().is_none_or(|s| !s.query.is_empty()),
         "change" | "mend" => case.steps.last().is_none_or(|s| !s.query.is_empty()),
         _ => false,
     };
-    if begins {
+    if starts_step {
         case.steps.push(Step::default());
     }
     match field {
@@ -183,7 +185,7 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
             return Ok(());
         }
         "fault" => {
-            let (fault, times) = fault(&value)?;
+            let (fault, times) = parse_fault(&value)?;
             case.faults.push((fault, times, None));
             return Ok(());
         }
@@ -198,7 +200,7 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
     match field {
         "query" => step.query = value,
         "change" => step.change = Some(value),
-        "mend" => step.mend = true,
+        "mend" => step.clears_faults = true,
         "plain" => step.plain = Some(value),
         "every" => step.every = Some(value),
         "rows" => {
@@ -208,15 +210,15 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
             step.columns = Some(serde_json::from_value(json(&value)?).map_err(|e| e.to_string())?);
         }
         "order" => step.ordered = value == "yes",
-        "asked" => step.asked = Some(Bound::parse(&value)),
-        "requests" => step.requests = Some(Bound::parse(&value)),
-        "again" => step.again = Some(Bound::parse(&value)),
+        "asked" => step.asked = Some(ExpectedCount::parse(&value)),
+        "requests" => step.requests = Some(ExpectedCount::parse(&value)),
+        "again" => step.repeated = Some(ExpectedCount::parse(&value)),
         "exit" => {
             let codes = value.split(" or ").map(str::parse);
             step.exit = codes.collect::<Result<_, _>>().map_err(|e| format!("{value}: {e}"))?;
         }
         "error" => step.error = Some(value),
-        "says" => step.says = Some(value),
+        "says" => step.stderr_text = Some(value),
         "flags" => step.flags = value.split_whitespace().map(str::to_owned).collect(),
         "per_request" => step.per_request = value.parse().ok(),
         _ => return Err(format!("no field {field}")),
@@ -225,7 +227,7 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
 }
 
 /// Parses a fault such as `429 first 2`, `empty once`, `html always` or `missing_rows every 3`.
-fn fault(text: &str) -> Result<(Fault, Times), String> {
+fn parse_fault(text: &str) -> Result<(Fault, Frequency), String> {
     let mut words = text.split_whitespace();
     let fault = match words.next().unwrap_or_default() {
         "empty" => Fault::Empty,
@@ -254,10 +256,10 @@ fn fault(text: &str) -> Result<(Fault, Times), String> {
     };
     let count = |word: Option<&str>| word.and_then(|w| w.parse().ok()).ok_or("how often?");
     let times = match words.next() {
-        Some("always") => Times::Always,
-        Some("first") => Times::First(count(words.next())?),
-        Some("every") => Times::Every(count(words.next())?),
-        _ => Times::Once,
+        Some("always") => Frequency::Always,
+        Some("first") => Frequency::First(count(words.next())?),
+        Some("every") => Frequency::Every(count(words.next())?),
+        _ => Frequency::Once,
     };
     Ok((fault, times))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
-use crate::project::{Ended, Project};
+use crate::project::{CommandResult, Project};
 
 /// Time limit for every wait; long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -22,31 +22,31 @@ pub struct Daemon {
 
 /// A response of the daemon.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
-    pub head: String,
+    pub headers: String,
     pub body: String,
 }
 
-impl Answer {
+impl Response {
     /// Returns the body as JSON.
     pub fn json(&self) -> Json {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
     /// Returns the lines of the body as JSON.
-    pub fn lines(&self) -> Vec<Json> {
+    pub fn json_lines(&self) -> Vec<Json> {
         self.body.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
     /// Returns the response; panics if it has another status.
-    pub fn is(self, status: u16) -> Self {
+    pub fn expect_status(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{self:?}");
         self
     }
 
     /// Returns the error message.
-    pub fn error(&self) -> String {
+    pub fn error_message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
     }
 }
@@ -68,24 +68,24 @@ impl Daemon {
             args.extend(["--client-requests=0", "--client-streams=0", "--client-megabytes=0"]);
         }
         args.extend(flags);
-        let said = project.path("daemon.err");
-        let log = std::fs::File::options().create(true).append(true).open(&said).unwrap();
+        let log_path = project.path("daemon.err");
+        let log = std::fs::File::options().create(true).append(true).open(&log_path).unwrap();
         let before = log.metadata().unwrap().len() as usize;
         let mut child = project
-            .command(&args)
+            .hqdl_command(&args)
             .envs(env.iter().copied())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let address = loop {
-            let text = std::fs::read_to_string(&said).unwrap();
+            let text = std::fs::read_to_string(&log_path).unwrap();
             let listening =
                 text[before..].lines().find_map(|l| l.strip_prefix("listening on http://"));
             match listening {
                 Some(address) => break address.to_owned(),
-                None if child.try_wait().unwrap().is_some() || began.elapsed() > DEADLINE => {
+                None if child.try_wait().unwrap().is_some() || started_at.elapsed() > DEADLINE => {
                     let _ = child.kill();
                     panic!("no daemon: {}", &text[before..]);
                 }
@@ -102,11 +102,11 @@ impl Daemon {
     }
 
     /// Sends a request text as it is.
-    pub fn raw(&self, request: &str) -> Answer {
-        raw(&self.address, request)
+    pub fn send_raw(&self, request: &str) -> Response {
+        send_raw(&self.address, request)
     }
 
-    fn ask(&self, method: &str, path: &str, more: &str, body: &str) -> Answer {
+    fn send_request(&self, method: &str, path: &str, extra_headers: &str, body: &str) -> Response {
         let token = self
             .token
             .as_ref()
@@ -117,37 +117,37 @@ impl Daemon {
         } else {
             format!("Content-Length: {}\r\n", body.len())
         };
-        self.raw(&format!(
-            "{method} {path} HTTP/1.0\r\nHost: {}\r\n{token}{more}{length}\r\n{body}",
+        self.send_raw(&format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\n{token}{extra_headers}{length}\r\n{body}",
             self.address
         ))
     }
 
-    pub fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, "", "")
+    pub fn get(&self, path: &str) -> Response {
+        self.send_request("GET", path, "", "")
     }
 
-    pub fn post(&self, path: &str, body: &Json) -> Answer {
-        self.ask("POST", path, "Content-Type: application/json\r\n", &body.to_string())
+    pub fn post(&self, path: &str, body: &Json) -> Response {
+        self.send_request("POST", path, "Content-Type: application/json\r\n", &body.to_string())
     }
 
-    pub fn delete(&self, path: &str, body: &Json) -> Answer {
-        self.ask("DELETE", path, "Content-Type: application/json\r\n", &body.to_string())
+    pub fn delete(&self, path: &str, body: &Json) -> Response {
+        self.send_request("DELETE", path, "Content-Type: application/json\r\n", &body.to_string())
     }
 
     /// Submits a form of the daemon's page.
-    pub fn form(&self, path: &str, body: &str) -> Answer {
-        let more = format!(
+    pub fn submit_form(&self, path: &str, body: &str) -> Response {
+        let extra_headers = format!(
             "Content-Type: application/x-www-form-urlencoded\r\nOrigin: http://{}\r\n",
             self.address
         );
-        self.ask("POST", path, &more, body)
+        self.send_request("POST", path, &extra_headers, body)
     }
 
     /// Runs a query and returns its rows.
-    pub fn query(&self, sql: &str) -> Vec<Json> {
-        let answer = self.post("/v1/query", &json!({ "sql": sql })).is(200);
-        let mut lines = answer.lines();
+    pub fn query_rows(&self, sql: &str) -> Vec<Json> {
+        let answer = self.post("/v1/query", &json!({ "sql": sql })).expect_status(200);
+        let mut lines = answer.json_lines();
         let last = lines.pop().unwrap();
         assert!(last["meta"].is_object(), "{answer:?}");
         lines.remove(0);
@@ -155,49 +155,49 @@ impl Daemon {
     }
 
     pub fn status(&self) -> Json {
-        self.get("/v1/status").is(200).json()
+        self.get("/v1/status").expect_status(200).json()
     }
 
     /// Returns the status of the spec `x`.
-    pub fn spec(&self) -> Json {
+    pub fn spec_status(&self) -> Json {
         let status = self.status();
         let specs = status["specs"].as_array().unwrap();
         specs.iter().find(|s| s["name"] == "x").cloned().unwrap_or(Json::Null)
     }
 
     /// Waits until the status of the spec `x` satisfies the predicate.
-    pub fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
-        let began = Instant::now();
+    pub fn wait_until(&self, condition: &str, is_done: impl Fn(&Json) -> bool) -> Json {
+        let started_at = Instant::now();
         loop {
-            let spec = self.spec();
-            if holds(&spec) {
+            let spec = self.spec_status();
+            if is_done(&spec) {
                 return spec;
             }
-            assert!(began.elapsed() < DEADLINE, "never {what}: {}", self.status());
+            assert!(started_at.elapsed() < DEADLINE, "never {condition}: {}", self.status());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until the spec `x` is in the given state and no run is active.
-    pub fn rests(&self, state: &str) -> Json {
-        self.until(state, |spec| spec["state"] == state && spec["run"].is_null())
+    pub fn wait_until_idle(&self, state: &str) -> Json {
+        self.wait_until(state, |spec| spec["state"] == state && spec["run"].is_null())
     }
 
     /// Sends the signal with this name.
-    pub fn signal(&self, name: &str) {
+    pub fn send_signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let kill = std::process::Command::new("kill").args([&format!("-{name}"), &id]).status();
         assert!(kill.unwrap().success());
     }
 
     /// Waits for the daemon to exit. Returns the exit code, or -1 after a signal.
-    pub fn ends(mut self) -> i32 {
-        let began = Instant::now();
+    pub fn wait_for_exit(mut self) -> i32 {
+        let started_at = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(began.elapsed() < DEADLINE, "the daemon does not end");
+            assert!(started_at.elapsed() < DEADLINE, "the daemon does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -206,21 +206,21 @@ impl Daemon {
     /// `after` once the stream is open.
     pub fn events_until(
         &self,
-        wanted: impl Fn(&str, &Json) -> bool,
-        after: impl FnOnce(),
+        is_last: impl Fn(&str, &Json) -> bool,
+        on_open: impl FnOnce(),
     ) -> Vec<(String, Json)> {
-        let mut stream = connect(&self.address);
+        let mut stream = connect_to(&self.address);
         write!(stream, "GET /v1/runs/events HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         while reader.read_line(&mut line).unwrap() > 2 {
             line.clear();
         }
-        after();
+        on_open();
         let (mut seen, mut event) = (Vec::new(), String::new());
-        let began = Instant::now();
+        let started_at = Instant::now();
         loop {
-            assert!(began.elapsed() < DEADLINE, "the event never came: {seen:?}");
+            assert!(started_at.elapsed() < DEADLINE, "the event never came: {seen:?}");
             line.clear();
             assert!(reader.read_line(&mut line).unwrap() > 0, "the stream ended: {seen:?}");
             if let Some(name) = line.strip_prefix("event: ") {
@@ -228,7 +228,7 @@ impl Daemon {
             }
             if let Some(data) = line.strip_prefix("data: ") {
                 let data: Json = serde_json::from_str(data).unwrap();
-                let found = wanted(&event, &data);
+                let found = is_last(&event, &data);
                 seen.push((event.clone(), data));
                 if found {
                     return seen;
@@ -245,15 +245,15 @@ impl Drop for Daemon {
     }
 }
 
-fn connect(address: &str) -> TcpStream {
+fn connect_to(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_write_timeout(Some(DEADLINE)).unwrap();
     stream
 }
 
-fn raw(address: &str, request: &str) -> Answer {
-    let mut stream = connect(address);
+fn send_raw(address: &str, request: &str) -> Response {
+    let mut stream = connect_to(address);
     // The server may answer before it has read the whole request.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
@@ -261,19 +261,19 @@ fn raw(address: &str, request: &str) -> Answer {
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    Response { status, headers: head.to_owned(), body: body.to_owned() }
 }
 
 /// Waits until the condition is true.
-pub fn until(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < DEADLINE, "never {what}");
+pub fn wait_until(condition: &str, is_done: impl Fn() -> bool) {
+    let started_at = Instant::now();
+    while !is_done() {
+        assert!(started_at.elapsed() < DEADLINE, "never {condition}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Runs `hqdl status`.
-pub fn status(project: &Project, flags: &[&str]) -> Ended {
-    project.hqdl(&[&["status"], flags].concat())
+pub fn run_status(project: &Project, flags: &[&str]) -> CommandResult {
+    project.run_hqdl(&[&["status"], flags].concat())
 }

@@ -9,17 +9,17 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value as Json;
 
 use crate::oracle;
-use crate::project::{Ended, rows};
+use crate::project::{CommandResult, query_rows};
 
 /// Returns a folder of the shared test data outside this repository, if it exists.
-pub fn shared(folder: &str) -> Option<PathBuf> {
+pub fn shared_folder(folder: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("HQDL_SHARED")
-        .map_or_else(|| crate::root().join("../shared"), PathBuf::from);
-    let found = shared.join(folder);
-    if found.is_dir() {
-        return Some(found);
+        .map_or_else(|| crate::repository_root().join("../shared"), PathBuf::from);
+    let path = shared.join(folder);
+    if path.is_dir() {
+        return Some(path);
     }
-    println!("skipped: the data are not at {}", found.display());
+    println!("skipped: the data are not at {}", path.display());
     None
 }
 
@@ -44,22 +44,22 @@ pub struct Query<'a> {
 
 impl Query<'_> {
     /// Runs the query and waits for the result.
-    pub fn run(&self) -> Outcome {
-        let mut command = Command::new(crate::program());
+    pub fn run_query(&self) -> Outcome {
+        let mut command = Command::new(crate::program_path());
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().to_lowercase();
             if name.ends_with("_proxy") || name.starts_with("hqdl_") || name == "openai_api_key" {
                 command.env_remove(&name).env_remove(name.to_uppercase());
             }
         }
-        command.current_dir(crate::root()).stdin(Stdio::null());
+        command.current_dir(crate::repository_root()).stdin(Stdio::null());
         command.arg("query").arg("--db").arg(&self.db).arg("--cache").arg(&self.cache);
         command.args(["--json", "--rows-per-request", &self.rows_per_request.to_string()]);
         if let Some(url) = &self.base_url {
             command.args(["--base-url", url, "--model", self.model]);
         }
         command.args(&self.flags).arg("--").arg(self.sql);
-        Outcome::new(Ended::new(&command.output().unwrap()))
+        Outcome::new(CommandResult::new(&command.output().unwrap()))
     }
 }
 
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(ended: Ended) -> Self {
+    fn new(ended: CommandResult) -> Self {
         let json: Json = serde_json::from_str(&ended.stdout).unwrap_or(Json::Null);
         let list = |json: &Json| json.as_array().cloned().unwrap_or_default();
         Self {
@@ -97,14 +97,14 @@ impl Outcome {
     ///
     /// # Errors
     /// Returns a message with the program's output if there is no such number.
-    pub fn count(&self, name: &str) -> Result<u64, String> {
+    pub fn meta_count(&self, name: &str) -> Result<u64, String> {
         self.meta[name].as_u64().ok_or_else(|| {
             format!("meta has no number {name}: {} (exit {}) {}", self.meta, self.code, self.stderr)
         })
     }
 
     /// Checks the exit code.
-    pub fn exits(&self, codes: &[i32]) -> Result<(), String> {
+    pub fn check_exit_code(&self, codes: &[i32]) -> Result<(), String> {
         if codes.contains(&self.code) {
             return Ok(());
         }
@@ -116,13 +116,13 @@ impl Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// In their order.
-    Given,
+    Ordered,
     /// As a multiset.
-    Any,
+    Unordered,
 }
 
 /// Returns a cell's text for comparison; doubles are rounded to hide differences in the last bits.
-fn normal(cell: &Json) -> String {
+fn normalize_cell(cell: &Json) -> String {
     match cell.as_f64() {
         Some(number) if cell.is_f64() && number != number.trunc() => format!("{number:.9e}"),
         Some(number) if cell.is_f64() => format!("{number:.0}"),
@@ -131,11 +131,11 @@ fn normal(cell: &Json) -> String {
 }
 
 fn row_text(row: &[Json]) -> String {
-    row.iter().map(normal).collect::<Vec<_>>().join(" | ")
+    row.iter().map(normalize_cell).collect::<Vec<_>>().join(" | ")
 }
 
 /// Counts the occurrences of each row.
-fn counted(rows: &[Vec<Json>]) -> BTreeMap<String, i64> {
+fn count_rows(rows: &[Vec<Json>]) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for row in rows {
         *counts.entry(row_text(row)).or_insert(0) += 1;
@@ -147,27 +147,33 @@ fn counted(rows: &[Vec<Json>]) -> BTreeMap<String, i64> {
 ///
 /// # Errors
 /// Returns a message that lists missing and additional rows.
-pub fn same(ours: &[Vec<Json>], expected: &[Vec<Json>], order: Order) -> Result<(), String> {
-    let (mut counts, theirs) = (counted(ours), counted(expected));
-    for (row, n) in theirs {
+pub fn compare_rows(
+    actual: &[Vec<Json>],
+    expected: &[Vec<Json>],
+    order: Order,
+) -> Result<(), String> {
+    let (mut counts, expected_counts) = (count_rows(actual), count_rows(expected));
+    for (row, n) in expected_counts {
         *counts.entry(row).or_insert(0) -= n;
     }
     counts.retain(|_, n| *n != 0);
     if !counts.is_empty() {
-        let differ: Vec<String> =
+        let differences: Vec<String> =
             counts.iter().take(8).map(|(row, n)| format!("{n:+} × {row}")).collect();
         return Err(format!(
             "{} rows instead of {}; too many (+) and missing (-):\n{}",
-            ours.len(),
+            actual.len(),
             expected.len(),
-            differ.join("\n")
+            differences.join("\n")
         ));
     }
-    let at = ours.iter().zip(expected).position(|(a, b)| row_text(a) != row_text(b));
-    match at {
-        Some(n) if order == Order::Given => {
-            Err(format!("row {n} is {} instead of {}", row_text(&ours[n]), row_text(&expected[n])))
-        }
+    let mismatch = actual.iter().zip(expected).position(|(a, b)| row_text(a) != row_text(b));
+    match mismatch {
+        Some(n) if order == Order::Ordered => Err(format!(
+            "row {n} is {} instead of {}",
+            row_text(&actual[n]),
+            row_text(&expected[n])
+        )),
         _ => Ok(()),
     }
 }
@@ -176,13 +182,13 @@ pub fn same(ours: &[Vec<Json>], expected: &[Vec<Json>], order: Order) -> Result<
 ///
 /// # Errors
 /// Returns a message about the difference.
-pub fn any_of(ours: &[Vec<Json>], k: usize, every: &[Vec<Json>]) -> Result<(), String> {
-    if ours.len() != k {
-        return Err(format!("{} rows instead of any {k} of {}", ours.len(), every.len()));
+pub fn check_subset(actual: &[Vec<Json>], k: usize, allowed: &[Vec<Json>]) -> Result<(), String> {
+    if actual.len() != k {
+        return Err(format!("{} rows instead of any {k} of {}", actual.len(), allowed.len()));
     }
-    let mut left = counted(every);
-    for row in ours {
-        let count = left.entry(row_text(row)).or_insert(0);
+    let mut remaining = count_rows(allowed);
+    for row in actual {
+        let count = remaining.entry(row_text(row)).or_insert(0);
         *count -= 1;
         if *count < 0 {
             return Err(format!("{} is not among the rows that may be", row_text(row)));
@@ -195,15 +201,15 @@ pub fn any_of(ours: &[Vec<Json>], k: usize, every: &[Vec<Json>]) -> Result<(), S
 ///
 /// # Errors
 /// Returns `SQLite`'s error message.
-pub fn plain(db: &Path, sql: &str) -> Result<Vec<Vec<Json>>, String> {
+pub fn plain_rows(db: &Path, sql: &str) -> Result<Vec<Vec<Json>>, String> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(db, flags).map_err(|e| e.to_string())?;
-    oracle::register(&connection);
-    rows(&connection, sql).map_err(|e| format!("{sql}: {e}"))
+    oracle::register_functions(&connection);
+    query_rows(&connection, sql).map_err(|e| format!("{sql}: {e}"))
 }
 
 /// Calls `work` for each item on four threads. Returns the errors in the order of the items.
-pub fn in_parallel<T: Sync>(
+pub fn run_in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T) -> Result<(), String> + Sync,
 ) -> Vec<String> {
@@ -217,8 +223,8 @@ pub fn in_parallel<T: Sync>(
                         let n = next.fetch_add(1, Ordering::SeqCst);
                         items.get(n).map(|item| (n, item))
                     } {
-                        if let Err(why) = work(item) {
-                            failed.push((n, why));
+                        if let Err(error) = work(item) {
+                            failed.push((n, error));
                         }
                     }
                     failed
@@ -228,5 +234,5 @@ pub fn in_parallel<T: Sync>(
         workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
     });
     failed.sort_by_key(|(n, _)| *n);
-    failed.into_iter().map(|(_, why)| why).collect()
+    failed.into_iter().map(|(_, error)| error).collect()
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hqdl_database::Database;
-use hqdl_spec::{Draft, Expansion, Spec};
+use hqdl_spec::{Expansion, Spec, UncheckedSpec};
 use hqdl_values::problem::{Problem, Problems};
 use proptest::test_runner::{Config, TestRunner};
 
@@ -35,26 +35,29 @@ impl Fixture {
     }
 
     /// Checks a spec.
-    pub fn check(&self, toml: &str) -> Result<(Spec, Problems), Problems> {
-        Draft::parse(Path::new("specs/x.toml"), toml.to_owned())?.check(&self.database)
+    pub fn check_spec(&self, toml: &str) -> Result<(Spec, Problems), Problems> {
+        UncheckedSpec::parse(Path::new("specs/x.toml"), toml.to_owned())?.check(&self.database)
     }
 
     /// Returns the only expansion of a valid spec.
-    pub fn expansion(&self, toml: &str) -> Expansion {
-        match self.check(toml) {
+    pub fn only_expansion(&self, toml: &str) -> Expansion {
+        match self.check_spec(toml) {
             Ok((mut spec, _)) => spec.expansions.remove(0),
             Err(problems) => panic!("{}\n{toml}", problems.render(false)),
         }
     }
 
     /// Returns the problems of an invalid spec.
-    pub fn problems(&self, toml: &str) -> Problems {
-        self.check(toml).map(|_| ()).expect_err(toml)
+    pub fn spec_problems(&self, toml: &str) -> Problems {
+        self.check_spec(toml).map(|_| ()).expect_err(toml)
     }
 }
 
 /// Returns the only problem whose message contains `message`, with its line and column.
-pub fn problem<'p>(problems: &'p Problems, message: &str) -> (&'p Problem, Option<(usize, usize)>) {
+pub fn find_problem<'p>(
+    problems: &'p Problems,
+    message: &str,
+) -> (&'p Problem, Option<(usize, usize)>) {
     let found: Vec<&Problem> =
         problems.problems.iter().filter(|p| p.message.contains(message)).collect();
     assert_eq!(
@@ -64,11 +67,11 @@ pub fn problem<'p>(problems: &'p Problems, message: &str) -> (&'p Problem, Optio
         found.len(),
         problems.render(false)
     );
-    (found[0], problems.place(found[0]))
+    (found[0], problems.line_column(found[0]))
 }
 
 /// Returns line and column (from 1) of the first occurrence of `needle` in `text`.
-pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
+pub fn position_of(text: &str, needle: &str) -> Option<(usize, usize)> {
     let start = text.find(needle).unwrap_or_else(|| panic!("no {needle:?}"));
     let line = text[..start].matches('\n').count() + 1;
     let begin = text[..start].rfind('\n').map_or(0, |n| n + 1);
@@ -76,12 +79,12 @@ pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
 }
 
 /// Returns a runner for `cases` random cases that writes no files.
-pub fn random(cases: u32) -> TestRunner {
+pub fn random_runner(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
 
 /// Returns malformed answers of about `size` bytes, with a name for each.
-pub fn nonsense(size: usize) -> Vec<(&'static str, String)> {
+pub fn malformed_answers(size: usize) -> Vec<(&'static str, String)> {
     let noise: String = (0u64..)
         .map(|n| {
             let x = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n >> 3) >> 33;

@@ -24,7 +24,7 @@ const FUNCTIONS: [(&str, usize); 12] = [
 ];
 
 /// Computes a function of a value's canonical text.
-pub fn compute(name: &str, text: &str, parameter: &str) -> Json {
+pub fn compute_function(name: &str, text: &str, parameter: &str) -> Json {
     let length = text.chars().count();
     match name {
         "starts_with" => text.starts_with(parameter).into(),
@@ -44,31 +44,31 @@ pub fn compute(name: &str, text: &str, parameter: &str) -> Json {
 }
 
 /// Registers the functions in a connection: `hq_starts_with(x, 'P')`, `hq_length(x)` …
-pub fn register(connection: &Connection) {
-    register_as(connection, |_, _, _, truth| truth);
+pub fn register_functions(connection: &Connection) {
+    register_modified(connection, |_, _, _, truth| truth);
 }
 
 /// Registers the functions with modified results. `modify` receives the name, the parameter, the
 /// value and the true result, and returns the result to use.
-pub fn register_as(
+pub fn register_modified(
     connection: &Connection,
-    said: impl Fn(&str, &str, &str, Json) -> Json + Clone + Send + Sync + 'static,
+    modify: impl Fn(&str, &str, &str, Json) -> Json + Clone + Send + Sync + 'static,
 ) {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     for (name, parameters) in FUNCTIONS {
         let arguments = i32::try_from(1 + parameters).unwrap();
-        let said = said.clone();
+        let modify = modify.clone();
         connection
             .create_scalar_function(format!("hq_{name}").as_str(), arguments, flags, move |call| {
-                let value = Value::read(call.get_raw(0)).unwrap_or(Value::Null);
+                let value = Value::from_sqlite(call.get_raw(0)).unwrap_or(Value::Null);
                 let parameter = match parameters {
                     0 => String::new(),
-                    _ => Value::read(call.get_raw(1)).unwrap_or(Value::Null).to_string(),
+                    _ => Value::from_sqlite(call.get_raw(1)).unwrap_or(Value::Null).to_string(),
                 };
-                let found = value
-                    .canonical()
-                    .map(|text| said(name, &parameter, &text, compute(name, &text, &parameter)));
-                Ok(ToSqlOutput::Owned(match found {
+                let result = value.canonical_text().map(|text| {
+                    modify(name, &parameter, &text, compute_function(name, &text, &parameter))
+                });
+                Ok(ToSqlOutput::Owned(match result {
                     Some(Json::Bool(b)) => Sql::Integer(b.into()),
                     Some(Json::Number(n)) => Sql::Integer(n.as_i64().unwrap()),
                     Some(Json::String(text)) => Sql::Text(text),

@@ -41,13 +41,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns the root directory of the repository.
-pub fn root() -> PathBuf {
+pub fn repository_root() -> PathBuf {
     let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     crates.ancestors().nth(2).map(PathBuf::from).unwrap()
 }
 
 /// Returns the built program, which is in the same target directory as the tests.
-pub fn program() -> PathBuf {
+pub fn program_path() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test
         .ancestors()
@@ -60,17 +60,17 @@ pub fn program() -> PathBuf {
 }
 
 /// Creates a self-signed certificate for 127.0.0.1 and its key; `None` if openssl is not installed.
-pub fn certificate(dir: &Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
-    let authority = if of_authority { "TRUE" } else { "FALSE" };
+pub fn create_certificate(dir: &Path, is_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
+    let authority = if is_authority { "TRUE" } else { "FALSE" };
     let constraints = format!("basicConstraints=critical,CA:{authority}");
-    let made = Command::new("openssl")
+    let output = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
         .args(["-days", "30", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "cert.pem"])
         .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &constraints])
         .current_dir(dir)
         .output()
         .ok()?;
-    made.status.success().then(|| {
+    output.status.success().then(|| {
         let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
         (read("cert.pem"), read("key.pem"))
     })

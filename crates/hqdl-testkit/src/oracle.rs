@@ -29,16 +29,16 @@ use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::{Endpoint, Request};
-use crate::functions::compute;
-pub use crate::functions::register;
+use crate::functions::compute_function;
+pub use crate::functions::register_functions;
 
 /// Starts an endpoint with computed answers.
-pub fn endpoint() -> Endpoint {
-    Endpoint::answering(answer)
+pub fn start_endpoint() -> Endpoint {
+    Endpoint::start_answering(answer_cell)
 }
 
 /// Returns the answer for one cell.
-pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
     let question = column.about.as_str();
     // LLMQA sends its context as one JSON text, with a hash as key.
     let is_qa = !row.context.is_empty();
@@ -50,38 +50,43 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
         let call =
             call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
         // Remove the instruction after the question.
-        let said = " Answer with a part of the text, word by word.";
-        let call = call.strip_suffix(said).unwrap_or(call);
+        let instruction = " Answer with a part of the text, word by word.";
+        let call = call.strip_suffix(instruction).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
-        let found = match name {
-            "first_sorted" => first_sorted(values, &context(row)),
-            "table_size" => context(row).len().into(),
+        let result = match name {
+            "first_sorted" => first_sorted(values, &context_rows(row)),
+            "table_size" => context_rows(row).len().into(),
             "same_initial" => {
                 let initial = |text: &str| text.chars().next();
-                let own = initial(&row.key_text());
-                values.into_iter().flatten().filter(|v| initial(v) == own).cloned().collect()
+                let own_initial = initial(&row.key_text());
+                values
+                    .into_iter()
+                    .flatten()
+                    .filter(|v| initial(v) == own_initial)
+                    .cloned()
+                    .collect()
             }
             _ => {
                 let text = match document {
                     Some(document) => Some(document.to_owned()),
-                    None => Value::from_json(&row.key[0]).canonical().map(Cow::into_owned),
+                    None => Value::from_json(&row.key[0]).canonical_text().map(Cow::into_owned),
                 };
-                text.map_or(Json::Null, |text| compute(name, &text, parameter))
+                text.map_or(Json::Null, |text| compute_function(name, &text, parameter))
             }
         };
-        return shape(found, column);
+        return to_column_type(result, column);
     }
     match values {
         Some(values) if column.many && !is_qa => {
-            let own = row.key_text();
-            values.iter().filter(|v| v.trim() == own.trim()).cloned().collect()
+            let key = row.key_text();
+            values.iter().filter(|v| v.trim() == key.trim()).cloned().collect()
         }
-        _ => invented(column, row),
+        _ => made_up_value(column, row),
     }
 }
 
 /// Returns the rows of an LLMQA call's context.
-fn context(row: &AskedRow) -> Vec<Vec<Json>> {
+fn context_rows(row: &AskedRow) -> Vec<Vec<Json>> {
     let text = row.context.first().and_then(Json::as_str).unwrap_or("null");
     let json: Json = serde_json::from_str(text).unwrap_or(Json::Null);
     let rows = json["rows"].as_array().cloned().unwrap_or_default();
@@ -99,8 +104,8 @@ fn first_sorted(values: Option<&[String]>, context: &[Vec<Json>]) -> Json {
 }
 
 /// Converts the answer to the column's type and to one of its allowed values.
-fn shape(found: Json, column: &AskedColumn) -> Json {
-    let one = |found: &Json| match (found, &column.values, column.kind.as_str()) {
+fn to_column_type(result: Json, column: &AskedColumn) -> Json {
+    let convert = |result: &Json| match (result, &column.values, column.data_type.as_str()) {
         (Json::Null, ..) => Json::Null,
         (Json::Bool(b), Some(values), _) => {
             let names = if *b { ["yes", "true", "1", "y"] } else { ["no", "false", "0", "n"] };
@@ -110,50 +115,50 @@ fn shape(found: Json, column: &AskedColumn) -> Json {
         (Json::Bool(b), None, "integer" | "real") => i32::from(*b).into(),
         (Json::String(text), None, "boolean") => (text.to_lowercase() == "true").into(),
         (Json::String(text), None, "integer" | "real") => {
-            serde_json::from_str(text).unwrap_or_else(|_| found.clone())
+            serde_json::from_str(text).unwrap_or_else(|_| result.clone())
         }
         (Json::String(_), ..)
         | (Json::Number(_), _, "integer" | "real")
-        | (_, None, "boolean" | "integer" | "real") => found.clone(),
+        | (_, None, "boolean" | "integer" | "real") => result.clone(),
         (other, ..) => other.to_string().into(),
     };
-    let list = found.as_str().filter(|_| column.many);
+    let list = result.as_str().filter(|_| column.many);
     let list = list.and_then(|text| serde_json::from_str(text).ok()).map(Json::Array);
-    let found = list.unwrap_or(found);
-    match (&found, column.many) {
-        (Json::Array(items), true) => items.iter().map(one).collect(),
-        (other, true) => json!([one(other)]),
-        (other, false) => one(other),
+    let result = list.unwrap_or(result);
+    match (&result, column.many) {
+        (Json::Array(items), true) => items.iter().map(convert).collect(),
+        (other, true) => json!([convert(other)]),
+        (other, false) => convert(other),
     }
 }
 
 /// Returns a made-up answer of the right type.
-fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
+fn made_up_value(column: &AskedColumn, row: &AskedRow) -> Json {
     let text = format!("{}|{}", column.about, Json::from(row.key.as_slice()));
-    let sum = text.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
-    let one = |n: u64| match (&column.values, column.kind.as_str()) {
+    let hash = text.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let pick = |n: u64| match (&column.values, column.data_type.as_str()) {
         (Some(values), _) if values.is_empty() => Json::Null,
-        (Some(values), _) => values[((sum + n) % values.len() as u64) as usize].as_str().into(),
-        (None, "boolean") => (sum + n).is_multiple_of(2).into(),
-        (None, "integer") => ((sum + n) % 100).into(),
-        (None, "real") => json!((sum + n) as f64 % 100.0 + 0.5),
-        (None, "date") => format!("20{:02}-0{}-1{}", sum % 25, 1 + n % 9, sum % 10).into(),
-        (None, "url") => format!("https://example.org/{}", sum % 1000).into(),
-        _ => format!("word {}", (sum + n) % 1000).into(),
+        (Some(values), _) => values[((hash + n) % values.len() as u64) as usize].as_str().into(),
+        (None, "boolean") => (hash + n).is_multiple_of(2).into(),
+        (None, "integer") => ((hash + n) % 100).into(),
+        (None, "real") => json!((hash + n) as f64 % 100.0 + 0.5),
+        (None, "date") => format!("20{:02}-0{}-1{}", hash % 25, 1 + n % 9, hash % 10).into(),
+        (None, "url") => format!("https://example.org/{}", hash % 1000).into(),
+        _ => format!("word {}", (hash + n) % 1000).into(),
     };
     let items = column.values.as_ref().map_or(3, |v| v.len().min(3)) as u64;
-    if column.many { (0..items).map(one).collect() } else { one(0) }
+    if column.many { (0..items).map(pick).collect() } else { pick(0) }
 }
 
 /// How often each pair of question and value was asked for. A question is what is asked, of
 /// values of which column, and what the answer may be.
-pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
+pub fn count_pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut pairs = BTreeMap::new();
     for request in requests {
         for column in &request.question.columns {
             for row in &request.question.rows {
                 let (table, origin) = (&request.question.table, &request.question.origin);
-                let asked = (&column.about, &column.kind, &column.values);
+                let asked = (&column.about, &column.data_type, &column.values);
                 // A value of two columns is two entities, a text is one wherever it is.
                 let origin = origin.as_ref().filter(|_| table != "documents");
                 let question = format!("{table} {origin:?} {asked:?}");

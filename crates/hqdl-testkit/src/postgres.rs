@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 /// Directory of the `PostgreSQL` programs when the tests were built.
-const PROGRAMS: Option<&str> = option_env!("HQDL_POSTGRES");
+const PROGRAM_DIR: Option<&str> = option_env!("HQDL_POSTGRES");
 /// User id of the server if the tests run as root, because `PostgreSQL` refuses to run as root.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_ID: u32 = 65534;
 
 /// A server that runs until this process ends, even if the process is killed.
 pub struct Server {
@@ -28,18 +28,18 @@ pub struct Server {
 
 impl Server {
     /// Starts a server.
-    pub fn start() -> Self {
+    pub fn start_server() -> Self {
         let dir = tempfile::Builder::new().prefix("hqdl-pg-").tempdir().unwrap().keep();
         // Choose a port outside the ephemeral range; otherwise another process could get it before
         // the server listens.
         let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000));
         let port = ports.find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap();
         if is_root() {
-            std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+            std::os::unix::fs::chown(&dir, Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID)).unwrap();
         }
-        let guard = program("sh")
+        let guard = program_command("sh")
             .args(["-c", "cat >/dev/null; \"$1/pg_ctl\" -D \"$2/data\" -m immediate stop >/dev/null 2>&1; rm -rf \"$2\"", "guard"])
-            .args([Path::new(PROGRAMS.unwrap()), &dir])
+            .args([Path::new(PROGRAM_DIR.unwrap()), &dir])
             .current_dir("/")
             .stdin(Stdio::piped())
             // If the process group of the tests is killed, the guard survives and stops the server.
@@ -48,11 +48,13 @@ impl Server {
             .unwrap();
         let server = Self { dir, port, _guard: guard };
         let data = server.dir.join("data");
-        run(program("initdb")
-            .arg("-D")
-            .arg(&data)
-            .args(["-U", "owner", "-A", "trust", "-N"])
-            .args(["-E", "UTF8", "--locale=C"]));
+        run_command(
+            program_command("initdb")
+                .arg("-D")
+                .arg(&data)
+                .args(["-U", "owner", "-A", "trust", "-N"])
+                .args(["-E", "UTF8", "--locale=C"]),
+        );
         let mut settings =
             std::fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
         let sockets = server.dir.display();
@@ -66,40 +68,41 @@ impl Server {
         // Some users need a password.
         let access = "hostnossl secured all 127.0.0.1/32 reject\nhost all owner 127.0.0.1/32 trust\nhost guarded all 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
         std::fs::write(data.join("pg_hba.conf"), access).unwrap();
-        server.go_on();
+        server.restart();
         server
     }
 
     /// Starts the server again after a kill.
-    pub fn go_on(&self) {
+    pub fn restart(&self) {
         let log = self.dir.join("log");
-        run(self.control().args(["-w", "-t", "120", "start", "-l"]).arg(log));
+        run_command(self.pg_ctl_command().args(["-w", "-t", "120", "start", "-l"]).arg(log));
     }
 
     /// Stops the server like a crash.
-    pub fn kill(&self) {
-        run(self.control().args(["-m", "immediate", "-w", "stop"]));
+    pub fn crash(&self) {
+        run_command(self.pg_ctl_command().args(["-m", "immediate", "-w", "stop"]));
     }
 
-    fn control(&self) -> Command {
-        let mut control = program("pg_ctl");
+    fn pg_ctl_command(&self) -> Command {
+        let mut control = program_command("pg_ctl");
         control.arg("-D").arg(self.dir.join("data"));
         control
     }
 
     /// Enables TLS with a certificate and its key.
-    pub fn secure(&self, (certificate, key): &(Vec<u8>, Vec<u8>)) {
+    pub fn enable_tls(&self, (certificate, key): &(Vec<u8>, Vec<u8>)) {
         for (name, bytes) in [("server.crt", certificate), ("server.key", key)] {
             let path = self.dir.join("data").join(name);
             std::fs::write(&path, bytes).unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(&path, mode).unwrap();
             if is_root() {
-                std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+                std::os::unix::fs::chown(&path, Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID))
+                    .unwrap();
             }
         }
-        self.sql("postgres", "ALTER SYSTEM SET ssl = on");
-        self.sql("postgres", "SELECT pg_reload_conf()");
+        self.execute_sql("postgres", "ALTER SYSTEM SET ssl = on");
+        self.execute_sql("postgres", "SELECT pg_reload_conf()");
     }
 
     /// Returns the port.
@@ -108,21 +111,21 @@ impl Server {
     }
 
     /// Creates a database and returns its URL.
-    pub fn database(&self) -> String {
+    pub fn create_database(&self) -> String {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", LAST.fetch_add(1, Ordering::Relaxed));
-        self.sql("postgres", &format!("CREATE DATABASE {name}"));
-        self.url(&name)
+        self.execute_sql("postgres", &format!("CREATE DATABASE {name}"));
+        self.database_url(&name)
     }
 
     /// Returns the URL of a database.
-    pub fn url(&self, name: &str) -> String {
+    pub fn database_url(&self, name: &str) -> String {
         format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
     }
 
     /// Executes SQL in a database and returns all rows.
-    pub fn sql(&self, database: &str, sql: &str) -> Vec<Vec<Option<String>>> {
-        sql_at(&self.url(database), sql)
+    pub fn execute_sql(&self, database: &str, sql: &str) -> Vec<Vec<Option<String>>> {
+        sql_at(&self.database_url(database), sql)
     }
 }
 
@@ -152,22 +155,22 @@ pub fn try_all<'q>(
         tokio::spawn(connection);
         let mut all = Vec::new();
         for sql in queries {
-            let told = client.simple_query(sql).await.map_err(|e| format!("{e:?}"));
-            all.push(told.map(|told| told.iter().filter_map(row).collect()));
+            let result = client.simple_query(sql).await.map_err(|e| format!("{e:?}"));
+            all.push(result.map(|result| result.iter().filter_map(row).collect()));
         }
         all
     })
 }
 
 /// An advisory lock, released on drop.
-pub struct Held {
+pub struct HeldLock {
     _runtime: tokio::runtime::Runtime,
     _client: tokio_postgres::Client,
 }
 
-impl Held {
+impl HeldLock {
     /// Acquires the session-level lock with this number.
-    pub fn lock(url: &str, number: i64) -> Self {
+    pub fn acquire(url: &str, number: i64) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
@@ -182,14 +185,14 @@ impl Held {
 }
 
 /// Creates a database on the server shared by this process's tests and returns its URL.
-pub fn database() -> String {
-    shared().database()
+pub fn create_database() -> String {
+    shared_server().create_database()
 }
 
 /// Returns the server shared by this process's tests.
-pub fn shared() -> &'static Server {
+pub fn shared_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(Server::start)
+    SERVER.get_or_init(Server::start_server)
 }
 
 fn is_root() -> bool {
@@ -199,31 +202,31 @@ fn is_root() -> bool {
 
 /// Returns a command for a `PostgreSQL` program or another program; as root, it runs as another
 /// user.
-fn program(name: &str) -> Command {
+fn program_command(name: &str) -> Command {
     use std::os::unix::process::CommandExt;
-    let path = Path::new(PROGRAMS.expect("PostgreSQL is not installed")).join(name);
+    let path = Path::new(PROGRAM_DIR.expect("PostgreSQL is not installed")).join(name);
     let mut command = Command::new(if path.exists() { path } else { name.into() });
     command.current_dir("/").env("LC_ALL", "C");
     if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED_ID).gid(UNPRIVILEGED_ID);
     }
     command
 }
 
-fn run(command: &mut Command) {
+fn run_command(command: &mut Command) {
     // Write to a file: a pipe would stay open as long as the server runs.
-    let said = tempfile::tempfile().unwrap();
+    let output = tempfile::tempfile().unwrap();
     let status = command
         .stdin(Stdio::null())
-        .stdout(said.try_clone().unwrap())
-        .stderr(said.try_clone().unwrap())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output.try_clone().unwrap())
         .status()
         .unwrap();
     let read = || {
         use std::io::Seek;
-        let (mut said, mut text) = (said, String::new());
-        said.rewind().unwrap();
-        said.read_to_string(&mut text).unwrap();
+        let (mut output, mut text) = (output, String::new());
+        output.rewind().unwrap();
+        output.read_to_string(&mut text).unwrap();
         text
     };
     assert!(status.success(), "{command:?}: {}", read());
@@ -238,9 +241,9 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct ProxyState {
-    cut: AtomicBool,
+    is_blocked: AtomicBool,
     /// Delay of each chunk in each direction, in milliseconds.
-    delay: AtomicU64,
+    delay_ms: AtomicU64,
     /// Loses what the server answers.
     deaf: AtomicBool,
     open: Mutex<Vec<ProxyConnection>>,
@@ -255,9 +258,9 @@ struct ProxyConnection {
 
 impl Proxy {
     /// Starts a proxy to a port of this machine.
-    pub fn to(port: u16) -> Self {
+    pub fn new_to_port(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let own = listener.local_addr().unwrap().port();
+        let own_port = listener.local_addr().unwrap().port();
         let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -268,31 +271,31 @@ impl Proxy {
                 let lost = Arc::new(AtomicBool::new(false));
                 let connection = ProxyConnection { ends, lost: Arc::clone(&lost) };
                 shared.open.lock().unwrap().push(connection);
-                let ways =
+                let directions =
                     [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
-                for ((from, to), answers) in ways.into_iter().zip([false, true]) {
+                for ((from, to), answers) in directions.into_iter().zip([false, true]) {
                     let (state, lost) = (Arc::clone(&shared), Arc::clone(&lost));
-                    std::thread::spawn(move || carry(from, to, answers, &state, &lost));
+                    std::thread::spawn(move || forward(from, to, answers, &state, &lost));
                 }
             }
         });
-        Self { port: own, state }
+        Self { port: own_port, state }
     }
 
     /// Returns the URL of a database through the proxy.
-    pub fn url(&self, database: &str) -> String {
+    pub fn database_url(&self, database: &str) -> String {
         let name = database.rsplit('/').next().unwrap();
         format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
     }
 
     /// Blocks all traffic.
-    pub fn cut(&self) {
-        self.state.cut.store(true, Ordering::SeqCst);
+    pub fn block(&self) {
+        self.state.is_blocked.store(true, Ordering::SeqCst);
     }
 
     /// Unblocks all traffic.
-    pub fn mend(&self) {
-        self.state.cut.store(false, Ordering::SeqCst);
+    pub fn unblock(&self) {
+        self.state.is_blocked.store(false, Ordering::SeqCst);
     }
 
     /// Connections end. What was sent to the server within the last milliseconds is done there,
@@ -309,7 +312,7 @@ impl Proxy {
     /// Nothing goes through for some time; then clients see their connections end, and the
     /// server never does. New connections work.
     pub fn half_open(&self, milliseconds: u64) {
-        self.cut();
+        self.block();
         std::thread::sleep(Duration::from_millis(milliseconds));
         for connection in self.state.open.lock().unwrap().drain(..) {
             connection.lost.store(true, Ordering::SeqCst);
@@ -318,32 +321,32 @@ impl Proxy {
             // It stays open.
             std::mem::forget(server);
         }
-        self.mend();
+        self.unblock();
     }
 
     /// Sets the delay in each direction.
-    pub fn delay(&self, milliseconds: u64) {
-        self.state.delay.store(milliseconds, Ordering::SeqCst);
+    pub fn set_delay(&self, milliseconds: u64) {
+        self.state.delay_ms.store(milliseconds, Ordering::SeqCst);
     }
 }
 
 /// Forwards data from one stream to the other, with the current delay.
-fn carry(
+fn forward(
     mut from: TcpStream,
     mut to: TcpStream,
     answers: bool,
     state: &Arc<ProxyState>,
     lost: &Arc<AtomicBool>,
 ) {
-    let (pieces, arriving) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
+    let (sender, receiver) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     let (held, lost) = (Arc::clone(state), Arc::clone(lost));
     std::thread::spawn(move || {
-        for (at, piece) in arriving {
-            std::thread::sleep(at.saturating_duration_since(Instant::now()));
-            while held.cut.load(Ordering::SeqCst) {
+        for (due, chunk) in receiver {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            while held.is_blocked.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            if lost.load(Ordering::SeqCst) || to.write_all(&piece).is_err() {
+            if lost.load(Ordering::SeqCst) || to.write_all(&chunk).is_err() {
                 return;
             }
         }
@@ -351,13 +354,13 @@ fn carry(
             let _ = to.shutdown(std::net::Shutdown::Both);
         }
     });
-    let mut piece = vec![0; 1 << 16];
-    while let Ok(n) = from.read(&mut piece) {
+    let mut chunk = vec![0; 1 << 16];
+    while let Ok(n) = from.read(&mut chunk) {
         if n > 0 && answers && state.deaf.load(Ordering::SeqCst) {
             continue;
         }
-        let late = Duration::from_millis(state.delay.load(Ordering::SeqCst));
-        if n == 0 || pieces.send((Instant::now() + late, piece[..n].to_vec())).is_err() {
+        let delay = Duration::from_millis(state.delay_ms.load(Ordering::SeqCst));
+        if n == 0 || sender.send((Instant::now() + delay, chunk[..n].to_vec())).is_err() {
             return;
         }
     }

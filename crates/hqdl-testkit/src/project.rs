@@ -30,7 +30,7 @@ pub struct Project {
 
 /// Result of a command.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// Exit code, or -1 after a signal.
     pub code: i32,
     /// Text on stdout.
@@ -41,7 +41,7 @@ pub struct Ended {
     pub lines: Vec<Json>,
 }
 
-impl Ended {
+impl CommandResult {
     /// Parses the output of a process.
     pub fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -52,13 +52,13 @@ impl Ended {
     }
 
     /// Returns the last `done` event.
-    pub fn done(&self) -> &Json {
-        let found = self.lines.iter().rev().find(|l| l["event"] == "done");
-        found.unwrap_or_else(|| panic!("no event `done`: {self:?}"))
+    pub fn done_event(&self) -> &Json {
+        let event = self.lines.iter().rev().find(|l| l["event"] == "done");
+        event.unwrap_or_else(|| panic!("no event `done`: {self:?}"))
     }
 
     /// Returns the result; panics with the whole output if the exit code differs.
-    pub fn exits(self, code: i32) -> Self {
+    pub fn expect_exit_code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
         self
     }
@@ -68,11 +68,11 @@ impl Project {
     /// Creates a project with `data.sqlite`, filled by `sql`, and `specs/x.toml`. In the spec,
     /// `{base_url}` is replaced with the endpoint's URL.
     pub fn new(endpoint: &Endpoint, sql: &str, spec: &str) -> Self {
-        let (dir, base_url) = (tempfile::tempdir().unwrap(), endpoint.url());
+        let (dir, base_url) = (tempfile::tempdir().unwrap(), endpoint.base_url());
         let project = Self { dir, base_url, cache: OnceLock::new() };
         std::fs::create_dir(project.path("specs")).unwrap();
-        project.execute(sql);
-        project.spec(spec);
+        project.execute_sql(sql);
+        project.write_spec(spec);
         project
     }
 
@@ -87,7 +87,7 @@ impl Project {
     }
 
     /// Writes the spec.
-    pub fn spec(&self, text: &str) {
+    pub fn write_spec(&self, text: &str) {
         std::fs::write(self.path("specs/x.toml"), text.replace("{base_url}", &self.base_url))
             .unwrap();
     }
@@ -103,29 +103,29 @@ impl Project {
     }
 
     /// Executes SQL in the database.
-    pub fn execute(&self, sql: &str) {
+    pub fn execute_sql(&self, sql: &str) {
         self.connect().execute_batch(sql).unwrap();
     }
 
     /// Returns an hqdl command that runs in the project.
-    pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(crate::program());
+    pub fn hqdl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(crate::program_path());
         command.args(args);
-        self.surroundings(&mut command);
+        self.set_environment(&mut command);
         command
     }
 
     /// Returns the location of the facts: a directory of the project, or a new database on the test
     /// server if `HQDL_TESTS_ON_SERVER` is set. The same tests can thus run against both stores.
-    pub fn cache(&self) -> &OsStr {
+    pub fn cache_location(&self) -> &OsStr {
         self.cache.get_or_init(|| match std::env::var_os("HQDL_TESTS_ON_SERVER") {
-            Some(_) => crate::postgres::database().into(),
+            Some(_) => crate::postgres::create_database().into(),
             None => self.path("cache").into(),
         })
     }
 
     /// Sets a command's working directory and environment.
-    pub fn surroundings(&self, command: &mut Command) {
+    pub fn set_environment(&self, command: &mut Command) {
         for proxy in
             ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
         {
@@ -137,59 +137,61 @@ impl Project {
             .env_remove("HQDL_LOG_FILE")
             .env_remove("RUST_LOG")
             .env("HOME", self.dir.path())
-            .env("HQDL_CACHE", self.cache())
+            .env("HQDL_CACHE", self.cache_location())
             .env(SECRET_ENV, SECRET)
             .stdin(Stdio::null());
     }
 
     /// Runs hqdl and waits for the result.
-    pub fn hqdl(&self, args: &[&str]) -> Ended {
-        Ended::new(&self.command(args).output().unwrap())
+    pub fn run_hqdl(&self, args: &[&str]) -> CommandResult {
+        CommandResult::new(&self.hqdl_command(args).output().unwrap())
     }
 
     /// Runs `hqdl materialize specs/x.toml --json` with additional flags.
-    pub fn materialize(&self, flags: &[&str]) -> Ended {
-        self.hqdl(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
+    pub fn run_materialize(&self, flags: &[&str]) -> CommandResult {
+        self.run_hqdl(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
     }
 
     /// Runs `hqdl plan specs/x.toml --json` with additional flags.
-    pub fn plan(&self, flags: &[&str]) -> Json {
-        let ended = self.hqdl(&[&["plan", "specs/x.toml", "--json"], flags].concat()).exits(0);
+    pub fn run_plan(&self, flags: &[&str]) -> Json {
+        let ended = self
+            .run_hqdl(&[&["plan", "specs/x.toml", "--json"], flags].concat())
+            .expect_exit_code(0);
         ended.lines.into_iter().next().unwrap()
     }
 
     /// Starts hqdl.
-    pub fn start(&self, args: &[&str]) -> Running {
-        let mut command = self.command(args);
+    pub fn start_hqdl(&self, args: &[&str]) -> RunningCommand {
+        let mut command = self.hqdl_command(args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Running::of(child)
+        RunningCommand::from_child(child)
     }
 
     /// Executes SQL in another database of the project.
-    pub fn execute_in(&self, database: &str, sql: &str) {
+    pub fn execute_sql_in(&self, database: &str, sql: &str) {
         Connection::open(self.path(database)).unwrap().execute_batch(sql).unwrap();
     }
 
     /// Returns the rows of a SELECT on the database.
-    pub fn rows(&self, sql: &str) -> Vec<Vec<Json>> {
-        self.rows_of("data.sqlite", sql)
+    pub fn query_rows(&self, sql: &str) -> Vec<Vec<Json>> {
+        self.query_rows_of("data.sqlite", sql)
     }
 
     /// Returns the rows of a SELECT on another database of the project.
-    pub fn rows_of(&self, database: &str, sql: &str) -> Vec<Vec<Json>> {
-        rows(&Connection::open(self.path(database)).unwrap(), sql)
+    pub fn query_rows_of(&self, database: &str, sql: &str) -> Vec<Vec<Json>> {
+        query_rows(&Connection::open(self.path(database)).unwrap(), sql)
             .unwrap_or_else(|e| panic!("{sql}: {e}"))
     }
 
     /// Returns true if the database has the table.
     pub fn has_table(&self, name: &str) -> bool {
-        !self.rows(&format!("SELECT 1 FROM sqlite_schema WHERE name = '{name}'")).is_empty()
+        !self.query_rows(&format!("SELECT 1 FROM sqlite_schema WHERE name = '{name}'")).is_empty()
     }
 
     /// Returns the rows of a SELECT on the fact store, in SQL that both stores support. Returns no
     /// rows if a killed program has not created the tables yet.
-    pub fn recorded(&self, sql: &str) -> Vec<Vec<Json>> {
-        if let Some(url) = self.server() {
+    pub fn query_facts(&self, sql: &str) -> Vec<Vec<Json>> {
+        if let Some(url) = self.server_url() {
             let schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'hqdl'";
             if crate::postgres::sql_at(url, schema).is_empty() {
                 return Vec::new();
@@ -213,30 +215,30 @@ impl Project {
         ) else {
             return Vec::new();
         };
-        match rows(&journal, sql) {
+        match query_rows(&journal, sql) {
             Err(error) if error.to_string().contains("no such table") => Vec::new(),
             found => found.unwrap_or_else(|e| panic!("{sql}: {e}")),
         }
     }
 
     /// Modifies the fact store, in SQL that both stores support.
-    pub fn change_record(&self, sql: &str) {
-        match self.server() {
+    pub fn change_facts(&self, sql: &str) {
+        match self.server_url() {
             Some(url) => {
                 crate::postgres::sql_at(url, &format!("SET search_path = hqdl; {sql}"));
             }
-            None => self.execute_in("cache/journal.sqlite", sql),
+            None => self.execute_sql_in("cache/journal.sqlite", sql),
         }
     }
 
     /// Returns the URL of the fact store if it is on a server.
-    fn server(&self) -> Option<&str> {
-        self.cache().to_str().filter(|cache| cache.starts_with("postgres://"))
+    fn server_url(&self) -> Option<&str> {
+        self.cache_location().to_str().filter(|cache| cache.starts_with("postgres://"))
     }
 
     /// Returns the entity and column of each cell with a stored answer.
-    pub fn kept(&self) -> BTreeSet<(String, String)> {
-        let sql = match self.server() {
+    pub fn stored_cells(&self) -> BTreeSet<(String, String)> {
+        let sql = match self.server_url() {
             Some(_) => {
                 "SELECT coalesce(a.entity, a.key), m.name
                  FROM answer AS a, json_array_elements(a.cells::json) AS c, meaning AS m
@@ -248,7 +250,7 @@ impl Project {
             }
         };
         let text = |j: &Json| j.as_str().unwrap().to_owned();
-        self.recorded(sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
+        self.query_facts(sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
     }
 
     /// Returns all files of the project that contain these bytes.
@@ -273,23 +275,23 @@ impl Project {
 
 /// A running command. Threads read its output all the time, because a process blocks when a pipe is
 /// full.
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
-    said: [Option<JoinHandle<Vec<u8>>>; 2],
+    output_threads: [Option<JoinHandle<Vec<u8>>>; 2],
 }
 
-impl Running {
+impl RunningCommand {
     /// Wraps any child process.
-    pub fn of(mut child: Child) -> Self {
+    pub fn from_child(mut child: Child) -> Self {
         fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
             std::thread::spawn(move || {
-                let mut said = Vec::new();
-                pipe.read_to_end(&mut said).unwrap();
-                said
+                let mut bytes = Vec::new();
+                pipe.read_to_end(&mut bytes).unwrap();
+                bytes
             })
         }
-        let said = [child.stdout.take().map(read), child.stderr.take().map(read)];
-        Self { child, said }
+        let output_threads = [child.stdout.take().map(read), child.stderr.take().map(read)];
+        Self { child, output_threads }
     }
 
     /// Returns the process id.
@@ -298,22 +300,22 @@ impl Running {
     }
 
     /// Sends the signal with this name.
-    pub fn signal(&self, name: &str) {
+    pub fn send_signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
     /// Waits until the process handles SIGINT. Before that, the signal would simply kill it.
-    pub fn listens(&self) {
+    pub fn wait_for_signal_handler(&self) {
         let status = format!("/proc/{}/status", self.id());
-        let caught = || {
+        let handles_sigint = || {
             let status = std::fs::read_to_string(&status).ok()?;
             let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
             Some(u64::from_str_radix(mask.trim(), 16).ok()? & 0b10 != 0)
         };
         // Without this file, wait half a second.
-        for _ in 0..if caught().is_some() { 24_000 } else { 100 } {
-            if caught() == Some(true) {
+        for _ in 0..if handles_sigint().is_some() { 24_000 } else { 100 } {
+            if handles_sigint() == Some(true) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -326,13 +328,14 @@ impl Running {
     }
 
     /// Waits for the process to exit.
-    pub fn wait(mut self) -> Ended {
+    pub fn wait_for_exit(mut self) -> CommandResult {
         // Close the process's stdin.
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap();
-        let [stdout, stderr] =
-            self.said.map(|said| said.map(|read| read.join().unwrap()).unwrap_or_default());
-        Ended::new(&Output { status, stdout, stderr })
+        let [stdout, stderr] = self
+            .output_threads
+            .map(|thread| thread.map(|read| read.join().unwrap()).unwrap_or_default());
+        CommandResult::new(&Output { status, stdout, stderr })
     }
 }
 
@@ -340,7 +343,7 @@ impl Running {
 ///
 /// # Errors
 /// Returns `SQLite`'s error.
-pub fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json>>> {
+pub fn query_rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json>>> {
     let mut statement = connection.prepare(sql)?;
     let width = statement.column_count();
     let mut rows = statement.query([])?;
@@ -382,9 +385,9 @@ INSERT INTO power VALUES ('Flight'), ('Speed'), ('Strength, super'), ('Mind read
 ";
 
 /// Number of heroes.
-pub const COUNT: usize = 10;
+pub const HERO_COUNT: usize = 10;
 /// Requested columns, in the spec's order.
-pub const COLUMNS: [&str; 4] = ["eye_color", "born", "powers", "motto"];
+pub const COLUMN_NAMES: [&str; 4] = ["eye_color", "born", "powers", "motto"];
 
 /// Database and model sections of the specs.
 pub const MODEL: &str = r#"
@@ -413,7 +416,7 @@ format = "csv"
 "#;
 
 /// The columns of the expansion.
-pub const ASKED: &str = r#"
+pub const EXPANSION_COLUMNS: &str = r#"
 [[expansion.column]]
 name = "eye_color"
 about = "colour of the eyes"
@@ -436,19 +439,19 @@ about = "what the hero says"
 "#;
 
 /// Returns the spec of the heroes.
-pub fn spec() -> String {
-    [MODEL, EXPANSION, ASKED].concat()
+pub fn heroes_spec() -> String {
+    [MODEL, EXPANSION, EXPANSION_COLUMNS].concat()
 }
 
 /// Creates the heroes project with answers in csv or JSON. With `… list last`, the one-to-many
 /// column is the last one, because csv answers are parsed differently then.
-pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
-    let (format, last) = match format.strip_suffix(" list last") {
+pub fn heroes_project(endpoint: &Endpoint, format: &str) -> Project {
+    let (format, list_is_last) = match format.strip_suffix(" list last") {
         Some(format) => (format, true),
         None => (format, false),
     };
-    let mut columns: Vec<&str> = ASKED.split_inclusive("\n\n").collect();
-    if last {
+    let mut columns: Vec<&str> = EXPANSION_COLUMNS.split_inclusive("\n\n").collect();
+    if list_is_last {
         columns.swap(2, 3);
     }
     let expansion = EXPANSION.replace("format = \"csv\"", &format!("format = \"{format}\""));
@@ -457,7 +460,7 @@ pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
 
 /// Returns the true value for a hero. Values differ between heroes, so that a value in the wrong
 /// cell is noticed.
-pub fn truth(column: &str, key: &[Json]) -> Json {
+pub fn true_value(column: &str, key: &[Json]) -> Json {
     let parts: Vec<String> = key
         .iter()
         .map(|k| match k {
@@ -467,14 +470,14 @@ pub fn truth(column: &str, key: &[Json]) -> Json {
         })
         .collect();
     let name = parts.join(" alias ");
-    let sum = name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let hash = name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
     match column {
-        "eye_color" => ["Blue", "Brown", "Green"][(sum % 3) as usize].into(),
-        "born" => (1900 + sum % 97).into(),
+        "eye_color" => ["Blue", "Brown", "Green"][(hash % 3) as usize].into(),
+        "born" => (1900 + hash % 97).into(),
         "powers" => ["Flight", "Speed", "Strength, super", "Mind reading"]
             .into_iter()
             .enumerate()
-            .filter(|(n, _)| sum >> (n + 3) & 1 == 1)
+            .filter(|(n, _)| hash >> (n + 3) & 1 == 1)
             .map(|(_, p)| p)
             .collect(),
         _ => format!("The {column} of {name}!").into(),
@@ -482,39 +485,43 @@ pub fn truth(column: &str, key: &[Json]) -> Json {
 }
 
 /// Starts an endpoint that answers correctly about heroes.
-pub fn honest() -> Endpoint {
-    Endpoint::start(truth)
+pub fn truthful_endpoint() -> Endpoint {
+    Endpoint::start_with(true_value)
 }
 
 /// Compares every published cell of `llm` with the true value. A cell in state `ok` must have the
 /// true value; other states must have none. Returns the number of cells by state.
-pub fn check(project: &Project) -> BTreeMap<String, usize> {
-    check_in(project, "data.sqlite")
+pub fn check_cells(project: &Project) -> BTreeMap<String, usize> {
+    check_cells_in(project, "data.sqlite")
 }
 
 /// Like [`check`], for another database of the project.
-pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
+pub fn check_cells_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
     let mut states = BTreeMap::new();
-    let of: BTreeMap<(String, String), String> = project
-        .rows_of(database, "SELECT key, \"column\", state FROM hqdl_cell WHERE expansion = 'llm'")
+    let states_by_cell: BTreeMap<(String, String), String> = project
+        .query_rows_of(
+            database,
+            "SELECT key, \"column\", state FROM hqdl_cell WHERE expansion = 'llm'",
+        )
         .into_iter()
         .map(|r| {
             let text = |n: usize| r[n].as_str().unwrap().to_owned();
             ((text(0), text(1)), text(2))
         })
         .collect();
-    let rows = project.rows_of(database, "SELECT name, full_name, eye_color, born, motto FROM llm");
+    let rows =
+        project.query_rows_of(database, "SELECT name, full_name, eye_color, born, motto FROM llm");
     for row in &rows {
         let key = &row[..2];
-        let said = |column: &str| {
-            let state = of.get(&(Json::from(key).to_string(), column.to_owned()));
+        let state_of = |column: &str| {
+            let state = states_by_cell.get(&(Json::from(key).to_string(), column.to_owned()));
             state.unwrap_or_else(|| panic!("{key:?} {column} has no state")).clone()
         };
         let mut count = |state: String| *states.entry(state).or_insert(0) += 1;
         for (column, value) in ["eye_color", "born", "motto"].iter().zip(&row[2..]) {
-            let state = said(column);
+            let state = state_of(column);
             if state == "ok" {
-                assert_eq!(*value, truth(column, key), "{key:?} {column}");
+                assert_eq!(*value, true_value(column, key), "{key:?} {column}");
             } else {
                 assert!(value.is_null(), "{key:?} {column} is {state} and shows {value}");
             }
@@ -526,7 +533,7 @@ pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
             other => other.to_string(),
         };
         let powers: BTreeSet<String> = project
-            .rows_of(
+            .query_rows_of(
                 database,
                 &format!(
                     "SELECT power FROM llm_power WHERE name IS {} AND full_name IS {}",
@@ -537,12 +544,16 @@ pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
             .iter()
             .map(|r| r[0].as_str().unwrap().to_owned())
             .collect();
-        let state = said("powers");
+        let state = state_of("powers");
         if state == "ok" {
-            let right = truth("powers", key);
-            let right: BTreeSet<String> =
-                right.as_array().unwrap().iter().map(|p| p.as_str().unwrap().to_owned()).collect();
-            assert_eq!(powers, right, "{key:?} powers");
+            let expected = true_value("powers", key);
+            let expected: BTreeSet<String> = expected
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|p| p.as_str().unwrap().to_owned())
+                .collect();
+            assert_eq!(powers, expected, "{key:?} powers");
         } else {
             assert!(powers.is_empty(), "{key:?} powers is {state} and shows {powers:?}");
         }
@@ -553,6 +564,6 @@ pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
 
 /// Checks that every cell of every hero is published and correct.
 pub fn check_complete(project: &Project) {
-    let states = check(project);
-    assert_eq!(states, BTreeMap::from([("ok".to_owned(), COUNT * COLUMNS.len())]));
+    let states = check_cells(project);
+    assert_eq!(states, BTreeMap::from([("ok".to_owned(), HERO_COUNT * COLUMN_NAMES.len())]));
 }

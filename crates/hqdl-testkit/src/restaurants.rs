@@ -56,31 +56,31 @@ const WORDS: [&str; 12] = [
 
 /// A question about a column, and its possible answers.
 #[derive(Debug, Clone)]
-pub struct Planted {
+pub struct PlantedQuestion {
     pub column: String,
     pub question: String,
     pub answers: Vec<String>,
 }
 
 /// A pseudorandom number generator with a fixed seed.
-pub struct Dice(pub u64);
+pub struct SeededRandom(pub u64);
 
-impl Dice {
+impl SeededRandom {
     /// Returns a number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub fn next_below(&mut self, n: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 
     /// Returns one of the items.
-    pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len() as u64) as usize]
+    pub fn choose<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.next_below(items.len() as u64) as usize]
     }
 }
 
 /// Creates the database. For each question, four in ten restaurants contain an answer.
-pub fn make(path: &Path, count: u64, planted: &[Planted]) {
+pub fn create_database(path: &Path, count: u64, planted_questions: &[PlantedQuestion]) {
     let mut connection = Connection::open(path).unwrap();
     connection
         .execute_batch(
@@ -89,12 +89,12 @@ pub fn make(path: &Path, count: u64, planted: &[Planted]) {
              popular_dishes TEXT, phone_number TEXT, reviews TEXT, opening_hours TEXT, location TEXT)",
         )
         .unwrap();
-    let mut dice = Dice(7);
+    let mut random = SeededRandom(7);
     let transaction = connection.transaction().unwrap();
     for n in 0..count {
         let mut reviews: Vec<String> = (0..REVIEWS)
             .map(|r| {
-                let words: Vec<&str> = (0..14).map(|_| *dice.of(&WORDS)).collect();
+                let words: Vec<&str> = (0..14).map(|_| *random.choose(&WORDS)).collect();
                 format!("Review {r} of {n}. {}.", words.join(" "))
             })
             .collect();
@@ -103,24 +103,26 @@ pub fn make(path: &Path, count: u64, planted: &[Planted]) {
         if n % 5 == 0 {
             hours.push_str(", also in the morning");
         }
-        for plant in planted {
-            let yes_no = plant.answers.is_empty();
-            let answer = match dice.below(10) {
+        for planted_question in planted_questions {
+            let yes_no = planted_question.answers.is_empty();
+            let answer = match random.next_below(10) {
                 0 | 1 if yes_no => "Yes",
                 2 | 3 if yes_no => "No",
-                0..4 => dice.of(&plant.answers),
+                0..4 => random.choose(&planted_question.answers),
                 _ => continue,
             };
-            let fact = format!("Q: {} A: {answer}.", plant.question);
-            match plant.column.as_str() {
-                "reviews" => reviews[dice.below(REVIEWS) as usize].push_str(&format!(" {fact}")),
+            let fact = format!("Q: {} A: {answer}.", planted_question.question);
+            match planted_question.column.as_str() {
+                "reviews" => {
+                    reviews[random.next_below(REVIEWS) as usize].push_str(&format!(" {fact}"))
+                }
                 "popular_dishes" => dishes.push(fact),
                 _ => hours.push_str(&format!(" {fact}")),
             }
         }
         let cuisines: Vec<&str> = match n % 9 {
-            0 => vec![*dice.of(&CUISINES)],
-            _ => vec![*dice.of(&CUISINES), *dice.of(&CUISINES)],
+            0 => vec![*random.choose(&CUISINES)],
+            _ => vec![*random.choose(&CUISINES), *random.choose(&CUISINES)],
         };
         transaction
             .execute(
@@ -128,15 +130,15 @@ pub fn make(path: &Path, count: u64, planted: &[Planted]) {
                 params![
                     format!("Restaurant {n}"),
                     json!(cuisines).to_string(),
-                    dice.of(&PRICES),
-                    (30 + dice.below(21)) as f64 / 10.0,
-                    10 + dice.below(900),
+                    random.choose(&PRICES),
+                    (30 + random.next_below(21)) as f64 / 10.0,
+                    10 + random.next_below(900),
                     format!("{n} Main Street"),
                     json!(dishes).to_string(),
                     format!("555-{n:04}"),
                     json!(reviews).to_string(),
                     hours,
-                    dice.of(&PLACES),
+                    random.choose(&PLACES),
                 ],
             )
             .unwrap();
@@ -145,7 +147,7 @@ pub fn make(path: &Path, count: u64, planted: &[Planted]) {
 }
 
 /// Returns a text's answer to a question.
-pub fn found(text: &str, question: &str) -> Option<String> {
+pub fn find_answer(text: &str, question: &str) -> Option<String> {
     if question == "what is the summary of this document?" {
         // Any summary will do.
         return Some(format!("{} texts", text.matches("Review ").count()));
@@ -156,25 +158,25 @@ pub fn found(text: &str, question: &str) -> Option<String> {
 }
 
 /// Returns the distance between two places in meters.
-pub fn metres(a: &str, b: &str) -> f64 {
+pub fn distance_in_meters(a: &str, b: &str) -> f64 {
     (a.bytes().chain(b.bytes()).map(u64::from).sum::<u64>() % 97) as f64 * 100.0
 }
 
 /// Returns the answer that a text contains.
-pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+pub fn answer_cell(column: &AskedColumn, row: &AskedRow) -> Json {
     let Some(text) = row.context.first().and_then(Json::as_str) else {
         let part = |n: usize| row.key[n].as_str().unwrap_or_default();
-        return json!(metres(part(0), part(1)));
+        return json!(distance_in_meters(part(0), part(1)));
     };
-    match found(text, &column.about) {
+    match find_answer(text, &column.about) {
         None => Json::Null,
-        Some(answer) if column.kind == "boolean" => (answer == "Yes").into(),
+        Some(answer) if column.data_type == "boolean" => (answer == "Yes").into(),
         Some(answer) => answer.into(),
     }
 }
 
 /// Registers the same answers as SQL functions.
-pub fn register(connection: &Connection) {
+pub fn register_functions(connection: &Connection) {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     let text = |value: Option<String>| -> Option<String> {
         let value = value?;
@@ -183,20 +185,22 @@ pub fn register(connection: &Connection) {
     };
     connection
         .create_scalar_function("answer", 2, flags, move |c| {
-            let of = text(c.get(0)?);
+            let document = text(c.get(0)?);
             let question: String = c.get(1)?;
-            Ok(of.and_then(|of| found(&of, &question)))
+            Ok(document.and_then(|document| find_answer(&document, &question)))
         })
         .unwrap();
     connection
         .create_scalar_function("summary", 1, flags, move |c| {
-            let of = text(c.get(0)?);
-            Ok(of.and_then(|of| found(&of, "what is the summary of this document?")))
+            let document = text(c.get(0)?);
+            Ok(document.and_then(|document| {
+                find_answer(&document, "what is the summary of this document?")
+            }))
         })
         .unwrap();
     connection
         .create_scalar_function("st_distance_sphere", 2, flags, move |c| {
-            Ok(metres(&c.get::<String>(0)?, &c.get::<String>(1)?))
+            Ok(distance_in_meters(&c.get::<String>(0)?, &c.get::<String>(1)?))
         })
         .unwrap();
 }

@@ -59,7 +59,7 @@ impl State {
 
     /// Returns true if a cell in this state has a value.
     #[must_use]
-    pub fn shows(self) -> bool {
+    pub fn has_value(self) -> bool {
         matches!(self, Self::Ok | Self::Overridden)
     }
 }
@@ -100,7 +100,7 @@ impl CellValue {
 }
 
 /// Prefix of the values that were omitted from a list, in a repair note.
-pub const LEFT_OUT: &str = "left out: ";
+pub const OMITTED_PREFIX: &str = "left out: ";
 
 /// Answer for one cell, parsed from a completion and checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,15 +130,15 @@ impl Answer {
 
     /// Returns true if values were omitted from a list because they are not allowed.
     #[must_use]
-    pub fn leaves_out(&self) -> bool {
-        self.repair.as_ref().is_some_and(|r| r.contains(LEFT_OUT))
+    pub fn has_omitted_values(&self) -> bool {
+        self.repair.as_ref().is_some_and(|r| r.contains(OMITTED_PREFIX))
     }
 
     /// Returns the answer with an additional note about a repair.
     #[must_use]
-    pub fn repaired(mut self, note: &str, raw: &str) -> Self {
+    pub fn with_repair_note(mut self, note: &str, raw: &str) -> Self {
         self.repair = Some(match self.repair {
-            Some(before) => format!("{before}; {note}"),
+            Some(previous) => format!("{previous}; {note}"),
             None => note.to_owned(),
         });
         self.raw.get_or_insert_with(|| raw.to_owned());
@@ -153,23 +153,23 @@ pub struct Tally([u64; 7]);
 impl Tally {
     /// Adds `n` cells in a state.
     pub fn add(&mut self, state: State, n: u64) {
-        if let Some(at) = State::ALL.iter().position(|s| *s == state) {
-            self.0[at] += n;
+        if let Some(index) = State::ALL.iter().position(|s| *s == state) {
+            self.0[index] += n;
         }
     }
 
     /// Reduces the count of a state to at most `n`; returns the difference.
-    pub fn at_most(&mut self, state: State, n: u64) -> u64 {
-        let Some(at) = State::ALL.iter().position(|s| *s == state) else { return 0 };
-        let fewer = self.0[at].saturating_sub(n);
-        self.0[at] -= fewer;
-        fewer
+    pub fn limit_to(&mut self, state: State, n: u64) -> u64 {
+        let Some(index) = State::ALL.iter().position(|s| *s == state) else { return 0 };
+        let removed = self.0[index].saturating_sub(n);
+        self.0[index] -= removed;
+        removed
     }
 
     /// Returns the count of a state.
     #[must_use]
     pub fn get(&self, state: State) -> u64 {
-        State::ALL.iter().position(|s| *s == state).map_or(0, |at| self.0[at])
+        State::ALL.iter().position(|s| *s == state).map_or(0, |index| self.0[index])
     }
 
     /// Returns the number of all cells.
@@ -180,14 +180,14 @@ impl Tally {
 
     /// Returns the number of cells without a value.
     #[must_use]
-    pub fn without_value(&self) -> u64 {
-        State::ALL.iter().filter(|s| !s.shows()).map(|s| self.get(*s)).sum()
+    pub fn count_without_value(&self) -> u64 {
+        State::ALL.iter().filter(|s| !s.has_value()).map(|s| self.get(*s)).sum()
     }
 
     /// Returns the number of cells without a value, except unknown ones.
     #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.without_value() - self.get(State::Unknown)
+    pub fn count_failed(&self) -> u64 {
+        self.count_without_value() - self.get(State::Unknown)
     }
 
     /// Adds another tally to this one.

@@ -24,16 +24,16 @@ pub enum Type {
 
 /// Properties of a type. A new type needs one of these, and a parser for its values
 /// (`hqdl_spec::coerce`).
-struct TypeRow {
+struct TypeProperties {
     name: &'static str,
-    sql: &'static str,
-    postgres: &'static str,
-    json: &'static str,
-    said: &'static [&'static str],
-    spelling: Option<&'static str>,
-    ordered: bool,
-    tokens: [f64; 3],
-    room: u64,
+    sql_type: &'static str,
+    postgres_type: &'static str,
+    json_type: &'static str,
+    call_names: &'static [&'static str],
+    format_hint: Option<&'static str>,
+    is_ordered: bool,
+    token_estimates: [f64; 3],
+    max_output_tokens: u64,
 }
 
 impl Type {
@@ -41,73 +41,73 @@ impl Type {
     pub const ALL: [Self; 6] =
         [Self::Text, Self::Integer, Self::Real, Self::Date, Self::Boolean, Self::Url];
 
-    const fn form(self) -> TypeRow {
+    const fn properties(self) -> TypeProperties {
         match self {
-            Self::Text => TypeRow {
+            Self::Text => TypeProperties {
                 name: "text",
-                sql: "TEXT",
-                postgres: "text",
-                json: "string",
-                said: &["str", "string", "text", "substring"],
-                spelling: None,
-                ordered: false,
-                tokens: [1.0, 4.0, 24.0],
-                room: 80,
+                sql_type: "TEXT",
+                postgres_type: "text",
+                json_type: "string",
+                call_names: &["str", "string", "text", "substring"],
+                format_hint: None,
+                is_ordered: false,
+                token_estimates: [1.0, 4.0, 24.0],
+                max_output_tokens: 80,
             },
-            Self::Integer => TypeRow {
+            Self::Integer => TypeProperties {
                 name: "integer",
-                sql: "INTEGER",
-                postgres: "bigint",
-                json: "integer",
-                said: &["int", "integer"],
-                spelling: None,
-                ordered: true,
-                tokens: [1.0, 2.0, 4.0],
-                room: 8,
+                sql_type: "INTEGER",
+                postgres_type: "bigint",
+                json_type: "integer",
+                call_names: &["int", "integer"],
+                format_hint: None,
+                is_ordered: true,
+                token_estimates: [1.0, 2.0, 4.0],
+                max_output_tokens: 8,
             },
-            Self::Real => TypeRow {
+            Self::Real => TypeProperties {
                 name: "real",
-                sql: "REAL",
-                postgres: "double precision",
-                json: "number",
-                said: &["float", "real", "double", "number"],
-                spelling: None,
-                ordered: true,
-                tokens: [1.0, 4.0, 7.0],
-                room: 8,
+                sql_type: "REAL",
+                postgres_type: "double precision",
+                json_type: "number",
+                call_names: &["float", "real", "double", "number"],
+                format_hint: None,
+                is_ordered: true,
+                token_estimates: [1.0, 4.0, 7.0],
+                max_output_tokens: 8,
             },
-            Self::Boolean => TypeRow {
+            Self::Boolean => TypeProperties {
                 name: "boolean",
-                sql: "BOOLEAN",
-                postgres: "boolean",
-                json: "boolean",
-                said: &["bool", "boolean"],
-                spelling: Some("booleans as true or false"),
-                ordered: false,
-                tokens: [1.0, 1.0, 1.0],
-                room: 8,
+                sql_type: "BOOLEAN",
+                postgres_type: "boolean",
+                json_type: "boolean",
+                call_names: &["bool", "boolean"],
+                format_hint: Some("booleans as true or false"),
+                is_ordered: false,
+                token_estimates: [1.0, 1.0, 1.0],
+                max_output_tokens: 8,
             },
-            Self::Date => TypeRow {
+            Self::Date => TypeProperties {
                 name: "date",
-                sql: "TEXT",
-                postgres: "text",
-                json: "string",
-                said: &["date", "iso_8601_date"],
-                spelling: Some("dates as YYYY-MM-DD"),
-                ordered: true,
-                tokens: [1.0, 6.0, 6.0],
-                room: 8,
+                sql_type: "TEXT",
+                postgres_type: "text",
+                json_type: "string",
+                call_names: &["date", "iso_8601_date"],
+                format_hint: Some("dates as YYYY-MM-DD"),
+                is_ordered: true,
+                token_estimates: [1.0, 6.0, 6.0],
+                max_output_tokens: 8,
             },
-            Self::Url => TypeRow {
+            Self::Url => TypeProperties {
                 name: "url",
-                sql: "TEXT",
-                postgres: "text",
-                json: "string",
-                said: &[],
-                spelling: Some("URLs in full"),
-                ordered: false,
-                tokens: [6.0, 14.0, 40.0],
-                room: 40,
+                sql_type: "TEXT",
+                postgres_type: "text",
+                json_type: "string",
+                call_names: &[],
+                format_hint: Some("URLs in full"),
+                is_ordered: false,
+                token_estimates: [6.0, 14.0, 40.0],
+                max_output_tokens: 40,
             },
         }
     }
@@ -115,7 +115,7 @@ impl Type {
     /// Returns the name used in specs, prompts and fingerprints.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.form().name
+        self.properties().name
     }
 
     /// Returns the declared `SQLite` type of the published column.
@@ -123,57 +123,57 @@ impl Type {
     /// Dates and URLs are TEXT: a declared type `DATE` has numeric affinity in `SQLite` and would
     /// turn the year `2009` into a number.
     #[must_use]
-    pub fn sql(self) -> &'static str {
-        self.form().sql
+    pub fn sql_type(self) -> &'static str {
+        self.properties().sql_type
     }
 
     /// Returns the `PostgreSQL` type of the published column. A date may be only a year, so it is
     /// text there, too.
     #[must_use]
-    pub fn postgres(self) -> &'static str {
-        self.form().postgres
+    pub fn postgres_type(self) -> &'static str {
+        self.properties().postgres_type
     }
 
     /// Returns the type of a value in a JSON schema.
     #[must_use]
-    pub fn json(self) -> &'static str {
-        self.form().json
+    pub fn json_type(self) -> &'static str {
+        self.properties().json_type
     }
 
     /// Returns the names of the type in calls (`return_type=`), the usual one first; empty if calls
     /// cannot request it.
     #[must_use]
-    pub fn said(self) -> &'static [&'static str] {
-        self.form().said
+    pub fn call_names(self) -> &'static [&'static str] {
+        self.properties().call_names
     }
 
     /// Returns the instruction for how a model should write values, if the type needs one.
     #[must_use]
-    pub fn spelling(self) -> Option<&'static str> {
-        self.form().spelling
+    pub fn format_hint(self) -> Option<&'static str> {
+        self.properties().format_hint
     }
 
     /// Returns true if values are stored as text.
     #[must_use]
     pub fn is_text(self) -> bool {
-        self.form().sql == "TEXT"
+        self.properties().sql_type == "TEXT"
     }
 
     /// Returns true if the order of values is meaningful.
     #[must_use]
     pub fn is_ordered(self) -> bool {
-        self.form().ordered
+        self.properties().is_ordered
     }
 
     /// Returns a low, a typical and a high number of tokens of a value in an answer.
     #[must_use]
-    pub fn tokens(self) -> [f64; 3] {
-        self.form().tokens
+    pub fn token_estimates(self) -> [f64; 3] {
+        self.properties().token_estimates
     }
 
     /// Returns the number of tokens to reserve for each value of an answer.
     #[must_use]
-    pub fn room(self) -> u64 {
-        self.form().room
+    pub fn max_output_tokens(self) -> u64 {
+        self.properties().max_output_tokens
     }
 }

@@ -5,38 +5,38 @@
 ///
 /// As in RFC 4180, a quoted field begins with a quote, and two quotes inside it mean one.
 #[must_use]
-pub fn unended_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
-    let (mut line, mut began, mut at_start) = (1, None, true);
+pub fn find_unclosed_field(bytes: &[u8], delimiter: u8) -> Option<usize> {
+    let (mut line, mut field_start, mut is_field_start) = (1, None, true);
     let mut rest = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).iter().peekable();
     while let Some(&byte) = rest.next() {
         line += usize::from(byte == b'\n');
-        match began {
+        match field_start {
             Some(_) if byte == b'"' => {
                 if rest.next_if(|next| **next == b'"').is_none() {
-                    began = None;
+                    field_start = None;
                 }
             }
             Some(_) => {}
-            None if byte == b'"' && at_start => began = Some(line),
-            None => at_start = [delimiter, b'\n', b'\r'].contains(&byte),
+            None if byte == b'"' && is_field_start => field_start = Some(line),
+            None => is_field_start = [delimiter, b'\n', b'\r'].contains(&byte),
         }
-        if began.is_some() {
-            at_start = false;
+        if field_start.is_some() {
+            is_field_start = false;
         }
     }
-    began
+    field_start
 }
 
 /// Error message for an unclosed field.
-pub const UNENDED: &str = "a quoted field begins here and has no end: the file is incomplete, or a quote inside the field is not doubled";
+pub const UNCLOSED_FIELD_MESSAGE: &str = "a quoted field begins here and has no end: the file is incomplete, or a quote inside the field is not doubled";
 
 #[cfg(test)]
 mod tests {
-    use super::unended_field;
+    use super::find_unclosed_field;
 
     #[test]
-    fn only_a_quoted_field_without_end_is_told() {
-        for whole in [
+    fn only_an_unclosed_quoted_field_is_reported() {
+        for complete in [
             "",
             "a,b\n",
             "\"a\"",
@@ -45,13 +45,17 @@ mod tests {
             "a \"b\n",
             "\"a\nb\",\"c\"",
         ] {
-            assert_eq!(unended_field(whole.as_bytes(), b','), None, "{whole}");
+            assert_eq!(find_unclosed_field(complete.as_bytes(), b','), None, "{complete}");
         }
-        for (cut, line) in
+        for (truncated, line) in
             [("\"a", 1), ("a,b\nc,\"d", 2), ("\"a\"\"", 1), ("\"a\",\"b\nc\n", 1), ("a\t\"", 1)]
         {
-            let delimiter = if cut.contains('\t') { b'\t' } else { b',' };
-            assert_eq!(unended_field(cut.as_bytes(), delimiter), Some(line), "{cut}");
+            let delimiter = if truncated.contains('\t') { b'\t' } else { b',' };
+            assert_eq!(
+                find_unclosed_field(truncated.as_bytes(), delimiter),
+                Some(line),
+                "{truncated}"
+            );
         }
     }
 }

@@ -2,11 +2,11 @@
 
 /// Returns a number with commas between its thousands: "2,000".
 #[must_use]
-pub fn thousands(n: u64) -> String {
+pub fn format_thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -17,7 +17,7 @@ pub fn thousands(n: u64) -> String {
 /// Returns a number with its noun, in the plural unless it is 1: "1 request", "2,000 requests".
 #[must_use]
 pub fn count_noun(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
+    format!("{} {noun}{}", format_thousands(n), if n == 1 { "" } else { "s" })
 }
 
 /// Returns why a file cannot be read or written, without the system's error number.
@@ -37,7 +37,7 @@ pub fn io_reason(error: &std::io::Error) -> String {
 /// Returns an amount in USD with four decimals, or with two significant digits if it is too small
 /// for four decimals: "$0.0120", "$0.000034".
 #[must_use]
-pub fn usd(amount: f64) -> String {
+pub fn format_usd(amount: f64) -> String {
     if amount <= 0.0 || amount >= 0.001 || !amount.is_finite() {
         return format!("${amount:.4}");
     }
@@ -53,13 +53,13 @@ mod tests {
     fn numbers_are_written_as_people_read_them() {
         assert_eq!(
             ["0", "999", "1,000", "1,234,567"],
-            [0, 999, 1000, 1_234_567].map(thousands).each_ref().map(String::as_str)
+            [0, 999, 1000, 1_234_567].map(format_thousands).each_ref().map(String::as_str)
         );
         assert_eq!(
             "0 rows, 1 row, 2,000 rows",
             [0, 1, 2000].map(|n| count_noun(n, "row")).join(", ")
         );
-        let amounts = [0.0, 0.000_034, 0.000_99, 0.001, 0.25, 12.5].map(usd);
+        let amounts = [0.0, 0.000_034, 0.000_99, 0.001, 0.25, 12.5].map(format_usd);
         assert_eq!("$0.0000 $0.000034 $0.00099 $0.0010 $0.2500 $12.5000", amounts.join(" "));
     }
 }

@@ -54,7 +54,8 @@ impl KeyColumns {
     /// Returns the key columns in the order of the spec.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
-        let mut sorted: Vec<_> = names.iter().enumerate().map(|(i, n)| (i, quote(n))).collect();
+        let mut sorted: Vec<_> =
+            names.iter().enumerate().map(|(i, n)| (i, quote_json(n))).collect();
         sorted.sort_by(|a, b| names[a.0].cmp(&names[b.0]));
         Self { names, sorted }
     }
@@ -67,15 +68,15 @@ impl KeyColumns {
 
     /// Returns the entity that key `values` (in the spec's order) identify.
     #[must_use]
-    pub fn entity(&self, values: &[Value]) -> Entity {
+    pub fn build_entity(&self, values: &[Value]) -> Entity {
         let mut text = String::with_capacity(64);
-        for (n, (at, name)) in self.sorted.iter().enumerate() {
+        for (n, (position, name)) in self.sorted.iter().enumerate() {
             text.push(if n == 0 { '{' } else { ',' });
             text.push_str(name);
             text.push(':');
-            match values.get(*at).and_then(Value::canonical) {
+            match values.get(*position).and_then(Value::canonical_text) {
                 None => text.push_str("null"),
-                Some(value) => text.push_str(&quote(&value)),
+                Some(value) => text.push_str(&quote_json(&value)),
             }
         }
         text.push('}');
@@ -84,7 +85,7 @@ impl KeyColumns {
 
     /// Returns the common prefix of the text of every entity of this key.
     #[must_use]
-    pub fn prefix(&self) -> String {
+    pub fn entity_prefix(&self) -> String {
         self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
     }
 
@@ -94,7 +95,7 @@ impl KeyColumns {
     pub fn is_canonical(values: &[Value]) -> bool {
         values.iter().all(|v| match v {
             Value::Text(text) => {
-                v.canonical().as_deref() == Some(text.as_str()) && text.parse::<f64>().is_err()
+                v.canonical_text().as_deref() == Some(text.as_str()) && text.parse::<f64>().is_err()
             }
             Value::Null => true,
             // A number and its text are the same entity.
@@ -117,7 +118,7 @@ impl From<KeyColumns> for Vec<String> {
 
 /// Returns a JSON string literal.
 #[must_use]
-pub fn quote(text: &str) -> String {
+pub fn quote_json(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
@@ -128,7 +129,7 @@ pub fn quote(text: &str) -> String {
 /// Neither is the *content* of the value list, which is compared by [`ListHash`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Meaning {
+pub struct ColumnIdentity {
     /// Names of the key columns, sorted.
     pub key: Vec<String>,
     /// Column name.
@@ -148,15 +149,15 @@ pub struct Meaning {
     pub kinds: Vec<String>,
 }
 
-impl Meaning {
+impl ColumnIdentity {
     /// Returns the fingerprint of this identity.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let mut sorted = self.clone();
         sorted.key.sort();
-        sorted.about = fold(&sorted.about);
+        sorted.about = normalize_whitespace(&sorted.about);
         let text = serde_json::to_string(&sorted).unwrap_or_default();
-        Fingerprint(format!("c1:{}", tagged("hqdl column meaning v1", &[&text])))
+        Fingerprint(format!("c1:{}", hash_parts("hqdl column meaning v1", &[&text])))
     }
 }
 
@@ -185,11 +186,11 @@ pub struct ListHash(String);
 impl ListHash {
     /// Hashes the content of a value list.
     #[must_use]
-    pub fn of(values: &[String]) -> Self {
+    pub fn new(values: &[String]) -> Self {
         let mut sorted: Vec<&str> = values.iter().map(String::as_str).collect();
         sorted.sort_unstable();
         sorted.dedup();
-        Self(format!("l1:{}", tagged("hqdl value list v1", &sorted)))
+        Self(format!("l1:{}", hash_parts("hqdl value list v1", &sorted)))
     }
 
     /// Returns the hash with a printed form.
@@ -208,19 +209,19 @@ impl ListHash {
 /// Returns the hash of a prompt's text, e.g. `p1:77ab…`.
 #[must_use]
 pub fn prompt_hash(parts: &[&str]) -> String {
-    format!("p1:{}", tagged("hqdl prompt v1", parts))
+    format!("p1:{}", hash_parts("hqdl prompt v1", parts))
 }
 
 /// Returns a tagged hash of several texts.
 #[must_use]
-pub fn tagged_text(context: &str, parts: &[String]) -> String {
+pub fn tagged_hash(context: &str, parts: &[String]) -> String {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    tagged(context, &parts)
+    hash_parts(context, &parts)
 }
 
 /// Returns 128 bits of blake3 with a domain-separation context. Parts are length-prefixed, so that
 /// moving a boundary changes the hash.
-fn tagged(context: &str, parts: &[&str]) -> String {
+fn hash_parts(context: &str, parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
@@ -230,6 +231,6 @@ fn tagged(context: &str, parts: &[&str]) -> String {
 }
 
 /// Normalizes whitespace to single spaces, and Unicode to NFC.
-fn fold(text: &str) -> String {
+fn normalize_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").nfc().collect()
 }

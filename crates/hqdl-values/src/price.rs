@@ -61,24 +61,24 @@ pub struct TokenRates {
 impl PriceTable {
     /// Returns the prices of a request sent through the Batch API.
     #[must_use]
-    pub fn batched(&self) -> Self {
-        let part = self.batch.unwrap_or(BATCH_PART);
+    pub fn to_batch_prices(&self) -> Self {
+        let factor = self.batch.unwrap_or(BATCH_FACTOR);
         Self {
-            input: self.input * part,
-            cached_input: self.batch_cached_input.or(self.cached_input.map(|c| c * part)),
-            cache_write: self.cache_write.map(|c| c * part),
-            output: self.output * part,
+            input: self.input * factor,
+            cached_input: self.batch_cached_input.or(self.cached_input.map(|c| c * factor)),
+            cache_write: self.cache_write.map(|c| c * factor),
+            output: self.output * factor,
             batch: Some(1.0),
             batch_cached_input: None,
             above: self.above.map(|above| LongPromptPrice {
-                input: above.input * part,
+                input: above.input * factor,
                 // Only one price of cached input is known, that of short prompts.
                 cached_input: match self.batch_cached_input {
                     Some(_) => None,
-                    None => above.cached_input.map(|c| c * part),
+                    None => above.cached_input.map(|c| c * factor),
                 },
-                cache_write: above.cache_write.map(|c| c * part),
-                output: above.output * part,
+                cache_write: above.cache_write.map(|c| c * factor),
+                output: above.output * factor,
                 ..above
             }),
             // A batch is a service tier of its own.
@@ -88,7 +88,7 @@ impl PriceTable {
 
     /// Returns true if requests cost anything: the price of a local model is 0.
     #[must_use]
-    pub fn bills(&self) -> bool {
+    pub fn is_billed(&self) -> bool {
         let rates = self.highest_rates(u64::MAX);
         rates.input > 0.0 || rates.output > 0.0
     }
@@ -97,21 +97,23 @@ impl PriceTable {
     /// because the price table has none.
     #[must_use]
     pub fn assumes_cache_write(&self, input_tokens: u64) -> bool {
-        let given = match self.above.filter(|above| input_tokens > above.input_tokens) {
+        let cache_write = match self.above.filter(|above| input_tokens > above.input_tokens) {
             Some(above) => above.cache_write,
             None => self.cache_write,
         };
-        given.is_none() && self.rates(input_tokens).input > 0.0
+        cache_write.is_none() && self.rates_for(input_tokens).input > 0.0
     }
 
     /// Returns the rates of a request with `input_tokens`.
     #[must_use]
-    pub fn rates(&self, input_tokens: u64) -> TokenRates {
+    pub fn rates_for(&self, input_tokens: u64) -> TokenRates {
         let rates = match self.above.filter(|above| input_tokens > above.input_tokens) {
-            Some(above) => rates(above.input, above.cached_input, above.cache_write, above.output),
-            None => rates(self.input, self.cached_input, self.cache_write, self.output),
+            Some(above) => {
+                token_rates(above.input, above.cached_input, above.cache_write, above.output)
+            }
+            None => token_rates(self.input, self.cached_input, self.cache_write, self.output),
         };
-        rates.times(self.service_tier.unwrap_or(1.0))
+        rates.scale(self.service_tier.unwrap_or(1.0))
     }
 
     /// Returns the highest rates that can apply to a request with at most `input_tokens`. Every
@@ -119,8 +121,9 @@ impl PriceTable {
     #[must_use]
     pub fn highest_rates(&self, input_tokens: u64) -> TokenRates {
         // An endpoint may serve, and bill, another tier than the requested one.
-        let standard = Self { service_tier: self.service_tier.map(|part| part.max(1.0)), ..*self };
-        let (long, short) = (standard.rates(input_tokens), standard.rates(0));
+        let standard =
+            Self { service_tier: self.service_tier.map(|factor| factor.max(1.0)), ..*self };
+        let (long, short) = (standard.rates_for(input_tokens), standard.rates_for(0));
         let input = [long, short]
             .into_iter()
             .flat_map(|r| [r.input, r.cached_input, r.cache_write])
@@ -131,17 +134,17 @@ impl PriceTable {
 }
 
 impl TokenRates {
-    fn times(self, part: f64) -> Self {
+    fn scale(self, factor: f64) -> Self {
         Self {
-            input: self.input * part,
-            cached_input: self.cached_input * part,
-            cache_write: self.cache_write * part,
-            output: self.output * part,
+            input: self.input * factor,
+            cached_input: self.cached_input * factor,
+            cache_write: self.cache_write * factor,
+            output: self.output * factor,
         }
     }
 }
 
-fn rates(
+fn token_rates(
     input: f64,
     cached_input: Option<f64>,
     cache_write: Option<f64>,
@@ -150,17 +153,17 @@ fn rates(
     TokenRates {
         input,
         cached_input: cached_input.unwrap_or(input),
-        cache_write: cache_write.unwrap_or(input * CACHE_WRITE),
+        cache_write: cache_write.unwrap_or(input * CACHE_WRITE_FACTOR),
         output,
     }
 }
 
 /// Price of a cache write relative to other input, if the price table has none: the factor that
 /// `OpenAI` (from GPT-5.6 on) and Anthropic (for five minutes) bill.
-const CACHE_WRITE: f64 = 1.25;
+const CACHE_WRITE_FACTOR: f64 = 1.25;
 
 /// Note for a cost with cache writes that are billed, or reserved, at the assumed price.
 pub const ASSUMED_CACHE_WRITE: &str = "cache writes assumed at 1.25 × input";
 
 /// See [`PriceTable::batch`].
-const BATCH_PART: f64 = 0.5;
+const BATCH_FACTOR: f64 = 0.5;

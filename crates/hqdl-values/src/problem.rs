@@ -48,14 +48,17 @@ impl Problems {
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
-        let blocks: Vec<String> =
-            self.problems.iter().map(|p| render(&renderer, Some(&path), &self.text, p)).collect();
+        let blocks: Vec<String> = self
+            .problems
+            .iter()
+            .map(|p| render_problem(&renderer, Some(&path), &self.text, p))
+            .collect();
         blocks.join("\n\n")
     }
 
     /// Returns the line and column (both from 1) of a problem, `None` for the whole file.
     #[must_use]
-    pub fn place(&self, problem: &Problem) -> Option<(usize, usize)> {
+    pub fn line_column(&self, problem: &Problem) -> Option<(usize, usize)> {
         let start = problem.span.as_ref()?.start.min(self.text.len());
         let before = self.text.get(..start)?;
         let line = before.matches('\n').count() + 1;
@@ -69,7 +72,7 @@ impl Problems {
         self.problems
             .iter()
             .map(|p| {
-                let (line, column) = self.place(p).unzip();
+                let (line, column) = self.line_column(p).unzip();
                 serde_json::json!({
                     "severity": match p.severity { Severity::Error => "error", Severity::Warning => "warning" },
                     "message": p.message,
@@ -86,7 +89,12 @@ impl Problems {
 
 /// Formats one problem with its caret. `path` is `None` if the text is not a file.
 #[must_use]
-pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Problem) -> String {
+pub fn render_problem(
+    renderer: &Renderer,
+    path: Option<&str>,
+    text: &str,
+    problem: &Problem,
+) -> String {
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -119,7 +127,7 @@ pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Pro
 
 /// Returns the name among `known` that is most similar to `wrong`, if it is similar enough.
 #[must_use]
-pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn find_nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = wrong.to_lowercase();
     let length = lower.chars().count();
     known
@@ -127,11 +135,15 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|name| (1 + name.len().min(wrong.len()) / 4, name.to_lowercase(), name))
         // The distance is at least the difference in length. Compare lengths first, because a wrong
         // name may be very long and the exact distance needs memory.
-        .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
-        .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
+        .filter(|(max_distance, name, _)| name.chars().count().abs_diff(length) <= *max_distance)
+        .map(|(max_distance, known, name)| {
+            (max_distance, strsim::damerau_levenshtein(&lower, &known), name)
+        })
         // If half of a short name differs, it is another name.
-        .filter(|(far, distance, _)| {
-            distance <= far && *distance < length && (*distance < 2 || distance * 2 < length)
+        .filter(|(max_distance, distance, _)| {
+            distance <= max_distance
+                && *distance < length
+                && (*distance < 2 || distance * 2 < length)
         })
         .min_by_key(|(_, distance, _)| *distance)
         .map(|(_, _, name)| name)

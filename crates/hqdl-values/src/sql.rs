@@ -12,7 +12,7 @@ use rusqlite::config::DbConfig;
 ///
 /// # Errors
 /// Fails with the error of `SQLite`.
-pub fn refuse_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
+pub fn reject_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     Ok(())
@@ -20,19 +20,20 @@ pub fn refuse_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Returns a quoted identifier.
 #[must_use]
-pub fn name(name: &str) -> String {
+pub fn quote_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Returns quoted identifiers, separated by commas, each after `prefix`.
 #[must_use]
-pub fn names<'a>(prefix: &str, all: impl IntoIterator<Item = &'a String>) -> String {
-    let quoted: Vec<String> = all.into_iter().map(|n| format!("{prefix}{}", name(n))).collect();
+pub fn quote_names<'a>(prefix: &str, names: impl IntoIterator<Item = &'a String>) -> String {
+    let quoted: Vec<String> =
+        names.into_iter().map(|n| format!("{prefix}{}", quote_name(n))).collect();
     quoted.join(", ")
 }
 
 /// Returns a quoted text literal, for names inside the text of a view.
 #[must_use]
-pub fn text(text: &str) -> String {
+pub fn quote_text(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

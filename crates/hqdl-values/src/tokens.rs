@@ -4,24 +4,24 @@
 use tiktoken_rs::CoreBPE;
 
 /// Bytes per token, for models with an unknown tokenizer.
-const BYTES_A_TOKEN: f64 = 3.5;
+const BYTES_PER_TOKEN: f64 = 3.5;
 /// Longer texts are estimated from their beginning, because a tokenizer is slow on megabytes and an
 /// estimate is enough for planning.
-const COUNTED_BYTES: usize = 1 << 20;
+const MAX_COUNTED_BYTES: usize = 1 << 20;
 
 /// Tokens that an endpoint may add around a prompt.
-const AROUND: u64 = 16;
+const PROMPT_OVERHEAD: u64 = 16;
 
 /// Maximum tokens of an image for models without a published rule; more than any published maximum.
-const IMAGE: u64 = 50_000;
+const MAX_IMAGE_TOKENS: u64 = 50_000;
 /// Returns the tokens of eight tiles of 512 × 512 pixels, the maximum for an image. It is scaled to
 /// fit 2048 × 2048 and then to a shorter side of 768, which leaves four by two tiles.
-const fn tiles(base: u64, tile: u64) -> u64 {
+const fn tile_tokens(base: u64, tile: u64) -> u64 {
     base + 8 * tile
 }
 /// Returns the tokens of 1,536 patches of 32 × 32 pixels, the maximum for an image, times the
 /// model's factor, in hundredths.
-const fn patches(hundredths: u64) -> u64 {
+const fn patch_tokens(hundredths: u64) -> u64 {
     (1_536 * hundredths).div_ceil(100)
 }
 /// Maximum tokens of an image at high detail, which `auto` may select, by the model's name or its
@@ -34,36 +34,40 @@ const fn patches(hundredths: u64) -> u64 {
 /// (<https://docs.anthropic.com/en/docs/build-with-claude/vision>: scaled down to about 1,600
 /// tokens; models with a high resolution to 4,784). Newer models of `OpenAI` (from gpt-5.2 on) use
 /// patches without a published limit, so they are among the models without a rule.
-const IMAGES: [(&str, u64); 20] = [
-    ("gpt-4o-mini", tiles(2_833, 5_667)),
-    ("gpt-4o", tiles(85, 170)),
-    ("gpt-4.1-mini", patches(162)),
-    ("gpt-4.1-nano", patches(246)),
-    ("gpt-4.1", patches(100)),
-    ("gpt-4-turbo", tiles(85, 170)),
-    ("gpt-4.5", tiles(85, 170)),
-    ("gpt-5-mini", patches(162)),
-    ("gpt-5-nano", patches(246)),
-    ("gpt-5-pro", IMAGE),
-    ("gpt-5-codex", IMAGE),
-    ("gpt-5", tiles(70, 140)),
-    ("computer-use-preview", tiles(65, 129)),
-    ("o4-mini", patches(172)),
-    ("o1-pro", tiles(75, 150)),
-    ("o1", tiles(75, 150)),
-    ("o3", tiles(75, 150)),
-    ("chatgpt-4o", tiles(85, 170)),
+const IMAGE_TOKEN_LIMITS: [(&str, u64); 20] = [
+    ("gpt-4o-mini", tile_tokens(2_833, 5_667)),
+    ("gpt-4o", tile_tokens(85, 170)),
+    ("gpt-4.1-mini", patch_tokens(162)),
+    ("gpt-4.1-nano", patch_tokens(246)),
+    ("gpt-4.1", patch_tokens(100)),
+    ("gpt-4-turbo", tile_tokens(85, 170)),
+    ("gpt-4.5", tile_tokens(85, 170)),
+    ("gpt-5-mini", patch_tokens(162)),
+    ("gpt-5-nano", patch_tokens(246)),
+    ("gpt-5-pro", MAX_IMAGE_TOKENS),
+    ("gpt-5-codex", MAX_IMAGE_TOKENS),
+    ("gpt-5", tile_tokens(70, 140)),
+    ("computer-use-preview", tile_tokens(65, 129)),
+    ("o4-mini", patch_tokens(172)),
+    ("o1-pro", tile_tokens(75, 150)),
+    ("o1", tile_tokens(75, 150)),
+    ("o3", tile_tokens(75, 150)),
+    ("chatgpt-4o", tile_tokens(85, 170)),
     ("claude-3", 1_600),
     ("claude", 4_784),
 ];
 
 /// Returns the maximum tokens that a model uses for an image of any size.
 #[must_use]
-pub fn image_at_most(model: &str) -> u64 {
+pub fn max_image_tokens(model: &str) -> u64 {
     let name = model.rsplit('/').next().unwrap_or(model);
-    let is =
-        |start: &str| name.strip_prefix(start).is_some_and(|r| r.is_empty() || r.starts_with('-'));
-    IMAGES.iter().find(|(start, _)| is(start)).map_or(IMAGE, |(_, most)| *most)
+    let matches_name = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|r| r.is_empty() || r.starts_with('-'))
+    };
+    IMAGE_TOKEN_LIMITS
+        .iter()
+        .find(|(prefix, _)| matches_name(prefix))
+        .map_or(MAX_IMAGE_TOKENS, |(_, limit)| *limit)
 }
 
 /// Token counter.
@@ -82,7 +86,7 @@ impl Tokenizer {
     /// The binary contains only vocabularies of models that are still available (each is
     /// megabytes); older models are estimated.
     #[must_use]
-    pub fn of(model: &str) -> Self {
+    pub fn for_model(model: &str) -> Self {
         use tiktoken_rs::tokenizer::Tokenizer as Name;
         // Gateways use names such as vendor/model.
         let name = model.rsplit('/').next().unwrap_or(model);
@@ -105,45 +109,45 @@ impl Tokenizer {
     /// Returns the maximum tokens of a prompt whose local count is `counted`, including the tokens
     /// that an endpoint adds around it.
     #[must_use]
-    pub fn of_prompt_at_most(&self, counted: u64) -> u64 {
-        self.at_most(counted + AROUND)
+    pub fn max_prompt_tokens(&self, counted: u64) -> u64 {
+        self.max_tokens(counted + PROMPT_OVERHEAD)
     }
 
     /// Returns the maximum tokens that an endpoint may count for `counted` local tokens. An
     /// estimate may be off by half.
     #[must_use]
-    pub fn at_most(&self, counted: u64) -> u64 {
+    pub fn max_tokens(&self, counted: u64) -> u64 {
         if self.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
     }
 
     /// Returns the minimum tokens that an endpoint may count for `counted` local tokens: no
     /// tokenizer averages seven bytes per token.
     #[must_use]
-    pub fn at_least(&self, counted: u64) -> u64 {
+    pub fn min_tokens(&self, counted: u64) -> u64 {
         if self.is_exact() { counted } else { counted / 2 }
     }
 
     /// Returns the minimum usage that an endpoint can plausibly report for `counted` tokens: half,
     /// or a quarter if the tokenizer is only estimated.
     #[must_use]
-    pub fn least_report(&self, counted: u64) -> u64 {
+    pub fn min_reported_tokens(&self, counted: u64) -> u64 {
         counted / if self.is_exact() { 2 } else { 4 }
     }
 
     /// Returns the number of tokens of a text.
     #[must_use]
-    pub fn count(&self, text: &str) -> u64 {
+    pub fn count_tokens(&self, text: &str) -> u64 {
         match self {
-            Self::Exact(bpe) if text.len() <= COUNTED_BYTES => bpe.count_ordinary(text) as u64,
+            Self::Exact(bpe) if text.len() <= MAX_COUNTED_BYTES => bpe.count_ordinary(text) as u64,
             Self::Exact(bpe) => {
-                let mut end = COUNTED_BYTES;
+                let mut end = MAX_COUNTED_BYTES;
                 while !text.is_char_boundary(end) {
                     end -= 1;
                 }
-                let head = bpe.count_ordinary(&text[..end]) as f64;
-                (head * text.len() as f64 / end as f64).ceil() as u64
+                let head_tokens = bpe.count_ordinary(&text[..end]) as f64;
+                (head_tokens * text.len() as f64 / end as f64).ceil() as u64
             }
-            Self::Estimate => (text.len() as f64 / BYTES_A_TOKEN).ceil() as u64,
+            Self::Estimate => (text.len() as f64 / BYTES_PER_TOKEN).ceil() as u64,
         }
     }
 }

@@ -23,12 +23,12 @@ impl Tokens {
     /// Returns the cost in USD.
     #[must_use]
     pub fn cost(&self, price: &PriceTable) -> f64 {
-        let rates = price.rates(self.input);
+        let rates = price.rates_for(self.input);
         let cached = self.cached_input.min(self.input);
-        let written = self.cache_write.min(self.input - cached);
-        ((self.input - cached - written) as f64 * rates.input
+        let cache_writes = self.cache_write.min(self.input - cached);
+        ((self.input - cached - cache_writes) as f64 * rates.input
             + cached as f64 * rates.cached_input
-            + written as f64 * rates.cache_write
+            + cache_writes as f64 * rates.cache_write
             + self.output as f64 * rates.output)
             / 1e6
     }
@@ -36,18 +36,18 @@ impl Tokens {
 
 /// Money and tokens, either spent or reserved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct SpentAmount {
     /// USD.
     pub usd: f64,
     /// Tokens, input and output.
     pub tokens: u64,
 }
 
-impl Spent {
+impl SpentAmount {
     /// Returns the maximum cost of a request: every kind of token at the highest rate that can
     /// apply to it.
     #[must_use]
-    pub fn worst(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
+    pub fn worst_case(input: u64, output: u64, price: Option<&PriceTable>) -> Self {
         let usd = price.map_or(0.0, |price| {
             let rates = price.highest_rates(input);
             (input as f64 * rates.input + output as f64 * rates.output) / 1e6
@@ -57,18 +57,18 @@ impl Spent {
 
     /// Returns the tokens and their cost.
     #[must_use]
-    pub fn of(tokens: Tokens, price: Option<&PriceTable>) -> Self {
+    pub fn from_tokens(tokens: Tokens, price: Option<&PriceTable>) -> Self {
         Self { usd: price.map_or(0.0, |p| tokens.cost(p)), tokens: tokens.input + tokens.output }
     }
 }
 
 /// Requests that may have been billed without an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Doubt {
+pub struct UnconfirmedCost {
     /// Number of requests.
     pub requests: u64,
     /// Maximum cost of these requests.
-    pub most: Spent,
+    pub max_spent: SpentAmount,
 }
 
 /// Usage of a run.
@@ -90,7 +90,7 @@ pub struct Usage {
 
 impl Usage {
     /// Adds one request at its price.
-    pub fn add(&mut self, tokens: Tokens, price: Option<&PriceTable>) {
+    pub fn add_request(&mut self, tokens: Tokens, price: Option<&PriceTable>) {
         self.requests += 1;
         self.input_tokens += tokens.input;
         self.cached_input_tokens += tokens.cached_input;
@@ -145,7 +145,7 @@ impl ColumnUsage {
 
     /// Adds one request for `columns` columns, including this one, and the results of this column's
     /// cells.
-    pub fn add(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {
+    pub fn add_request(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {
         let share = 1.0 / columns.max(1) as f64;
         self.cells.merge(cells);
         self.requests += 1;

@@ -39,7 +39,7 @@ impl Value {
     ///
     /// # Errors
     /// Returns [`Unreadable`] for blobs and for text that is not UTF-8.
-    pub fn read(value: ValueRef<'_>) -> Result<Self, Unreadable> {
+    pub fn from_sqlite(value: ValueRef<'_>) -> Result<Self, Unreadable> {
         match value {
             ValueRef::Null => Ok(Self::Null),
             ValueRef::Integer(i) => Ok(Self::Integer(i)),
@@ -55,18 +55,18 @@ impl Value {
     /// Returns the value as text, `None` for NULL. Numbers have one canonical form (`1` and `1.0`
     /// are the same entity, and so is the text `1`).
     #[must_use]
-    pub fn text(&self) -> Option<Cow<'_, str>> {
+    pub fn to_text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Null => None,
             Self::Integer(i) => Some(i.to_string().into()),
-            Self::Real(r) => Some(spell(*r).into()),
+            Self::Real(r) => Some(format_real(*r).into()),
             Self::Text(text) => Some(text.as_str().into()),
         }
     }
 
     /// Returns the canonical text of a key part: Unicode NFC, trimmed, case kept.
     #[must_use]
-    pub fn canonical(&self) -> Option<Cow<'_, str>> {
+    pub fn canonical_text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Text(text) => {
                 let trimmed = text.trim();
@@ -76,7 +76,7 @@ impl Value {
                     Some(trimmed.nfc().collect::<String>().into())
                 }
             }
-            other => other.text(),
+            other => other.to_text(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Value {
         match self {
             Self::Null => serde_json::Value::Null,
             Self::Integer(i) => (*i).into(),
-            Self::Real(r) if r.is_infinite() => spell(*r).into(),
+            Self::Real(r) if r.is_infinite() => format_real(*r).into(),
             Self::Real(r) => (*r).into(),
             Self::Text(text) => text.as_str().into(),
         }
@@ -111,7 +111,7 @@ impl Value {
 }
 
 /// Returns the shortest decimal that parses as `r`. Whole numbers have no point, and -0 becomes 0.
-fn spell(r: f64) -> String {
+fn format_real(r: f64) -> String {
     format!("{}", r + 0.0)
 }
 
@@ -141,6 +141,6 @@ impl From<String> for Value {
 impl std::fmt::Display for Value {
     /// Formats the value for people: NULL by name, text without quotes.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text().unwrap_or(Cow::Borrowed("NULL")))
+        f.write_str(&self.to_text().unwrap_or(Cow::Borrowed("NULL")))
     }
 }

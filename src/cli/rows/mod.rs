@@ -19,8 +19,8 @@ use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
 
 use crate::cli::rows::table::TextTable;
-use crate::query::Sink;
-use crate::query::json::{text, write as write_json};
+use crate::query::RowSink;
+use crate::query::json::{format_text, write_json};
 
 /// The form of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,10 +39,10 @@ pub enum RowsFormat {
 }
 
 /// A sink that is also notified of the query's end.
-pub trait RowsOut: Sink {
+pub trait RowsOut: RowSink {
     /// Ends the output: all rows were written, or the query failed. The argument is the query's
     /// metadata or the failure. Returns true if the output contains it.
-    fn close(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
+    fn close_output(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
         Ok(false)
     }
 }
@@ -50,23 +50,23 @@ pub trait RowsOut: Sink {
 pub type Out = Box<dyn Write + Send>;
 
 /// Returns a writer of rows to stdout.
-pub fn to_stdout(format: RowsFormat) -> Box<dyn RowsOut> {
+pub fn stdout_writer(format: RowsFormat) -> Box<dyn RowsOut> {
     let stdout = std::io::stdout();
     // On a terminal, flush after each row; otherwise write in large blocks.
-    let live = stdout.is_terminal();
-    let out: Out = if live {
+    let flush_rows = stdout.is_terminal();
+    let out: Out = if flush_rows {
         Box::new(LineWriter::new(stdout))
     } else {
         Box::new(BufWriter::with_capacity(1 << 16, stdout))
     };
-    to(format, out, live)
+    row_writer(format, out, flush_rows)
 }
 
 /// Returns a writer of rows to `out`, which can flush after each row.
-pub fn to(format: RowsFormat, out: Out, live: bool) -> Box<dyn RowsOut> {
+pub fn row_writer(format: RowsFormat, out: Out, flush_rows: bool) -> Box<dyn RowsOut> {
     match format {
         RowsFormat::Table => Box::new(TextTable::new(out)),
-        RowsFormat::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), live }),
+        RowsFormat::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), flush_rows }),
         RowsFormat::Json => Box::new(JsonObject { out, rows: None }),
         RowsFormat::Jsonl => Box::new(JsonLines { out, names: Vec::new() }),
         RowsFormat::Markdown => Box::new(Markdown { out }),
@@ -75,23 +75,23 @@ pub fn to(format: RowsFormat, out: Out, live: bool) -> Box<dyn RowsOut> {
 
 struct Csv {
     out: csv::Writer<Out>,
-    live: bool,
+    flush_rows: bool,
 }
 
 impl Csv {
-    fn field(&mut self, field: impl AsRef<[u8]>) -> Result<()> {
-        self.out.write_field(field).map_err(plain)
+    fn write_field(&mut self, field: impl AsRef<[u8]>) -> Result<()> {
+        self.out.write_field(field).map_err(to_io_error)
     }
 
     /// Ends a record. Flushes explicitly on a terminal, because the csv writer has its own buffer.
-    fn end(&mut self) -> Result<()> {
-        self.out.write_record(None::<&[u8]>).map_err(plain)?;
-        if self.live { self.out.flush() } else { Ok(()) }
+    fn end_record(&mut self) -> Result<()> {
+        self.out.write_record(None::<&[u8]>).map_err(to_io_error)?;
+        if self.flush_rows { self.out.flush() } else { Ok(()) }
     }
 }
 
 /// Returns the I/O error inside a csv error, so that callers can recognize a closed pipe.
-fn plain(error: csv::Error) -> std::io::Error {
+fn to_io_error(error: csv::Error) -> std::io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         other => std::io::Error::other(format!("{other:?}")),
@@ -100,22 +100,22 @@ fn plain(error: csv::Error) -> std::io::Error {
 
 impl RowsOut for Csv {}
 
-impl Sink for Csv {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
-        names.iter().try_for_each(|n| self.field(n))?;
-        self.end()
+impl RowSink for Csv {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
+        names.iter().try_for_each(|n| self.write_field(n))?;
+        self.end_record()
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         for value in row {
             match value {
-                ValueRef::Null => self.field("")?,
+                ValueRef::Null => self.write_field("")?,
                 // Write the bytes unchanged, even if they are not UTF-8.
-                ValueRef::Text(bytes) => self.field(bytes)?,
-                other => self.field(text(*other))?,
+                ValueRef::Text(bytes) => self.write_field(bytes)?,
+                other => self.write_field(format_text(*other))?,
             }
         }
-        self.end()
+        self.end_record()
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -131,7 +131,7 @@ struct JsonObject {
 }
 
 impl RowsOut for JsonObject {
-    fn close(&mut self, end: std::result::Result<&Json, &Json>) -> Result<bool> {
+    fn close_output(&mut self, end: std::result::Result<&Json, &Json>) -> Result<bool> {
         if self.rows.is_none() {
             return Ok(false);
         }
@@ -145,13 +145,13 @@ impl RowsOut for JsonObject {
     }
 }
 
-impl Sink for JsonObject {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
+impl RowSink for JsonObject {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
         self.rows = Some(0);
         write!(self.out, "{{\"columns\":{},\"rows\":[", json!(names))
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         let first = self.rows == Some(0);
         self.rows = self.rows.map(|n| n + 1);
         for (n, value) in row.iter().enumerate() {
@@ -178,13 +178,13 @@ struct JsonLines {
 
 impl RowsOut for JsonLines {}
 
-impl Sink for JsonLines {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
-        self.names = distinct(names).iter().map(|n| json!(n).to_string()).collect();
+impl RowSink for JsonLines {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
+        self.names = make_distinct(names).iter().map(|n| json!(n).to_string()).collect();
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         for (n, (name, value)) in self.names.iter().zip(row).enumerate() {
             write!(self.out, "{}{name}:", if n == 0 { '{' } else { ',' })?;
             write_json(&mut self.out, *value)?;
@@ -198,17 +198,17 @@ impl Sink for JsonLines {
 }
 
 /// Makes names distinct: the second `x` becomes `x_2`, or the next free number.
-fn distinct(names: &[String]) -> Vec<String> {
-    let mut taken: HashSet<String> = HashSet::new();
+fn make_distinct(names: &[String]) -> Vec<String> {
+    let mut used_names: HashSet<String> = HashSet::new();
     let name = |name: &String| {
-        let mut own = name.clone();
+        let mut unique = name.clone();
         let mut n = 2;
-        while taken.contains(&own) || (n > 2 && names.contains(&own)) {
-            own = format!("{name}_{n}");
+        while used_names.contains(&unique) || (n > 2 && names.contains(&unique)) {
+            unique = format!("{name}_{n}");
             n += 1;
         }
-        taken.insert(own.clone());
-        own
+        used_names.insert(unique.clone());
+        unique
     };
     names.iter().map(name).collect()
 }
@@ -218,7 +218,7 @@ struct Markdown {
 }
 
 impl Markdown {
-    fn line(&mut self, cells: impl Iterator<Item = String>) -> Result<()> {
+    fn write_line(&mut self, cells: impl Iterator<Item = String>) -> Result<()> {
         self.out.write_all(b"|")?;
         for cell in cells {
             write!(self.out, " {cell} |")?;
@@ -229,14 +229,14 @@ impl Markdown {
 
 impl RowsOut for Markdown {}
 
-impl Sink for Markdown {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
-        self.line(names.iter().map(|n| unmarked(n)))?;
-        self.line(names.iter().map(|_| "---".to_owned()))
+impl RowSink for Markdown {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
+        self.write_line(names.iter().map(|n| escape_markdown(n)))?;
+        self.write_line(names.iter().map(|_| "---".to_owned()))
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
-        self.line(row.iter().map(|v| unmarked(&text(*v))))
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+        self.write_line(row.iter().map(|v| escape_markdown(&format_text(*v))))
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -245,7 +245,7 @@ impl Sink for Markdown {
 }
 
 /// Escapes a text for Markdown, on one line.
-fn unmarked(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.replace("\r\n", "\n").chars() {
         match c {

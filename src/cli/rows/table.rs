@@ -8,21 +8,21 @@ use rusqlite::types::ValueRef;
 use unicode_width::UnicodeWidthStr;
 
 use crate::cli::rows::{Out, RowsOut};
-use crate::query::Sink;
-use crate::query::json::text;
+use crate::query::RowSink;
+use crate::query::json::format_text;
 
 /// Maximum number of buffered rows.
-const ROWS: usize = 1000;
+const MAX_BUFFERED_ROWS: usize = 1000;
 /// Maximum number of buffered bytes.
-const BYTES: usize = 1 << 22;
+const MAX_BUFFERED_BYTES: usize = 1 << 22;
 /// Maximum width that one long value can give to a column.
-const WIDEST: usize = 80;
+const MAX_WIDTH: usize = 80;
 
 /// Writer of rows as aligned columns.
 pub struct TextTable {
     out: Out,
     names: Vec<String>,
-    waiting: Vec<Vec<TextCell>>,
+    buffered_rows: Vec<Vec<TextCell>>,
     bytes: usize,
     /// Layout of the columns, once it is computed.
     columns: Option<Vec<TextColumn>>,
@@ -32,7 +32,7 @@ pub struct TextTable {
 struct TextColumn {
     width: usize,
     /// Whether the column contains numbers; if so, its name and NULLs are right-aligned, too.
-    numbers: bool,
+    is_numeric: bool,
 }
 
 struct TextCell {
@@ -45,8 +45,8 @@ impl TextCell {
     fn new(value: ValueRef<'_>) -> Self {
         Self {
             text: match value {
-                ValueRef::Text(_) => escaped(&text(value)),
-                _ => text(value),
+                ValueRef::Text(_) => escape_text(&format_text(value)),
+                _ => format_text(value),
             },
             number: matches!(value, ValueRef::Integer(_) | ValueRef::Real(_)),
             null: matches!(value, ValueRef::Null),
@@ -54,7 +54,7 @@ impl TextCell {
     }
 
     /// Returns the cell of a column name, which is aligned like NULL.
-    fn name(name: &str) -> Self {
+    fn column_name(name: &str) -> Self {
         Self { text: name.to_owned(), number: false, null: true }
     }
 }
@@ -62,25 +62,26 @@ impl TextCell {
 impl TextTable {
     /// Returns a table that is written to `out`.
     pub fn new(out: Out) -> Self {
-        Self { out, names: Vec::new(), waiting: Vec::new(), bytes: 0, columns: None }
+        Self { out, names: Vec::new(), buffered_rows: Vec::new(), bytes: 0, columns: None }
     }
 
     /// Computes the layout and writes all buffered rows.
-    fn settle(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
+    fn write_layout(&mut self) -> Result<()> {
+        let buffered_rows = std::mem::take(&mut self.buffered_rows);
         let column = |(n, name): (usize, &String)| {
-            let cells = || waiting.iter().map(|row| &row[n]);
+            let cells = || buffered_rows.iter().map(|row| &row[n]);
             let width = cells().map(|c| c.text.width()).chain([name.width()]).max().unwrap_or(0);
-            let numbers = cells().any(|c| c.number) && cells().all(|c| c.number || c.null);
-            TextColumn { width: width.min(WIDEST), numbers }
+            let is_numeric = cells().any(|c| c.number) && cells().all(|c| c.number || c.null);
+            TextColumn { width: width.min(MAX_WIDTH), is_numeric }
         };
         let columns: Vec<TextColumn> = self.names.iter().enumerate().map(column).collect();
-        let head: Vec<TextCell> = self.names.iter().map(|name| TextCell::name(name)).collect();
-        line(&mut self.out, &columns, &head)?;
+        let head: Vec<TextCell> =
+            self.names.iter().map(|name| TextCell::column_name(name)).collect();
+        write_row(&mut self.out, &columns, &head)?;
         let rules: Vec<String> = columns.iter().map(|c| "-".repeat(c.width)).collect();
         writeln!(self.out, "{}", rules.join("  "))?;
-        for row in &waiting {
-            line(&mut self.out, &columns, row)?;
+        for row in &buffered_rows {
+            write_row(&mut self.out, &columns, row)?;
         }
         self.columns = Some(columns);
         Ok(())
@@ -88,14 +89,14 @@ impl TextTable {
 }
 
 /// Writes one row, without trailing spaces.
-fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()> {
+fn write_row(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()> {
     let mut blank = 0;
     for (n, (column, TextCell { text, number, null })) in columns.iter().zip(cells).enumerate() {
         if n > 0 {
             blank += 2;
         }
         let pad = column.width.saturating_sub(text.width());
-        let right = *number || (*null && column.numbers);
+        let right = *number || (*null && column.is_numeric);
         let (before, after) = if right { (pad, 0) } else { (0, pad) };
         // Spaces are written only when text follows them.
         if text.is_empty() {
@@ -111,25 +112,29 @@ fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()>
 
 impl RowsOut for TextTable {}
 
-impl Sink for TextTable {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
-        self.names = names.iter().map(|n| escaped(n)).collect();
+impl RowSink for TextTable {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
+        self.names = names.iter().map(|n| escape_text(n)).collect();
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         let row: Vec<TextCell> = row.iter().map(|v| TextCell::new(*v)).collect();
         if let Some(columns) = &self.columns {
-            return line(&mut self.out, columns, &row);
+            return write_row(&mut self.out, columns, &row);
         }
         self.bytes += row.iter().map(|c| c.text.len()).sum::<usize>();
-        self.waiting.push(row);
-        if self.waiting.len() == ROWS || self.bytes > BYTES { self.settle() } else { Ok(()) }
+        self.buffered_rows.push(row);
+        if self.buffered_rows.len() == MAX_BUFFERED_ROWS || self.bytes > MAX_BUFFERED_BYTES {
+            self.write_layout()
+        } else {
+            Ok(())
+        }
     }
 
     fn finish(&mut self) -> Result<()> {
         if self.columns.is_none() {
-            self.settle()?;
+            self.write_layout()?;
         }
         self.out.flush()
     }
@@ -137,7 +142,7 @@ impl Sink for TextTable {
 
 /// Escapes a text to one line, without characters that control the terminal or change the text
 /// direction.
-fn escaped(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::{Talk, input, interrupt};
-use crate::swan::score::Gold;
+use super::{OutputOptions, input, interrupt};
+use crate::swan::score::GoldDatabase;
 use crate::swan::{RunsRecord, Scored, SwanError, questions};
 
 #[derive(Debug, clap::Subcommand)]
@@ -26,18 +26,18 @@ pub enum Command {
     Report(report::Options),
 }
 
-pub fn run(command: &Command, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(command: &Command, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     match command {
-        Command::Prepare(options) => prepare::run(options, talk),
-        Command::Run(options) => run::run(options, talk),
-        Command::Score(options) => score::run(options, talk),
-        Command::Report(options) => report::run(options, talk),
+        Command::Prepare(options) => prepare::run(options, output_options),
+        Command::Run(options) => run::run(options, output_options),
+        Command::Score(options) => score::run(options, output_options),
+        Command::Report(options) => report::run(options, output_options),
     }
 }
 
 impl From<SwanError> for Failure {
     fn from(error: SwanError) -> Self {
-        Self::input(error.to_string(), error.hint())
+        Self::wrong_input(error.to_string(), error.hint())
     }
 }
 
@@ -54,20 +54,21 @@ struct ScoreFlags {
     #[arg(long, value_name = "CSV")]
     questions: Option<PathBuf>,
     /// Time limit of a gold query.
-    #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
+    #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds, default_value = "300")]
     timeout: Duration,
 }
 
 impl ScoreFlags {
-    fn scored(&self) -> Result<Vec<Scored>, Failure> {
-        let interrupt = interrupt::watch(None);
-        let (mut all, mut golds) = (Vec::new(), Vec::<Gold>::new());
+    fn score_runs(&self) -> Result<Vec<Scored>, Failure> {
+        let interrupt = interrupt::watch_ctrl_c(None);
+        let (mut all, mut golds) = (Vec::new(), Vec::<GoldDatabase>::new());
         for dir in &self.runs {
-            let record = RunsRecord::read(dir)?;
+            let record = RunsRecord::read_dir(dir)?;
             let header = record.header();
             let file = self.questions.as_deref().unwrap_or(&header.questions_file);
-            let questions = questions::read(file, &header.database)?;
-            let gold = Gold::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
+            let questions = questions::read_questions(file, &header.database)?;
+            let gold =
+                GoldDatabase::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
             let before = golds.iter().position(|g| g.database() == gold.database());
             let at = before.unwrap_or(golds.len());
             if before.is_none() {
@@ -83,6 +84,6 @@ impl ScoreFlags {
 }
 
 /// Returns a run's name in tables.
-fn name(run: &Scored) -> String {
+fn run_name(run: &Scored) -> String {
     run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
 }

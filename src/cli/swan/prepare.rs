@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::super::Talk;
+use super::super::OutputOptions;
 use super::super::failure::Failure;
 use crate::format::count_noun;
 use crate::swan::benchmark::ALL;
-use crate::swan::prepare::{Prepared, find, prepare};
+use crate::swan::prepare::{Prepared, find_database, prepare_database};
 
 /// Source of the databases, for messages.
 const BIRD: &str = "they are part of BIRD's dev set (https://bird-bench.github.io)";
@@ -34,11 +34,11 @@ pub struct Options {
     force: bool,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let names = || ALL.map(|b| b.name).join(", ");
     if let Some(unknown) = options.only.iter().find(|n| ALL.iter().all(|b| b.name != n.as_str())) {
         let hint = format!("they are {}", names());
-        return Err(Failure::input(format!("SWAN has no database `{unknown}`"), hint));
+        return Err(Failure::wrong_input(format!("SWAN has no database `{unknown}`"), hint));
     }
     let (mut prepared, mut absent) = (Vec::new(), false);
     for benchmark in ALL {
@@ -46,14 +46,14 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         if !options.only.is_empty() && !named {
             continue;
         }
-        match find(&options.bird, benchmark.name) {
+        match find_database(&options.bird, benchmark.name) {
             Some(source) => {
-                let done = prepare(benchmark, &source, &options.out, options.force)?;
-                tell(&done, talk);
+                let done = prepare_database(benchmark, &source, &options.out, options.force)?;
+                print_prepared(&done, output_options);
                 prepared.push(done);
             }
-            None if named => return Err(missing(options, benchmark.name)),
-            None if !talk.quiet => {
+            None if named => return Err(missing_database(options, benchmark.name)),
+            None if !output_options.quiet => {
                 anstream::eprintln!("note: no {} in {}", benchmark.name, options.bird.display());
                 absent = true;
             }
@@ -61,19 +61,19 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         }
     }
     if prepared.is_empty() {
-        return Err(missing(options, &names()));
+        return Err(missing_database(options, &names()));
     }
     if absent {
         anstream::eprintln!("note: {BIRD}");
     }
-    if !talk.quiet && !talk.json {
+    if !output_options.quiet && !output_options.json {
         anstream::eprintln!("next: `hqdl swan run --db … --questions CSV`; {SWAN}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn missing(options: &Options, names: &str) -> Failure {
-    Failure::input(
+fn missing_database(options: &Options, names: &str) -> Failure {
+    Failure::wrong_input(
         format!("{} contains no BIRD database: {names}", options.bird.display()),
         format!(
             "pass BIRD's directory dev_databases, which has each database at <name>/<name>.sqlite: {BIRD}; {SWAN}"
@@ -81,8 +81,8 @@ fn missing(options: &Options, names: &str) -> Failure {
     )
 }
 
-fn tell(done: &Prepared, talk: Talk) {
-    if talk.json {
+fn print_prepared(done: &Prepared, output_options: OutputOptions) {
+    if output_options.json {
         let removed: serde_json::Map<String, serde_json::Value> =
             done.removed.iter().map(|(table, n)| (table.clone(), (*n).into())).collect();
         let line = json!({
@@ -93,7 +93,7 @@ fn tell(done: &Prepared, talk: Talk) {
         return;
     }
     anstream::println!("{}: {}", done.name, done.path.display());
-    if talk.quiet {
+    if output_options.quiet {
         return;
     }
     anstream::eprintln!("  hidden   {}", done.hidden.join(", "));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::super::Talk;
+use super::super::OutputOptions;
 use super::super::failure::Failure;
 use super::ScoreFlags;
 use crate::swan::report;
@@ -19,11 +19,11 @@ pub struct Options {
     out: PathBuf,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let scored = options.flags.scored()?;
-    let written = report::write(&scored, &options.out)?;
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let scored = options.flags.score_runs()?;
+    let written = report::write_report(&scored, &options.out)?;
     for path in written {
-        if talk.json {
+        if output_options.json {
             anstream::println!("{}", json!({ "event": "written", "file": path }));
         } else {
             anstream::println!("{}", path.display());

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::Progress;
-use super::super::{ModelFlags, Talk, input, interrupt, session};
+use super::super::{ModelFlags, OutputOptions, input, interrupt, session};
 use crate::database::keys::{KeyRow, Keys};
-use crate::database::{Database, now};
-use crate::failure::stopped;
-use crate::format::{count_noun, thousands};
+use crate::database::{Database, current_timestamp};
+use crate::failure::describe_stop;
+use crate::format::{count_noun, format_thousands};
 use crate::model;
 use crate::model::replay::Recordings;
-use crate::spec::{Draft, Spec};
+use crate::spec::{Spec, UncheckedSpec};
 use crate::swan::oracle::{self, TrueValues};
-use crate::swan::prepare::hidden_of;
-use crate::swan::record::{Header, RecordLine, Writer};
-use crate::swan::run::{BenchmarkRun, Ended, Stop};
-use crate::swan::score::Gold;
+use crate::swan::prepare::hidden_columns;
+use crate::swan::record::{Header, RecordLine, RecordWriter};
+use crate::swan::run::{BenchmarkRun, BenchmarkStop, RunOutcome};
+use crate::swan::score::GoldDatabase;
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
 use crate::value::Value;
 
@@ -54,10 +54,10 @@ pub struct Options {
     #[arg(long)]
     on_demand: bool,
     /// Time limit for the database's work in one pass of a query.
-    #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
+    #[arg(long, value_name = "SECONDS", value_parser = input::parse_seconds, default_value = "300")]
     timeout: Duration,
     /// Most USD that the whole run may spend.
-    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = crate::cli::budget)]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = crate::cli::parse_budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
@@ -70,50 +70,51 @@ enum ModeFlag {
 }
 
 #[expect(clippy::too_many_lines, reason = "a run from its flags to its end")]
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let mode = match options.mode {
         ModeFlag::Hqdl => Mode::Hqdl,
         ModeFlag::Blendsql => Mode::Blendsql,
     };
     if options.on_demand && mode == Mode::Hqdl {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             "--on-demand and --mode hqdl: its SQL reads materialized tables",
             "remove --on-demand, or pass --mode blendsql",
         ));
     }
-    let mut draft = draft(options)?;
+    let mut draft = read_draft(options)?;
     let source = draft.database();
-    let name = benchmark::name_of(&source);
-    let questions = questions::read(&options.questions, &name)?;
+    let name = benchmark::database_name(&source);
+    let questions = questions::read_questions(&options.questions, &name)?;
     if questions.iter().all(|q| q.query(mode).is_none()) {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("{} has no {} queries", options.questions.display(), mode.name()),
             "SWAN publishes the queries of HQDL and BlendSQL in two files: pass the other file, or the other --mode",
         ));
     }
-    let file = options.shots_file.clone().unwrap_or_else(|| shots::path_of(&source));
-    shots::apply(&mut draft, &file, options.shots)?;
+    let file = options.shots_file.clone().unwrap_or_else(|| shots::shots_path(&source));
+    shots::apply_shots(&mut draft, &file, options.shots)?;
     let mut flags = options.flags.clone();
-    let out = options.out.clone().unwrap_or_else(|| default_out(&name, mode, options, &draft));
+    let out =
+        options.out.clone().unwrap_or_else(|| default_output_dir(&name, mode, options, &draft));
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     // The cache key of a fact does not contain the number of examples.
-    if session::server(&flags.cache).is_some() {
-        return Err(Failure::input(
+    if session::server_url(&flags.cache).is_some() {
+        return Err(Failure::wrong_input(
             "the benchmark stores its facts in one directory per number of examples",
             "name a directory with --cache",
         ));
     }
-    let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
-    flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
+    let cache_dir = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
+    flags.cache.cache = Some(cache_dir.join(format!("shots-{}", options.shots)));
     let command = format!("swan run --out {}", out.display());
-    let session = session::of(draft, &flags, options.budget, &command)?;
-    session::warn(&session.warnings, talk);
+    let session = session::open_draft(draft, &flags, options.budget, &command)?;
+    session::print_warnings(&session.warnings, output_options);
     let (spec, database) = (&session.spec, &session.database);
-    let unmasked = match Benchmark::named(&name) {
-        Some(benchmark) => hidden_of(database, benchmark)?.0,
+    let unmasked = match Benchmark::find_by_name(&name) {
+        Some(benchmark) => hidden_columns(database, benchmark)?.0,
         None => Vec::new(),
     };
-    if !unmasked.is_empty() && !talk.quiet {
+    if !unmasked.is_empty() && !output_options.quiet {
         anstream::eprintln!(
             "note: {} contains data that SWAN hides ({}); create a copy without it with `hqdl swan prepare`",
             spec.database.display(),
@@ -123,15 +124,16 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if options.true_values.is_none() && !spec.model.recordings.is_empty() {
         recordings_are_of(spec, database, &name)?;
     }
-    let model = match (&options.true_values, Benchmark::named(&name)) {
-        (None, _) => model::connect(spec)?,
+    let model = match (&options.true_values, Benchmark::find_by_name(&name)) {
+        (None, _) => model::connect_models(spec)?,
         (Some(gold), Some(benchmark)) => {
-            let gold = Gold::find(gold, &name, options.timeout, interrupt::watch(None))?;
+            let gold =
+                GoldDatabase::find(gold, &name, options.timeout, interrupt::watch_ctrl_c(None))?;
             Arc::new(TrueValues::read(benchmark, gold.database())?)
         }
         (Some(_), None) => {
             let hint = "remove --true-values";
-            return Err(Failure::input(format!("SWAN has no database `{name}`"), hint));
+            return Err(Failure::wrong_input(format!("SWAN has no database `{name}`"), hint));
         }
     };
     let stem = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -142,33 +144,33 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         model: model.name().to_owned(),
         recordings: spec.model.recordings.iter().map(stem).collect(),
         oracle: options.true_values.is_some(),
-        questions_file: absolute(&options.questions),
-        source: absolute(&spec.database),
-        expanded: (!options.on_demand).then(|| absolute(spec.target())),
+        questions_file: absolute_path(&options.questions),
+        source: absolute_path(&spec.database),
+        expanded: (!options.on_demand).then(|| absolute_path(spec.target())),
         unmasked,
         priced: spec.is_priced(),
-        began: now(),
+        began: current_timestamp(),
     };
-    let mut writer = Writer::begin(&out, &header)?;
-    if talk.json {
-        say(&RecordLine::Run(header.clone()));
+    let mut writer = RecordWriter::begin_run(&out, &header)?;
+    if output_options.json {
+        print_record_line(&RecordLine::Run(header.clone()));
     }
-    session::tell(session.facts()?, talk);
-    let (progress, listener) = Progress::new(talk);
+    session::print_place(session.facts()?, output_options);
+    let (progress, listener) = Progress::new(output_options);
     let mut count = 0;
-    let mut told = |line: &RecordLine| {
+    let mut on_line = |line: &RecordLine| {
         if matches!(line, RecordLine::Materialized { .. }) {
             progress.finish();
         }
-        if talk.json {
-            say(line);
+        if output_options.json {
+            print_record_line(line);
         } else if let RecordLine::Answer(answer) = line {
             count += 1;
             let what = match (&answer.rows, &answer.error) {
                 (Some(rows), _) => count_noun(rows.len() as u64, "row"),
                 (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
             };
-            if !talk.quiet {
+            if !output_options.quiet {
                 anstream::eprintln!(
                     "{count:>3}/{}  {}  {what}{}",
                     questions.len(),
@@ -192,11 +194,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         timeout: options.timeout,
         command: &command,
         listener,
-        query_listener: Progress::of_passes(talk),
-        interrupt: interrupt::watch(Some(interrupt::FINISHING)),
+        query_listener: Progress::for_query(output_options),
+        interrupt: interrupt::watch_ctrl_c(Some(interrupt::FINISHING)),
     };
-    let ended = crate::swan::run(run, &mut writer, &mut told)?;
-    Ok(end(ended, &out, &header, talk))
+    let ended = crate::swan::run(run, &mut writer, &mut on_line)?;
+    Ok(finish_run(ended, &out, &header, output_options))
 }
 
 /// Fails if the recordings answer about no row of the database: they are another's.
@@ -205,33 +207,33 @@ fn recordings_are_of(spec: &Spec, database: &Database, name: &str) -> Result<(),
     let mut known = false;
     for expansion in &spec.expansions {
         let mut look = |key: &KeyRow| {
-            let shown = expansion.shown(&key.row);
+            let shown = expansion.to_prompt_row(&key.row);
             let key: Vec<_> = shown.key.iter().map(Value::to_json).collect();
             known |= recordings.may_know(&key);
             Ok::<_, rusqlite::Error>(())
         };
-        let keys = Keys::gather(database, expansion, None)?;
-        keys.each(&mut look).map_err(|e| database.error(&e))?;
+        let keys = Keys::collect(database, expansion, None)?;
+        keys.for_each(&mut look).map_err(|e| database.to_store_error(&e))?;
         if known {
             return Ok(());
         }
     }
     let files: Vec<String> =
         spec.model.recordings.iter().map(|path| path.display().to_string()).collect();
-    Err(Failure::input(
+    Err(Failure::wrong_input(
         format!("{} answers about no row of {name}", files.join(", ")),
         "name recordings of this database with --recordings, or the database of these recordings",
     ))
 }
 
 /// Returns the spec, with its database replaced by `--db`.
-fn draft(options: &Options) -> Result<Draft, Failure> {
+fn read_draft(options: &Options) -> Result<UncheckedSpec, Failure> {
     let mut draft = match (&options.spec, &options.flags.db) {
-        (Some(spec), _) => Draft::read(spec)?,
+        (Some(spec), _) => UncheckedSpec::read(spec)?,
         (None, Some(db)) => {
-            let name = benchmark::name_of(db);
-            let Some(benchmark) = Benchmark::named(&name) else {
-                return Err(Failure::input(
+            let name = benchmark::database_name(db);
+            let Some(benchmark) = Benchmark::find_by_name(&name) else {
+                return Err(Failure::wrong_input(
                     format!("SWAN has no database `{name}`"),
                     format!(
                         "rename the file to one of {}, or pass --spec",
@@ -240,10 +242,10 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
                 ));
             };
             let path = Path::new("specs/swan").join(format!("{name}.toml"));
-            Draft::parse(&path, benchmark.spec.to_owned())?
+            UncheckedSpec::parse(&path, benchmark.spec.to_owned())?
         }
         (None, None) => {
-            return Err(Failure::input(
+            return Err(Failure::wrong_input(
                 "no database to query",
                 "pass a database that `hqdl swan prepare` wrote with --db, or a spec with --spec",
             ));
@@ -258,7 +260,7 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
     Ok(draft)
 }
 
-fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> PathBuf {
+fn default_output_dir(name: &str, mode: Mode, options: &Options, draft: &UncheckedSpec) -> PathBuf {
     let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
     let recording = options.flags.recordings.first().and_then(|r| r.file_name());
     let model = recording.map_or(model.into(), |r| r.to_string_lossy());
@@ -274,17 +276,22 @@ fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> Path
 }
 
 /// Returns a path that is valid in every working directory.
-fn absolute(path: &Path) -> PathBuf {
+fn absolute_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn say(line: &RecordLine) {
+fn print_record_line(line: &RecordLine) {
     anstream::println!("{}", serde_json::to_string(line).unwrap_or_default());
 }
 
 /// Prints the summary of a run and returns the exit code.
-fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
-    if !talk.json && !talk.quiet {
+fn finish_run(
+    ended: RunOutcome,
+    out: &Path,
+    header: &Header,
+    output_options: OutputOptions,
+) -> ExitCode {
+    if !output_options.json && !output_options.quiet {
         let cost = &ended.cost;
         let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
         anstream::eprintln!(
@@ -292,8 +299,8 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
             count_noun(ended.answered, "question"),
             ended.failed,
             count_noun(cost.requests, "request"),
-            thousands(cost.input_tokens),
-            thousands(cost.output_tokens)
+            format_thousands(cost.input_tokens),
+            format_thousands(cost.output_tokens)
         );
         anstream::eprintln!(
             "compare them with the gold answers: `hqdl swan score {} --gold DIR`",
@@ -303,12 +310,12 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
     let failure: Failure = match ended.stop {
         None if ended.failed > 0 || ended.missing > 0 => return ExitCode::from(INCOMPLETE),
         None => return ExitCode::SUCCESS,
-        Some(Stop::Run(why)) => {
-            let (message, hint, exit) = stopped(&why);
+        Some(BenchmarkStop::Run(why)) => {
+            let (message, hint, exit) = describe_stop(&why);
             Failure::Message { message, hint, exit }
         }
-        Some(Stop::Materialize(error)) => error.into(),
-        Some(Stop::Query(error)) => error.into(),
+        Some(BenchmarkStop::Materialize(error)) => error.into(),
+        Some(BenchmarkStop::Query(error)) => error.into(),
     };
-    failure.print(talk.json)
+    failure.print_error(output_options.json)
 }

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-use super::super::Talk;
+use super::super::OutputOptions;
 use super::super::failure::Failure;
-use super::{ScoreFlags, name};
-use crate::format::thousands;
+use super::{ScoreFlags, run_name};
+use crate::format::format_thousands;
 use crate::swan::Scored;
 use crate::swan::report;
 
@@ -17,26 +17,26 @@ pub struct Options {
     flags: ScoreFlags,
 }
 
-pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let scored = options.flags.scored()?;
-    if talk.json {
-        anstream::println!("{}", report::json(&scored));
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    let scored = options.flags.score_runs()?;
+    if output_options.json {
+        anstream::println!("{}", report::to_json(&scored));
         return Ok(ExitCode::SUCCESS);
     }
     if let [run] = scored.as_slice() {
-        anstream::println!("{}\n", questions(run));
+        anstream::println!("{}\n", questions_table(run));
     }
-    anstream::println!("{}", summary(&scored));
-    if !talk.quiet {
+    anstream::println!("{}", summary_table(&scored));
+    if !output_options.quiet {
         for run in &scored {
-            run.notes.iter().for_each(|n| anstream::eprintln!("note: {}: {n}", name(run)));
+            run.notes.iter().for_each(|n| anstream::eprintln!("note: {}: {n}", run_name(run)));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns a table with one row per run.
-fn summary(scored: &[Scored]) -> Table {
+fn summary_table(scored: &[Scored]) -> Table {
     let header = [
         "run",
         "EX",
@@ -57,15 +57,15 @@ fn summary(scored: &[Scored]) -> Table {
         let percent = |p: f64| format!("{p:.1} %");
         let facts = run.factuality.as_ref();
         table.add_row([
-            name(run),
-            format!("{:.0}/{}", run.ex.right, run.ex.of),
-            format!("{:.0}/{}", run.ex_strict.right, run.ex_strict.of),
+            run_name(run),
+            format!("{:.0}/{}", run.ex.correct, run.ex.total),
+            format!("{:.0}/{}", run.ex_strict.correct, run.ex_strict.total),
             percent(run.graded),
             facts.map_or_else(|| "-".to_owned(), |f| percent(f.cells.percent())),
             facts.map_or_else(|| "-".to_owned(), |f| percent(f.swan.percent())),
-            thousands(total.requests),
-            thousands(total.input_tokens),
-            thousands(total.output_tokens),
+            format_thousands(total.requests),
+            format_thousands(total.input_tokens),
+            format_thousands(total.output_tokens),
             if run.header.priced { format!("${:.4}", total.cost_usd) } else { "?".to_owned() },
         ]);
     }
@@ -78,7 +78,7 @@ fn summary(scored: &[Scored]) -> Table {
 }
 
 /// Returns a table with one row per question.
-fn questions(run: &Scored) -> Table {
+fn questions_table(run: &Scored) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["question", "EX", "strict", "graded", "what differs"]);

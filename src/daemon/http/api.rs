@@ -13,18 +13,18 @@ use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::HttpState;
-use super::query::{LOOK, at_work, seconds};
+use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
 use super::reply::{HttpRefusal, json_body};
-use crate::daemon::event::{DaemonEvent, RunWish};
-use crate::daemon::job::broken_off;
-use crate::daemon::loaded::ActiveSpec;
-use crate::daemon::state::ending;
+use crate::daemon::active_spec::ActiveSpec;
+use crate::daemon::event::{DaemonEvent, StartRun};
+use crate::daemon::job::guard_failure;
+use crate::daemon::state::ending_failure;
 use crate::daemon::status::{Cause, RunStatus};
 use crate::database::Database;
-use crate::database::provenance::{Origin, find};
+use crate::database::provenance::{CellProvenance, find_column};
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::materialize::{Selection, Work};
+use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::overrides::{self, read_lines};
 use crate::query::guard::Guard;
@@ -33,38 +33,41 @@ use crate::session::override_cell;
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
 /// `GET /healthz`
-pub(super) async fn health() -> &'static str {
+pub(super) async fn show_health() -> &'static str {
     "ok\n"
 }
 
 /// `GET /metrics`, for Prometheus.
-pub(super) async fn metrics(State(shop): State<HttpState>) -> impl IntoResponse {
-    let status = shop.house.status.borrow().clone();
-    let text = shop.house.metrics.text(&status, shop.house.clients.count());
+pub(super) async fn get_metrics(State(state): State<HttpState>) -> impl IntoResponse {
+    let status = state.context.status.borrow().clone();
+    let text = state.context.metrics.format_text(&status, state.context.clients.count());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 /// `GET /v1/status`
-pub(super) async fn status(State(shop): State<HttpState>) -> axum::Json<Json> {
-    let status = shop.house.status.borrow().clone();
+pub(super) async fn get_status(State(state): State<HttpState>) -> axum::Json<Json> {
+    let status = state.context.status.borrow().clone();
     axum::Json(status.to_json())
 }
 
 /// `GET /v1/specs`
-pub(super) async fn specs(State(shop): State<HttpState>) -> axum::Json<Json> {
-    let status = shop.house.status.borrow().clone();
+pub(super) async fn list_specs(State(state): State<HttpState>) -> axum::Json<Json> {
+    let status = state.context.status.borrow().clone();
     axum::Json(json!({ "specs": status.specs.values().map(|s| s.to_json()).collect::<Vec<_>>() }))
 }
 
 /// `GET /v1/specs/{spec}`
-pub(super) async fn spec(State(shop): State<HttpState>, Path(name): Path<String>) -> ApiAnswer {
-    let spec = shop.house.status.borrow().spec(&name).cloned();
-    let Some(spec) = spec else { return Err(missing_spec(&shop, &name)) };
+pub(super) async fn get_spec(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+) -> ApiAnswer {
+    let spec = state.context.status.borrow().spec(&name).cloned();
+    let Some(spec) = spec else { return Err(missing_spec(&state, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
 
-fn missing_spec(shop: &HttpState, name: &str) -> HttpRefusal {
-    let status = shop.house.status.borrow().clone();
+fn missing_spec(state: &HttpState, name: &str) -> HttpRefusal {
+    let status = state.context.status.borrow().clone();
     let failure = super::no_spec(name, status.specs.keys());
     HttpRefusal { status: StatusCode::NOT_FOUND, failure }
 }
@@ -96,7 +99,7 @@ pub(super) struct WantedCells {
 }
 
 impl WantedCells {
-    fn selection(&self) -> Selection {
+    fn to_selection(&self) -> Selection {
         Selection {
             limit: self.limit,
             columns: self.columns.clone(),
@@ -108,41 +111,42 @@ impl WantedCells {
 }
 
 /// `POST /v1/plan`: returns what a run would ask, and its price.
-pub(super) async fn plan(
-    State(shop): State<HttpState>,
+pub(super) async fn plan_run(
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
     let wanted: WantedCells = json_body(&headers, body).await?;
-    let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
-    let timeout = seconds(wanted.timeout)?;
-    let (served, interrupt) = shop.house.clients.begin();
-    let place = shop.place().await?;
-    let facts = Arc::clone(&shop.house.facts);
-    let planned = at_work(place, served, move || {
-        let guard = Guard::watch(&loaded.spec.database, Some(timeout), interrupt);
+    let (name, active_spec) = state.active_spec(wanted.spec.as_deref())?;
+    let timeout = parse_timeout(wanted.timeout)?;
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_query_permit().await?;
+    let facts = Arc::clone(&state.context.facts);
+    let plan = run_blocking(permit, client_guard, move || {
+        let guard = Guard::open_for_sql(&active_spec.spec.database, Some(timeout), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let planned = planned(&name, &loaded, &wanted, &facts, guard.database());
-        Ok(planned.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
+        let planned = plan_json(&name, &active_spec, &wanted, &facts, guard.database());
+        Ok(planned.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     });
-    Ok(axum::Json(planned.await?))
+    Ok(axum::Json(plan.await?))
 }
 
-fn planned(
+fn plan_json(
     name: &str,
-    loaded: &ActiveSpec,
+    active_spec: &ActiveSpec,
     wanted: &WantedCells,
     facts: &Facts,
     database: &Database,
 ) -> Result<Json, Failure> {
-    let mut spec = loaded.spec.clone();
+    let mut spec = active_spec.spec.clone();
     spec.set_budget(wanted.budget)?;
-    let model = match &loaded.model {
+    let model = match &active_spec.model {
         Ok(model) => Arc::clone(model),
-        Err(_) => model::for_planning(&spec)?,
+        Err(_) => model::connect_for_planning(&spec)?,
     };
-    let selection = wanted.selection();
-    let (plan, notes) = Work::new(&spec, database, facts, model, &selection)?.plan()?;
+    let selection = wanted.to_selection();
+    let (plan, notes) =
+        Materializer::new(&spec, database, facts, model, &selection)?.plan_requests()?;
     let mut json = plan.to_json();
     json["spec"] = name.into();
     json["notes"] = notes.into();
@@ -150,14 +154,14 @@ fn planned(
 }
 
 /// `GET /v1/runs`
-pub(super) async fn runs(State(shop): State<HttpState>) -> axum::Json<Json> {
-    let status = shop.house.status.borrow().clone();
+pub(super) async fn list_runs(State(state): State<HttpState>) -> axum::Json<Json> {
+    let status = state.context.status.borrow().clone();
     axum::Json(json!({ "runs": status.runs.iter().map(|r| r.to_json()).collect::<Vec<_>>() }))
 }
 
 /// `GET /v1/runs/{run}`
-pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
-    let run = shop.house.status.borrow().run(id).cloned();
+pub(super) async fn get_run(State(state): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
+    let run = state.context.status.borrow().run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
         None => Err(missing_run(id)),
@@ -173,58 +177,64 @@ fn missing_run(id: u64) -> HttpRefusal {
 }
 
 /// `DELETE /v1/runs/{run}`: ends the run; everything answered is kept.
-pub(super) async fn interrupt(State(shop): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
-    shop.interrupt(id).await?;
+pub(super) async fn interrupt_run(
+    State(state): State<HttpState>,
+    Path(id): Path<u64>,
+) -> ApiAnswer {
+    state.request_interrupt(id).await?;
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
 
 /// `POST /v1/runs`: approves and starts a run.
-pub(super) async fn start(
-    State(shop): State<HttpState>,
+pub(super) async fn start_run(
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
     let wanted: WantedCells = json_body(&headers, body).await?;
-    let (name, _) = shop.loaded(wanted.spec.as_deref())?;
+    let (name, _) = state.active_spec(wanted.spec.as_deref())?;
     if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
-        return Err(HttpRefusal::bad(
+        return Err(HttpRefusal::bad_request(
             format!("{budget} is not a valid budget"),
             "pass `budget` in USD, 0 or more",
         ));
     }
-    let timeout = seconds(wanted.timeout)?;
+    let timeout = parse_timeout(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
-    let _place = if wanted.wait { Some(shop.wait()?) } else { None };
-    let begun = shop.begin(&name, wanted.selection(), wanted.budget, timeout).await?;
+    let _permit = if wanted.wait { Some(state.acquire_wait_permit()?) } else { None };
+    let started = state.begin_run(&name, wanted.to_selection(), wanted.budget, timeout).await?;
     if !wanted.wait {
-        let body = json!({ "run": begun.id, "spec": name });
+        let body = json!({ "run": started.id, "spec": name });
         return Ok((StatusCode::ACCEPTED, axum::Json(body)));
     }
-    let run = begun.end(&shop).await?;
+    let run = started.wait_for_end(&state).await?;
     Ok((StatusCode::OK, axum::Json(run.to_json())))
 }
 
 /// A run that was started for a client.
-pub(super) struct Begun {
+pub(super) struct StartedRun {
     pub(super) id: u64,
     ended: oneshot::Receiver<()>,
 }
 
-impl Begun {
+impl StartedRun {
     /// Waits for the end of the run.
-    pub(super) async fn end(self, shop: &HttpState) -> Result<Arc<RunStatus>, HttpRefusal> {
-        let Ok(()) = self.ended.await else { return Err(ending().into()) };
-        let run = shop.house.status.borrow().run(self.id).cloned();
+    pub(super) async fn wait_for_end(
+        self,
+        state: &HttpState,
+    ) -> Result<Arc<RunStatus>, HttpRefusal> {
+        let Ok(()) = self.ended.await else { return Err(ending_failure().into()) };
+        let run = state.context.status.borrow().run(self.id).cloned();
         run.ok_or_else(|| missing_run(self.id))
     }
 }
 
 impl HttpState {
     /// Interrupts a run through the loop.
-    pub(super) async fn interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
-        let (reply, told) = oneshot::channel();
-        let _ = self.house.events.send(DaemonEvent::Interrupt(id, reply)).await;
-        match told.await {
+    pub(super) async fn request_interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
+        let (reply, interrupted) = oneshot::channel();
+        let _ = self.context.events.send(DaemonEvent::InterruptRun(id, reply)).await;
+        match interrupted.await {
             Ok(true) => Ok(()),
             _ => Err(HttpRefusal::new(
                 StatusCode::NOT_FOUND,
@@ -235,48 +245,50 @@ impl HttpState {
     }
 
     /// Starts a run through the loop.
-    pub(super) async fn begin(
+    pub(super) async fn begin_run(
         &self,
         spec: &str,
         selection: Selection,
         budget: Option<f64>,
         timeout: Option<Duration>,
-    ) -> Result<Begun, HttpRefusal> {
-        let (begun, told) = oneshot::channel();
+    ) -> Result<StartedRun, HttpRefusal> {
+        let (started, reply) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let wish = RunWish {
+        let request = StartRun {
             spec: spec.to_owned(),
             selection,
             budget,
             timeout,
             cause: Cause::Client,
-            begun,
+            started,
             ended: Some(end),
         };
-        let _ = self.house.events.send(DaemonEvent::Start(Box::new(wish))).await;
-        let id = told.await.map_err(|_| ending())??;
-        Ok(Begun { id, ended })
+        let _ = self.context.events.send(DaemonEvent::StartRun(Box::new(request))).await;
+        let id = reply.await.map_err(|_| ending_failure())??;
+        Ok(StartedRun { id, ended })
     }
 }
 
 /// `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`
-pub(super) async fn why(
-    State(shop): State<HttpState>,
+pub(super) async fn get_origins(
+    State(state): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> ApiAnswer {
-    let cells = origins(&shop, asked).await?;
-    Ok(axum::Json(json!({ "cells": cells.iter().map(Origin::to_json).collect::<Vec<_>>() })))
+    let cells = read_origins(&state, asked).await?;
+    Ok(axum::Json(
+        json!({ "cells": cells.iter().map(CellProvenance::to_json).collect::<Vec<_>>() }),
+    ))
 }
 
 /// Returns the provenance of a cell. `asked` holds the query parameters of `/v1/why`.
-pub(super) async fn origins(
-    shop: &HttpState,
+pub(super) async fn read_origins(
+    state: &HttpState,
     asked: Vec<(String, String)>,
-) -> Result<Vec<Origin>, HttpRefusal> {
+) -> Result<Vec<CellProvenance>, HttpRefusal> {
     let one = |name: &str| asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let needed = |name: &str| {
         one(name).ok_or_else(|| {
-            HttpRefusal::bad(
+            HttpRefusal::bad_request(
                 format!("no `{name}`"),
                 "pass spec, table, column, and one key=… for each part of the key",
             )
@@ -285,26 +297,26 @@ pub(super) async fn origins(
     let (table, column) = (needed("table")?, needed("column")?);
     let key: Vec<String> =
         asked.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
-    let (_, loaded) = shop.loaded(one("spec").as_deref())?;
-    let (served, interrupt) = shop.house.clients.begin();
-    let place = shop.look().await?;
-    at_work(place, served, move || {
-        let guard = Guard::watch(loaded.spec.target(), Some(LOOK), interrupt);
+    let (_, active_spec) = state.active_spec(one("spec").as_deref())?;
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_read_permit().await?;
+    run_blocking(permit, client_guard, move || {
+        let guard = Guard::open_for_sql(active_spec.spec.target(), Some(READ_TIMEOUT), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let cell = cell(guard.database(), &table, &key, &column);
-        Ok(cell.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
+        let cells = read_cell(guard.database(), &table, &key, &column);
+        Ok(cells.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     })
     .await
 }
 
-fn cell(
+fn read_cell(
     database: &Database,
     table: &str,
     key: &[String],
     column: &str,
-) -> Result<Vec<Origin>, Failure> {
-    let published = database.published()?;
-    let Some((expansion, column)) = find(&published, table, column) else {
+) -> Result<Vec<CellProvenance>, Failure> {
+    let published = database.published_expansions()?;
+    let Some((expansion, column)) = find_column(&published, table, column) else {
         let all: Vec<String> = published
             .iter()
             .map(|p| {
@@ -312,14 +324,14 @@ fn cell(
                 format!("{} ({})", p.expansion, columns.join(", "))
             })
             .collect();
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("there is no published table `{table}` with a column `{column}`"),
             format!("there is {}", all.join("; ")),
         ));
     };
-    let cells = database.why(&expansion.expansion, key, &column)?;
+    let cells = database.find_cells(&expansion.expansion, key, &column)?;
     if cells.is_empty() {
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
             format!("its key is: {}", expansion.key.join(", ")),
         ));
@@ -351,24 +363,24 @@ pub(super) struct OverrideWord {
 }
 
 /// `POST /v1/overrides`: sets a value that wins over the model's answer.
-pub(super) async fn set(
-    State(shop): State<HttpState>,
+pub(super) async fn set_override(
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
     let word: OverrideWord = json_body(&headers, body).await?;
-    let path = shop.override_cell(word, true).await?;
+    let path = state.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
 /// `DELETE /v1/overrides`: makes the model's answer count again.
-pub(super) async fn unset(
-    State(shop): State<HttpState>,
+pub(super) async fn unset_override(
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
     let word: OverrideWord = json_body(&headers, body).await?;
-    let path = shop.override_cell(word, false).await?;
+    let path = state.override_cell(word, false).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }
 
@@ -379,16 +391,16 @@ impl HttpState {
         word: OverrideWord,
         set: bool,
     ) -> Result<std::path::PathBuf, HttpRefusal> {
-        let (_, loaded) = self.loaded(word.spec.as_deref())?;
-        let (served, _) = self.house.clients.begin();
-        let place = self.look().await?;
-        let one_at_a_time = self.edits.lock().await;
-        let path = loaded.spec.overrides_path();
-        at_work(place, served, move || {
+        let (_, active_spec) = self.active_spec(word.spec.as_deref())?;
+        let (client_guard, _) = self.context.clients.begin_work();
+        let permit = self.acquire_read_permit().await?;
+        let edit_lock = self.edits.lock().await;
+        let path = active_spec.spec.overrides_path();
+        run_blocking(permit, client_guard, move || {
             let OverrideWord { table, key, column, value, note, force, .. } = word;
-            let spec = &loaded.spec;
+            let spec = &active_spec.spec;
             if !set {
-                overrides::unset(spec, &table, &key, &column).map_err(Failure::from)?;
+                overrides::remove_override(spec, &table, &key, &column).map_err(Failure::from)?;
                 return Ok(());
             }
             let database = Database::open(&spec.database).map_err(Failure::from)?;
@@ -397,20 +409,20 @@ impl HttpState {
             Ok(())
         })
         .await?;
-        drop(one_at_a_time);
-        let _ = self.house.events.send(DaemonEvent::Files(vec![path.clone()])).await;
+        drop(edit_lock);
+        let _ = self.context.events.send(DaemonEvent::FilesChanged(vec![path.clone()])).await;
         Ok(path)
     }
 }
 
 /// `GET /v1/overrides?spec=…`
-pub(super) async fn overrides(
-    State(shop): State<HttpState>,
+pub(super) async fn list_overrides(
+    State(state): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> ApiAnswer {
     let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);
-    let (_, loaded) = shop.loaded(name.as_deref())?;
-    let lines = read_lines(&loaded.spec.overrides_path()).map_err(Failure::from)?;
+    let (_, active_spec) = state.active_spec(name.as_deref())?;
+    let lines = read_lines(&active_spec.spec.overrides_path()).map_err(Failure::from)?;
     let lines: Vec<Json> = lines
         .into_iter()
         .map(|(number, l)| {

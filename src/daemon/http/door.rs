@@ -41,7 +41,7 @@ impl Door {
     /// Listens on an address.
     pub(in crate::daemon) async fn bind(listen: SocketAddr) -> std::result::Result<Self, Failure> {
         TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {
-            Failure::input(
+            Failure::wrong_input(
                 format!("cannot listen on {listen}: {e}"),
                 "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
             )
@@ -61,7 +61,7 @@ impl Door {
         };
         let listener = bind().map_err(|e| {
             let place = path.display();
-            Failure::input(format!("cannot listen on {place}: {e}"), "name another file")
+            Failure::wrong_input(format!("cannot listen on {place}: {e}"), "name another file")
         })?;
         Ok(Self::Unix(Socket { listener, path: path.to_owned() }))
     }

@@ -13,39 +13,39 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::HttpState;
 use super::reply::HttpRefusal;
-use crate::daemon::metrics::Counted;
+use crate::daemon::metrics::GaugeGuard;
 
 /// Interval of keep-alive messages on a silent stream.
-const ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// `GET /v1/runs/events`
-pub(super) async fn stream(
-    State(shop): State<HttpState>,
+pub(super) async fn stream_events(
+    State(state): State<HttpState>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpRefusal> {
-    let place = Arc::clone(&shop.streams).try_acquire_owned();
-    let place = place.map_err(|_| HttpRefusal::busy("too many event streams are open"))?;
-    let counted = Counted::of(&shop.house.metrics, |m| &m.streams);
-    let heard = shop.house.told.subscribe();
-    let runs = shop.house.status.borrow().runs.clone();
+    let permit = Arc::clone(&state.stream_permits).try_acquire_owned();
+    let permit = permit.map_err(|_| HttpRefusal::server_busy("too many event streams are open"))?;
+    let counted = GaugeGuard::increment(&state.context.metrics, |m| &m.streams);
+    let events = state.context.subscribers.subscribe();
+    let runs = state.context.status.borrow().runs.clone();
     let running = runs.into_iter().filter(|r| r.report.is_none()).rev();
-    let running = running.map(|r| told("run", &r.to_json()));
-    let state = (heard, shop.closing.clone(), (place, counted));
-    let later = stream::unfold(state, |(mut heard, mut closing, held)| async move {
+    let running = running.map(|r| sse_event("run", &r.to_json()));
+    let stream_state = (events, state.closing.clone(), (permit, counted));
+    let later = stream::unfold(stream_state, |(mut events, mut closing, guards)| async move {
         let event = tokio::select! {
-            event = heard.recv() => match event {
+            event = events.recv() => match event {
                 Ok(event) => event,
-                Err(RecvError::Lagged(_)) => told("missed", &json!({})),
+                Err(RecvError::Lagged(_)) => sse_event("missed", &json!({})),
                 Err(RecvError::Closed) => return None,
             },
-            () = super::ends(&mut closing) => return None,
+            () = super::wait_for_shutdown(&mut closing) => return None,
         };
-        Some((event, (heard, closing, held)))
+        Some((event, (events, closing, guards)))
     });
     let all = stream::iter(running.collect::<Vec<_>>()).chain(later).map(Ok);
-    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(ALIVE).text("alive")))
+    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL).text("alive")))
 }
 
 /// Returns a server-sent event.
-pub(in crate::daemon) fn told(event: &str, data: &Json) -> Event {
+pub(in crate::daemon) fn sse_event(event: &str, data: &Json) -> Event {
     Event::default().event(event).data(data.to_string())
 }

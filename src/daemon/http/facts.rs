@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::HttpState;
-use super::query::at_work;
+use super::query::run_blocking;
 use super::reply::{HttpRefusal, json_body};
 use crate::cell::State as CellState;
-use crate::daemon::loaded::ActiveSpec;
-use crate::facts::{Facts, Found};
+use crate::daemon::active_spec::ActiveSpec;
+use crate::facts::{CellLookup, Facts};
 use crate::failure::Failure;
 use crate::materialize::Selection;
 use crate::model;
@@ -25,7 +25,7 @@ use crate::sql;
 use crate::value::Value;
 
 /// Maximum number of keys per request.
-const MOST: usize = 1000;
+const MAX_KEYS: usize = 1000;
 
 /// Cells to look up.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -48,25 +48,25 @@ pub(super) struct AskedCells {
 
 /// `POST /v1/facts`
 pub(super) async fn look_up(
-    State(shop): State<HttpState>,
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, HttpRefusal> {
     let asked: AskedCells = json_body(&headers, body).await?;
-    let (name, loaded) = shop.loaded(asked.spec.as_deref())?;
-    let cells = Cells::read(&asked, &loaded)?;
-    let mut found = cells.find(&shop).await?;
+    let (name, active_spec) = state.active_spec(asked.spec.as_deref())?;
+    let cells = RequestedCells::from_request(&asked, &active_spec)?;
+    let mut found = cells.find_facts(&state).await?;
     let mut run = Json::Null;
     let missing = found.iter().flat_map(|c| c["cells"].as_object().into_iter().flatten());
     if asked.fill && missing.into_iter().any(|(_, cell)| cell["state"] == "missing") {
-        let _place = shop.wait()?;
-        let begun = shop.begin(&name, cells.selection(), asked.budget, None).await?;
-        let ended = begun.end(&shop).await?;
+        let _permit = state.acquire_wait_permit()?;
+        let started = state.begin_run(&name, cells.to_selection(), asked.budget, None).await?;
+        let ended = started.wait_for_end(&state).await?;
         if let Some(failure) = &ended.failure {
             return Err(Failure::clone(failure).into());
         }
         run = ended.id.into();
-        found = cells.find(&shop).await?;
+        found = cells.find_facts(&state).await?;
     }
     let expansion = &cells.expansion().name;
     Ok(axum::Json(json!({ "spec": name, "expansion": expansion, "run": run, "facts": found })))
@@ -74,16 +74,19 @@ pub(super) async fn look_up(
 
 /// Requested cells, checked.
 #[derive(Clone)]
-struct Cells {
-    loaded: Arc<ActiveSpec>,
+struct RequestedCells {
+    active_spec: Arc<ActiveSpec>,
     expansion: usize,
     keys: Vec<Vec<Value>>,
     columns: Vec<usize>,
 }
 
-impl Cells {
-    fn read(asked: &AskedCells, loaded: &Arc<ActiveSpec>) -> Result<Self, HttpRefusal> {
-        let all = &loaded.spec.expansions;
+impl RequestedCells {
+    fn from_request(
+        asked: &AskedCells,
+        active_spec: &Arc<ActiveSpec>,
+    ) -> Result<Self, HttpRefusal> {
+        let all = &active_spec.spec.expansions;
         let names = || all.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
         let at = match (&asked.expansion, all.len()) {
             (Some(name), _) => all.iter().position(|e| e.name.eq_ignore_ascii_case(name)),
@@ -93,25 +96,25 @@ impl Cells {
         let Some(at) = at else {
             let name = asked.expansion.as_deref().unwrap_or_default();
             let hint = format!("there is {}", names());
-            return Err(HttpRefusal::bad(format!("no expansion `{name}`"), &hint));
+            return Err(HttpRefusal::bad_request(format!("no expansion `{name}`"), &hint));
         };
         let expansion = &all[at];
-        if asked.keys.len() > MOST {
+        if asked.keys.len() > MAX_KEYS {
             let message =
-                format!("the request has {} keys, but the limit is {MOST}", asked.keys.len());
-            return Err(HttpRefusal::bad(message, "send several smaller requests"));
+                format!("the request has {} keys, but the limit is {MAX_KEYS}", asked.keys.len());
+            return Err(HttpRefusal::bad_request(message, "send several smaller requests"));
         }
-        let keys = asked.keys.iter().map(|k| key(expansion, k)).collect::<Result<_, _>>()?;
+        let keys = asked.keys.iter().map(|k| parse_key(expansion, k)).collect::<Result<_, _>>()?;
         let columns = match &asked.columns {
             None => (0..expansion.columns.len()).collect(),
             Some(names) => names
                 .iter()
                 .map(|name| {
-                    expansion.column(name).ok_or_else(|| {
+                    expansion.find_column(name).ok_or_else(|| {
                         let all: Vec<&str> =
                             expansion.columns.iter().map(|c| c.name.as_str()).collect();
                         let hint = format!("its columns are: {}", all.join(", "));
-                        HttpRefusal::bad(
+                        HttpRefusal::bad_request(
                             format!("`{}` has no column `{name}`", expansion.name),
                             &hint,
                         )
@@ -119,44 +122,44 @@ impl Cells {
                 })
                 .collect::<Result<_, _>>()?,
         };
-        Ok(Self { loaded: Arc::clone(loaded), expansion: at, keys, columns })
+        Ok(Self { active_spec: Arc::clone(active_spec), expansion: at, keys, columns })
     }
 
     fn expansion(&self) -> &Expansion {
-        &self.loaded.spec.expansions[self.expansion]
+        &self.active_spec.spec.expansions[self.expansion]
     }
 
     /// Returns the facts that are known now.
-    async fn find(&self, shop: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
-        let (served, _) = shop.house.clients.begin();
-        let place = shop.look().await?;
-        let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));
-        at_work(place, served, move || Ok(cells.known(&facts)?)).await
+    async fn find_facts(&self, state: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
+        let (client_guard, _) = state.context.clients.begin_work();
+        let permit = state.acquire_read_permit().await?;
+        let (cells, facts) = (self.clone(), Arc::clone(&state.context.facts));
+        run_blocking(permit, client_guard, move || Ok(cells.known_facts(&facts)?)).await
     }
 
-    fn known(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
-        let spec = &self.loaded.spec;
-        let model = match &self.loaded.model {
+    fn known_facts(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
+        let spec = &self.active_spec.spec;
+        let model = match &self.active_spec.model {
             Ok(model) => Arc::clone(model),
-            Err(_) => model::for_planning(spec)?,
+            Err(_) => model::connect_for_planning(spec)?,
         };
         let expansion = self.expansion();
-        let choice = model::choose(spec, Some(&*model), expansion);
-        let wanted = choice.wanted(facts.history(), expansion)?;
+        let choice = model::choose_model(spec, Some(&*model), expansion);
+        let requirements = choice.requirements(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
-            let entity = expansion.entity(key);
-            let record = facts.latest().get(&entity)?;
+            let entity = expansion.build_entity(key);
+            let record = facts.with_latest().get(&entity)?;
             let cells: serde_json::Map<String, Json> = self
                 .columns
                 .iter()
                 .map(|c| {
                     let cell = match overrides.get(self.expansion, &entity, *c) {
-                        Some(word) => json!({
-                            "state": CellState::Overridden.name(), "value": word.value.to_json(),
-                            "note": word.note,
+                        Some(cell_override) => json!({
+                            "state": CellState::Overridden.name(), "value": cell_override.value.to_json(),
+                            "note": cell_override.note,
                         }),
-                        None => found(&wanted.find(record.as_ref(), *c)),
+                        None => cell_json(&requirements.look_up_cell(record.as_ref(), *c)),
                     };
                     (expansion.columns[*c].name.clone(), cell)
                 })
@@ -168,11 +171,11 @@ impl Cells {
     }
 
     /// Returns the selection of these cells for a run.
-    fn selection(&self) -> Selection {
+    fn to_selection(&self) -> Selection {
         let expansion = self.expansion();
         let mut filter = String::from("EXISTS (SELECT 1 FROM (VALUES ");
         for (n, key) in self.keys.iter().enumerate() {
-            let parts: Vec<String> = key.iter().map(literal).collect();
+            let parts: Vec<String> = key.iter().map(sql_literal).collect();
             let _ = write!(filter, "{}({})", if n == 0 { "" } else { "," }, parts.join(","));
         }
         let same: Vec<String> = expansion
@@ -180,7 +183,7 @@ impl Cells {
             .names()
             .iter()
             .enumerate()
-            .map(|(n, name)| format!("asked.column{} IS {}", n + 1, sql::name(name)))
+            .map(|(n, name)| format!("asked.column{} IS {}", n + 1, sql::quote_name(name)))
             .collect();
         let _ = write!(filter, ") AS asked WHERE {})", same.join(" AND "));
         let columns = self.columns.iter().map(|c| expansion.columns[*c].name.clone()).collect();
@@ -188,10 +191,10 @@ impl Cells {
     }
 }
 
-fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
+fn parse_key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
     let names = expansion.key.names();
     let wrong = || {
-        HttpRefusal::bad(
+        HttpRefusal::bad_request(
             format!("{json} is not a key of `{}`", expansion.name),
             &format!("its key is {}: pass an array in this order, or an object", names.join(", ")),
         )
@@ -211,7 +214,7 @@ fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
 }
 
 /// Formats a value as an SQL literal, because a condition takes no parameters.
-fn literal(value: &Value) -> String {
+fn sql_literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
         Value::Text(text) => format!("'{}'", text.replace('\'', "''")),
@@ -219,13 +222,13 @@ fn literal(value: &Value) -> String {
     }
 }
 
-fn found(found: &Found<'_>) -> Json {
+fn cell_json(found: &CellLookup<'_>) -> Json {
     match found {
-        Found::Known(fact) => json!({
+        CellLookup::Known(fact) => json!({
             "state": fact.answer.state.name(), "value": fact.answer.value.to_json(),
             "raw": fact.answer.raw, "repair": fact.answer.repair, "completion": fact.completion,
         }),
-        Found::Missing(reason, _) => {
+        CellLookup::Missing(reason, _) => {
             json!({ "state": "missing", "value": null, "reason": reason.name() })
         }
     }

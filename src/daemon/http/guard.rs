@@ -17,19 +17,23 @@ use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
 /// Content security policy: pages may load only what this server sends.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Admits a request or rejects it with a reason, and counts it.
-pub(super) async fn check(State(shop): State<HttpState>, request: Request, next: Next) -> Response {
+pub(super) async fn check_request(
+    State(state): State<HttpState>,
+    request: Request,
+    next: Next,
+) -> Response {
     let began = Instant::now();
     // Unknown paths share one route name, so that clients cannot create new metrics.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
-    let route = super::openapi::name(route.as_deref().unwrap_or_default());
+    let route = super::openapi::route_name(route.as_deref().unwrap_or_default());
     let is_stream = request.method() == Method::POST || route == "/v1/runs/events";
-    let response = match shop.shares.admit(find_client(&shop, &request), is_stream) {
+    let response = match state.shares.admit(find_client(&state, &request), is_stream) {
         Ok(admitted) => {
-            let response = match let_in(&shop, request.method(), request.headers(), route) {
+            let response = match check_access(&state, request.method(), request.headers(), route) {
                 Ok(()) => next.run(request).await,
                 Err(refusal) => refusal.into_response(),
             };
@@ -37,7 +41,7 @@ pub(super) async fn check(State(shop): State<HttpState>, request: Request, next:
         }
         Err(refusal) => refusal.into_response(),
     };
-    shop.house.metrics.served(route, response.status().as_u16(), began.elapsed());
+    state.context.metrics.count_request(route, response.status().as_u16(), began.elapsed());
     response
 }
 
@@ -45,7 +49,7 @@ pub(super) async fn check(State(shop): State<HttpState>, request: Request, next:
 fn find_client(shop: &HttpState, request: &Request) -> Client {
     match request.extensions().get::<Client>() {
         Some(Client::Address(peer)) => {
-            let trusted = &shop.house.settings.trusted_proxies;
+            let trusted = &shop.context.settings.trusted_proxies;
             Client::behind_proxy(*peer, request.headers(), trusted)
         }
         Some(user) => *user,
@@ -54,11 +58,11 @@ fn find_client(shop: &HttpState, request: &Request) -> Client {
 }
 
 /// Sets the headers of every response.
-pub(super) async fn harden(request: Request, next: Next) -> Response<Body> {
+pub(super) async fn add_security_headers(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "same-origin"),
         (header::X_FRAME_OPTIONS, "DENY"),
@@ -69,15 +73,15 @@ pub(super) async fn harden(request: Request, next: Next) -> Response<Body> {
     response
 }
 
-fn let_in(
-    shop: &HttpState,
+fn check_access(
+    state: &HttpState,
     method: &Method,
     headers: &HeaderMap,
     route: &str,
 ) -> Result<(), HttpRefusal> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
-    if !is_ours(host, &shop.house.settings.hosts, shop.house.settings.listen.ip()) {
+    if !is_own_host(host, &state.context.settings.hosts, state.context.settings.listen.ip()) {
         return Err(HttpRefusal::new(
             StatusCode::MISDIRECTED_REQUEST,
             format!("the daemon does not accept the host name `{host}`"),
@@ -96,17 +100,17 @@ fn let_in(
             ));
         }
     }
-    let Some(token) = &shop.house.settings.token else { return Ok(()) };
+    let Some(token) = &state.context.settings.token else { return Ok(()) };
     // Health checks need no token.
     if route == "/healthz" {
         return Ok(());
     }
-    let shown = text(header::AUTHORIZATION).and_then(shown);
-    match shown {
-        Some(shown) if same(shown.as_bytes(), token.expose_secret().as_bytes()) => Ok(()),
+    let sent = text(header::AUTHORIZATION).and_then(parse_token);
+    match sent {
+        Some(sent) if is_same_token(sent.as_bytes(), token.expose_secret().as_bytes()) => Ok(()),
         _ => Err(HttpRefusal::new(
             StatusCode::UNAUTHORIZED,
-            match shown {
+            match sent {
                 Some(_) => "the token is wrong".to_owned(),
                 None => "the request has no token".to_owned(),
             },
@@ -119,7 +123,7 @@ fn let_in(
 
 /// Returns true if a `Host` header names this daemon: an address, `localhost`, or a configured
 /// name. A daemon on loopback accepts only loopback addresses.
-fn is_ours(host: &str, names: &[String], listens: IpAddr) -> bool {
+fn is_own_host(host: &str, names: &[String], listens: IpAddr) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -132,7 +136,7 @@ fn is_ours(host: &str, names: &[String], listens: IpAddr) -> bool {
 }
 
 /// Returns the token of an `Authorization` header: a bearer token, or a browser's password.
-fn shown(value: &str) -> Option<String> {
+fn parse_token(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some(rest.trim().to_owned());
@@ -140,12 +144,12 @@ fn shown(value: &str) -> Option<String> {
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let pair = String::from_utf8(base64(rest.trim())?).ok()?;
+    let pair = String::from_utf8(decode_base64(rest.trim())?).ok()?;
     Some(pair.split_once(':')?.1.to_owned())
 }
 
 /// Decodes base64, or returns `None`.
-fn base64(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut held) = (0u32, 0);
     for c in text.trim_end_matches('=').bytes() {
@@ -168,6 +172,6 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Compares in a time that does not depend on the common prefix.
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn is_same_token(a: &[u8], b: &[u8]) -> bool {
     blake3::hash(a) == blake3::hash(b)
 }

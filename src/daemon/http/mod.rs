@@ -33,44 +33,44 @@ use tokio::sync::{Semaphore, watch};
 
 use self::client_limits::ClientShares;
 pub(super) use self::door::Door;
-pub(super) use self::events::told;
+pub(super) use self::events::sse_event;
 pub(super) use self::reply::no_spec;
-use self::stalled::Watched;
-use super::house::DaemonContext;
-use super::metrics::Counted;
+use self::stalled::TimeoutStream;
+use super::context::DaemonContext;
+use super::metrics::GaugeGuard;
 
 /// Maximum number of connections; further clients wait to be accepted. The limits below for
 /// long-lived and working requests are lower, so that short requests always find a connection.
-const CONNECTIONS: usize = 640;
+const MAX_CONNECTIONS: usize = 640;
 /// Maximum number of event streams.
-const STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 /// Maximum number of clients that wait for the end of a run.
-const WAITS: usize = 64;
+const MAX_RUN_WAITS: usize = 64;
 /// Time after which a connection is closed if the client reads nothing.
-const STALLED: Duration = Duration::from_secs(10);
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent queries, plans and fills.
-const AT_WORK: usize = 16;
+const MAX_QUERIES: usize = 16;
 /// Maximum number of concurrent short reads: pages, cells, facts. Queries have separate permits.
-const LOOKS: usize = 8;
+const MAX_READS: usize = 8;
 /// Maximum number of requests that wait for a permit.
-const WAITING: i64 = 128;
+const MAX_WAITING: i64 = 128;
 
 /// Shared state of the handlers.
 #[derive(Clone)]
 struct HttpState {
-    house: DaemonContext,
+    context: DaemonContext,
     /// What each client has used.
     shares: Arc<ClientShares>,
     /// Permits for queries, plans and fills.
-    places: Arc<Semaphore>,
+    query_permits: Arc<Semaphore>,
     /// Permits for short reads.
-    looks: Arc<Semaphore>,
+    read_permits: Arc<Semaphore>,
     /// Permits for event streams.
-    streams: Arc<Semaphore>,
+    stream_permits: Arc<Semaphore>,
     /// Permits for clients that wait for the end of a run.
-    waits: Arc<Semaphore>,
+    wait_permits: Arc<Semaphore>,
     /// Serializes edits of overrides files.
     edits: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the daemon shuts down.
@@ -78,96 +78,103 @@ struct HttpState {
 }
 
 /// Serves until `closing` becomes true; requests in flight are answered.
-pub(super) async fn serve(doors: Vec<Door>, house: DaemonContext, closing: watch::Receiver<bool>) {
+pub(super) async fn serve_http(
+    doors: Vec<Door>,
+    house: DaemonContext,
+    closing: watch::Receiver<bool>,
+) {
     let shares = ClientShares::new(house.settings.client_limits);
-    let shop = HttpState {
-        house,
+    let state = HttpState {
+        context: house,
         shares: Arc::new(shares),
-        places: Arc::new(Semaphore::new(AT_WORK)),
-        looks: Arc::new(Semaphore::new(LOOKS)),
-        streams: Arc::new(Semaphore::new(STREAMS)),
-        waits: Arc::new(Semaphore::new(WAITS)),
+        query_permits: Arc::new(Semaphore::new(MAX_QUERIES)),
+        read_permits: Arc::new(Semaphore::new(MAX_READS)),
+        stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)),
+        wait_permits: Arc::new(Semaphore::new(MAX_RUN_WAITS)),
         edits: Arc::default(),
         closing,
     };
-    let routes = router(shop.clone());
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let routes = build_router(state.clone());
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let accepting = doors
         .into_iter()
-        .map(|door| accept_clients(door, shop.clone(), routes.clone(), Arc::clone(&connections)));
+        .map(|door| accept_clients(door, state.clone(), routes.clone(), Arc::clone(&connections)));
     futures_util::future::join_all(accepting).await;
 }
 
 /// Accepts the clients of a listener.
 async fn accept_clients(door: Door, shop: HttpState, routes: Router, connections: Arc<Semaphore>) {
-    let metrics = Arc::clone(&shop.house.metrics);
+    let metrics = Arc::clone(&shop.context.metrics);
     let service = TowerToHyperService::new(routes);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let closing = shop.closing;
     let mut ending = closing.clone();
     loop {
-        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = door.accept() => accepted,
-            () = ends(&mut ending) => return,
+            () = wait_for_shutdown(&mut ending) => return,
         };
         let Ok((stream, client)) = accepted else {
             // Most likely the process has no free file handles; wait for some.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (stream, patience) = Watched::new(stream, STALLED);
+        let (stream, stall_timeout) = TimeoutStream::new(stream, STALL_TIMEOUT);
         let service = service.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
-            patience.set(STALLED);
-            request.extensions_mut().insert(patience.clone());
+            stall_timeout.set(STALL_TIMEOUT);
+            request.extensions_mut().insert(stall_timeout.clone());
             request.extensions_mut().insert(client);
             service.call(request)
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);
         let mut closing = closing.clone();
-        let counted = Counted::of(&metrics, |m| &m.connections);
+        let counted = GaugeGuard::increment(&metrics, |m| &m.connections);
         tokio::spawn(async move {
             let mut connection = pin!(connection);
             tokio::select! {
                 _ = connection.as_mut() => {}
-                () = ends(&mut closing) => {
+                () = wait_for_shutdown(&mut closing) => {
                     connection.as_mut().graceful_shutdown();
                     let _ = connection.await;
                 }
             }
-            drop((place, counted));
+            drop((permit, counted));
         });
     }
 }
 
 /// Waits until `closing` becomes true.
-async fn ends(closing: &mut watch::Receiver<bool>) {
+async fn wait_for_shutdown(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|c| *c).await;
 }
 
-fn router(shop: HttpState) -> Router {
+fn build_router(state: HttpState) -> Router {
     let api = Router::new()
-        .route("/v1/query", post(query::run))
-        .route("/v1/explain", post(query::explain))
-        .route("/v1/plan", post(api::plan))
-        .route("/v1/status", get(api::status))
-        .route("/v1/specs", get(api::specs))
-        .route("/v1/specs/{spec}", get(api::spec))
-        .route("/v1/runs", get(api::runs).post(api::start))
-        .route("/v1/runs/events", get(events::stream))
-        .route("/v1/runs/{run}", get(api::run).delete(api::interrupt))
+        .route("/v1/query", post(query::run_query))
+        .route("/v1/explain", post(query::explain_query))
+        .route("/v1/plan", post(api::plan_run))
+        .route("/v1/status", get(api::get_status))
+        .route("/v1/specs", get(api::list_specs))
+        .route("/v1/specs/{spec}", get(api::get_spec))
+        .route("/v1/runs", get(api::list_runs).post(api::start_run))
+        .route("/v1/runs/events", get(events::stream_events))
+        .route("/v1/runs/{run}", get(api::get_run).delete(api::interrupt_run))
         .route("/v1/facts", post(facts::look_up))
-        .route("/v1/why", get(api::why))
-        .route("/v1/overrides", get(api::overrides).post(api::set).delete(api::unset))
-        .route("/v1/openapi.json", get(openapi::document))
-        .route("/healthz", get(api::health))
-        .route("/metrics", get(api::metrics));
-    page::routes(api)
+        .route("/v1/why", get(api::get_origins))
+        .route(
+            "/v1/overrides",
+            get(api::list_overrides).post(api::set_override).delete(api::unset_override),
+        )
+        .route("/v1/openapi.json", get(openapi::openapi_document))
+        .route("/healthz", get(api::show_health))
+        .route("/metrics", get(api::get_metrics));
+    page::add_page_routes(api)
         .fallback(page::no_route)
         .method_not_allowed_fallback(reply::no_method)
-        .layer(from_fn_with_state(shop.clone(), guard::check))
-        .layer(from_fn(guard::harden))
-        .with_state(shop)
+        .layer(from_fn_with_state(state.clone(), guard::check_request))
+        .layer(from_fn(guard::add_security_headers))
+        .with_state(state)
 }

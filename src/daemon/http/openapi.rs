@@ -22,103 +22,109 @@ const JSON: &str = "application/json";
 /// All operations of the JSON API.
 const OPERATIONS: [Operation; 18] = [
     Operation {
-        body: Some(schema::<query::AskedQuery>),
+        body: Some(body_schema::<query::AskedQuery>),
         answer: "application/x-ndjson",
-        ..post(
+        ..post_operation(
             "/v1/query",
             "Run a query. Returns JSON lines: {\"columns\": […]}, one array per row, then {\"meta\": {…}} or {\"error\": {…}}.",
         )
     },
     Operation {
-        body: Some(schema::<query::AskedQuery>),
-        ..post(
+        body: Some(body_schema::<query::AskedQuery>),
+        ..post_operation(
             "/v1/explain",
             "Show how a query would run: routes, SQL, requests, price. Sends no request.",
         )
     },
     Operation {
-        body: Some(schema::<api::WantedCells>),
-        ..post(
+        body: Some(body_schema::<api::WantedCells>),
+        ..post_operation(
             "/v1/plan",
             "Show what a run would ask and why, with tokens, price and time. Sends no request.",
         )
     },
-    get("/v1/status", "State of the daemon, its specs and its latest runs."),
-    get("/v1/specs", "List the specs, with their state and the state of their columns."),
-    get("/v1/specs/{spec}", "One spec."),
-    get("/v1/runs", "List the latest runs, newest first."),
+    get_operation("/v1/status", "State of the daemon, its specs and its latest runs."),
+    get_operation("/v1/specs", "List the specs, with their state and the state of their columns."),
+    get_operation("/v1/specs/{spec}", "One spec."),
+    get_operation("/v1/runs", "List the latest runs, newest first."),
     Operation {
-        body: Some(schema::<api::WantedCells>),
-        ..post(
+        body: Some(body_schema::<api::WantedCells>),
+        ..post_operation(
             "/v1/runs",
             "Start a run. Returns 202 at once, or with `wait` 200 at the end of the run.",
         )
     },
     Operation {
         answer: "text/event-stream",
-        ..get(
+        ..get_operation(
             "/v1/runs/events",
             "Stream the events `run` and `spec`. A reader that is too slow gets the event `missed`.",
         )
     },
-    get("/v1/runs/{run}", "One run."),
+    get_operation("/v1/runs/{run}", "One run."),
     Operation {
         method: "delete",
-        ..get("/v1/runs/{run}", "Stop a run. All answers so far are kept.")
+        ..get_operation("/v1/runs/{run}", "Stop a run. All answers so far are kept.")
     },
     Operation {
-        body: Some(schema::<facts::AskedCells>),
-        ..post(
+        body: Some(body_schema::<facts::AskedCells>),
+        ..post_operation(
             "/v1/facts",
             "Return the known cells of some entities. With `fill`, ask the model for the others.",
         )
     },
     Operation {
         query: &[("spec", false), ("table", true), ("column", true), ("key", true)],
-        ..get(
+        ..get_operation(
             "/v1/why",
             "Show where a published cell came from. Pass `key` once for each part of the key.",
         )
     },
-    Operation { query: &[("spec", false)], ..get("/v1/overrides", "List the overrides.") },
     Operation {
-        body: Some(schema::<api::OverrideWord>),
-        ..post("/v1/overrides", "Set an override. It wins over the model's answer.")
+        query: &[("spec", false)],
+        ..get_operation("/v1/overrides", "List the overrides.")
+    },
+    Operation {
+        body: Some(body_schema::<api::OverrideWord>),
+        ..post_operation("/v1/overrides", "Set an override. It wins over the model's answer.")
     },
     Operation {
         method: "delete",
-        body: Some(schema::<api::OverrideWord>),
-        ..get("/v1/overrides", "Remove an override.")
+        body: Some(body_schema::<api::OverrideWord>),
+        ..get_operation("/v1/overrides", "Remove an override.")
     },
-    Operation { answer: "text/plain", ..get("/healthz", "Health check. Needs no token.") },
-    Operation { answer: "text/plain", ..get("/metrics", "Metrics for Prometheus.") },
+    Operation {
+        answer: "text/plain",
+        ..get_operation("/healthz", "Health check. Needs no token.")
+    },
+    Operation { answer: "text/plain", ..get_operation("/metrics", "Metrics for Prometheus.") },
 ];
 
-const fn get(path: &'static str, summary: &'static str) -> Operation {
+const fn get_operation(path: &'static str, summary: &'static str) -> Operation {
     Operation { method: "get", path, summary, query: &[], body: None, answer: JSON }
 }
 
-const fn post(path: &'static str, summary: &'static str) -> Operation {
-    Operation { method: "post", ..get(path, summary) }
+const fn post_operation(path: &'static str, summary: &'static str) -> Operation {
+    Operation { method: "post", ..get_operation(path, summary) }
 }
 
-fn schema<T: schemars::JsonSchema>() -> Schema {
+fn body_schema<T: schemars::JsonSchema>() -> Schema {
     schemars::schema_for!(T)
 }
 
 /// Returns a route's name in the metrics: its pattern. Unknown paths share one name, and so do the
 /// pages.
-pub(super) fn name(route: &str) -> &'static str {
+pub(super) fn route_name(route: &str) -> &'static str {
     let known = OPERATIONS.iter().map(|o| o.path).find(|path| *path == route);
     known.unwrap_or(if route.is_empty() { "none" } else { "page" })
 }
 
 /// `GET /v1/openapi.json`
-pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> {
+pub(super) async fn openapi_document(State(state): State<HttpState>) -> axum::Json<Json> {
     let mut paths: Map<String, Json> = Map::new();
     for operation in &OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
-        path[operation.method] = described(operation);
+        path[operation.method] = operation_json(operation);
     }
     let mut document = json!({
         "openapi": "3.1.0",
@@ -139,7 +145,7 @@ pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> 
             } },
         } } },
     });
-    if shop.house.settings.token.is_some() {
+    if state.context.settings.token.is_some() {
         document["components"]["securitySchemes"] =
             json!({ "token": { "type": "http", "scheme": "bearer" } });
         document["security"] = json!([{ "token": [] }]);
@@ -147,7 +153,7 @@ pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> 
     axum::Json(document)
 }
 
-fn described(operation: &Operation) -> Json {
+fn operation_json(operation: &Operation) -> Json {
     let in_path = operation.path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
     let path = in_path.map(|(name, _)| {
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })

@@ -16,25 +16,25 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{HttpRefusal, json_body, no_spec};
-use super::rows::{self, LineSink, RowsMost};
-use super::stalled::Patience;
-use super::{HttpState, STALLED, WAITING};
-use crate::daemon::clients::Served;
-use crate::daemon::loaded::ActiveSpec;
+use super::rows::{self, LineSink, RowLimits};
+use super::stalled::StallTimeout;
+use super::{HttpState, MAX_WAITING, STALL_TIMEOUT};
+use crate::daemon::active_spec::ActiveSpec;
+use crate::daemon::clients::ClientGuard;
 use crate::database::{Database, output};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::problem::Problems;
-use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
+use crate::query::{self, Dialect, Meta, Param, QueryError, Request, RowSink};
 use crate::spec::Spec;
 use crate::value::Value;
 
 /// Default time limit of the database for one pass, in seconds.
-const PATIENCE: f64 = 30.0;
+const DEFAULT_SECONDS: f64 = 30.0;
 /// Maximum time limit, in seconds.
-const LONGEST: f64 = 600.0;
+const MAX_SECONDS: f64 = 600.0;
 /// Time limit of a short read.
-pub(super) const LOOK: Duration = Duration::from_secs(10);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A query.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -68,10 +68,10 @@ pub(super) struct AskedQuery {
 }
 
 /// A query with everything needed to run it.
-pub(super) struct Ready {
-    loaded: Arc<ActiveSpec>,
+pub(super) struct PreparedQuery {
+    active_spec: Arc<ActiveSpec>,
     /// Modified copy of the spec, if the request changes it.
-    other: Option<Spec>,
+    changed_spec: Option<Spec>,
     target: PathBuf,
     sql: String,
     dialect: Dialect,
@@ -84,142 +84,152 @@ pub(super) struct Ready {
 }
 
 /// `POST /v1/query`
-pub(super) async fn run(
-    State(shop): State<HttpState>,
-    Extension(patience): Extension<Patience>,
+pub(super) async fn run_query(
+    State(state): State<HttpState>,
+    Extension(stall_timeout): Extension<StallTimeout>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, HttpRefusal> {
     let asked: AskedQuery = json_body(&headers, body).await?;
-    let settings = &shop.house.settings;
-    let most = RowsMost {
+    let settings = &state.context.settings;
+    let limits = RowLimits {
         rows: asked.max_rows.unwrap_or(u64::MAX).min(settings.max_rows),
         bytes: settings.max_bytes,
-        time: settings.read_within + seconds(asked.timeout)?,
+        time: settings.read_within + parse_timeout(asked.timeout)?,
     };
     // The timeout of the connection is longer than that of the rows, so that a slow reader still
     // receives the error.
-    patience.set(most.time + 2 * STALLED);
-    let (served, interrupt) = shop.house.clients.begin();
-    let place = shop.place().await?;
-    let (lines, mut parts) = LineSink::new(most, Handle::current());
-    let house = shop.house.clone();
+    stall_timeout.set(limits.time + 2 * STALL_TIMEOUT);
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_query_permit().await?;
+    let (lines, mut chunks) = LineSink::new(limits, Handle::current());
+    let context = state.context.clone();
     tokio::task::spawn_blocking(move || {
         let mut lines = lines;
-        let ran = |ready: Ready| Ok(ready.run(&house, interrupt, &mut lines)?);
-        let ended = ready(&shop, asked).and_then(ran);
+        let run_prepared =
+            |prepared: PreparedQuery| Ok(prepared.run_into(&context, interrupt, &mut lines)?);
+        let ended = prepare_query(&state, asked).and_then(run_prepared);
         // Release the permit before waiting for a slow reader.
-        drop(place);
+        drop(permit);
         match ended {
             Ok(meta) => {
-                house.metrics.reused(meta.values_reused);
-                lines.close(Ok(&meta));
+                context.metrics.count_reused(meta.values_reused);
+                lines.close_lines(Ok(&meta));
             }
-            Err(refusal) => lines.close(Err(refusal)),
+            Err(refusal) => lines.close_lines(Err(refusal)),
         }
     });
-    match parts.recv().await {
+    match chunks.recv().await {
         Some(Ok(first)) => {
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-            Ok((kind, rows::body(first, parts, served)).into_response())
+            Ok((kind, rows::stream_body(first, chunks, client_guard)).into_response())
         }
         Some(Err(refusal)) => Err(refusal),
-        None => Err(bug().into()),
+        None => Err(bug_failure().into()),
     }
 }
 
 /// `POST /v1/explain`
-pub(super) async fn explain(
-    State(shop): State<HttpState>,
+pub(super) async fn explain_query(
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, HttpRefusal> {
     let asked: AskedQuery = json_body(&headers, body).await?;
-    let meta = explained(&shop, asked).await?;
-    Ok(axum::Json(meta.explained_json()))
+    let meta = explain_request(&state, asked).await?;
+    Ok(axum::Json(meta.explained_to_json()))
 }
 
 /// Explains a query.
-pub(super) async fn explained(shop: &HttpState, asked: AskedQuery) -> Result<Meta, HttpRefusal> {
-    let (served, interrupt) = shop.house.clients.begin();
-    let shop = shop.clone();
-    let place = shop.place().await?;
-    at_work(place, served, move || Ok(ready(&shop, asked)?.explain(&shop, interrupt)?)).await
+pub(super) async fn explain_request(
+    state: &HttpState,
+    asked: AskedQuery,
+) -> Result<Meta, HttpRefusal> {
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let state = state.clone();
+    let permit = state.acquire_query_permit().await?;
+    run_blocking(permit, client_guard, move || {
+        Ok(prepare_query(&state, asked)?.explain(&state, interrupt)?)
+    })
+    .await
 }
 
 /// Runs a query and collects its rows in `sink`, for the page.
-pub(super) async fn kept<S: Sink + Send + 'static>(
-    shop: &HttpState,
+pub(super) async fn collect_rows<S: RowSink + Send + 'static>(
+    state: &HttpState,
     asked: AskedQuery,
     sink: S,
 ) -> Result<(Meta, S), HttpRefusal> {
-    let (served, interrupt) = shop.house.clients.begin();
-    let shop = shop.clone();
-    let place = shop.place().await?;
-    at_work(place, served, move || {
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let state = state.clone();
+    let permit = state.acquire_query_permit().await?;
+    run_blocking(permit, client_guard, move || {
         let mut sink = sink;
-        let meta = ready(&shop, asked)?.run(&shop.house, interrupt, &mut sink)?;
-        shop.house.metrics.reused(meta.values_reused);
+        let meta = prepare_query(&state, asked)?.run_into(&state.context, interrupt, &mut sink)?;
+        state.context.metrics.count_reused(meta.values_reused);
         Ok((meta, sink))
     })
     .await
 }
 
 /// Runs blocking work on its own thread.
-pub(super) async fn at_work<T: Send + 'static>(
-    place: OwnedSemaphorePermit,
-    served: Served,
+pub(super) async fn run_blocking<T: Send + 'static>(
+    permit: OwnedSemaphorePermit,
+    client_guard: ClientGuard,
     work: impl FnOnce() -> Result<T, HttpRefusal> + Send + 'static,
 ) -> Result<T, HttpRefusal> {
     let ended = tokio::task::spawn_blocking(move || {
         let done = work();
-        drop(place);
+        drop(permit);
         done
     });
     let ended = ended.await;
-    drop(served);
-    ended.map_err(|_| HttpRefusal::from(bug()))?
+    drop(client_guard);
+    ended.map_err(|_| HttpRefusal::from(bug_failure()))?
 }
 
-fn bug() -> Failure {
-    Failure::input("this is a bug in hqdl", "please report this query")
+fn bug_failure() -> Failure {
+    Failure::wrong_input("this is a bug in hqdl", "please report this query")
 }
 
 impl HttpState {
     /// Acquires a permit for a query. Waits for one, unless too many clients wait already.
-    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
-        self.place_in(&self.places).await
+    pub(super) async fn acquire_query_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+        self.acquire_permit(&self.query_permits).await
     }
 
     /// Acquires a permit for a short read, which queries do not use.
-    pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
-        self.place_in(&self.looks).await
+    pub(super) async fn acquire_read_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+        self.acquire_permit(&self.read_permits).await
     }
 
-    async fn place_in(&self, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, HttpRefusal> {
-        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-            return Ok(place);
+    async fn acquire_permit(
+        &self,
+        permits: &Arc<Semaphore>,
+    ) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            return Ok(permit);
         }
-        let waiting = WaitingQuery::new(&self.house.metrics.waiting);
-        let busy = || HttpRefusal::busy("too many requests are waiting");
-        if waiting.1 > WAITING {
+        let waiting = WaitingGuard::new(&self.context.metrics.waiting);
+        let busy = || HttpRefusal::server_busy("too many requests are waiting");
+        if waiting.1 > MAX_WAITING {
             return Err(busy());
         }
-        Arc::clone(places).acquire_owned().await.map_err(|_| busy())
+        Arc::clone(permits).acquire_owned().await.map_err(|_| busy())
     }
 
     /// Acquires a permit to wait for the end of a run.
-    pub(super) fn wait(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
-        let place = Arc::clone(&self.waits).try_acquire_owned();
-        place.map_err(|_| HttpRefusal::busy("too many clients wait for runs"))
+    pub(super) fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
+        let permit = Arc::clone(&self.wait_permits).try_acquire_owned();
+        permit.map_err(|_| HttpRefusal::server_busy("too many clients wait for runs"))
     }
 
     /// Returns the spec in force by name; without a name, the only one.
-    pub(super) fn loaded(
+    pub(super) fn active_spec(
         &self,
         name: Option<&str>,
     ) -> Result<(String, Arc<ActiveSpec>), HttpRefusal> {
-        let status = self.house.status.borrow();
+        let status = self.context.status.borrow();
         let spec = match name {
             Some(name) => status.spec(name),
             None => status.specs.values().next().filter(|_| status.specs.len() == 1),
@@ -229,7 +239,7 @@ impl HttpState {
                 Some(name) => no_spec(name, status.specs.keys()),
                 None => {
                     let names: Vec<&str> = status.specs.keys().map(String::as_str).collect();
-                    Failure::input(
+                    Failure::wrong_input(
                         "the daemon has no spec to query",
                         format!("name one: {}", names.join(", ")),
                     )
@@ -237,8 +247,8 @@ impl HttpState {
             };
             return Err(HttpRefusal { status: axum::http::StatusCode::NOT_FOUND, failure });
         };
-        match (&spec.loaded, &spec.problem) {
-            (Some(loaded), _) => Ok((spec.name.clone(), Arc::clone(loaded))),
+        match (&spec.active_spec, &spec.problem) {
+            (Some(active_spec), _) => Ok((spec.name.clone(), Arc::clone(active_spec))),
             (None, Some(problem)) => Err(Failure::clone(problem).into()),
             (None, None) => Err(HttpRefusal::new(
                 axum::http::StatusCode::SERVICE_UNAVAILABLE,
@@ -250,58 +260,58 @@ impl HttpState {
 }
 
 /// Counts a waiting request until it is dropped.
-struct WaitingQuery<'a>(&'a std::sync::atomic::AtomicI64, i64);
+struct WaitingGuard<'a>(&'a std::sync::atomic::AtomicI64, i64);
 
-impl<'a> WaitingQuery<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a std::sync::atomic::AtomicI64) -> Self {
         let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Self(count, before + 1)
     }
 }
 
-impl Drop for WaitingQuery<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
 /// Reads and checks everything except the query itself.
-fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
-    let (name, loaded, bare) = match (&asked.spec, &asked.db) {
-        (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
+fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, HttpRefusal> {
+    let (name, active_spec, bare) = match (&asked.spec, &asked.db) {
+        (Some(name), _) => (name.clone(), state.active_spec(Some(name))?.1, false),
         (None, None) => {
-            let (name, loaded) = shop.loaded(None)?;
-            (name, loaded, false)
+            let (name, active_spec) = state.active_spec(None)?;
+            (name, active_spec, false)
         }
         (None, Some(db)) => {
-            let (name, loaded) = of_database(shop, db)?;
-            (name, loaded, true)
+            let (name, active_spec) = find_by_database(state, db)?;
+            (name, active_spec, true)
         }
     };
-    let mut other = None;
+    let mut changed_spec = None;
     if bare || asked.budget.is_some() {
-        let mut spec = loaded.spec.clone();
+        let mut spec = active_spec.spec.clone();
         if bare {
             spec.expansions.clear();
         }
         spec.set_budget(asked.budget).map_err(Failure::from)?;
-        other = Some(spec);
+        changed_spec = Some(spec);
     }
-    let target = match (&asked.db, &loaded.spec.output) {
+    let target = match (&asked.db, &active_spec.spec.output) {
         (Some(db), _) if bare => db.clone(),
-        (_, None) => loaded.spec.database.clone(),
+        (_, None) => active_spec.spec.database.clone(),
         (_, Some(copy)) => {
-            let readable = Database::open(&loaded.spec.database)
-                .and_then(|database| output::readable(&database, Some(copy)));
+            let readable = Database::open(&active_spec.spec.database)
+                .and_then(|database| output::find_readable(&database, Some(copy)));
             readable.map_err(Failure::from)?.0
         }
     };
-    let timeout = seconds(asked.timeout)?;
-    Ok(Ready {
-        params: params(&asked.params)?,
+    let timeout = parse_timeout(asked.timeout)?;
+    Ok(PreparedQuery {
+        params: parse_params(&asked.params)?,
         command: format!("query {name}"),
-        loaded,
-        other,
+        active_spec,
+        changed_spec,
         target,
         sql: asked.sql,
         dialect: asked.dialect,
@@ -313,16 +323,17 @@ fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
 }
 
 /// Returns the spec with this database. Clients can read no other files.
-fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
+fn find_by_database(state: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let status = shop.house.status.borrow().clone();
+    let status = state.context.status.borrow().clone();
     let found = status.specs.values().find_map(|s| {
-        let loaded = s.loaded.as_ref()?;
-        let own = full(&loaded.spec.database) == full(db) || full(loaded.spec.target()) == full(db);
-        own.then(|| (s.name.clone(), Arc::clone(loaded)))
+        let active_spec = s.active_spec.as_ref()?;
+        let own = full(&active_spec.spec.database) == full(db)
+            || full(active_spec.spec.target()) == full(db);
+        own.then(|| (s.name.clone(), Arc::clone(active_spec)))
     });
     found.ok_or_else(|| {
-        Failure::input(
+        Failure::wrong_input(
             format!("no spec uses the database {}", db.display()),
             "pass in `db` the full path of a database that one of the daemon's specs uses",
         )
@@ -330,15 +341,15 @@ fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>),
 }
 
 /// Parses a client's time limit for the database.
-pub(super) fn seconds(asked: Option<f64>) -> Result<Duration, Failure> {
-    let seconds = asked.unwrap_or(PATIENCE).min(LONGEST);
+pub(super) fn parse_timeout(asked: Option<f64>) -> Result<Duration, Failure> {
+    let seconds = asked.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
-    timeout.ok_or_else(|| Failure::input("pass `timeout` in seconds, more than 0", ""))
+    timeout.ok_or_else(|| Failure::wrong_input("pass `timeout` in seconds, more than 0", ""))
 }
 
-fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
+fn parse_params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
     let scalar = |value: &Json| match value {
-        Json::Array(_) | Json::Object(_) => Err(Failure::input(
+        Json::Array(_) | Json::Object(_) => Err(Failure::wrong_input(
             format!("the parameter {value} is not a value"),
             "pass null, a number, a text, true or false",
         )),
@@ -353,18 +364,18 @@ fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
             let at = |n: usize| Param::Position(n + 1);
             all.iter().enumerate().map(|(n, v)| Ok((at(n), scalar(v)?))).collect()
         }
-        _ => Err(Failure::input("pass `params` as an object or an array", "")),
+        _ => Err(Failure::wrong_input("pass `params` as an object or an array", "")),
     }
 }
 
-impl Ready {
-    fn request<'r>(
+impl PreparedQuery {
+    fn build_request<'r>(
         &'r self,
-        house: &'r crate::daemon::house::DaemonContext,
+        context: &'r crate::daemon::context::DaemonContext,
         model: Option<Arc<dyn Model>>,
         interrupt: watch::Receiver<bool>,
     ) -> Request<'r> {
-        let spec = self.other.as_ref().unwrap_or(&self.loaded.spec);
+        let spec = self.changed_spec.as_ref().unwrap_or(&self.active_spec.spec);
         Request {
             model,
             dialect: self.dialect,
@@ -374,43 +385,50 @@ impl Ready {
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: &self.command,
-            listener: house.metrics.listener(),
+            listener: context.metrics.usage_listener(),
             interrupt,
-            ..Request::of(spec, &self.target, &house.facts, &self.sql)
+            ..Request::new(spec, &self.target, &context.facts, &self.sql)
         }
     }
 
     fn has_calls(&self) -> bool {
-        let spec = self.other.as_ref().unwrap_or(&self.loaded.spec);
+        let spec = self.changed_spec.as_ref().unwrap_or(&self.active_spec.spec);
         query::may_ask(spec, &self.sql, self.dialect, self.classify)
     }
 
-    fn run(
+    fn run_into(
         &self,
-        house: &crate::daemon::house::DaemonContext,
+        context: &crate::daemon::context::DaemonContext,
         interrupt: watch::Receiver<bool>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RowSink,
     ) -> Result<Meta, Failure> {
-        let request = self.request(house, self.loaded.model.clone().ok(), interrupt);
-        let ran =
-            if self.has_calls() { query::run(&request, sink) } else { request.plain().run(sink) };
-        ran.map_err(|error| self.failure(error))
-    }
-
-    fn explain(&self, shop: &HttpState, interrupt: watch::Receiver<bool>) -> Result<Meta, Failure> {
-        // Planning needs the model's name and provider profile, but no API key.
-        let model = match &self.loaded.model {
-            Ok(model) => Arc::clone(model),
-            Err(_) => model::for_planning(&self.loaded.spec)?,
+        let request = self.build_request(context, self.active_spec.model.clone().ok(), interrupt);
+        let result = if self.has_calls() {
+            query::run(&request, sink)
+        } else {
+            request.to_plain().run(sink)
         };
-        let request = self.request(&shop.house, Some(model), interrupt);
-        let explained =
-            if self.has_calls() { query::explain(&request) } else { request.plain().explain() };
-        explained.map_err(|error| self.failure(error))
+        result.map_err(|error| self.to_failure(error))
     }
 
-    fn failure(&self, error: QueryError) -> Failure {
-        match (error, &self.loaded.model) {
+    fn explain(
+        &self,
+        state: &HttpState,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Meta, Failure> {
+        // Planning needs the model's name and provider profile, but no API key.
+        let model = match &self.active_spec.model {
+            Ok(model) => Arc::clone(model),
+            Err(_) => model::connect_for_planning(&self.active_spec.spec)?,
+        };
+        let request = self.build_request(&state.context, Some(model), interrupt);
+        let explained =
+            if self.has_calls() { query::explain(&request) } else { request.to_plain().explain() };
+        explained.map_err(|error| self.to_failure(error))
+    }
+
+    fn to_failure(&self, error: QueryError) -> Failure {
+        match (error, &self.active_spec.model) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
                 path: PathBuf::from("<query>"),
                 text: self.sql.clone(),
@@ -418,13 +436,13 @@ impl Ready {
             }),
             (QueryError::NoModel, Err(why)) => Failure::clone(why),
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
-                Failure::input(
+                Failure::wrong_input(
                     e.to_string(),
                     "add LIMIT, or raise `max_rows` (at most the daemon's --max-rows and --max-bytes)",
                 )
             }
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::TimedOut => {
-                Failure::input(
+                Failure::wrong_input(
                     e.to_string(),
                     "read faster, add LIMIT, or raise the daemon's --read-within: hqdl cannot write to the database until you have read all rows",
                 )

@@ -11,9 +11,9 @@ use serde_json::{Value as Json, json};
 use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
 
 /// Maximum size of a request's body, in bytes.
-const BODY: usize = 1 << 20;
+const MAX_BODY: usize = 1 << 20;
 /// Time limit for reading a body.
-const SLOW: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An error response.
 #[derive(Debug)]
@@ -24,23 +24,23 @@ pub(super) struct HttpRefusal {
 
 impl HttpRefusal {
     pub(super) fn new(status: StatusCode, message: String, hint: &str) -> Self {
-        Self { status, failure: Failure::input(message, hint) }
+        Self { status, failure: Failure::wrong_input(message, hint) }
     }
 
     /// Returns the response for a bad request.
-    pub(super) fn bad(message: impl Into<String>, hint: &str) -> Self {
+    pub(super) fn bad_request(message: impl Into<String>, hint: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message.into(), hint)
     }
 
     /// Returns the response for a busy server.
-    pub(super) fn busy(why: &str) -> Self {
+    pub(super) fn server_busy(why: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, why.to_owned(), "retry in a second")
     }
 }
 
 impl From<Failure> for HttpRefusal {
     fn from(failure: Failure) -> Self {
-        let status = match failure.exit() {
+        let status = match failure.exit_code() {
             BUDGET => StatusCode::PAYMENT_REQUIRED,
             REFUSED => StatusCode::BAD_GATEWAY,
             INTERRUPTED => StatusCode::SERVICE_UNAVAILABLE,
@@ -51,7 +51,7 @@ impl From<Failure> for HttpRefusal {
 }
 
 /// Returns the error object of a response body and of the last line of rows.
-pub(super) fn error(failure: &Failure) -> Json {
+pub(super) fn error_json(failure: &Failure) -> Json {
     let mut json = failure.to_json();
     if let Some(object) = json.as_object_mut() {
         object.shift_remove("event");
@@ -64,7 +64,7 @@ pub(super) fn error(failure: &Failure) -> Json {
 
 impl IntoResponse for HttpRefusal {
     fn into_response(self) -> Response {
-        let body = json!({ "error": error(&self.failure) });
+        let body = json!({ "error": error_json(&self.failure) });
         let mut response = (self.status, axum::Json(body)).into_response();
         let mut set =
             |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -107,19 +107,19 @@ pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a S
     } else {
         format!("there is {}", all.join(", "))
     };
-    Failure::input(format!("no spec `{name}`"), hint)
+    Failure::wrong_input(format!("no spec `{name}`"), hint)
 }
 
 /// Reads a body, within the limits of size and time.
-pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
+pub(super) async fn read_bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
     let too_large = || {
         HttpRefusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is longer than {BODY} bytes"),
+            format!("the body is longer than {MAX_BODY} bytes"),
             "send several smaller requests",
         )
     };
-    match tokio::time::timeout(SLOW, to_bytes(body, BODY)).await {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => Err(too_large()),
         Err(_) => Err(HttpRefusal::new(
@@ -135,16 +135,24 @@ pub(super) async fn json_body<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, HttpRefusal> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     // This check also blocks forms of other sites.
-    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+    if !content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .eq_ignore_ascii_case("application/json")
+    {
         return Err(HttpRefusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("the body is of type `{kind}`"),
+            format!("the body is of type `{content_type}`"),
             "send JSON with `Content-Type: application/json`",
         ));
     }
-    let bytes = bytes(body).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| HttpRefusal::bad(format!("the body is invalid: {e}"), "see /v1/openapi.json"))
+    let bytes = read_bytes(body).await?;
+    serde_json::from_slice(&bytes).map_err(|e| {
+        HttpRefusal::bad_request(format!("the body is invalid: {e}"), "see /v1/openapi.json")
+    })
 }

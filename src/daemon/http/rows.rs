@@ -12,36 +12,36 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::reply::{self, HttpRefusal};
-use crate::daemon::clients::Served;
-use crate::query::{Meta, Sink, json as values};
+use crate::daemon::clients::ClientGuard;
+use crate::query::{Meta, RowSink, json as values};
 
 /// Size of a chunk, in bytes.
-const CHUNK: usize = 32 << 10;
+const CHUNK_BYTES: usize = 32 << 10;
 /// Maximum number of chunks that wait for a slow reader.
-const AHEAD: usize = 4;
+const MAX_CHUNKS_AHEAD: usize = 4;
 /// Time in which a reader must take a chunk. A slower reader loses its permit, because other
 /// clients wait for it.
-const STALLED: Duration = Duration::from_secs(10);
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A chunk of the body, or the error response.
 pub(super) type Chunk = std::result::Result<Bytes, HttpRefusal>;
 
 /// A sink that sends its rows to the client. It blocks, so it needs its own thread.
 pub(super) struct LineSink {
-    parts: mpsc::Sender<Chunk>,
+    chunks: mpsc::Sender<Chunk>,
     runtime: Handle,
     chunk: Vec<u8>,
     sent: bool,
     rows: u64,
     bytes: u64,
-    most: RowsMost,
+    limits: RowLimits,
     /// Deadline for reading all rows; set when the first row arrives.
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 /// Limits of a query's rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RowsMost {
+pub(super) struct RowLimits {
     pub(super) rows: u64,
     pub(super) bytes: u64,
     /// From the first row on.
@@ -50,88 +50,89 @@ pub(super) struct RowsMost {
 
 impl LineSink {
     /// Returns a sink with these limits, and the receiver of its chunks.
-    pub(super) fn new(most: RowsMost, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
-        let (parts, receive) = mpsc::channel(AHEAD);
+    pub(super) fn new(limits: RowLimits, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
+        let (chunks, receive) = mpsc::channel(MAX_CHUNKS_AHEAD);
         let (chunk, sent) = (Vec::new(), false);
-        (Self { parts, runtime, chunk, sent, rows: 0, bytes: 0, most, until: None }, receive)
+        (Self { chunks, runtime, chunk, sent, rows: 0, bytes: 0, limits, deadline: None }, receive)
     }
 
     /// Ends the lines. An error before the first chunk becomes an error response.
-    pub(super) fn close(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
+    pub(super) fn close_lines(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
         match ended {
-            Ok(meta) => self.line(&json!({ "meta": meta.to_json() })),
+            Ok(meta) => self.push_line(&json!({ "meta": meta.to_json() })),
             Err(refusal) if self.sent => {
-                self.line(&json!({ "error": reply::error(&refusal.failure) }));
+                self.push_line(&json!({ "error": reply::error_json(&refusal.failure) }));
             }
             Err(refusal) => {
-                let _ = self.parts.blocking_send(Err(refusal));
+                let _ = self.chunks.blocking_send(Err(refusal));
                 return;
             }
         }
-        self.until = Some(Instant::now() + STALLED);
-        let _ = self.flush();
+        self.deadline = Some(Instant::now() + CHUNK_TIMEOUT);
+        let _ = self.send_chunk();
     }
 
-    fn line(&mut self, json: &serde_json::Value) {
+    fn push_line(&mut self, json: &serde_json::Value) {
         self.chunk.extend_from_slice(json.to_string().as_bytes());
         self.chunk.push(b'\n');
     }
 
-    fn flush(&mut self) -> Result<()> {
+    fn send_chunk(&mut self) -> Result<()> {
         let chunk = Bytes::from(std::mem::take(&mut self.chunk));
         if chunk.is_empty() {
             return Ok(());
         }
         self.sent = true;
-        let parts = &self.parts;
-        let left = self.until.map_or(STALLED, |u| u.saturating_duration_since(Instant::now()));
+        let chunks = &self.chunks;
+        let left =
+            self.deadline.map_or(CHUNK_TIMEOUT, |u| u.saturating_duration_since(Instant::now()));
         let sending =
-            async { tokio::time::timeout(left.min(STALLED), parts.send(Ok(chunk))).await };
+            async { tokio::time::timeout(left.min(CHUNK_TIMEOUT), chunks.send(Ok(chunk))).await };
         match self.runtime.block_on(sending) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has disconnected")),
-            Err(_) if left > STALLED => {
-                let why = format!("the client read nothing for {} s", STALLED.as_secs());
+            Err(_) if left > CHUNK_TIMEOUT => {
+                let why = format!("the client read nothing for {} s", CHUNK_TIMEOUT.as_secs());
                 Err(Error::new(ErrorKind::TimedOut, why))
             }
-            Err(_) => Err(self.too_slow()),
+            Err(_) => Err(self.timeout_error()),
         }
     }
 
-    fn too_slow(&self) -> Error {
+    fn timeout_error(&self) -> Error {
         let why =
-            format!("the client did not read the rows within {} s", self.most.time.as_secs_f64());
+            format!("the client did not read the rows within {} s", self.limits.time.as_secs_f64());
         Error::new(ErrorKind::TimedOut, why)
     }
 }
 
-impl Sink for LineSink {
-    fn columns(&mut self, names: &[String]) -> Result<()> {
-        self.until = Instant::now().checked_add(self.most.time);
-        self.line(&json!({ "columns": names }));
+impl RowSink for LineSink {
+    fn write_columns(&mut self, names: &[String]) -> Result<()> {
+        self.deadline = Instant::now().checked_add(self.limits.time);
+        self.push_line(&json!({ "columns": names }));
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         self.rows += 1;
-        if self.rows > self.most.rows {
-            let why = format!("the result has more than {} rows", self.most.rows);
+        if self.rows > self.limits.rows {
+            let why = format!("the result has more than {} rows", self.limits.rows);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
-        if self.until.is_some_and(|u| u < Instant::now()) {
-            return Err(self.too_slow());
+        if self.deadline.is_some_and(|u| u < Instant::now()) {
+            return Err(self.timeout_error());
         }
-        self.bytes += row.iter().map(length).sum::<u64>();
-        if self.bytes > self.most.bytes {
-            let why = format!("the result has more than {} bytes", self.most.bytes);
+        self.bytes += row.iter().map(value_length).sum::<u64>();
+        if self.bytes > self.limits.bytes {
+            let why = format!("the result has more than {} bytes", self.limits.bytes);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
         for (n, value) in row.iter().enumerate() {
             self.chunk.push(if n == 0 { b'[' } else { b',' });
-            values::write(&mut self.chunk, *value)?;
+            values::write_json(&mut self.chunk, *value)?;
         }
         self.chunk.extend_from_slice(b"]\n");
-        if self.chunk.len() >= CHUNK { self.flush() } else { Ok(()) }
+        if self.chunk.len() >= CHUNK_BYTES { self.send_chunk() } else { Ok(()) }
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -140,7 +141,7 @@ impl Sink for LineSink {
 }
 
 /// Returns the approximate size of a value, in bytes.
-pub(super) fn length(value: &ValueRef<'_>) -> u64 {
+pub(super) fn value_length(value: &ValueRef<'_>) -> u64 {
     match value {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
         _ => 8,
@@ -149,10 +150,14 @@ pub(super) fn length(value: &ValueRef<'_>) -> u64 {
 
 /// Returns the response body, from its first chunk on. When the client leaves, the guard in the
 /// stream is dropped, which ends the query.
-pub(super) fn body(first: Bytes, parts: mpsc::Receiver<Chunk>, served: Served) -> Body {
-    let rest = stream::unfold((parts, served), |(mut parts, served)| async move {
-        let part = parts.recv().await?;
-        let part = part.map_err(|refusal| Error::other(refusal.failure.message()));
+pub(super) fn stream_body(
+    first: Bytes,
+    chunks: mpsc::Receiver<Chunk>,
+    client_guard: ClientGuard,
+) -> Body {
+    let rest = stream::unfold((chunks, client_guard), |(mut parts, served)| async move {
+        let chunk = parts.recv().await?;
+        let part = chunk.map_err(|refusal| Error::other(refusal.failure.message()));
         Some((part, (parts, served)))
     });
     Body::from_stream(stream::iter([Ok(first)]).chain(rest))

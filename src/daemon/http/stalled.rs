@@ -13,12 +13,12 @@ use tokio::time::{Sleep, sleep};
 
 /// Time after which a write without progress fails.
 #[derive(Debug, Clone)]
-pub(super) struct Patience(Arc<AtomicU64>);
+pub(super) struct StallTimeout(Arc<AtomicU64>);
 
-impl Patience {
+impl StallTimeout {
     /// Sets the timeout for later waits.
-    pub(super) fn set(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    pub(super) fn set(&self, timeout: Duration) {
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
     }
 
@@ -28,34 +28,38 @@ impl Patience {
 }
 
 /// A connection whose writes fail if they make no progress.
-pub(super) struct Watched<S> {
+pub(super) struct TimeoutStream<S> {
     stream: S,
-    patience: Patience,
+    timeout: StallTimeout,
     /// Timer of a waiting write.
-    waiting: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> (Self, Patience) {
-        let handle = Patience(Arc::default());
+impl<S> TimeoutStream<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> (Self, StallTimeout) {
+        let handle = StallTimeout(Arc::default());
         handle.set(patience);
-        (Self { stream, patience: handle.clone(), waiting: None }, handle)
+        (Self { stream, timeout: handle.clone(), timer: None }, handle)
     }
 
     /// Returns the result of a write, or a timeout error.
-    fn within<T>(&mut self, write: Poll<Result<T>>, context: &mut Context<'_>) -> Poll<Result<T>> {
+    fn check_timeout<T>(
+        &mut self,
+        write: Poll<Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<T>> {
         if write.is_ready() {
-            self.waiting = None;
+            self.timer = None;
             return write;
         }
-        let patience = &self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience.get())));
-        ready!(waiting.as_mut().poll(context));
+        let timeout = &self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout.get())));
+        ready!(timer.as_mut().poll(context));
         Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not read")))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -65,14 +69,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         let write = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.within(write, context)
+        self.check_timeout(write, context)
     }
 
     fn poll_write_vectored(
@@ -81,7 +85,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let write = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.within(write, context)
+        self.check_timeout(write, context)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -11,12 +11,12 @@ use crate::daemon::status::DaemonStatus;
 
 impl Metrics {
     /// Returns the text of `/metrics`.
-    pub(in crate::daemon) fn text(&self, status: &DaemonStatus, clients: usize) -> String {
+    pub(in crate::daemon) fn format_text(&self, status: &DaemonStatus, clients: usize) -> String {
         let mut out = String::with_capacity(8192);
-        let head = |out: &mut String, name: &str, kind: &str, help: &str| {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let write_head = |out: &mut String, name: &str, metric_type: &str, help: &str| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {metric_type}");
         };
-        head(
+        write_head(
             &mut out,
             "hqdl_cells",
             "gauge",
@@ -26,9 +26,9 @@ impl Metrics {
             for c in spec.columns.iter() {
                 let labels = format!(
                     "spec=\"{}\",expansion=\"{}\",column=\"{}\"",
-                    quoted(&spec.name),
-                    quoted(&c.expansion),
-                    quoted(&c.column)
+                    escape_label(&spec.name),
+                    escape_label(&c.expansion),
+                    escape_label(&c.column)
                 );
                 for state in State::ALL {
                     let (name, n) = (state.name(), c.cells.get(state));
@@ -37,73 +37,98 @@ impl Metrics {
                 let _ = writeln!(out, "hqdl_cells{{{labels},state=\"missing\"}} {}", c.unasked);
             }
         }
-        head(&mut out, "hqdl_specs", "gauge", "Specs by state.");
-        let mut words: BTreeMap<&str, u64> = BTreeMap::new();
-        status.specs.values().for_each(|s| *words.entry(s.word()).or_default() += 1);
-        for (word, n) in words {
-            let _ = writeln!(out, "hqdl_specs{{state=\"{word}\"}} {n}");
+        write_head(&mut out, "hqdl_specs", "gauge", "Specs by state.");
+        let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+        status.specs.values().for_each(|s| *states.entry(s.state_name()).or_default() += 1);
+        for (state, n) in states {
+            let _ = writeln!(out, "hqdl_specs{{state=\"{state}\"}} {n}");
         }
-        head(&mut out, "hqdl_model_requests_total", "counter", "Requests to models by outcome.");
+        write_head(
+            &mut out,
+            "hqdl_model_requests_total",
+            "counter",
+            "Requests to models by outcome.",
+        );
         for (counter, outcome) in self.outcomes.iter().zip(OUTCOMES) {
             let n = counter.load(Ordering::Relaxed);
             let _ = writeln!(out, "hqdl_model_requests_total{{outcome=\"{outcome}\"}} {n}");
         }
-        head(&mut out, "hqdl_cells_answered_total", "counter", "Cells answered by models.");
+        write_head(&mut out, "hqdl_cells_answered_total", "counter", "Cells answered by models.");
         for (counter, state) in self.cells.iter().zip(State::ALL) {
             let (n, state) = (counter.load(Ordering::Relaxed), state.name());
             let _ = writeln!(out, "hqdl_cells_answered_total{{state=\"{state}\"}} {n}");
         }
-        head(&mut out, "hqdl_tokens_total", "counter", "Tokens used.");
+        write_head(&mut out, "hqdl_tokens_total", "counter", "Tokens used.");
         for (kind, counter) in [("input", &self.input_tokens), ("output", &self.output_tokens)] {
             let n = counter.load(Ordering::Relaxed);
             let _ = writeln!(out, "hqdl_tokens_total{{kind=\"{kind}\"}} {n}");
         }
         let cost = self.cost.load(Ordering::Relaxed) as f64 / 1e9;
-        let hits = self.hits.load(Ordering::Relaxed);
-        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-            head(&mut out, name, kind, help);
+        let cache_hits = self.cache_hits.load(Ordering::Relaxed);
+        let mut write_metric = |name: &str, metric_type: &str, help: &str, value: f64| {
+            write_head(&mut out, name, metric_type, help);
             let _ = writeln!(out, "{name} {value}");
         };
-        one("hqdl_cost_usd_total", "counter", "Cost of the used tokens.", cost);
-        one("hqdl_cache_hits_total", "counter", "Values read from the cache.", hits as f64);
+        write_metric("hqdl_cost_usd_total", "counter", "Cost of the used tokens.", cost);
+        write_metric(
+            "hqdl_cache_hits_total",
+            "counter",
+            "Values read from the cache.",
+            cache_hits as f64,
+        );
         let queued = status.queued as f64;
-        one("hqdl_runs_queued", "gauge", "Runs waiting for other runs.", queued);
+        write_metric("hqdl_runs_queued", "gauge", "Runs waiting for other runs.", queued);
         let waiting = self.waiting.load(Ordering::Relaxed) as f64;
-        one("hqdl_queries_waiting", "gauge", "Queries waiting in the queue.", waiting);
-        one("hqdl_clients", "gauge", "Queries, plans and fills in progress.", clients as f64);
+        write_metric("hqdl_queries_waiting", "gauge", "Queries waiting in the queue.", waiting);
+        write_metric(
+            "hqdl_clients",
+            "gauge",
+            "Queries, plans and fills in progress.",
+            clients as f64,
+        );
         let connections = self.connections.load(Ordering::Relaxed) as f64;
-        one("hqdl_connections", "gauge", "Open connections.", connections);
+        write_metric("hqdl_connections", "gauge", "Open connections.", connections);
         let streams = self.streams.load(Ordering::Relaxed) as f64;
-        one("hqdl_event_streams", "gauge", "Open event streams.", streams);
-        let looks = crate::daemon::listing::looks() as f64;
-        one("hqdl_file_looks_total", "counter", "Checks of files for changes.", looks);
-        let asking = self.asking.load(Ordering::Relaxed) as f64;
-        one("hqdl_model_requests_in_flight", "gauge", "Requests sent to a model.", asking);
-        if let Some((bytes, files)) = process() {
-            one("process_resident_memory_bytes", "gauge", "Resident memory of the process.", bytes);
-            one("process_open_fds", "gauge", "Open file handles.", files);
+        write_metric("hqdl_event_streams", "gauge", "Open event streams.", streams);
+        let checks = crate::daemon::spec_files::check_count() as f64;
+        write_metric("hqdl_file_looks_total", "counter", "Checks of files for changes.", checks);
+        let in_flight = self.requests_in_flight.load(Ordering::Relaxed) as f64;
+        write_metric(
+            "hqdl_model_requests_in_flight",
+            "gauge",
+            "Requests sent to a model.",
+            in_flight,
+        );
+        if let Some((bytes, files)) = process_stats() {
+            write_metric(
+                "process_resident_memory_bytes",
+                "gauge",
+                "Resident memory of the process.",
+                bytes,
+            );
+            write_metric("process_open_fds", "gauge", "Open file handles.", files);
         }
-        head(&mut out, "hqdl_model_seconds", "histogram", "Time until the model's reply.");
-        self.asked.write(&mut out, "hqdl_model_seconds", "");
-        head(&mut out, "hqdl_http_seconds", "histogram", "Time until a response begins.");
+        write_head(&mut out, "hqdl_model_seconds", "histogram", "Time until the model's reply.");
+        self.request_seconds.write_text(&mut out, "hqdl_model_seconds", "");
+        write_head(&mut out, "hqdl_http_seconds", "histogram", "Time until a response begins.");
         for ((route, status), histogram) in
-            self.served.lock().unwrap_or_else(PoisonError::into_inner).iter()
+            self.http_seconds.lock().unwrap_or_else(PoisonError::into_inner).iter()
         {
             let labels = format!("route=\"{route}\",status=\"{status}\"");
-            histogram.write(&mut out, "hqdl_http_seconds", &labels);
+            histogram.write_text(&mut out, "hqdl_http_seconds", &labels);
         }
         out
     }
 }
 
 /// Escapes a label's value.
-fn quoted(text: &str) -> String {
+fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Returns resident memory in bytes and the number of open file handles, if the system provides
 /// them.
-fn process() -> Option<(f64, f64)> {
+fn process_stats() -> Option<(f64, f64)> {
     let pages = std::fs::read_to_string("/proc/self/status").ok()?;
     let kb = pages.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
     let kb: f64 = kb.trim().trim_end_matches(" kB").trim().parse().ok()?;

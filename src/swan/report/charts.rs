@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::swan::chart::{Axis, Chart, Series, Stroke};
-use crate::swan::report::lines;
+use crate::swan::report::group_runs;
 use crate::swan::{Scored, published};
 
 type Points = Vec<(f64, f64)>;
@@ -11,7 +11,7 @@ type Points = Vec<(f64, f64)>;
 /// Returns the chart of scores by number of shots.
 #[must_use]
 pub fn by_shots(scored: &[Scored]) -> Chart {
-    let groups = lines(scored);
+    let groups = group_runs(scored);
     let mut series = Vec::new();
     for (style, (name, runs)) in groups.iter().enumerate() {
         let shots = |run: &&Scored| run.header.shots as f64;
@@ -35,7 +35,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     // With several databases there would be too many lines.
     if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
-        for (n, figure) in published::figures(database).iter().enumerate() {
+        for (n, figure) in published::published_figures(database).iter().enumerate() {
             series.push(Series {
                 name: format!("{}: EX", figure.system),
                 points: figure.ex.iter().map(|(shots, ex)| (*shots as f64, *ex)).collect(),
@@ -53,9 +53,9 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
         x: Axis {
             label: "shots".to_owned(),
             ticks: Some(shots.into_iter().map(|s| s as f64).collect()),
-            least: 0.0,
+            minimum: 0.0,
         },
-        y: percent(),
+        y: percent_axis(),
         series,
     }
 }
@@ -72,7 +72,7 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
         return None;
     }
     let mut series = Vec::new();
-    for (style, (name, runs)) in lines(scored).into_iter().enumerate() {
+    for (style, (name, runs)) in group_runs(scored).into_iter().enumerate() {
         let labels: Vec<String> = runs.iter().map(|r| r.header.shots.to_string()).collect();
         let of = |score: fn(&Scored) -> f64| runs.iter().map(|r| (cost(r), score(r))).collect();
         let both = [("EX", of(|r| r.ex.percent()), false), ("graded", of(|r| r.graded), true)];
@@ -91,9 +91,9 @@ pub fn by_cost(scored: &[Scored]) -> Option<Chart> {
         x: Axis {
             label: if priced { "USD, all questions" } else { "tokens, all questions" }.to_owned(),
             ticks: None,
-            least: 0.0,
+            minimum: 0.0,
         },
-        y: percent(),
+        y: percent_axis(),
         series,
     })
 }
@@ -127,12 +127,16 @@ pub fn by_question(scored: &[Scored]) -> Chart {
     });
     Chart {
         title: "Requests, question by question".to_owned(),
-        x: Axis { label: "questions answered (0: the tables)".to_owned(), ticks: None, least: 1.0 },
-        y: Axis { label: "requests so far".to_owned(), ticks: None, least: 1.0 },
+        x: Axis {
+            label: "questions answered (0: the tables)".to_owned(),
+            ticks: None,
+            minimum: 1.0,
+        },
+        y: Axis { label: "requests so far".to_owned(), ticks: None, minimum: 1.0 },
         series: series.collect(),
     }
 }
 
-fn percent() -> Axis {
-    Axis { label: "percent".to_owned(), ticks: None, least: 100.0 }
+fn percent_axis() -> Axis {
+    Axis { label: "percent".to_owned(), ticks: None, minimum: 100.0 }
 }

@@ -15,7 +15,7 @@ use crate::swan::{Mode, Scored, SwanError};
 
 /// Returns all scores as JSON. The format is stable.
 #[must_use]
-pub fn json(scored: &[Scored]) -> Json {
+pub fn to_json(scored: &[Scored]) -> Json {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     let figure = |p: &PublishedFigures| {
         let ex: serde_json::Map<String, Json> =
@@ -25,7 +25,7 @@ pub fn json(scored: &[Scored]) -> Json {
     let published: serde_json::Map<String, Json> = databases
         .into_iter()
         .map(|name| {
-            let all: Vec<Json> = published::figures(name).iter().map(figure).collect();
+            let all: Vec<Json> = published::published_figures(name).iter().map(figure).collect();
             (name.to_owned(), all.into())
         })
         .collect();
@@ -36,16 +36,16 @@ pub fn json(scored: &[Scored]) -> Json {
 ///
 /// # Errors
 /// [`SwanError`] if the files cannot be written.
-pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
+pub fn write_report(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
     std::fs::create_dir_all(dir).map_err(|e| SwanError::file(dir, e))?;
-    let mut json = serde_json::to_string_pretty(&json(scored)).unwrap_or_default();
+    let mut json = serde_json::to_string_pretty(&to_json(scored)).unwrap_or_default();
     json.push('\n');
     let files = [
-        ("report.md", Some(markdown(scored))),
+        ("report.md", Some(to_markdown(scored))),
         ("report.json", Some(json)),
-        ("shots.svg", Some(charts::by_shots(scored).svg())),
-        ("cost.svg", charts::by_cost(scored).map(|chart| chart.svg())),
-        ("requests.svg", Some(charts::by_question(scored).svg())),
+        ("shots.svg", Some(charts::by_shots(scored).to_svg())),
+        ("cost.svg", charts::by_cost(scored).map(|chart| chart.to_svg())),
+        ("requests.svg", Some(charts::by_question(scored).to_svg())),
     ];
     let mut written = Vec::new();
     for (name, text) in files {
@@ -69,7 +69,7 @@ impl Scored {
 
     /// The model; of a recorded run the recordings, since these say who answered, and the spec
     /// names another model.
-    fn model(&self) -> String {
+    fn model_name(&self) -> String {
         if self.header.recordings.is_empty() {
             return self.header.model.clone();
         }
@@ -92,25 +92,25 @@ impl Scored {
 }
 
 /// Returns the report as Markdown.
-fn markdown(scored: &[Scored]) -> String {
+fn to_markdown(scored: &[Scored]) -> String {
     let mut text = "# SWAN evaluation\n\n".to_owned();
-    runs(scored, &mut text);
+    push_runs(scored, &mut text);
     text.push_str("\n![Execution accuracy by number of shots](shots.svg)\n\n");
     if charts::by_cost(scored).is_some() {
         text.push_str("![Scores by price](cost.svg)\n\n");
     }
     text.push_str("![Requests, question by question](requests.svg)\n");
-    beside_the_papers(scored, &mut text);
-    facts(scored, &mut text);
-    costs(scored, &mut text);
-    matrix(scored, &mut text);
-    scored.iter().for_each(|run| differences(run, &mut text));
-    text.push_str(&reading(scored));
+    push_published(scored, &mut text);
+    push_factuality(scored, &mut text);
+    push_costs(scored, &mut text);
+    push_questions(scored, &mut text);
+    scored.iter().for_each(|run| push_differences(run, &mut text));
+    text.push_str(&reading_notes(scored));
     text
 }
 
 /// Appends a row of a table.
-fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
+fn push_row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
     text.push('|');
     for cell in cells {
         let cell = cell.as_ref().replace('|', "\\|").replace(['\n', '\r'], " ");
@@ -120,26 +120,26 @@ fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
 }
 
 /// Appends the head of a table: left-aligned text columns, then right-aligned number columns.
-fn head(texts: &[&str], numbers: &[&str], text: &mut String) {
-    row(texts.iter().chain(numbers), text);
+fn push_head(texts: &[&str], numbers: &[&str], text: &mut String) {
+    push_row(texts.iter().chain(numbers), text);
     let left = texts.iter().map(|_| "---");
-    row(left.chain(numbers.iter().map(|_| "---:")), text);
+    push_row(left.chain(numbers.iter().map(|_| "---:")), text);
 }
 
-fn percent(p: f64) -> String {
+fn format_percent(p: f64) -> String {
     format!("{p:.1} %")
 }
 
-fn dash() -> String {
+fn no_value() -> String {
     "–".to_owned()
 }
 
-fn usd(run: &Scored, cost: f64) -> String {
+fn format_usd(run: &Scored, cost: f64) -> String {
     if run.header.priced { format!("${cost:.4}") } else { "?".to_owned() }
 }
 
 /// Appends the scores of each run.
-fn runs(scored: &[Scored], text: &mut String) {
+fn push_runs(scored: &[Scored], text: &mut String) {
     let numbers = [
         "shots",
         "EX",
@@ -154,28 +154,28 @@ fn runs(scored: &[Scored], text: &mut String) {
         "tokens out",
         "price",
     ];
-    head(&["run", "database", "mode", "model"], &numbers, text);
+    push_head(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
         let total = run.spent;
         let facts = run.factuality.as_ref();
-        row(
+        push_row(
             [
                 run.name(),
                 run.header.database.clone(),
                 run.header.mode.name().to_owned(),
-                run.model(),
+                run.model_name(),
                 run.header.shots.to_string(),
-                format!("{:.0}/{}", run.ex.right, run.ex.of),
-                percent(run.ex.percent()),
-                format!("{:.0}/{}", run.ex_strict.right, run.ex_strict.of),
-                percent(run.graded),
-                run.relative_error.map_or_else(dash, |e| percent(100.0 * e)),
-                facts.map_or_else(dash, |f| percent(f.cells.percent())),
-                facts.map_or_else(dash, |f| percent(f.swan.percent())),
+                format!("{:.0}/{}", run.ex.correct, run.ex.total),
+                format_percent(run.ex.percent()),
+                format!("{:.0}/{}", run.ex_strict.correct, run.ex_strict.total),
+                format_percent(run.graded),
+                run.relative_error.map_or_else(no_value, |e| format_percent(100.0 * e)),
+                facts.map_or_else(no_value, |f| format_percent(f.cells.percent())),
+                facts.map_or_else(no_value, |f| format_percent(f.swan.percent())),
                 total.requests.to_string(),
                 total.input_tokens.to_string(),
                 total.output_tokens.to_string(),
-                usd(run, total.cost_usd),
+                format_usd(run, total.cost_usd),
             ],
             text,
         );
@@ -195,10 +195,10 @@ fn runs(scored: &[Scored], text: &mut String) {
 }
 
 /// Appends the execution accuracy of the runs next to the published figures.
-fn beside_the_papers(scored: &[Scored], text: &mut String) {
+fn push_published(scored: &[Scored], text: &mut String) {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     for database in databases {
-        let figures = published::figures(database);
+        let figures = published::published_figures(database);
         if figures.is_empty() {
             continue;
         }
@@ -208,33 +208,33 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
         shots.extend(here().map(|s| s.header.shots));
         let names: Vec<String> = shots.iter().map(|s| count_noun(*s as u64, "shot")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        head(&["system"], &names, text);
-        for (name, runs) in lines(here()) {
+        push_head(&["system"], &names, text);
+        for (name, runs) in group_runs(here()) {
             let ex = |shots: &usize| {
                 let found: Vec<String> = runs
                     .iter()
                     .filter(|run| run.header.shots == *shots)
                     .map(|run| format!("{:.1}", run.ex.percent()))
                     .collect();
-                if found.is_empty() { dash() } else { found.join(", ") }
+                if found.is_empty() { no_value() } else { found.join(", ") }
             };
             let ours = format!("hqdl, {name}");
-            row(std::iter::once(ours).chain(shots.iter().map(ex)), text);
+            push_row(std::iter::once(ours).chain(shots.iter().map(ex)), text);
         }
         for figure in figures {
             let ex = |shots: &usize| {
                 let found = figure.ex.iter().find(|e| e.0 == *shots);
-                found.map_or_else(dash, |e| format!("{:.1}", e.1))
+                found.map_or_else(no_value, |e| format!("{:.1}", e.1))
             };
-            row(std::iter::once(figure.system.to_owned()).chain(shots.iter().map(ex)), text);
+            push_row(std::iter::once(figure.system.to_owned()).chain(shots.iter().map(ex)), text);
         }
     }
 }
 
 /// Who answered, and by which queries. Recordings of one model with more or fewer shots differ
 /// in that number alone.
-fn series(run: &Scored) -> String {
-    format!("{} (mode {})", run.model(), run.header.mode.name())
+fn series_name(run: &Scored) -> String {
+    format!("{} (mode {})", run.model_name(), run.header.mode.name())
 }
 
 /// The databases of the runs, each with its runs.
@@ -253,14 +253,14 @@ fn heading(title: &str, database: &str, several: bool) -> String {
 
 /// Groups runs by database, model and mode, sorted by the number of shots. If there are several
 /// databases, the group's name contains the database.
-pub(in crate::swan) fn lines<'s>(
+pub(in crate::swan) fn group_runs<'s>(
     scored: impl IntoIterator<Item = &'s Scored>,
 ) -> Vec<(String, Vec<&'s Scored>)> {
     let scored: Vec<&Scored> = scored.into_iter().collect();
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     let mut all: Vec<(String, Vec<&Scored>)> = Vec::new();
     for run in scored {
-        let mut name = series(run);
+        let mut name = series_name(run);
         if databases.len() > 1 {
             name = format!("{}: {name}", run.header.database);
         }
@@ -274,7 +274,7 @@ pub(in crate::swan) fn lines<'s>(
 }
 
 /// How true the cells are, column by column, a table for each database.
-fn facts(scored: &[Scored], text: &mut String) {
+fn push_factuality(scored: &[Scored], text: &mut String) {
     let all = by_database(scored);
     for (database, runs) in &all {
         facts_of(database, runs, all.len() > 1, text);
@@ -304,7 +304,7 @@ fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) 
     text.push_str(&heading(title, database, several));
     let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    head(&["column"], &names, text);
+    push_head(&["column"], &names, text);
     let mut columns: Vec<(&str, &str, &str)> = Vec::new();
     for c in with.iter().flat_map(|(_, f)| &f.columns) {
         let column = (c.table.as_str(), c.column.as_str(), c.measure);
@@ -315,25 +315,25 @@ fn facts_of(database: &str, runs: &[&Scored], several: bool, text: &mut String) 
     for (table, column, measure) in columns {
         let score = |(_, f): &(&Scored, &crate::swan::factuality::Factuality)| {
             let found = f.columns.iter().find(|c| c.table == table && c.column == column);
-            found.map_or_else(dash, |c| {
+            found.map_or_else(no_value, |c| {
                 let (low, high) = c.score.interval();
                 format!("{:.1} ({low:.1}–{high:.1})", c.score.percent())
             })
         };
         let f1 = if measure == "f1" { " (F1)" } else { "" };
         let name = format!("{table}.{column}{f1}");
-        row(std::iter::once(name).chain(with.iter().map(score)), text);
+        push_row(std::iter::once(name).chain(with.iter().map(score)), text);
     }
     let all = with.iter().map(|(_, f)| format!("{:.1}", f.cells.percent()));
-    row(std::iter::once("all with one value a key".to_owned()).chain(all), text);
-    let swan = with
-        .iter()
-        .map(|(_, f)| format!("{:.1} ({:.2} / {})", f.swan.percent(), f.swan.right, f.swan.of));
-    row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
+    push_row(std::iter::once("all with one value a key".to_owned()).chain(all), text);
+    let swan = with.iter().map(|(_, f)| {
+        format!("{:.1} ({:.2} / {})", f.swan.percent(), f.swan.correct, f.swan.total)
+    });
+    push_row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
 }
 
 /// Appends the cost of all questions, run by run.
-fn costs(scored: &[Scored], text: &mut String) {
+fn push_costs(scored: &[Scored], text: &mut String) {
     text.push_str("\n## Cost of all questions together\n\n");
     let numbers = [
         "requests",
@@ -345,12 +345,12 @@ fn costs(scored: &[Scored], text: &mut String) {
         "price",
         "seconds",
     ];
-    head(&["run", "time"], &numbers, text);
+    push_head(&["run", "time"], &numbers, text);
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {
             let before = cost.materialized.unwrap_or_default().requests;
             let time = format!("{}{}", n + 1, if cost.finished { "" } else { ", not finished" });
-            row(
+            push_row(
                 [
                     run.name(),
                     time,
@@ -360,7 +360,7 @@ fn costs(scored: &[Scored], text: &mut String) {
                     cost.total.values_asked.to_string(),
                     cost.total.input_tokens.to_string(),
                     cost.total.output_tokens.to_string(),
-                    usd(run, cost.total.cost_usd),
+                    format_usd(run, cost.total.cost_usd),
                     format!("{:.1}", cost.total.seconds),
                 ],
                 text,
@@ -381,29 +381,29 @@ fn costs(scored: &[Scored], text: &mut String) {
     }
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {
-            asked(&format!("{}, run {}", run.name(), n + 1), cost, text);
+            push_asking_questions(&format!("{}, run {}", run.name(), n + 1), cost, text);
         }
     }
 }
 
 /// Appends the questions of a run that asked the model.
-fn asked(name: &str, run: &RunCost, text: &mut String) {
+fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
     let mut so_far = run.materialized.unwrap_or_default().requests;
     let mut any = false;
     for (qid, cost) in run.questions.iter().filter(|(_, c)| c.requests > 0) {
         if !std::mem::replace(&mut any, true) {
             let _ = write!(text, "\n### Questions that asked the model: {name}\n\n");
-            head(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
+            push_head(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
         }
         so_far += cost.requests;
         let counts =
             [cost.requests, so_far, cost.values_asked, cost.input_tokens, cost.output_tokens];
-        row(std::iter::once(qid.clone()).chain(counts.map(|n| n.to_string())), text);
+        push_row(std::iter::once(qid.clone()).chain(counts.map(|n| n.to_string())), text);
     }
 }
 
 /// All questions and all runs, a table for each database.
-fn matrix(scored: &[Scored], text: &mut String) {
+fn push_questions(scored: &[Scored], text: &mut String) {
     let all = by_database(scored);
     for (n, (database, runs)) in all.iter().enumerate() {
         text.push_str(&heading("Questions", database, all.len() > 1));
@@ -417,10 +417,10 @@ fn matrix(scored: &[Scored], text: &mut String) {
 fn matrix_of(runs: &[&Scored], text: &mut String) {
     let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    head(&["question", "asked"], &names, text);
+    push_head(&["question", "asked"], &names, text);
     let mut seen = BTreeSet::new();
     for q in runs.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
-        let stands = |run: &Scored| {
+        let result_of = |run: &Scored| {
             let found = run.questions.iter().find(|o| o.qid == q.qid)?;
             Some(match &found.grade {
                 None => "?".to_owned(),
@@ -429,36 +429,36 @@ fn matrix_of(runs: &[&Scored], text: &mut String) {
                 Some(g) => format!("{:.2}", g.graded),
             })
         };
-        let all = runs.iter().map(|run| stands(run).unwrap_or_else(dash));
-        row([q.qid.clone(), q.question.clone()].into_iter().chain(all), text);
+        let all = runs.iter().map(|run| result_of(run).unwrap_or_else(no_value));
+        push_row([q.qid.clone(), q.question.clone()].into_iter().chain(all), text);
     }
 }
 
 /// Appends the differences of one run from the gold answers.
-fn differences(run: &Scored, text: &mut String) {
+fn push_differences(run: &Scored, text: &mut String) {
     let _ = write!(text, "\n### What differed in {}\n\n", run.name());
     let wrong: Vec<_> = run.questions.iter().filter(|q| !q.difference().is_empty()).collect();
     if wrong.is_empty() {
         text.push_str("Nothing: every answer has the gold's rows.\n");
         return;
     }
-    head(&["question", "EX", "what differed"], &["graded", "relative error"], text);
+    push_head(&["question", "EX", "what differed"], &["graded", "relative error"], text);
     for q in wrong {
         let grade = q.grade.clone().unwrap_or_default();
         let mut differs = q.difference().to_owned();
         if let Some(known) = &q.known {
             let _ = write!(differs, " (the query itself: {known})");
         }
-        row(
+        push_row(
             [
                 q.qid.clone(),
                 match &q.grade {
-                    None => dash(),
+                    None => no_value(),
                     Some(grade) => if grade.swan { "right" } else { "wrong" }.to_owned(),
                 },
                 differs,
                 format!("{:.2}", grade.graded),
-                grade.relative_error.map_or_else(dash, |e| percent(100.0 * e)),
+                grade.relative_error.map_or_else(no_value, |e| format_percent(100.0 * e)),
             ],
             text,
         );
@@ -466,7 +466,7 @@ fn differences(run: &Scored, text: &mut String) {
 }
 
 /// Returns the notes on how to read the figures.
-fn reading(scored: &[Scored]) -> String {
+fn reading_notes(scored: &[Scored]) -> String {
     let mut text = "\n## How to read this\n\n\
         - Execution accuracy asks for whole results: one wrong hero among hundreds is as wrong as \
         none right, and a count may be right by chance. The graded scores say how far off an \

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Draft, Expansion};
-use crate::swan::grade::grade;
+use crate::spec::{Expansion, UncheckedSpec};
+use crate::swan::grade::grade_answer;
 use crate::swan::oracle::TrueValues;
-use crate::swan::record::{Header, RecordLine, Writer};
+use crate::swan::record::{Header, RecordLine, RecordWriter};
 use crate::swan::run::BenchmarkRun;
-use crate::swan::score::Gold;
+use crate::swan::score::GoldDatabase;
 use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare, prepare};
 
 /// Faults on the true values, by the text of the query. Other queries have no fault.
 pub(in crate::swan) type Faults = HashMap<String, String>;
 
 /// Describes a fault next to the difference in a run.
-pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
+pub(in crate::swan) fn describe_fault(fault: &str, difference: &str) -> String {
     if fault == difference {
         "on the true values, too".to_owned()
     } else {
@@ -32,48 +32,52 @@ pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
 ///
 /// # Errors
 /// [`SwanError`] if the true values cannot be read, or there is no space for the run.
-pub(in crate::swan) fn faults(
+pub(in crate::swan) fn find_faults(
     header: &Header,
     questions: &[BenchmarkQuestion],
-    gold: &Gold,
+    gold: &GoldDatabase,
 ) -> Result<Faults, SwanError> {
-    let Some(benchmark) = Benchmark::named(&header.database) else { return Ok(Faults::new()) };
-    let scratch = Scratch::new()?;
+    let Some(benchmark) = Benchmark::find_by_name(&header.database) else {
+        return Ok(Faults::new());
+    };
+    let scratch = TempDir::new()?;
     // As a run sees it: what is hidden may make a wrong query right.
     let database = scratch.0.join(format!("{}.sqlite", benchmark.name));
-    prepare::mask(gold.database(), &database, benchmark)?;
+    prepare::write_masked(gold.database(), &database, benchmark)?;
     let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
     let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
     let broken = |what: String| {
         let hint = "pass BIRD's original database, or the directory that `hqdl swan prepare` wrote";
-        SwanError::input(format!("the true values of {}: {what}", benchmark.name), hint)
+        SwanError::wrong_input(format!("the true values of {}: {what}", benchmark.name), hint)
     };
-    let mut draft =
-        Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
+    let mut draft = UncheckedSpec::parse(&path, benchmark.spec.to_owned())
+        .map_err(|p| broken(p.render(false)))?;
     draft.ignore_prices();
     let overrides = SpecOverrides {
         database: Some(database),
         output: Some(scratch.0.join("expanded.sqlite")),
         ..SpecOverrides::default()
     };
-    let holder = "hqdl swan score".to_owned();
+    let owner_description = "hqdl swan score".to_owned();
     let say = std::sync::Arc::new(|_: &str| ());
-    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), holder, say };
+    let cache =
+        Cache::Dir { dir: Some(scratch.0.join("facts")), owner_description, on_status: say };
     let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
     let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut faults = Faults::new();
-    let mut beside = 0;
-    let mut told = |line: &RecordLine| {
+    let mut asked_before = 0;
+    let mut on_line = |line: &RecordLine| {
         let RecordLine::Answer(answer) = line else { return };
-        let asked_beside = model.beside() - std::mem::replace(&mut beside, model.beside());
+        let other_questions = model.count_other_questions()
+            - std::mem::replace(&mut asked_before, model.count_other_questions());
         let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
-        let Ok(truth) = gold.rows(question) else { return };
+        let Ok(truth) = gold.gold_rows(question) else { return };
         let fault = match (&answer.rows, &answer.error) {
             (None, why) => why.clone().unwrap_or_else(|| "no rows".to_owned()),
-            (Some(_), _) if asked_beside > 0 => return,
+            (Some(_), _) if other_questions > 0 => return,
             (Some(rows), _) => {
-                let ordered = compare::orders(&question.gold).unwrap_or(false);
-                let grade = grade(rows, &truth, &answer.query, ordered);
+                let ordered = compare::is_ordered(&question.gold).unwrap_or(false);
+                let grade = grade_answer(rows, &truth, &answer.query, ordered);
                 if grade.swan {
                     return;
                 }
@@ -100,8 +104,8 @@ pub(in crate::swan) fn faults(
         query_listener: Arc::new(|_| {}),
         interrupt: gold.interrupt(),
     };
-    let mut writer = Writer::begin(&scratch.0, header)?;
-    crate::swan::run(run, &mut writer, &mut told)?;
+    let mut writer = RecordWriter::begin_run(&scratch.0, header)?;
+    crate::swan::run(run, &mut writer, &mut on_line)?;
     Ok(faults)
 }
 
@@ -118,9 +122,9 @@ fn is_read(expansion: &Expansion, questions: &[BenchmarkQuestion]) -> bool {
 }
 
 /// A temporary folder that is removed on drop.
-struct Scratch(PathBuf);
+struct TempDir(PathBuf);
 
-impl Scratch {
+impl TempDir {
     fn new() -> Result<Self, SwanError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +136,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -12,11 +12,11 @@ use tokio::sync::watch;
 
 use self::known::Faults;
 use crate::format::count_noun;
-use crate::query::{Plain, Smoothie};
-use crate::swan::benchmark::Read;
+use crate::query::{PlainQuery, QueryResult};
+use crate::swan::benchmark::ReadColumn;
 use crate::swan::compare::{self, Rows};
-use crate::swan::factuality::{Factuality, Share, factuality};
-use crate::swan::grade::{Grade, grade};
+use crate::swan::factuality::{Factuality, Share, compute_factuality};
+use crate::swan::grade::{Grade, grade_answer};
 use crate::swan::record::{Cost, Header, QuestionOutcome};
 use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 
@@ -84,7 +84,7 @@ pub struct ScoredQuestion {
 impl ScoredQuestion {
     /// Returns true if the answer is right by SWAN's rule.
     #[must_use]
-    pub fn right(&self) -> bool {
+    pub fn is_right(&self) -> bool {
         self.grade.as_ref().is_some_and(|g| g.swan)
     }
 
@@ -105,16 +105,16 @@ struct Judged {
 
 /// The gold database and the rows of each gold query. A query runs once, no matter how many runs
 /// are scored.
-pub struct Gold {
+pub struct GoldDatabase {
     database: PathBuf,
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
-    known: RefCell<HashMap<String, Result<Rows, String>>>,
+    cached_rows: RefCell<HashMap<String, Result<Rows, String>>>,
     /// What is wrong with the queries of a file, whatever the model knows, of those judged.
     faults: RefCell<HashMap<(PathBuf, Mode), Judged>>,
 }
 
-impl Gold {
+impl GoldDatabase {
     /// Finds the gold database: `path` itself, or `<name>.sqlite` in it.
     ///
     /// # Errors
@@ -126,13 +126,13 @@ impl Gold {
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, SwanError> {
         let file = format!("{name}.sqlite");
-        let places = [path.to_owned(), path.join("gold").join(&file), path.join(&file)];
-        match places.into_iter().find(|p| p.is_file()) {
+        let paths = [path.to_owned(), path.join("gold").join(&file), path.join(&file)];
+        match paths.into_iter().find(|p| p.is_file()) {
             Some(database) => {
-                let (known, faults) = (RefCell::default(), RefCell::default());
-                Ok(Self { database, timeout, interrupt, known, faults })
+                let (cached_rows, faults) = (RefCell::default(), RefCell::default());
+                Ok(Self { database, timeout, interrupt, cached_rows, faults })
             }
-            None => Err(SwanError::input(
+            None => Err(SwanError::wrong_input(
                 format!("no gold database of {name} at {}", path.display()),
                 "pass the directory `gold` that `hqdl swan prepare` writes, or the file",
             )),
@@ -155,7 +155,7 @@ impl Gold {
 
     /// Returns what is wrong with the queries of questions, whatever the model knows. Each
     /// query is judged once, when an answer by it is wrong.
-    fn faults(
+    fn find_faults(
         &self,
         header: &Header,
         questions: &[BenchmarkQuestion],
@@ -166,24 +166,24 @@ impl Gold {
         let mut new = questions.to_vec();
         new.retain(|q| !judged.queries.contains(&query(q)));
         if !new.is_empty() {
-            judged.faults.extend(known::faults(header, &new, self)?);
+            judged.faults.extend(known::find_faults(header, &new, self)?);
             judged.queries.extend(new.iter().map(query));
         }
         Ok(judged.faults.clone())
     }
 
-    pub(in crate::swan) fn rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
-        let known = self.known.borrow().get(&question.gold).cloned();
-        known.unwrap_or_else(|| {
-            let rows = self.run(question);
-            self.known.borrow_mut().insert(question.gold.clone(), rows.clone());
+    pub(in crate::swan) fn gold_rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
+        let cached = self.cached_rows.borrow().get(&question.gold).cloned();
+        cached.unwrap_or_else(|| {
+            let rows = self.run_gold(question);
+            self.cached_rows.borrow_mut().insert(question.gold.clone(), rows.clone());
             rows
         })
     }
 
-    fn run(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
-        let mut rows = Smoothie::default();
-        Plain {
+    fn run_gold(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
+        let mut rows = QueryResult::default();
+        PlainQuery {
             database: &self.database,
             sql: &question.gold,
             dialect: crate::query::Dialect::Sqlite,
@@ -193,7 +193,7 @@ impl Gold {
         }
         .run(&mut rows)
         .map_err(|e| e.to_string())?;
-        Ok(compare::kept(&rows))
+        Ok(compare::to_rows(&rows))
     }
 }
 
@@ -204,28 +204,30 @@ impl Gold {
 pub fn score(
     record: &RunsRecord,
     questions: &[BenchmarkQuestion],
-    gold: &Gold,
+    gold: &GoldDatabase,
 ) -> Result<Scored, SwanError> {
     let header = record.header().clone();
-    let answers = record.answers();
-    let mut scored: Vec<ScoredQuestion> =
-        questions.iter().map(|q| question(q, answers.get(q.qid.as_str()).copied(), gold)).collect();
+    let answers = record.last_answers();
+    let mut scored: Vec<ScoredQuestion> = questions
+        .iter()
+        .map(|q| score_question(q, answers.get(q.qid.as_str()).copied(), gold))
+        .collect();
     let mut notes = Vec::new();
-    let is_wrong = |q: &ScoredQuestion| !q.right() && q.grade.is_some();
+    let is_wrong = |q: &ScoredQuestion| !q.is_right() && q.grade.is_some();
     if scored.iter().any(is_wrong) {
         let both = scored.iter().zip(questions).filter(|(q, _)| is_wrong(q));
         let wrong: Vec<BenchmarkQuestion> = both.map(|(_, question)| question.clone()).collect();
-        let faults = gold.faults(&header, &wrong).unwrap_or_else(|why| {
+        let faults = gold.find_faults(&header, &wrong).unwrap_or_else(|why| {
             notes.push(format!("hqdl cannot check the queries themselves: {why}"));
             Faults::new()
         });
         for (scored, question) in scored.iter_mut().zip(questions) {
             let query = question.query(header.mode).unwrap_or_default();
             let fault = faults.get(query).filter(|_| is_wrong(scored));
-            scored.known = fault.map(|fault| known::told(fault, scored.difference()));
+            scored.known = fault.map(|fault| known::describe_fault(fault, scored.difference()));
         }
     }
-    notes.extend(reads_hidden(&header));
+    notes.extend(hidden_reads_note(&header));
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
@@ -250,11 +252,11 @@ pub fn score(
         ));
     }
     let share = |right: fn(&Grade) -> bool| Share {
-        right: grades.iter().filter(|g| right(g)).count() as f64,
-        of: grades.len() as u64,
+        correct: grades.iter().filter(|g| right(g)).count() as f64,
+        total: grades.len() as u64,
     };
     let mean = |sum: f64| if grades.is_empty() { 0.0 } else { 100.0 * sum / grades.len() as f64 };
-    let factuality = facts(&header, gold, &mut notes)?;
+    let factuality = run_factuality(&header, gold, &mut notes)?;
     Ok(Scored {
         dir: record.dir.clone(),
         ex: share(|g| g.swan),
@@ -262,7 +264,7 @@ pub fn score(
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
-        spent: spent(record),
+        spent: total_spent(record),
         runs: record.runs.iter().map(run_cost).collect(),
         questions: scored,
         notes,
@@ -270,10 +272,10 @@ pub fn score(
     })
 }
 
-fn spent(record: &RunsRecord) -> Cost {
+fn total_spent(record: &RunsRecord) -> Cost {
     let mut cost = Cost::default();
     for run in &record.runs {
-        cost.add(&run.cost());
+        cost.add(&run.total_cost());
         if run.finished {
             break;
         }
@@ -284,31 +286,31 @@ fn spent(record: &RunsRecord) -> Cost {
 fn run_cost(run: &crate::swan::record::Invocation) -> RunCost {
     RunCost {
         finished: run.finished,
-        total: run.cost(),
+        total: run.total_cost(),
         materialized: run.materialized,
         questions: run.answers.iter().map(|a| (a.qid.clone(), a.cost)).collect(),
     }
 }
 
 /// Returns a note on queries that read hidden columns instead of the model's answers.
-fn reads_hidden(header: &Header) -> Option<String> {
-    let read = Benchmark::named(&header.database)?.read;
-    let named: Vec<String> = read.iter().map(Read::named).collect();
+fn hidden_reads_note(header: &Header) -> Option<String> {
+    let read = Benchmark::find_by_name(&header.database)?.read_by_hqdl;
+    let named: Vec<String> = read.iter().map(ReadColumn::to_label).collect();
     let any = !named.is_empty() && header.mode == Mode::Hqdl;
     any.then(|| format!("HQDL's published SQL reads hidden data: {}", named.join(", ")))
 }
 
-fn question(
+fn score_question(
     question: &BenchmarkQuestion,
     answer: Option<&QuestionOutcome>,
-    gold: &Gold,
+    gold: &GoldDatabase,
 ) -> ScoredQuestion {
     let mut error = answer.and_then(|a| a.error.clone());
-    let grade = match (gold.rows(question), compare::orders(&question.gold)) {
+    let grade = match (gold.gold_rows(question), compare::is_ordered(&question.gold)) {
         (Ok(gold), ordered) => Some(match answer.map(|a| (a, a.rows.as_ref())) {
-            None => Grade::none("never run"),
+            None => Grade::without_rows("never run"),
             Some((_, None)) => Grade::default(),
-            Some((a, Some(rows))) => grade(rows, &gold, &a.query, ordered.unwrap_or(false)),
+            Some((a, Some(rows))) => grade_answer(rows, &gold, &a.query, ordered.unwrap_or(false)),
         }),
         (Err(why), _) => {
             error = Some(format!("the gold SQL fails: {why}"));
@@ -327,12 +329,12 @@ fn question(
 }
 
 /// Returns the factuality of the published tables, if there are any.
-fn facts(
+fn run_factuality(
     header: &Header,
-    gold: &Gold,
+    gold: &GoldDatabase,
     notes: &mut Vec<String>,
 ) -> Result<Option<Factuality>, SwanError> {
-    let Some(benchmark) = Benchmark::named(&header.database) else {
+    let Some(benchmark) = Benchmark::find_by_name(&header.database) else {
         notes.push(format!(
             "{} is not a SWAN database, so there is no factuality score",
             header.database
@@ -347,7 +349,7 @@ fn facts(
         ));
         return Ok(None);
     }
-    Ok(Some(factuality(benchmark, &gold.database, expanded)?))
+    Ok(Some(compute_factuality(benchmark, &gold.database, expanded)?))
 }
 
 fn median(mut numbers: Vec<f64>) -> Option<f64> {

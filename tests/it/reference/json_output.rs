@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use hqdl_testkit::daemon::Daemon;
 use hqdl_testkit::endpoint::Endpoint;
-use hqdl_testkit::project::{Ended, Project, heroes, honest};
+use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
 use super::{commands, hold};
 use crate::guides::steady;
@@ -164,7 +164,7 @@ struct Output {
 }
 
 impl Output {
-    fn add(&mut self, ended: &Ended, project: &Project) {
+    fn add(&mut self, ended: &CommandResult, project: &Project) {
         let whole = serde_json::from_str::<Json>(&ended.stdout).ok();
         for line in whole.map_or_else(|| ended.lines.clone(), |json| vec![json]) {
             let event = line["event"].as_str().unwrap_or_default().to_owned();
@@ -216,26 +216,26 @@ fn answer_batch(endpoint: &Endpoint, project: &Project) {
 }
 
 /// Runs a command line with `--json`.
-fn run(endpoint: &Endpoint, project: &Project, path: &str, args: &[&str]) -> Ended {
+fn run(endpoint: &Endpoint, project: &Project, path: &str, args: &[&str]) -> CommandResult {
     let line: Vec<&str> = path.split(' ').chain(args.iter().copied()).chain(["--json"]).collect();
     if path == "import" {
         answer_batch(endpoint, project);
     }
     if path != "map" {
-        return project.hqdl(&line);
+        return project.run_hqdl(&line);
     }
     let request = r#"{"question": "Is it a fruit?", "values": ["fig", null], "type": "bool"}"#;
     std::fs::write(project.path("requests.jsonl"), request).unwrap();
     let base = format!("--base-url={}", project.base_url());
-    let mut command = project.command(&[&line[..], &[&base]].concat());
+    let mut command = project.hqdl_command(&[&line[..], &[&base]].concat());
     command.stdin(std::fs::File::open(project.path("requests.jsonl")).unwrap());
-    Ended::new(&command.output().unwrap())
+    CommandResult::new(&command.output().unwrap())
 }
 
 #[test]
 fn every_json_output_is_on_the_page() {
-    let endpoint = honest();
-    let project = heroes(&endpoint, "json");
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
     for (file, content) in [
         ("truth.csv", "name,full_name,born\nZed,Zed Zedsson,1970\n"),
         ("facts.jsonl", ""),
@@ -244,7 +244,7 @@ fn every_json_output_is_on_the_page() {
         std::fs::write(project.path(file), content).unwrap();
     }
     std::fs::create_dir_all(project.path("bird/superhero")).unwrap();
-    project.execute_in("bird/superhero/superhero.sqlite", SUPERHERO);
+    project.execute_sql_in("bird/superhero/superhero.sqlite", SUPERHERO);
     let mut outputs: Vec<(&str, Output)> = Vec::new();
     let mut silent = Vec::new();
     for (path, args) in command_lines() {
@@ -264,7 +264,7 @@ fn every_json_output_is_on_the_page() {
     }
     assert!(silent.is_empty(), "with --json these print nothing: {silent:?}");
     let daemon = Daemon::start(&project, &[]);
-    daemon.rests("complete");
+    daemon.wait_until_idle("complete");
     let mut status = Output::default();
     status.add(&run(&endpoint, &project, "status", &[]), &project);
     outputs.push(("status", status));

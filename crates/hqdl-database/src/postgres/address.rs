@@ -11,93 +11,108 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::tls;
 
 /// Time without an answer after which a connection counts as broken.
-pub const ANSWER: Duration = Duration::from_secs(15);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for a new connection.
-pub const CONNECTING: Duration = Duration::from_secs(5);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Address of a server and its database.
-pub struct Address {
+pub struct ServerAddress {
     /// Connection settings, including the password if there is one.
     pub config: Config,
     /// TLS settings.
     pub tls: MakeRustlsConnect,
     /// URL without secrets.
-    pub shown: String,
+    pub display_url: String,
     /// Value of the parameter `schema`, which hqdl defines and does not send to the server.
     pub schema: Option<String>,
 }
 
 /// Reason why a URL is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadAddress {
+pub struct AddressError {
     /// URL without secrets.
-    pub shown: String,
+    pub display_url: String,
     /// Error message.
     pub message: String,
     /// Hint for the user.
     pub hint: &'static str,
 }
 
-impl Address {
+impl ServerAddress {
     /// Parses a URL, and reads the password from its source.
     ///
     /// # Errors
     /// Returns [`BadAddress`] if it is invalid, or contains a password.
-    pub fn read(url: &str) -> Result<Self, BadAddress> {
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
-        let shown = shown(place);
-        let refused = |message: String, hint| BadAddress { shown: shown.clone(), message, hint };
-        let (mut rest, mut root, mut schema) = (Vec::new(), None, None);
+    pub fn parse(url: &str) -> Result<Self, AddressError> {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let display_url = mask_password(base);
+        let reject = |message: String, hint| AddressError {
+            display_url: display_url.clone(),
+            message,
+            hint,
+        };
+        let (mut parameters, mut root_certificate, mut schema) = (Vec::new(), None, None);
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
-                Some(("password", _)) => return Err(refused(NO_PASSWORD.into(), PASSWORD)),
-                Some(("sslrootcert", path)) => root = Some(decoded(path)),
-                Some(("schema", name)) => schema = Some(decoded(name)),
+                Some(("password", _)) => return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT)),
+                Some(("sslrootcert", path)) => root_certificate = Some(decode_percent(path)),
+                Some(("schema", name)) => schema = Some(decode_percent(name)),
                 // hqdl always verifies a certificate if there is one.
-                Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
-                Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
-                Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {
-                    return Err(refused(format!("unknown sslmode `{mode}`"), MODES));
+                Some(("sslmode", "verify-ca" | "verify-full")) => {
+                    parameters.push("sslmode=require")
                 }
-                _ => rest.push(part),
+                Some(("sslmode", "allow")) => parameters.push("sslmode=prefer"),
+                Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {
+                    return Err(reject(format!("unknown sslmode `{mode}`"), SSLMODE_HINT));
+                }
+                _ => parameters.push(part),
             }
         }
-        let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-        let mut config: Config = format!("{place}{query}")
-            .parse()
-            .map_err(|e| refused(said(&e), "write postgres://user@host:port/database"))?;
+        let query = if parameters.is_empty() {
+            String::new()
+        } else {
+            format!("?{}", parameters.join("&"))
+        };
+        let mut config: Config = format!("{base}{query}").parse().map_err(|e| {
+            reject(error_with_cause(&e), "write postgres://user@host:port/database")
+        })?;
         if config.get_password().is_some() {
-            return Err(refused(NO_PASSWORD.into(), PASSWORD));
+            return Err(reject(PASSWORD_IN_URL.into(), PASSWORD_HINT));
         }
         if config.get_hosts().is_empty() {
             config.host("localhost");
         }
         if config.get_user().is_none() {
-            let named = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(variable);
-            config.user(named.unwrap_or_else(|| "postgres".to_owned()));
+            let user = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(env_variable);
+            config.user(user.unwrap_or_else(|| "postgres".to_owned()));
         }
-        if let Some(password) = variable("PGPASSWORD").or_else(|| of_file(&config)) {
+        if let Some(password) = env_variable("PGPASSWORD").or_else(|| password_from_file(&config)) {
             config.password(password);
         }
         config.application_name(format!("hqdl {}", env!("CARGO_PKG_VERSION")));
-        config.connect_timeout(CONNECTING);
-        config.tcp_user_timeout(ANSWER);
-        config.keepalives_idle(ANSWER);
+        config.connect_timeout(CONNECT_TIMEOUT);
+        config.tcp_user_timeout(ANSWER_TIMEOUT);
+        config.keepalives_idle(ANSWER_TIMEOUT);
         let mode = config.get_ssl_mode();
-        let tls = tls::connector(root.as_deref().map(Path::new), mode).map_err(|message| {
-            refused(message, "name a file with certificates in sslrootcert, or set sslmode=disable")
-        })?;
-        Ok(Self { config, tls, shown, schema })
+        let tls = tls::create_connector(root_certificate.as_deref().map(Path::new), mode).map_err(
+            |message| {
+                reject(
+                    message,
+                    "name a file with certificates in sslrootcert, or set sslmode=disable",
+                )
+            },
+        )?;
+        Ok(Self { config, tls, display_url, schema })
     }
 }
 
-const MODES: &str = "expected disable, prefer, require or verify-full";
-const NO_PASSWORD: &str = "the URL contains a password, which other users could read";
-const PASSWORD: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
+const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
+const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
+const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
 
 /// Returns the URL for messages, without a possible password.
-fn shown(place: &str) -> String {
-    let (scheme, rest) = place.split_once("://").unwrap_or(("postgres", place));
+fn mask_password(base: &str) -> String {
+    let (scheme, rest) = base.split_once("://").unwrap_or(("postgres", base));
     match rest.rsplit_once('@') {
         Some((user, rest)) => {
             let user = user.split_once(':').map_or(user, |(user, _)| user);
@@ -109,30 +124,30 @@ fn shown(place: &str) -> String {
 
 /// Returns an error's message with its cause.
 #[must_use]
-pub fn said(error: &dyn std::error::Error) -> String {
+pub fn error_with_cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+fn env_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Decodes percent escapes: `%41` is `A`.
-fn decoded(text: &str) -> String {
+fn decode_percent(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let Some((first, more)) = rest.split_first() {
-        let hex = more.get(..2).and_then(|h| std::str::from_utf8(h).ok());
+    while let Some((first, after_first)) = rest.split_first() {
+        let hex = after_first.get(..2).and_then(|h| std::str::from_utf8(h).ok());
         match hex.and_then(|h| u8::from_str_radix(h, 16).ok()).filter(|_| *first == b'%') {
             Some(byte) => {
                 bytes.push(byte);
-                rest = &more[2..];
+                rest = &after_first[2..];
             }
             None => {
                 bytes.push(*first);
-                rest = more;
+                rest = after_first;
             }
         }
     }
@@ -140,9 +155,9 @@ fn decoded(text: &str) -> String {
 }
 
 /// Returns the password in `~/.pgpass` (or `PGPASSFILE`) from the first matching line.
-fn of_file(config: &Config) -> Option<String> {
-    let of_home = || Some(PathBuf::from(variable("HOME")?).join(".pgpass"));
-    let path = variable("PGPASSFILE").map(PathBuf::from).or_else(of_home)?;
+fn password_from_file(config: &Config) -> Option<String> {
+    let home_file = || Some(PathBuf::from(env_variable("HOME")?).join(".pgpass"));
+    let path = env_variable("PGPASSFILE").map(PathBuf::from).or_else(home_file)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -162,21 +177,22 @@ fn of_file(config: &Config) -> Option<String> {
     let user = config.get_user()?;
     let database = config.get_dbname().unwrap_or(user);
     text.lines().find_map(|line| {
-        let fields = fields(line);
-        let [of_host, of_port, of_database, of_user, password] = fields.as_slice() else {
+        let fields = split_fields(line);
+        let [host_field, port_field, database_field, user_field, password] = fields.as_slice()
+        else {
             return None;
         };
-        let fit = |field: &str, value: &str| field == "*" || field == value;
-        (fit(of_host, &host)
-            && fit(of_port, &port)
-            && fit(of_database, database)
-            && fit(of_user, user))
+        let is_match = |field: &str, value: &str| field == "*" || field == value;
+        (is_match(host_field, &host)
+            && is_match(port_field, &port)
+            && is_match(database_field, database)
+            && is_match(user_field, user))
         .then(|| password.clone())
     })
 }
 
 /// Splits a line at `:`; `\` escapes the next character.
-fn fields(line: &str) -> Vec<String> {
+fn split_fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();
     while let Some(character) = characters.next() {

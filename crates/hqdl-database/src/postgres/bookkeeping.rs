@@ -10,7 +10,7 @@ use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
 /// The small tables, with their columns and whether each column is a number.
-const SMALL: [(&str, &[(&str, bool)]); 4] = [
+const SMALL_TABLES: [(&str, &[(&str, bool)]); 4] = [
     ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
     (
         "hqdl_expansion",
@@ -36,100 +36,109 @@ impl DatabaseServer {
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
             WHERE n.nspname = $1 AND c.relname = 'hqdl_migration')";
-        self.one(sql, &[&self.schema])
+        self.query_one(sql, &[&self.schema])
     }
 
     /// Creates or migrates the schema and hqdl's tables in it, within the open transaction.
-    pub(super) fn migrate(&self) -> Result<(), StoreError> {
-        let schema = sql::name(&self.schema);
-        let done: i32 = if self.has_bookkeeping()? {
+    pub(super) fn migrate_schema(&self) -> Result<(), StoreError> {
+        let schema = sql::quote_name(&self.schema);
+        let applied: i32 = if self.has_bookkeeping()? {
             let version = "SELECT coalesce(max(version), 0) FROM";
-            self.one(&format!("{version} {}", self.own("hqdl_migration")), &[])?
+            self.query_one(&format!("{version} {}", self.qualified_name("hqdl_migration")), &[])?
         } else {
             // A role that cannot create a schema can use an existing one.
-            let there = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
-            let there: bool = self.one(there, &[&self.schema])?;
-            if !there {
-                self.batch(&format!("CREATE SCHEMA {schema}"))?;
+            let exists = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+            let exists: bool = self.query_one(exists, &[&self.schema])?;
+            if !exists {
+                self.execute_batch(&format!("CREATE SCHEMA {schema}"))?;
             }
-            self.batch(&format!(
+            self.execute_batch(&format!(
                 "CREATE TABLE {} (version integer PRIMARY KEY,
                    applied_at timestamptz NOT NULL DEFAULT now(), made_schema boolean)",
-                self.own("hqdl_migration")
+                self.qualified_name("hqdl_migration")
             ))?;
-            let made = "INSERT INTO {} (version, made_schema) VALUES (0, $1)";
-            self.execute(&made.replace("{}", &self.own("hqdl_migration")), &[&!there])?;
+            let insert = "INSERT INTO {} (version, made_schema) VALUES (0, $1)";
+            self.execute(
+                &insert.replace("{}", &self.qualified_name("hqdl_migration")),
+                &[&!exists],
+            )?;
             0
         };
-        let last = EXPANDED.last().map_or(0, |(n, _)| *n);
-        if done > last {
+        let newest = EXPANDED.last().map_or(0, |(n, _)| *n);
+        if applied > newest {
             return Err(StoreError::Server {
-                url: self.shown().to_owned(),
+                url: self.display_url().to_owned(),
                 message: format!(
-                    "its schema `{}` has version {done}, but this hqdl supports versions up to {last}",
+                    "its schema `{}` has version {applied}, but this hqdl supports versions up to {newest}",
                     self.schema
                 ),
                 hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
             });
         }
-        let found: String = self.one("SELECT current_setting('search_path')", &[])?;
-        for (number, text) in EXPANDED.iter().filter(|(n, _)| *n > done) {
-            self.batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
-            let note = format!("INSERT INTO {} (version) VALUES ($1)", self.own("hqdl_migration"));
+        let search_path: String = self.query_one("SELECT current_setting('search_path')", &[])?;
+        for (number, text) in EXPANDED.iter().filter(|(n, _)| *n > applied) {
+            self.execute_batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
+            let note = format!(
+                "INSERT INTO {} (version) VALUES ($1)",
+                self.qualified_name("hqdl_migration")
+            );
             self.execute(&note, &[number])?;
         }
-        self.rows("SELECT set_config('search_path', $1, true)", &[&found]).map(drop)
+        self.query_rows("SELECT set_config('search_path', $1, true)", &[&search_path]).map(drop)
     }
 
     /// Reads the bookkeeping into the local tables and replaces what was read before. Records and
     /// completions are not read, because there may be many.
     pub(crate) fn read_bookkeeping(&self, local: &Connection) -> Result<(), StoreError> {
-        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
-        clear(local).map_err(failed)?;
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
+        drop_local_objects(local).map_err(to_error)?;
         if !self.has_bookkeeping()? {
             return Ok(());
         }
-        migrate::database(local).map_err(failed)?;
+        migrate::migrate_database(local).map_err(to_error)?;
         local
             .execute_batch(
                 "CREATE TABLE hqdl_fetched (expansion TEXT, key TEXT, hash INTEGER, version INTEGER,
                    PRIMARY KEY (expansion, key)) WITHOUT ROWID",
             )
-            .map_err(failed)?;
-        for (table, columns) in SMALL {
-            let names: Vec<String> = columns.iter().map(|(name, _)| sql::name(name)).collect();
+            .map_err(to_error)?;
+        for (table, columns) in SMALL_TABLES {
+            let names: Vec<String> =
+                columns.iter().map(|(name, _)| sql::quote_name(name)).collect();
             let names = names.join(", ");
             let marks = vec!["?"; columns.len()].join(", ");
-            let rows = self.rows(&format!("SELECT {names} FROM {}", self.own(table)), &[])?;
-            let put = format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})");
-            let mut put = local.prepare(&put).map_err(failed)?;
+            let rows = self
+                .query_rows(&format!("SELECT {names} FROM {}", self.qualified_name(table)), &[])?;
+            let insert = format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})");
+            let mut insert = local.prepare(&insert).map_err(to_error)?;
             for row in &rows {
                 let mut values = Vec::with_capacity(columns.len());
-                for (n, (_, number)) in columns.iter().enumerate() {
-                    values.push(self.cell(row, n, *number)?);
+                for (n, (_, is_number)) in columns.iter().enumerate() {
+                    values.push(self.read_cell(row, n, *is_number)?);
                 }
-                put.execute(params_from_iter(values)).map_err(failed)?;
+                insert.execute(params_from_iter(values)).map_err(to_error)?;
             }
         }
         Ok(())
     }
 
-    fn cell(
+    fn read_cell(
         &self,
         row: &tokio_postgres::Row,
         n: usize,
-        number: bool,
+        is_number: bool,
     ) -> Result<Sqlite, StoreError> {
-        let failed = |e: tokio_postgres::Error| self.error(&e);
-        if !number {
-            let text: Option<String> = row.try_get(n).map_err(failed)?;
+        let to_error = |e: tokio_postgres::Error| self.to_store_error(&e);
+        if !is_number {
+            let text: Option<String> = row.try_get(n).map_err(to_error)?;
             return Ok(text.map_or(Sqlite::Null, Sqlite::Text));
         }
-        let whole = row.columns().get(n).map(tokio_postgres::Column::type_);
-        let number: Option<i64> = if whole == Some(&tokio_postgres::types::Type::INT4) {
-            row.try_get::<_, Option<i32>>(n).map_err(failed)?.map(i64::from)
+        let column_type = row.columns().get(n).map(tokio_postgres::Column::type_);
+        let number: Option<i64> = if column_type == Some(&tokio_postgres::types::Type::INT4) {
+            row.try_get::<_, Option<i32>>(n).map_err(to_error)?.map(i64::from)
         } else {
-            row.try_get(n).map_err(failed)?
+            row.try_get(n).map_err(to_error)?
         };
         Ok(number.map_or(Sqlite::Null, Sqlite::Integer))
     }
@@ -143,38 +152,40 @@ impl DatabaseServer {
         known: &[i32],
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
-        let mut put = local
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
+        let mut insert_record = local
             .prepare_cached("INSERT OR REPLACE INTO hqdl_record (expansion, key, cells, version) VALUES (?1, ?2, ?3, ?4)")
-            .map_err(failed)?;
-        let mut note = local
+            .map_err(to_error)?;
+        let mut insert_fetched = local
             .prepare_cached("INSERT OR REPLACE INTO hqdl_fetched VALUES (?1, ?2, ?3, ?4)")
-            .map_err(failed)?;
-        let mut keep = |row: &tokio_postgres::Row| -> Result<bool, StoreError> {
-            let read = |e: tokio_postgres::Error| self.error(&e);
-            let key: &str = row.try_get(0).map_err(read)?;
-            let cells: &str = row.try_get(1).map_err(read)?;
-            let version: i64 = row.try_get(2).map_err(read)?;
-            let hash: i64 = row.try_get(3).map_err(read)?;
-            put.execute(params![expansion, key, cells, version]).map_err(failed)?;
-            note.execute(params![expansion, key, hash, version]).map_err(failed)?;
+            .map_err(to_error)?;
+        let mut store_record = |row: &tokio_postgres::Row| -> Result<bool, StoreError> {
+            let to_read_error = |e: tokio_postgres::Error| self.to_store_error(&e);
+            let key: &str = row.try_get(0).map_err(to_read_error)?;
+            let cells: &str = row.try_get(1).map_err(to_read_error)?;
+            let version: i64 = row.try_get(2).map_err(to_read_error)?;
+            let hash: i64 = row.try_get(3).map_err(to_read_error)?;
+            insert_record.execute(params![expansion, key, cells, version]).map_err(to_error)?;
+            insert_fetched.execute(params![expansion, key, hash, version]).map_err(to_error)?;
             Ok(true)
         };
-        let select = format!("SELECT key, cells, version, hash FROM {}", self.own("hqdl_record"));
+        let select =
+            format!("SELECT key, cells, version, hash FROM {}", self.qualified_name("hqdl_record"));
         if let Some(bucket) = bucket {
-            let one = format!("{select} WHERE expansion = $1 AND bucket = $2");
-            for row in self.rows(&one, &[&expansion, &bucket])? {
-                keep(&row)?;
+            let bucket_select = format!("{select} WHERE expansion = $1 AND bucket = $2");
+            for row in self.query_rows(&bucket_select, &[&expansion, &bucket])? {
+                store_record(&row)?;
             }
             return Ok(());
         }
-        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
-        let known = known.join(", ");
-        let all = format!(
-            "{select} WHERE expansion = {} AND bucket <> ALL ('{{{known}}}'::integer[])",
-            sql::text(expansion)
+        let known_buckets: Vec<String> = known.iter().map(ToString::to_string).collect();
+        let known_buckets = known_buckets.join(", ");
+        let select_all = format!(
+            "{select} WHERE expansion = {} AND bucket <> ALL ('{{{known_buckets}}}'::integer[])",
+            sql::quote_text(expansion)
         );
-        self.each(&all, &mut keep)
+        self.for_each_row(&select_all, &mut store_record)
     }
 
     /// Reads the cells for `why` into the local tables: at most 20 records whose key begins with
@@ -185,10 +196,11 @@ impl DatabaseServer {
         key: &[String],
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
         let mut select = format!(
             "SELECT key, cells, version FROM {} WHERE expansion = $1",
-            self.own("hqdl_record")
+            self.qualified_name("hqdl_record")
         );
         for n in 0..key.len() {
             select.push_str(&format!(
@@ -199,27 +211,28 @@ impl DatabaseServer {
         select.push_str(" ORDER BY key LIMIT 20");
         let mut params: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![&expansion];
         params.extend(key.iter().map(|k| -> &(dyn tokio_postgres::types::ToSql + Sync) { k }));
-        let mut put = local
+        let mut insert = local
             .prepare("INSERT OR REPLACE INTO hqdl_record (expansion, key, cells, version) VALUES (?1, ?2, ?3, ?4)")
-            .map_err(failed)?;
+            .map_err(to_error)?;
         let mut ids: Vec<i64> = Vec::new();
-        for row in self.rows(&select, &params)? {
-            let read = |n: usize| row.try_get::<_, String>(n).map_err(|e| self.error(&e));
-            let (key, cells) = (read(0)?, read(1)?);
-            let cell: serde_json::Map<String, serde_json::Value> =
+        for row in self.query_rows(&select, &params)? {
+            let read_text =
+                |n: usize| row.try_get::<_, String>(n).map_err(|e| self.to_store_error(&e));
+            let (key, cells) = (read_text(0)?, read_text(1)?);
+            let record_cells: serde_json::Map<String, serde_json::Value> =
                 serde_json::from_str(&cells).unwrap_or_default();
-            ids.extend(cell.values().filter_map(|cell| cell.get(2)?.as_i64()));
-            put.execute(params![expansion, key, cells, 0]).map_err(failed)?;
+            ids.extend(record_cells.values().filter_map(|cell| cell.get(2)?.as_i64()));
+            insert.execute(params![expansion, key, cells, 0]).map_err(to_error)?;
         }
         self.fetch_completions(expansion, Some(&ids), local)
     }
 
     /// Reads all records of an expansion, and the completions that they came from.
     pub(crate) fn fetch_all(&self, expansion: &str, local: &Connection) -> Result<(), StoreError> {
-        let reading = self.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         self.fetch_records(expansion, None, &[], local)?;
         self.fetch_completions(expansion, None, local)?;
-        reading.commit()
+        transaction.commit()
     }
 
     /// Reads some completions, or all of an expansion.
@@ -229,35 +242,37 @@ impl DatabaseServer {
         ids: Option<&[i64]>,
         local: &Connection,
     ) -> Result<(), StoreError> {
-        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
         let select = format!(
             "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens, cost_usd,
                cells, error, shown,
                to_jsonb(c) ->> 'parameters' FROM {} AS c WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
-            self.own("hqdl_completion")
+            self.qualified_name("hqdl_completion")
         );
-        let mut put = local
+        let mut insert = local
             .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-            .map_err(failed)?;
-        for row in self.rows(&select, &[&expansion, &ids])? {
+            .map_err(to_error)?;
+        for row in self.query_rows(&select, &[&expansion, &ids])? {
             let mut values = vec![Sqlite::Text(expansion.to_owned())];
             for n in 0..12 {
                 values.push(match n {
-                    2..=4 | 9 | 11 => self.cell(&row, n, false)?,
+                    2..=4 | 9 | 11 => self.read_cell(&row, n, false)?,
                     7 => {
-                        let usd: Option<f64> = row.try_get(n).map_err(|e| self.error(&e))?;
+                        let usd: Option<f64> =
+                            row.try_get(n).map_err(|e| self.to_store_error(&e))?;
                         usd.map_or(Sqlite::Null, Sqlite::Real)
                     }
-                    _ => self.cell(&row, n, true)?,
+                    _ => self.read_cell(&row, n, true)?,
                 });
             }
-            put.execute(params_from_iter(values)).map_err(failed)?;
+            insert.execute(params_from_iter(values)).map_err(to_error)?;
         }
         Ok(())
     }
 
     /// Visits the published keys of an expansion.
-    pub(crate) fn each_key(
+    pub(crate) fn for_each_key(
         &self,
         expansion: &str,
         visit: &mut dyn FnMut(&str),
@@ -265,27 +280,27 @@ impl DatabaseServer {
         if !self.has_bookkeeping()? {
             return Ok(());
         }
-        let reading = self.begin("READ ONLY")?;
+        let transaction = self.begin_transaction("READ ONLY")?;
         let select = format!(
             "SELECT key FROM {} WHERE expansion = {}",
-            self.own("hqdl_record"),
-            sql::text(expansion)
+            self.qualified_name("hqdl_record"),
+            sql::quote_text(expansion)
         );
-        self.each(&select, &mut |row| {
-            visit(row.try_get(0).map_err(|e| self.error(&e))?);
+        self.for_each_row(&select, &mut |row| {
+            visit(row.try_get(0).map_err(|e| self.to_store_error(&e))?);
             Ok(true)
         })?;
-        reading.commit()
+        transaction.commit()
     }
 }
 
 /// Drops what was read before.
-fn clear(local: &Connection) -> rusqlite::Result<()> {
-    let all: Vec<(String, String)> = local
+fn drop_local_objects(local: &Connection) -> rusqlite::Result<()> {
+    let objects: Vec<(String, String)> = local
         .prepare("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    all.iter().try_for_each(|(kind, name)| {
-        local.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(name)))
+    objects.iter().try_for_each(|(object_type, name)| {
+        local.execute_batch(&format!("DROP {object_type} IF EXISTS {}", sql::quote_name(name)))
     })
 }

@@ -4,7 +4,7 @@ use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::Type;
 
 use super::DatabaseServer;
-use super::values::ColumnReading;
+use super::values::ColumnDecoder;
 use crate::StoreError;
 use hqdl_spec::SourceRows;
 use hqdl_values::sql;
@@ -16,7 +16,7 @@ type DeclaredColumns = Vec<(String, Option<String>)>;
 impl DatabaseServer {
     /// Returns the user's tables and views, and those that hqdl published. The schema is part of a
     /// name if the search path does not contain it.
-    pub(crate) fn tables(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn list_tables(&self) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
               ELSE n.nspname || '.' || c.relname END
             FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -24,39 +24,40 @@ impl DatabaseServer {
               AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
               AND (n.nspname <> 'hqdl' OR $1 = 'hqdl') AND c.relname NOT LIKE 'hqdl\\_%'
             ORDER BY 1";
-        let rows = self.rows(sql, &[&self.schema])?;
+        let rows = self.query_rows(sql, &[&self.schema])?;
         Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 
     /// Returns a table or view as written in SQL, or `None` if it does not exist. It is looked up
     /// by its name, then by `schema.table`.
-    pub(crate) fn table(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let found = |text: &String| {
-            self.one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
+    pub(crate) fn find_table(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let exists = |text: &String| {
+            self.query_one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
         };
-        let own = sql::name(name);
-        if found(&own)? {
-            return Ok(Some(own));
+        let quoted = sql::quote_name(name);
+        if exists(&quoted)? {
+            return Ok(Some(quoted));
         }
         let Some((schema, table)) = name.split_once('.') else { return Ok(None) };
-        let whole = format!("{}.{}", sql::name(schema), sql::name(table));
-        Ok(found(&whole)?.then_some(whole))
+        let qualified = format!("{}.{}", sql::quote_name(schema), sql::quote_name(table));
+        Ok(exists(&qualified)?.then_some(qualified))
     }
 
     /// Returns the columns of a table or view, with their declared types.
-    pub(crate) fn columns(&self, table: &str) -> Result<Option<DeclaredColumns>, StoreError> {
-        let Some(table) = self.table(table)? else { return Ok(None) };
+    pub(crate) fn list_columns(&self, table: &str) -> Result<Option<DeclaredColumns>, StoreError> {
+        let Some(table) = self.find_table(table)? else { return Ok(None) };
         let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
             FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass($1)
               AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
-        let rows = self.rows(sql, &[&table])?;
-        let column = |row: &tokio_postgres::Row| Some((row.try_get(0).ok()?, row.try_get(1).ok()));
-        Ok(Some(rows.iter().filter_map(column).collect()))
+        let rows = self.query_rows(sql, &[&table])?;
+        let to_column =
+            |row: &tokio_postgres::Row| Some((row.try_get(0).ok()?, row.try_get(1).ok()));
+        Ok(Some(rows.iter().filter_map(to_column).collect()))
     }
 
     /// Returns true if hqdl created the table or view with a name in its schema. A table that was
     /// created after hqdl's was dropped lacks the trigger of hqdl's tables.
-    pub(crate) fn made_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
+    pub(crate) fn is_made_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
         if !self.has_bookkeeping()? {
             return Ok(false);
         }
@@ -68,51 +69,54 @@ impl DatabaseServer {
                OR o.type = 'table' AND c.relkind = 'r' AND EXISTS (
                  SELECT 1 FROM pg_catalog.pg_trigger AS t
                  WHERE t.tgrelid = c.oid AND t.tgname = 'hqdl_edit')))",
-            self.own("hqdl_object")
+            self.qualified_name("hqdl_object")
         );
-        self.one(&sql, &[&name, &self.schema])
+        self.query_one(&sql, &[&name, &self.schema])
     }
 
     /// Returns the column names of a read-only SELECT.
-    pub(crate) fn prepare(&self, select: &str) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn prepare_select(&self, select: &str) -> Result<Vec<String>, StoreError> {
         // A subquery in FROM cannot write.
-        let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
+        let columns = self.describe_columns(&format!("SELECT * FROM ({select}\n) AS source"))?;
         Ok(columns.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Returns the rows of a SELECT, at most `limit`.
-    pub(crate) fn select(
+    pub(crate) fn select_rows(
         &self,
         select: &str,
         limit: usize,
     ) -> Result<Vec<Vec<Sqlite>>, StoreError> {
-        let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
-        let readings: Vec<ColumnReading> =
-            columns.iter().map(|(_, kind)| ColumnReading::of(kind)).collect();
-        let names: Vec<String> = (0..readings.len()).map(|n| format!("c{n}")).collect();
-        let asked: Vec<String> = readings.iter().zip(&names).map(|(r, n)| r.asked(n)).collect();
+        let columns = self.describe_columns(&format!("SELECT * FROM ({select}\n) AS source"))?;
+        let decoders: Vec<ColumnDecoder> =
+            columns.iter().map(|(_, data_type)| ColumnDecoder::for_type(data_type)).collect();
+        let names: Vec<String> = (0..decoders.len()).map(|n| format!("c{n}")).collect();
+        let expressions: Vec<String> =
+            decoders.iter().zip(&names).map(|(r, n)| r.select_expression(n)).collect();
         let text = format!(
             "SELECT {} FROM ({select}\n) AS source ({})",
-            asked.join(", "),
+            expressions.join(", "),
             names.join(", ")
         );
-        let reading = self.begin("READ ONLY")?;
+        let transaction = self.begin_transaction("READ ONLY")?;
         let mut all = Vec::new();
-        self.each(&text, &mut |row| {
-            let row = readings.iter().enumerate().map(|(n, reading)| reading.read(row, n));
+        self.for_each_row(&text, &mut |row| {
+            let row = decoders.iter().enumerate().map(|(n, decoder)| decoder.read_value(row, n));
             let row: Result<Vec<Sqlite>, _> = row.collect();
-            all.push(row.map_err(|e| self.error(&e))?);
+            all.push(row.map_err(|e| self.to_store_error(&e))?);
             Ok(all.len() < limit)
         })?;
-        reading.commit()?;
+        transaction.commit()?;
         all.truncate(limit);
         Ok(all)
     }
 
     /// Returns a source as written after FROM.
-    pub(super) fn from(&self, rows: &SourceRows) -> Result<String, StoreError> {
+    pub(super) fn from_clause(&self, rows: &SourceRows) -> Result<String, StoreError> {
         Ok(match rows {
-            SourceRows::Table(table) => self.table(table)?.unwrap_or_else(|| sql::name(table)),
+            SourceRows::Table(table) => {
+                self.find_table(table)?.unwrap_or_else(|| sql::quote_name(table))
+            }
             SourceRows::Select(select) => format!("({select}\n) AS source"),
         })
     }
@@ -122,22 +126,22 @@ impl DatabaseServer {
         &self,
         rows: &SourceRows,
     ) -> Result<Vec<(String, Type)>, StoreError> {
-        self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
+        self.describe_columns(&format!("SELECT * FROM {}", self.from_clause(rows)?))
     }
 
     /// Returns the number of row changes in tables that are not hqdl's, as counted by the server so
     /// far.
-    pub(crate) fn changes(&self) -> Result<i64, StoreError> {
+    pub(crate) fn change_count(&self) -> Result<i64, StoreError> {
         let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
             FROM pg_catalog.pg_stat_user_tables
             WHERE schemaname <> 'hqdl' AND relname NOT LIKE 'hqdl\\_%' AND NOT EXISTS (
               SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = relid AND tgname = 'hqdl_edit')";
-        self.one(sql, &[])
+        self.query_one(sql, &[])
     }
 
     /// Returns a number that changes if any client writes to the server.
-    pub(crate) fn version(&self) -> Result<i64, StoreError> {
-        self.one(
+    pub(crate) fn snapshot_version(&self) -> Result<i64, StoreError> {
+        self.query_one(
             "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint",
             &[],
         )
@@ -145,19 +149,22 @@ impl DatabaseServer {
 }
 
 /// Converts rows to the values of a catalog.
-pub(crate) fn told(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
-    let cell = |(n, cell): (usize, Sqlite)| match cell {
+pub(crate) fn to_values(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
+    let to_value = |(n, to_value): (usize, Sqlite)| match to_value {
         Sqlite::Null => Ok(Value::Null),
         Sqlite::Integer(i) => Ok(Value::Integer(i)),
         Sqlite::Real(r) => Ok(Value::Real(r)),
         Sqlite::Text(text) => Ok(Value::Text(text)),
         Sqlite::Blob(_) => Err(format!("column {} holds a blob", n + 1)),
     };
-    rows.into_iter().map(|row| row.into_iter().enumerate().map(cell).collect()).collect()
+    rows.into_iter().map(|row| row.into_iter().enumerate().map(to_value).collect()).collect()
 }
 
 /// Finds a column by its exact name, or else by its name in another case.
-pub(super) fn find<'c>(columns: &'c [(String, Type)], name: &str) -> Option<&'c (String, Type)> {
-    let exact = columns.iter().find(|(own, _)| own == name);
-    exact.or_else(|| columns.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)))
+pub(super) fn find_column<'c>(
+    columns: &'c [(String, Type)],
+    name: &str,
+) -> Option<&'c (String, Type)> {
+    let exact = columns.iter().find(|(column, _)| column == name);
+    exact.or_else(|| columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name)))
 }

@@ -8,26 +8,30 @@ impl DatabaseServer {
     /// Drops these tables and views of a spec and the bookkeeping of its expansions. If `is_last`
     /// is true, drops all of hqdl's objects, and the schema if hqdl created it and it contains no
     /// other objects.
-    pub(crate) fn clean(
+    pub(crate) fn clean_schema(
         &self,
         spec: &str,
         objects: &[(String, String)],
-        last: bool,
+        is_last: bool,
     ) -> Result<(), StoreError> {
-        let cleaning = self.publish()?;
-        for (view, _) in objects.iter().filter(|(_, kind)| kind == "view") {
-            cleaning.drop_view(view)?;
+        let publication = self.begin_publishing()?;
+        for (view, _) in objects.iter().filter(|(_, object_type)| object_type == "view") {
+            publication.drop_view(view)?;
         }
-        let own = self.own("hqdl_expansion");
-        for row in
-            self.rows(&format!("SELECT name FROM {own} WHERE spec = $1 OR $2"), &[&spec, &last])?
-        {
-            let name: String = row.try_get(0).map_err(|e| self.error(&e))?;
-            cleaning.drop_expansion(&name)?;
+        let expansion_table = self.qualified_name("hqdl_expansion");
+        for row in self.query_rows(
+            &format!("SELECT name FROM {expansion_table} WHERE spec = $1 OR $2"),
+            &[&spec, &is_last],
+        )? {
+            let name: String = row.try_get(0).map_err(|e| self.to_store_error(&e))?;
+            publication.drop_expansion(&name)?;
         }
-        if last {
-            let made = "SELECT coalesce(bool_or(made_schema), false) FROM";
-            let made: bool = self.one(&format!("{made} {}", self.own("hqdl_migration")), &[])?;
+        if is_last {
+            let created_schema = "SELECT coalesce(bool_or(made_schema), false) FROM";
+            let created_schema: bool = self.query_one(
+                &format!("{created_schema} {}", self.qualified_name("hqdl_migration")),
+                &[],
+            )?;
             let tables = [
                 "hqdl_edit",
                 "hqdl_bucket",
@@ -37,23 +41,27 @@ impl DatabaseServer {
                 "hqdl_object",
                 "hqdl_migration",
             ];
-            let tables: Vec<String> = tables.iter().map(|table| self.own(table)).collect();
-            self.batch(&format!(
+            let tables: Vec<String> =
+                tables.iter().map(|table| self.qualified_name(table)).collect();
+            self.execute_batch(&format!(
                 "DROP VIEW {}; DROP TABLE {}; DROP FUNCTION {}()",
-                self.own("hqdl_cell"),
+                self.qualified_name("hqdl_cell"),
                 tables.join(", "),
-                self.own("hqdl_note_edit")
+                self.qualified_name("hqdl_note_edit")
             ))?;
-            let others = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
+            let has_other_objects = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
-            if made && !self.one::<bool>(others, &[&self.schema])? {
-                self.batch("SAVEPOINT hqdl_schema")?;
+            if created_schema && !self.query_one::<bool>(has_other_objects, &[&self.schema])? {
+                self.execute_batch("SAVEPOINT hqdl_schema")?;
                 // The schema may contain objects other than tables.
-                if self.batch(&format!("DROP SCHEMA {}", sql::name(&self.schema))).is_err() {
-                    self.batch("ROLLBACK TO SAVEPOINT hqdl_schema")?;
+                if self
+                    .execute_batch(&format!("DROP SCHEMA {}", sql::quote_name(&self.schema)))
+                    .is_err()
+                {
+                    self.execute_batch("ROLLBACK TO SAVEPOINT hqdl_schema")?;
                 }
             }
         }
-        cleaning.commit()
+        publication.commit()
     }
 }

@@ -17,7 +17,7 @@ mod clean;
 mod publication;
 pub mod query;
 mod sample;
-mod shape;
+mod layout;
 mod source;
 pub mod thread;
 mod tls;
@@ -36,54 +36,55 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tracing::warn;
 
-use self::address::{Address, BadAddress, said};
+use self::address::{AddressError, ServerAddress, error_with_cause};
 use self::thread::ServerThread;
 use crate::StoreError;
 use hqdl_values::sql;
 
-pub(crate) use self::catalog::told;
-pub(crate) use self::publication::Publishing;
-pub(crate) use self::source::WANTED;
+pub(crate) use self::catalog::to_values;
+pub(crate) use self::publication::ServerPublication;
+pub(crate) use self::source::SELECTED_COLUMN;
 
 /// Default schema of the published tables.
-const SCHEMA: &str = "expanded";
+const DEFAULT_SCHEMA: &str = "expanded";
 /// Number of rows that are read or written at once.
-const ROWS: usize = 2000;
+const BATCH_ROWS: usize = 2000;
 /// Session settings that fix the format of values, independent of the server's settings.
-const SESSION: &str = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
+const SESSION_SETTINGS: &str =
+    "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
   SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_encoding = 'UTF8';
   SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed';
   SET lock_timeout = '10s'; SET cursor_tuple_fraction = 1.0";
 
 /// Connection to a server that a [`Database`](crate::Database) uses.
 pub(crate) struct DatabaseServer {
-    address: Address,
+    address: ServerAddress,
     /// Schema of the published tables.
     schema: String,
     thread: ServerThread,
     client: Mutex<Option<Arc<Client>>>,
     /// Whether a transaction is open.
-    working: AtomicBool,
+    in_transaction: AtomicBool,
 }
 
 /// Maximum time to wait for a server that is starting.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns true if an unreachable server is probably starting: it reports that, or it was reachable
 /// before.
-fn comes_back(error: &tokio_postgres::Error, again: bool) -> bool {
+fn is_probably_starting(error: &tokio_postgres::Error, was_connected: bool) -> bool {
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
         None => {
             let cause = std::error::Error::source(error);
-            again && cause.and_then(|c| c.downcast_ref::<std::io::Error>()).is_some()
+            was_connected && cause.and_then(|c| c.downcast_ref::<std::io::Error>()).is_some()
         }
     }
 }
 
 impl fmt::Debug for DatabaseServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("url", &self.address.shown).finish_non_exhaustive()
+        f.debug_struct("Server").field("url", &self.address.display_url).finish_non_exhaustive()
     }
 }
 
@@ -92,50 +93,55 @@ type Params<'p> = [&'p (dyn ToSql + Sync)];
 impl DatabaseServer {
     /// Connects to the server of a URL.
     pub(crate) fn connect(url: &Path) -> Result<Self, StoreError> {
-        let bad = |bad: BadAddress| StoreError::Server {
-            url: bad.shown,
-            message: bad.message,
-            hint: bad.hint,
+        let to_error = |to_error: AddressError| StoreError::Server {
+            url: to_error.display_url,
+            message: to_error.message,
+            hint: to_error.hint,
         };
-        let address = Address::read(&url.to_string_lossy()).map_err(bad)?;
-        let schema = address.schema.clone().unwrap_or_else(|| SCHEMA.to_owned());
-        let thread = ServerThread::start()
-            .map_err(|error| StoreError::File { path: PathBuf::from(&address.shown), error })?;
-        let (client, working) = (Mutex::new(None), AtomicBool::new(false));
-        let server = Self { address, schema, thread, client, working };
-        server.client()?;
+        let address = ServerAddress::parse(&url.to_string_lossy()).map_err(to_error)?;
+        let schema = address.schema.clone().unwrap_or_else(|| DEFAULT_SCHEMA.to_owned());
+        let thread = ServerThread::start().map_err(|error| StoreError::File {
+            path: PathBuf::from(&address.display_url),
+            error,
+        })?;
+        let (client, in_transaction) = (Mutex::new(None), AtomicBool::new(false));
+        let server = Self { address, schema, thread, client, in_transaction };
+        server.connection()?;
         Ok(server)
     }
 
     /// Returns the URL for messages.
-    pub(crate) fn shown(&self) -> &str {
-        &self.address.shown
+    pub(crate) fn display_url(&self) -> &str {
+        &self.address.display_url
     }
 
     /// Returns the qualified name of an object in the schema that is published into.
-    fn own(&self, name: &str) -> String {
-        format!("{}.{}", sql::name(&self.schema), sql::name(name))
+    fn qualified_name(&self, name: &str) -> String {
+        format!("{}.{}", sql::quote_name(&self.schema), sql::quote_name(name))
     }
 
     /// Returns the connection, or a new one if the last was closed.
-    fn client(&self) -> Result<Arc<Client>, StoreError> {
-        let mut held = self.client.lock();
-        match &*held {
+    fn connection(&self) -> Result<Arc<Client>, StoreError> {
+        let mut current = self.client.lock();
+        match &*current {
             Some(client) if !client.is_closed() => return Ok(Arc::clone(client)),
-            Some(_) if self.working.load(Ordering::Relaxed) => {
-                return Err(self.failed("the connection was lost".to_owned()));
+            Some(_) if self.in_transaction.load(Ordering::Relaxed) => {
+                return Err(self.server_error("the connection was lost".to_owned()));
             }
             _ => {}
         }
-        let again = held.is_some();
-        let began = Instant::now();
-        let mut told = false;
+        let was_connected = current.is_some();
+        let started = Instant::now();
+        let mut has_warned = false;
         let client = loop {
-            match self.connected() {
-                Err(error) if began.elapsed() < PATIENCE && comes_back(&error, again) => {
-                    if !std::mem::replace(&mut told, true) {
-                        let (url, seconds) = (self.shown(), PATIENCE.as_secs());
-                        let error = said(&error);
+            match self.open_connection() {
+                Err(error)
+                    if started.elapsed() < STARTUP_TIMEOUT
+                        && is_probably_starting(&error, was_connected) =>
+                {
+                    if !std::mem::replace(&mut has_warned, true) {
+                        let (url, seconds) = (self.display_url(), STARTUP_TIMEOUT.as_secs());
+                        let error = error_with_cause(&error);
                         warn!(
                             url,
                             error, "the database cannot be reached; hqdl retries for {seconds} s"
@@ -143,20 +149,20 @@ impl DatabaseServer {
                     }
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                client => break Arc::new(client.map_err(|e| self.error(&e))?),
+                client => break Arc::new(client.map_err(|e| self.to_store_error(&e))?),
             }
         };
-        *held = Some(Arc::clone(&client));
+        *current = Some(Arc::clone(&client));
         Ok(client)
     }
 
     /// Opens a new connection.
-    fn connected(&self) -> Result<Client, tokio_postgres::Error> {
-        self.thread.wait(async {
+    fn open_connection(&self) -> Result<Client, tokio_postgres::Error> {
+        self.thread.block_on(async {
             let tls = self.address.tls.clone();
             let (client, connection) = self.address.config.connect(tls).await?;
             drop(self.thread.handle.spawn(connection));
-            client.batch_execute(SESSION).await?;
+            client.batch_execute(SESSION_SETTINGS).await?;
             // The schema of the published tables comes last in the search path, after the user's
             // schemas.
             let path = "SELECT set_config('search_path',
@@ -167,58 +173,59 @@ impl DatabaseServer {
     }
 
     /// Runs a statement and returns its rows.
-    fn rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, StoreError> {
-        let client = self.client()?;
-        self.thread.wait(client.query(sql, params)).map_err(|e| self.error(&e))
+    fn query_rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, StoreError> {
+        let client = self.connection()?;
+        self.thread.block_on(client.query(sql, params)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs a statement with one row and one column.
-    fn one<T>(&self, sql: &str, params: &Params<'_>) -> Result<T, StoreError>
+    fn query_one<T>(&self, sql: &str, params: &Params<'_>) -> Result<T, StoreError>
     where
         T: for<'r> tokio_postgres::types::FromSql<'r>,
     {
-        let client = self.client()?;
-        let row = self.thread.wait(client.query_one(sql, params));
-        row.and_then(|row| row.try_get(0)).map_err(|e| self.error(&e))
+        let client = self.connection()?;
+        let row = self.thread.block_on(client.query_one(sql, params));
+        row.and_then(|row| row.try_get(0)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs a statement and returns the number of changed rows.
     fn execute(&self, sql: &str, params: &Params<'_>) -> Result<u64, StoreError> {
-        let client = self.client()?;
-        self.thread.wait(client.execute(sql, params)).map_err(|e| self.error(&e))
+        let client = self.connection()?;
+        self.thread.block_on(client.execute(sql, params)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Runs statements without parameters.
-    fn batch(&self, sql: &str) -> Result<(), StoreError> {
-        let client = self.client()?;
-        self.thread.wait(client.batch_execute(sql)).map_err(|e| self.error(&e))
+    fn execute_batch(&self, sql: &str) -> Result<(), StoreError> {
+        let client = self.connection()?;
+        self.thread.block_on(client.batch_execute(sql)).map_err(|e| self.to_store_error(&e))
     }
 
     /// Returns the columns of a SELECT, with their types.
-    fn describe(&self, sql: &str) -> Result<Vec<(String, Type)>, StoreError> {
-        let client = self.client()?;
-        let statement = self.thread.wait(client.prepare(sql)).map_err(|e| self.error(&e))?;
-        let column = |c: &tokio_postgres::Column| (c.name().to_owned(), c.type_().clone());
-        Ok(statement.columns().iter().map(column).collect())
+    fn describe_columns(&self, sql: &str) -> Result<Vec<(String, Type)>, StoreError> {
+        let client = self.connection()?;
+        let statement =
+            self.thread.block_on(client.prepare(sql)).map_err(|e| self.to_store_error(&e))?;
+        let to_column = |c: &tokio_postgres::Column| (c.name().to_owned(), c.type_().clone());
+        Ok(statement.columns().iter().map(to_column).collect())
     }
 
     /// Begins a transaction, which is rolled back unless it is committed.
-    fn begin(&self, mode: &str) -> Result<Transaction<'_>, StoreError> {
-        self.batch(&format!("BEGIN {mode}"))?;
-        self.working.store(true, Ordering::Relaxed);
-        Ok(Transaction { server: self, open: true })
+    fn begin_transaction(&self, mode: &str) -> Result<Transaction<'_>, StoreError> {
+        self.execute_batch(&format!("BEGIN {mode}"))?;
+        self.in_transaction.store(true, Ordering::Relaxed);
+        Ok(Transaction { server: self, is_open: true })
     }
 
-    fn failed(&self, message: String) -> StoreError {
+    fn server_error(&self, message: String) -> StoreError {
         let hint = "check the server, then run this again; everything answered is kept";
-        StoreError::Server { url: self.address.shown.clone(), message, hint }
+        StoreError::Server { url: self.address.display_url.clone(), message, hint }
     }
 
     /// Classifies an error of the server.
-    fn error(&self, error: &tokio_postgres::Error) -> StoreError {
-        let url = self.address.shown.clone();
-        let Some(told) = error.as_db_error() else {
-            let message = said(error);
+    fn to_store_error(&self, error: &tokio_postgres::Error) -> StoreError {
+        let url = self.address.display_url.clone();
+        let Some(db_error) = error.as_db_error() else {
+            let message = error_with_cause(error);
             let hint = if message.contains("password") {
                 "set it in PGPASSWORD or ~/.pgpass"
             } else {
@@ -226,11 +233,11 @@ impl DatabaseServer {
             };
             return StoreError::Server { url, message, hint };
         };
-        let message = match told.detail() {
-            Some(detail) => format!("{}: {}", told.message(), detail.replace('\n', "; ")),
-            None => told.message().to_owned(),
+        let message = match db_error.detail() {
+            Some(detail) => format!("{}: {}", db_error.message(), detail.replace('\n', "; ")),
+            None => db_error.message().to_owned(),
         };
-        let hint = match told.code().code() {
+        let hint = match db_error.code().code() {
             "28P01" | "28000" => "check the user and the password in PGPASSWORD or ~/.pgpass",
             "3D000" => "create the database (`createdb`), or correct its name in the URL",
             "42501" => {
@@ -258,31 +265,31 @@ impl DatabaseServer {
 /// Open transaction.
 struct Transaction<'s> {
     server: &'s DatabaseServer,
-    open: bool,
+    is_open: bool,
 }
 
 impl Transaction<'_> {
     fn commit(mut self) -> Result<(), StoreError> {
-        let done = self.server.batch("COMMIT");
-        self.open = done.is_err();
-        if !self.open {
-            self.server.working.store(false, Ordering::Relaxed);
+        let result = self.server.execute_batch("COMMIT");
+        self.is_open = result.is_err();
+        if !self.is_open {
+            self.server.in_transaction.store(false, Ordering::Relaxed);
         }
-        done
+        result
     }
 }
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if self.open {
+        if self.is_open {
             // The server has already rolled back if the connection is lost.
-            drop(self.server.batch("ROLLBACK"));
-            self.server.working.store(false, Ordering::Relaxed);
+            drop(self.server.execute_batch("ROLLBACK"));
+            self.server.in_transaction.store(false, Ordering::Relaxed);
         }
     }
 }
 
 /// Returns quoted names, separated by commas.
-fn names<'n>(all: impl IntoIterator<Item = &'n str>) -> String {
-    all.into_iter().map(sql::name).collect::<Vec<_>>().join(", ")
+fn quote_name_list<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    names.into_iter().map(sql::quote_name).collect::<Vec<_>>().join(", ")
 }

@@ -5,45 +5,45 @@ use rusqlite::{Connection, params_from_iter};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::catalog::find;
-use super::shape::ServerTables;
-use super::values::ColumnReading;
-use super::{DatabaseServer, ROWS};
+use super::catalog::find_column;
+use super::layout::ServerTables;
+use super::values::ColumnDecoder;
+use super::{BATCH_ROWS, DatabaseServer};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
 /// Column that is true if the filter matches a row.
-pub(crate) const WANTED: &str = "hqdl wanted";
+pub(crate) const SELECTED_COLUMN: &str = "hqdl wanted";
 
 impl DatabaseServer {
     /// Visits the rows of a SELECT in batches, within the open transaction, until there are no more
     /// or the visitor returns false.
-    pub(super) fn each(
+    pub(super) fn for_each_row(
         &self,
         select: &str,
         visit: &mut dyn FnMut(&Row) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        self.batch(&format!("DECLARE hqdl_rows NO SCROLL CURSOR FOR {select}"))?;
-        let fetch = format!("FETCH FORWARD {ROWS} FROM hqdl_rows");
+        self.execute_batch(&format!("DECLARE hqdl_rows NO SCROLL CURSOR FOR {select}"))?;
+        let fetch = format!("FETCH FORWARD {BATCH_ROWS} FROM hqdl_rows");
         'all: loop {
-            let rows = self.rows(&fetch, &[])?;
+            let rows = self.query_rows(&fetch, &[])?;
             for row in &rows {
                 if !visit(row)? {
                     break 'all;
                 }
             }
-            if rows.len() < ROWS {
+            if rows.len() < BATCH_ROWS {
                 break;
             }
         }
-        self.batch("CLOSE hqdl_rows")
+        self.execute_batch("CLOSE hqdl_rows")
     }
 
     /// Checks that a filter is a valid condition on the rows of a source.
-    pub(crate) fn takes_filter(&self, rows: &SourceRows, filter: &str) -> Result<(), StoreError> {
-        let from = self.from(rows)?;
-        self.describe(&format!("SELECT 1 FROM {from} WHERE ({filter}\n)")).map(drop)
+    pub(crate) fn check_filter(&self, rows: &SourceRows, filter: &str) -> Result<(), StoreError> {
+        let from_sql = self.from_clause(rows)?;
+        self.describe_columns(&format!("SELECT 1 FROM {from_sql} WHERE ({filter}\n)")).map(drop)
     }
 
     /// Copies the needed columns of an expansion's sources into tables of the `temp` schema, with
@@ -56,81 +56,85 @@ impl DatabaseServer {
         connection: &Connection,
         table: &dyn Fn(usize) -> String,
     ) -> Result<(), StoreError> {
-        let shape = self.shape(expansion)?;
-        let reading = self.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let layout = self.table_layout(expansion)?;
+        let transaction = self.begin_transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
         for (n, source) in expansion.sources.iter().enumerate() {
             let filter = filters.get(n).copied().flatten();
-            let asked = (source.rows.clone(), filter);
-            self.copy(expansion, &shape, n, asked, connection, &table(n))?;
+            let rows_and_filter = (source.rows.clone(), filter);
+            self.copy_source(expansion, &layout, n, rows_and_filter, connection, &table(n))?;
         }
-        reading.commit()
+        transaction.commit()
     }
 
-    fn copy(
+    fn copy_source(
         &self,
         expansion: &Expansion,
-        shape: &ServerTables,
+        layout: &ServerTables,
         n: usize,
         (rows, filter): (SourceRows, Option<&str>),
         connection: &Connection,
         table: &str,
     ) -> Result<(), StoreError> {
-        let part = expansion.key_parts.get(n);
+        let key_part = expansion.key_parts.get(n);
         let keys = expansion.key.names().iter().enumerate();
-        let keys = keys.filter(|(at, _)| part.is_none_or(|part| part.contains(at)));
-        let mut wanted: Vec<&String> = keys.map(|(_, name)| name).collect();
+        let keys = keys
+            .filter(|(position, _)| key_part.is_none_or(|key_part| key_part.contains(position)));
+        let mut needed: Vec<&String> = keys.map(|(_, name)| name).collect();
         for name in &expansion.context {
-            if !wanted.contains(&name) {
-                wanted.push(name);
+            if !needed.contains(&name) {
+                needed.push(name);
             }
         }
         let columns = self.source_columns(&rows)?;
-        let mut readings = Vec::new();
-        let mut asked = Vec::new();
-        for name in &wanted {
-            let Some((own, kind)) = find(&columns, name) else {
+        let mut decoders = Vec::new();
+        let mut expressions = Vec::new();
+        for name in &needed {
+            let Some((column, data_type)) = find_column(&columns, name) else {
                 let message = format!("the column `{name}` no longer exists");
-                return Err(StoreError::Statement { url: self.shown().to_owned(), message });
+                return Err(StoreError::Statement { url: self.display_url().to_owned(), message });
             };
-            let reading = match shape.key.iter().find(|(key, _)| key == *name) {
+            let decoder = match layout.key.iter().find(|(key, _)| key == *name) {
                 // A key that is published as text is compared as text.
-                Some((_, "text")) if *kind != Type::BYTEA => ColumnReading::Text,
-                _ => ColumnReading::of(kind),
+                Some((_, "text")) if *data_type != Type::BYTEA => ColumnDecoder::Text,
+                _ => ColumnDecoder::for_type(data_type),
             };
-            asked.push(reading.asked(&sql::name(own)));
-            readings.push(reading);
+            expressions.push(decoder.select_expression(&sql::quote_name(column)));
+            decoders.push(decoder);
         }
-        asked.push(match filter {
+        expressions.push(match filter {
             Some(filter) => format!("coalesce(({filter}\n), false)::text"),
             None => "'true'".to_owned(),
         });
-        let names: Vec<String> = wanted.iter().map(|name| sql::name(name)).collect();
+        let names: Vec<String> = needed.iter().map(|name| sql::quote_name(name)).collect();
         let marks = vec!["?"; names.len() + 1].join(", ");
-        let local = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
         connection
             .execute_batch(&format!(
                 "DROP TABLE IF EXISTS temp.{table};
                  CREATE TEMP TABLE {table} ({}, {})",
                 names.join(", "),
-                sql::name(WANTED)
+                sql::quote_name(SELECTED_COLUMN)
             ))
-            .map_err(local)?;
-        let inserting = connection.unchecked_transaction().map_err(local)?;
-        let mut insert = inserting
+            .map_err(to_error)?;
+        let transaction = connection.unchecked_transaction().map_err(to_error)?;
+        let mut insert = transaction
             .prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))
-            .map_err(local)?;
-        let select = format!("SELECT {} FROM {}", asked.join(", "), self.from(&rows)?);
-        self.each(&select, &mut |row| {
-            let mut values = Vec::with_capacity(readings.len() + 1);
-            for (at, reading) in readings.iter().enumerate() {
-                values.push(reading.read(row, at).map_err(|e| self.error(&e))?);
+            .map_err(to_error)?;
+        let select = format!("SELECT {} FROM {}", expressions.join(", "), self.from_clause(&rows)?);
+        self.for_each_row(&select, &mut |row| {
+            let mut values = Vec::with_capacity(decoders.len() + 1);
+            for (position, decoder) in decoders.iter().enumerate() {
+                values
+                    .push(decoder.read_value(row, position).map_err(|e| self.to_store_error(&e))?);
             }
-            let wanted: &str = row.try_get(readings.len()).map_err(|e| self.error(&e))?;
-            values.push(Sqlite::Integer(i64::from(wanted == "true")));
-            insert.execute(params_from_iter(values)).map_err(local)?;
+            let is_selected: &str =
+                row.try_get(decoders.len()).map_err(|e| self.to_store_error(&e))?;
+            values.push(Sqlite::Integer(i64::from(is_selected == "true")));
+            insert.execute(params_from_iter(values)).map_err(to_error)?;
             Ok(true)
         })?;
         drop(insert);
-        inserting.commit().map_err(local)
+        transaction.commit().map_err(to_error)
     }
 }

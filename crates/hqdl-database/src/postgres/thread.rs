@@ -42,10 +42,10 @@ impl ServerThread {
     }
 
     /// Blocks the calling thread until a future completes.
-    pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
-        let _inside = self.handle.enter();
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _guard = self.handle.enter();
         // Without this, the future could yield to the runtime of the calling thread.
-        wait_here(tokio::task::unconstrained(work))
+        block_on_current_thread(tokio::task::unconstrained(future))
     }
 }
 
@@ -61,22 +61,22 @@ impl Drop for ServerThread {
 }
 
 /// Waker that unparks a thread.
-pub struct Unpark(pub Thread);
+pub struct ThreadWaker(pub Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
 }
 
 /// Blocks this thread until a future completes, outside of any runtime.
-pub fn wait_here<T>(work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+pub fn block_on_current_thread<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
-            return done;
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
         }
         std::thread::park();
     }

@@ -19,16 +19,21 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 ///
 /// # Errors
 /// Fails with the problem of the file, or of the system's certificates.
-pub(super) fn connector(root: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
+pub(super) fn create_connector(
+    root_file: Option<&Path>,
+    mode: SslMode,
+) -> Result<MakeRustlsConnect, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let trusted = match root {
-        Some(path) => of_file(path, &provider)
-            .map_err(|what| format!("the certificates of {}: {what}", path.display()))?,
+    let trusted = match root_file {
+        Some(path) => load_certificates(path, &provider)
+            .map_err(|problem| format!("the certificates of {}: {problem}", path.display()))?,
         // If unencrypted connections are allowed, verifying a certificate gives no protection.
-        None if mode != SslMode::Require => TrustedCertificates { by: None, named: Vec::new() },
+        None if mode != SslMode::Require => {
+            TrustedCertificates { verifier: None, certificates: Vec::new() }
+        }
         None => {
             let system = Verifier::new(Arc::clone(&provider)).map_err(|e| e.to_string())?;
-            TrustedCertificates { by: Some(Arc::new(system)), named: Vec::new() }
+            TrustedCertificates { verifier: Some(Arc::new(system)), certificates: Vec::new() }
         }
     };
     let schemes = Arc::clone(&provider);
@@ -41,30 +46,34 @@ pub(super) fn connector(root: Option<&Path>, mode: SslMode) -> Result<MakeRustls
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<TrustedCertificates, String> {
-    let named: Result<Vec<_>, _> =
+fn load_certificates(
+    path: &Path,
+    provider: &Arc<CryptoProvider>,
+) -> Result<TrustedCertificates, String> {
+    let certificates: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).map_err(|e| e.to_string())?.collect();
-    let named = named.map_err(|e| e.to_string())?;
+    let certificates = certificates.map_err(|e| e.to_string())?;
     let mut roots = RootCertStore::empty();
-    for one in &named {
-        roots.add(one.clone()).map_err(|e| e.to_string())?;
+    for certificate in &certificates {
+        roots.add(certificate.clone()).map_err(|e| e.to_string())?;
     }
     if roots.is_empty() {
         return Err("it contains no certificate".to_owned());
     }
-    let by = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-        .build()
-        .map_err(|e| e.to_string())?;
-    Ok(TrustedCertificates { by: Some(by), named })
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .build()
+            .map_err(|e| e.to_string())?;
+    Ok(TrustedCertificates { verifier: Some(verifier), certificates })
 }
 
 /// Trusted certificates.
 #[derive(Debug)]
 struct TrustedCertificates {
     /// Verifier of certificates; `None` if encryption is optional.
-    by: Option<Arc<dyn ServerCertVerifier>>,
+    verifier: Option<Arc<dyn ServerCertVerifier>>,
     /// Certificates in a file.
-    named: Vec<CertificateDer<'static>>,
+    certificates: Vec<CertificateDer<'static>>,
 }
 
 #[derive(Debug)]
@@ -82,15 +91,18 @@ impl ServerCertVerifier for CertificateCheck {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(by) = &self.trusted.by else { return Ok(ServerCertVerified::assertion()) };
+        let Some(verifier) = &self.trusted.verifier else {
+            return Ok(ServerCertVerified::assertion());
+        };
         let verified =
-            by.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
             // The file contains a self-signed certificate of the server. The standard rejects an
             // authority's certificate as a server's, and it often has only a common name. An
             // identical certificate is stronger evidence than a name.
-            Err(Error::InvalidCertificate(why))
-                if is_of_name_or_authority(&why) && self.trusted.named.contains(end_entity) =>
+            Err(Error::InvalidCertificate(reason))
+                if is_name_or_authority_error(&reason)
+                    && self.trusted.certificates.contains(end_entity) =>
             {
                 Ok(ServerCertVerified::assertion())
             }
@@ -125,10 +137,10 @@ impl ServerCertVerifier for CertificateCheck {
 
 /// Returns true if the only problem of a certificate is the server's name, or that it is an
 /// authority's.
-fn is_of_name_or_authority(why: &CertificateError) -> bool {
-    match why {
+fn is_name_or_authority_error(reason: &CertificateError) -> bool {
+    match reason {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => true,
-        CertificateError::Other(why) => why.to_string().contains("CaUsedAsEndEntity"),
+        CertificateError::Other(other) => other.to_string().contains("CaUsedAsEndEntity"),
         _ => false,
     }
 }

@@ -9,80 +9,86 @@ use hqdl_values::value::Value;
 
 /// Decoder of a column of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ColumnReading {
+pub(super) enum ColumnDecoder {
     /// True and false, as 1 and 0.
-    Truth,
+    Boolean,
     Integer,
     /// Number: an integer, or a double if it represents the number exactly.
     Number,
     /// Timestamp, in UTC.
-    Moment,
+    Timestamp,
     Bytes,
     Text,
 }
 
-impl ColumnReading {
-    pub(super) fn of(kind: &Type) -> Self {
-        match *kind {
-            Type::BOOL => Self::Truth,
+impl ColumnDecoder {
+    pub(super) fn for_type(data_type: &Type) -> Self {
+        match *data_type {
+            Type::BOOL => Self::Boolean,
             Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => Self::Integer,
             Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8 => Self::Number,
-            Type::TIMESTAMPTZ => Self::Moment,
+            Type::TIMESTAMPTZ => Self::Timestamp,
             Type::BYTEA => Self::Bytes,
             _ => Self::Text,
         }
     }
 
     /// Returns the `SQLite` type of the column.
-    pub(super) fn declared(self) -> &'static str {
+    pub(super) fn sqlite_type(self) -> &'static str {
         match self {
-            Self::Truth => "BOOLEAN",
+            Self::Boolean => "BOOLEAN",
             Self::Integer => "INTEGER",
             Self::Number => "NUMERIC",
             Self::Bytes => "BLOB",
-            Self::Moment | Self::Text => "TEXT",
+            Self::Timestamp | Self::Text => "TEXT",
         }
     }
 
     /// Returns the expression that selects the column.
-    pub(super) fn asked(self, column: &str) -> String {
+    pub(super) fn select_expression(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
     }
 
     /// Returns a value of a row.
-    pub(super) fn read(self, row: &Row, at: usize) -> Result<Sqlite, tokio_postgres::Error> {
+    pub(super) fn read_value(
+        self,
+        row: &Row,
+        index: usize,
+    ) -> Result<Sqlite, tokio_postgres::Error> {
         if self == Self::Bytes {
-            return Ok(row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Sqlite::Null, Sqlite::Blob));
+            return Ok(row
+                .try_get::<_, Option<Vec<u8>>>(index)?
+                .map_or(Sqlite::Null, Sqlite::Blob));
         }
-        let text: Option<&str> = row.try_get(at)?;
-        Ok(text.map_or(Sqlite::Null, |text| self.parse(text)))
+        let text: Option<&str> = row.try_get(index)?;
+        Ok(text.map_or(Sqlite::Null, |text| self.parse_text(text)))
     }
 
-    fn parse(self, text: &str) -> Sqlite {
-        let kept = || Sqlite::Text(text.to_owned());
+    fn parse_text(self, text: &str) -> Sqlite {
+        let as_text = || Sqlite::Text(text.to_owned());
         match self {
-            Self::Truth => Sqlite::Integer(i64::from(text == "true")),
-            Self::Integer => text.parse().map_or_else(|_| kept(), Sqlite::Integer),
-            Self::Number => number(text),
-            Self::Moment => Sqlite::Text(moment(text)),
-            Self::Text | Self::Bytes => kept(),
+            Self::Boolean => Sqlite::Integer(i64::from(text == "true")),
+            Self::Integer => text.parse().map_or_else(|_| as_text(), Sqlite::Integer),
+            Self::Number => parse_number(text),
+            Self::Timestamp => Sqlite::Text(format_timestamp(text)),
+            Self::Text | Self::Bytes => as_text(),
         }
     }
 }
 
 /// Parses a number; returns text if a 64-bit integer or a double would change it.
-fn number(text: &str) -> Sqlite {
-    let plain = if text.contains('.') && !text.contains(['e', 'E']) {
+fn parse_number(text: &str) -> Sqlite {
+    let trimmed = if text.contains('.') && !text.contains(['e', 'E']) {
         text.trim_end_matches('0').trim_end_matches('.')
     } else {
         text
     };
-    if let Ok(whole) = plain.parse::<i64>() {
-        return Sqlite::Integer(whole);
+    if let Ok(integer) = trimmed.parse::<i64>() {
+        return Sqlite::Integer(integer);
     }
     match text.parse::<f64>() {
         // The shortest text of a double equals the number, unless the double lacks digits.
-        Ok(real) if real.is_finite() && (format!("{real}") == plain || text.contains('e')) => {
+        Ok(real) if real.is_finite() && (format!("{real}") == trimmed || text.contains('e')) => {
             Sqlite::Real(real)
         }
         _ => Sqlite::Text(text.to_owned()),
@@ -90,7 +96,7 @@ fn number(text: &str) -> Sqlite {
 }
 
 /// Converts `2026-11-22 15:41:26.5+00` to ISO 8601.
-fn moment(text: &str) -> String {
+fn format_timestamp(text: &str) -> String {
     match text.strip_suffix("+00") {
         Some(utc) if utc.contains(' ') => format!("{}Z", utc.replacen(' ', "T", 1)),
         _ => text.to_owned(),
@@ -98,7 +104,7 @@ fn moment(text: &str) -> String {
 }
 
 /// Converts a value of `SQLite` to a parameter for the server.
-pub(super) fn given(value: &Sqlite) -> Option<String> {
+pub(super) fn to_parameter(value: &Sqlite) -> Option<String> {
     match value {
         Sqlite::Null | Sqlite::Blob(_) => None,
         Sqlite::Integer(i) => Some(i.to_string()),
@@ -108,7 +114,7 @@ pub(super) fn given(value: &Sqlite) -> Option<String> {
 }
 
 /// Converts a value of hqdl to a parameter for the server.
-pub(super) fn said(value: &Value) -> Option<String> {
+pub(super) fn value_to_parameter(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::Integer(i) => Some(i.to_string()),
@@ -124,26 +130,26 @@ pub(super) fn without_nul(text: &str) -> String {
 
 /// Replaces NUL in texts of JSON, where it is an escape sequence.
 pub(super) fn json_without_nul(json: &str) -> String {
-    fn mend(json: &mut serde_json::Value) {
+    fn replace_nul(json: &mut serde_json::Value) {
         match json {
             serde_json::Value::String(text) => *text = without_nul(text),
-            serde_json::Value::Array(all) => all.iter_mut().for_each(mend),
-            serde_json::Value::Object(all) => all.values_mut().for_each(mend),
+            serde_json::Value::Array(items) => items.iter_mut().for_each(replace_nul),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(replace_nul),
             _ => {}
         }
     }
     if !json.contains("\\u0000") {
         return json.to_owned();
     }
-    let mut read: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-    mend(&mut read);
-    read.to_string()
+    let mut parsed: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    replace_nul(&mut parsed);
+    parsed.to_string()
 }
 
 /// Returns the type of a published key column: the source's type if it compares values like hqdl
 /// does, else text.
-pub(super) fn of_key(kind: &Type) -> &'static str {
-    match *kind {
+pub(super) fn published_key_type(data_type: &Type) -> &'static str {
+    match *data_type {
         Type::BOOL => "boolean",
         Type::INT2 => "smallint",
         Type::INT4 => "integer",
@@ -164,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_one_only_where_it_stays_the_same() {
+    fn a_number_stays_text_if_parsing_would_change_it() {
         let cases = [
             ("1", Sqlite::Integer(1)),
             ("1.50", Sqlite::Real(1.5)),
@@ -175,17 +181,17 @@ mod tests {
             ("100000000000000000000", Sqlite::Real(1e20)),
         ];
         for (text, value) in cases {
-            assert_eq!(ColumnReading::Number.parse(text), value, "{text}");
+            assert_eq!(ColumnDecoder::Number.parse_text(text), value, "{text}");
         }
         for text in ["NaN", "Infinity", "12345678901234567890.5", "0.10000000000000000001"] {
-            assert_eq!(ColumnReading::Number.parse(text), Sqlite::Text(text.to_owned()));
+            assert_eq!(ColumnDecoder::Number.parse_text(text), Sqlite::Text(text.to_owned()));
         }
     }
 
     #[test]
-    fn a_moment_is_in_utc_and_nul_is_a_sign() {
-        assert_eq!(moment("2026-11-22 15:41:26.5+00"), "2026-11-22T15:41:26.5Z");
-        assert_eq!(moment("infinity"), "infinity");
+    fn timestamps_are_in_utc_and_nul_is_replaced() {
+        assert_eq!(format_timestamp("2026-11-22 15:41:26.5+00"), "2026-11-22T15:41:26.5Z");
+        assert_eq!(format_timestamp("infinity"), "infinity");
         assert_eq!(json_without_nul(r#"["a\u0000b","\\u0000"]"#), "[\"a\u{2400}b\",\"\\\\u0000\"]");
     }
 }

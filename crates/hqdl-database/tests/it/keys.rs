@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hqdl_database::Database;
-use hqdl_database::keys::{KeyRow, Keys, Places};
+use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_testkit::fixture::Fixture;
 
 const SPEC: &str = r#"[database]
@@ -55,11 +55,11 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
             let keys = format!("SELECT DISTINCT k1, k2 FROM film WHERE {condition}");
             count(&format!("SELECT count(*) FROM ({keys})"))
         };
-        let expansion = fixture.expansion(SPEC);
+        let expansion = fixture.only_expansion(SPEC);
         let db = Database::open(fixture.database.path()).unwrap();
-        let keys = Keys::gather(&db, &expansion, None).unwrap();
+        let keys = Keys::collect(&db, &expansion, None).unwrap();
         let mut visited: Vec<KeyRow> = Vec::new();
-        keys.each(&mut |key| {
+        keys.for_each(&mut |key| {
             visited.push(key.clone());
             Ok::<(), rusqlite::Error>(())
         })
@@ -70,24 +70,24 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
             visited.iter().map(|k| format!("{:?}", k.row.key)).collect();
         assert_eq!(spelled.len(), visited.len(), "seed {seed}: a key twice");
         let entities: BTreeSet<&str> = visited.iter().map(|k| k.entity.as_str()).collect();
-        let first = visited.iter().filter(|k| k.first).count();
+        let first = visited.iter().filter(|k| k.is_first_spelling).count();
         assert_eq!(first, entities.len(), "seed {seed}: an entity has one first spelling");
         let report = &keys.report;
         assert_eq!(report.rows, rows, "seed {seed}");
         let nobody = "SELECT count(*) FROM film WHERE k1 IS NULL AND k2 IS NULL";
-        assert_eq!(report.null, count(nobody), "seed {seed}");
+        assert_eq!(report.null_rows, count(nobody), "seed {seed}");
         assert_eq!(report.unreadable.0, keys_of(is_bad), "seed {seed}");
         // What is looked at by its place is what was visited there.
-        let mut places = Places::default();
+        let mut places = KeyPositions::default();
         let wanted: Vec<&KeyRow> = visited.iter().filter(|_| chance.bool()).collect();
-        wanted.iter().for_each(|key| places.add(key.at));
+        wanted.iter().for_each(|key| places.add(key.position));
         let mut found = Vec::new();
-        keys.each_at(&places, &mut |key| {
-            found.push((key.at, key.row.clone()));
+        keys.for_each_at(&places, &mut |key| {
+            found.push((key.position, key.row.clone()));
             Ok::<(), rusqlite::Error>(())
         })
         .unwrap();
-        let wanted: Vec<_> = wanted.iter().map(|key| (key.at, key.row.clone())).collect();
+        let wanted: Vec<_> = wanted.iter().map(|key| (key.position, key.row.clone())).collect();
         assert_eq!(found, wanted, "seed {seed}");
     }
 }
@@ -98,12 +98,12 @@ fn a_source_column_that_is_gone_is_an_error_and_never_a_text() {
     let connection = rusqlite::Connection::open(fixture.database.path()).unwrap();
     connection.execute("INSERT INTO film (k1, k2) VALUES ('a', 'b'), ('c', 'd')", []).unwrap();
     let select = SPEC.replace("\"film\"", "\"SELECT * FROM film\"");
-    let expansions = [fixture.expansion(SPEC), fixture.expansion(&select)];
+    let expansions = [fixture.only_expansion(SPEC), fixture.only_expansion(&select)];
     connection.execute("ALTER TABLE film RENAME COLUMN k1 TO renamed", []).unwrap();
     let db = Database::open(fixture.database.path()).unwrap();
     for expansion in &expansions {
         for filter in [None, Some("1")] {
-            let error = Keys::gather(&db, expansion, filter).map(|k| k.report).unwrap_err();
+            let error = Keys::collect(&db, expansion, filter).map(|k| k.report).unwrap_err();
             assert!(error.to_string().contains("no such column"), "{error}");
         }
     }

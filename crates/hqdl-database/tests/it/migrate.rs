@@ -1,16 +1,16 @@
 //! Databases of other versions.
 
-use hqdl_database::migrate::database;
+use hqdl_database::migrate::migrate_database;
 use rusqlite::Connection;
 
 #[test]
 fn what_a_newer_program_made_is_left_as_it_is() {
     let connection = Connection::open_in_memory().unwrap();
-    database(&connection).unwrap();
-    database(&connection).unwrap();
+    migrate_database(&connection).unwrap();
+    migrate_database(&connection).unwrap();
     connection.execute("INSERT INTO hqdl_migration VALUES (999, '')", []).unwrap();
     let changes = connection.total_changes();
-    let error = database(&connection).unwrap_err();
+    let error = migrate_database(&connection).unwrap_err();
     assert!(error.to_string().contains("999"), "{error}");
     assert_eq!(connection.total_changes(), changes);
 }

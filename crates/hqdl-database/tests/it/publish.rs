@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use hqdl_database::Database;
-use hqdl_database::publish::{CompletionOrigin, Publication};
-use hqdl_database::standing::PublishedVersion;
-use hqdl_database::versions::{PublishedCell, Shown, Sums, Version, hash, key_json};
+use hqdl_database::publish::{CompletionProvenance, Publication};
+use hqdl_database::published_state::PublishedState;
+use hqdl_database::versions::{
+    Checksums, PublishedCell, PublishedValue, RowVersion, hash_key, key_to_json,
+};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
 use hqdl_testkit::fixture::Fixture;
@@ -55,7 +57,7 @@ fn change(rows: &mut Rows, chance: &mut fastrand::Rng) {
         let year = [Value::Null, Value::Integer(1), Value::from("ca. 1".to_owned())];
         let key = vec![title[chance.usize(0..3)].clone(), year[chance.usize(0..3)].clone()];
         let cells = std::array::from_fn(|column| cell(column, chance));
-        rows.insert(key_json(&key), (key, cells));
+        rows.insert(key_to_json(&key), (key, cells));
     }
     if chance.bool() && !rows.is_empty() {
         let gone = rows.keys().nth(chance.usize(0..rows.len())).unwrap().clone();
@@ -68,7 +70,7 @@ fn shown(cells: &[Cell]) -> Vec<PublishedCell<'_>> {
     for cell in cells {
         shown.push(match cell {
             None => PublishedCell::Missing,
-            Some((state, value, completion)) => PublishedCell::Shown(Shown {
+            Some((state, value, completion)) => PublishedCell::Value(PublishedValue {
                 state,
                 value,
                 completion: Some(*completion),
@@ -83,17 +85,17 @@ fn shown(cells: &[Cell]) -> Vec<PublishedCell<'_>> {
 /// Publishes rows, and commits them if `commits`.
 fn publish(db: &Database, spec: &Spec, rows: &Rows, commits: bool) {
     let publication = Publication::begin(db, spec).unwrap();
-    let mut tables = publication.expansion(&spec.expansions[0]).unwrap();
+    let mut tables = publication.open_tables(&spec.expansions[0]).unwrap();
     for (key, cells) in rows.values() {
-        tables.row(&Row { key: key.clone(), context: Vec::new() }, &shown(cells)).unwrap();
+        tables.write_row(&Row { key: key.clone(), context: Vec::new() }, &shown(cells)).unwrap();
     }
-    let keys: HashSet<i64> = rows.keys().map(|key| hash(key)).collect();
-    tables.retain(None, &keys).unwrap();
+    let keys: HashSet<i64> = rows.keys().map(|key| hash_key(key)).collect();
+    tables.delete_missing_rows(None, &keys).unwrap();
     let written = tables.finish();
-    let now = PublishedVersion::now(spec, 0, "m", &Overrides::default(), ("j".to_owned(), 1));
-    let mut origins = |ids: &[i64]| vec![CompletionOrigin::default(); ids.len()];
-    publication.close(spec, &written, &now, &mut origins).unwrap();
-    assert_eq!(publication.views(spec).unwrap(), [""; 0]);
+    let now = PublishedState::current(spec, 0, "m", &Overrides::default(), ("j".to_owned(), 1));
+    let mut origins = |ids: &[i64]| vec![CompletionProvenance::default(); ids.len()];
+    publication.finish_expansion(spec, &written, &now, &mut origins).unwrap();
+    assert_eq!(publication.create_views(spec).unwrap(), [""; 0]);
     if commits {
         publication.commit().unwrap();
     }
@@ -125,7 +127,7 @@ fn stands(db: &Database) -> Vec<String> {
 
 fn database() -> (Fixture, Database, Spec) {
     let fixture = Fixture::new();
-    let (spec, _) = fixture.check(SPEC).unwrap_or_else(|p| panic!("{}", p.render(false)));
+    let (spec, _) = fixture.check_spec(SPEC).unwrap_or_else(|p| panic!("{}", p.render(false)));
     let db = Database::open_writable(fixture.database.path()).unwrap();
     (fixture, db, spec)
 }
@@ -147,11 +149,11 @@ fn what_is_published_over_tables_is_what_is_published_from_nothing() {
         publish(&from_nothing, &same, &rows, true);
         assert_eq!(stands(&db), stands(&from_nothing), "round {round}: {rows:?}");
         // Its sums are those of its rows.
-        let sums = db.sums(&spec.expansions[0]).unwrap();
-        let mut counted = Sums::default();
+        let sums = db.checksums(&spec.expansions[0]).unwrap();
+        let mut counted = Checksums::default();
         for (key, cells) in rows.values() {
             let row = Row { key: key.clone(), context: Vec::new() };
-            counted.add(&Version::of(&row, &shown(cells)));
+            counted.add_row(&RowVersion::from_row(&row, &shown(cells)));
         }
         assert_eq!(sums, counted, "round {round}");
     }
@@ -168,12 +170,12 @@ fn a_row_that_somebody_writes_by_hand_has_all_be_made_again() {
     publish(&db, &spec, &rows, true);
     let expansion = &spec.expansions[0];
     let before = stands(&db);
-    assert!(db.sums(expansion).is_some() && db.edited(expansion).unwrap().is_none());
+    assert!(db.checksums(expansion).is_some() && db.edit_warning(expansion).unwrap().is_none());
     let stranger = rusqlite::Connection::open(db.path()).unwrap();
     let written = stranger.execute("UPDATE made SET maker = 'me'", []).unwrap();
-    let told = db.edited(expansion).unwrap().unwrap();
+    let told = db.edit_warning(expansion).unwrap().unwrap();
     assert!(told.contains(&format!("{written} published rows")), "{told}");
-    assert!(db.sums(expansion).is_none());
+    assert!(db.checksums(expansion).is_none());
     publish(&db, &spec, &rows, true);
-    assert_eq!((stands(&db), db.edited(expansion).unwrap()), (before, None));
+    assert_eq!((stands(&db), db.edit_warning(expansion).unwrap()), (before, None));
 }

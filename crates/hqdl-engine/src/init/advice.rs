@@ -5,9 +5,9 @@ use hqdl_database::Database;
 use hqdl_values::format::count_noun;
 use rusqlite::types::Value;
 
-use super::identity::Identity;
-use super::survey::{self, DistinctRows, SAMPLE_ROWS, SurveyedTable, ValueKind};
-use super::{EntityTable, look};
+use super::key_candidate::KeyCandidate;
+use super::sampling::{self, DistinctRows, SAMPLE_ROWS, SampledTable, ValueKind};
+use super::{EntityTable, classify};
 
 const KEY: &str = "Which columns of this table name the thing that a row describes, so that a \
                    stranger would recognize it? Use as few columns as possible.";
@@ -43,7 +43,7 @@ impl TableAdvice {
         };
         let column = |said: String| {
             let (name, about) = said.split_once(':')?;
-            let name = look::words(name).join("_");
+            let name = classify::split_words(name).join("_");
             let about = about.trim();
             (!name.is_empty() && !about.is_empty()).then(|| (name, about.to_owned()))
         };
@@ -70,12 +70,12 @@ pub fn query(cards: &[String]) -> String {
 
 /// Returns what the model reads about a table: its name, columns and a few values. Columns with
 /// private data are left out.
-pub(super) fn card(db: &Database, table: &SurveyedTable) -> String {
-    let columns = table.columns.iter().filter(|c| !look::is_private(&c.words)).take(LISTED);
+pub(super) fn card(db: &Database, table: &SampledTable) -> String {
+    let columns = table.columns.iter().filter(|c| !classify::is_private(&c.words)).take(LISTED);
     let described: Vec<String> = columns
         .map(|column| {
-            let values = match column.kind {
-                ValueKind::Name => survey::examples(db, &table.name, &column.name),
+            let values = match column.value_kind {
+                ValueKind::Name => sampling::examples(db, &table.name, &column.name),
                 ValueKind::Number | ValueKind::Other => Ok(Vec::new()),
             };
             match values.unwrap_or_default() {
@@ -97,15 +97,17 @@ pub(super) fn follow(db: &Database, entity: &mut EntityTable, advice: &TableAdvi
     let place =
         |name: &String| table.columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
     let Some(columns) = advice.key.iter().map(place).collect::<Option<Vec<_>>>() else { return };
-    let is_fit = |n: &usize| table.columns.get(*n).is_some_and(|c| !look::is_private(&c.words));
-    if entity.owned.is_some() || !(1..=MOST).contains(&columns.len()) || !columns.iter().all(is_fit)
+    let is_fit = |n: &usize| table.columns.get(*n).is_some_and(|c| !classify::is_private(&c.words));
+    if entity.owner_key.is_some()
+        || !(1..=MOST).contains(&columns.len())
+        || !columns.iter().all(is_fit)
     {
         return;
     }
-    let mut key = Identity { columns, found: DistinctRows::default() };
-    let found = survey::distinct(db, &table.name, &key.names(table), SAMPLE_ROWS);
+    let mut key = KeyCandidate { columns, sample: DistinctRows::default() };
+    let found = sampling::count_distinct(db, &table.name, &key.column_names(table), SAMPLE_ROWS);
     if let Some(found) = found.ok().filter(|f| f.distinct * 2 >= f.rows) {
-        key.found = found;
+        key.sample = found;
         entity.key = key;
     }
 }

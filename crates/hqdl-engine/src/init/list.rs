@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 
-use super::look;
-use super::survey::{SurveyedColumn, SurveyedTable, ValueKind};
+use super::classify;
+use super::sampling::{SampledColumn, SampledTable, ValueKind};
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
 /// Maximum number of values in a list, because every prompt contains all of them.
-const VALUES: u64 = 1_000;
+const MAX_VALUES: u64 = 1_000;
 /// Maximum average length of a value, in characters. Lists contain terms, not sentences.
-const VALUE_LENGTH: u64 = 40;
+const MAX_VALUE_LENGTH: u64 = 40;
 
 /// Column names that carry no meaning; the table's name is used instead.
-const BARE: [&str; 7] = ["name", "title", "value", "label", "text", "description", "type"];
+const GENERIC_NAMES: [&str; 7] = ["name", "title", "value", "label", "text", "description", "type"];
 
 /// A lookup table.
 #[derive(Debug)]
@@ -29,24 +29,27 @@ pub struct List {
     /// Number of rows.
     pub values: u64,
     /// Whether one of the rows is blank, such as "no publisher".
-    blank: bool,
+    has_blank: bool,
 }
 
 impl List {
     /// Returns the table as a value list, if it is one: a few distinct texts, with at most an id
     /// column beside them.
-    pub fn find(db: &Database, table: &SurveyedTable) -> Option<Self> {
-        if table.columns.len() > 2 || !(2..=VALUES).contains(&table.rows) {
+    pub fn from_table(db: &Database, table: &SampledTable) -> Option<Self> {
+        if table.columns.len() > 2 || !(2..=MAX_VALUES).contains(&table.rows) {
             return None;
         }
-        let texts = || table.columns.iter().filter(|c| c.kind == ValueKind::Name);
+        let texts = || table.columns.iter().filter(|c| c.value_kind == ValueKind::Name);
         // Of a code column and a text column, the code is the id.
         let text = match texts().count() {
             1 => texts().next()?,
-            _ => texts().find(|c| !look::is_code_name(&c.words))?,
+            _ => texts().find(|c| !classify::is_code_name(&c.words))?,
         };
         let others = || table.columns.iter().filter(|c| c.name != text.name);
-        if !others().all(|c| is_own_id(table, c)) || text.reference || text.length > VALUE_LENGTH {
+        if !others().all(|c| is_own_id(table, c))
+            || text.is_reference
+            || text.average_length > MAX_VALUE_LENGTH
+        {
             return None;
         }
         let mut list = Self {
@@ -54,29 +57,29 @@ impl List {
             words: table.words.clone(),
             column: text.name.clone(),
             values: table.rows,
-            blank: false,
+            has_blank: false,
         };
         // The check would reject a list that cannot be read here.
-        let values = db.select(&list.sql(), VALUES as usize + 1).ok()?;
-        list.blank = blank_row(&values)?;
+        let values = db.select_rows(&list.values_sql(), MAX_VALUES as usize + 1).ok()?;
+        list.has_blank = contains_blank(&values)?;
         Some(list)
     }
 
     /// Returns the SELECT of the list's values.
-    pub fn sql(&self) -> String {
-        let (column, table) = (sql::name(&self.column), sql::name(&self.table));
+    pub fn values_sql(&self) -> String {
+        let (column, table) = (sql::quote_name(&self.column), sql::quote_name(&self.table));
         let present =
-            if self.blank { format!(" WHERE length({column}) > 0") } else { String::new() };
+            if self.has_blank { format!(" WHERE length({column}) > 0") } else { String::new() };
         format!("SELECT {column} FROM {table}{present}")
     }
 
     /// Returns the words that describe a value, such as `publisher` for `publisher_name`.
-    pub fn noun(&self) -> Vec<String> {
-        let mut words = look::words(&self.column);
+    pub fn value_noun(&self) -> Vec<String> {
+        let mut words = classify::split_words(&self.column);
         while words.len() > 1 && words.last().is_some_and(|w| w == "name" || w == "title") {
             words.pop();
         }
-        if words.is_empty() || self.is_bare() {
+        if words.is_empty() || self.has_generic_name() {
             words.clone_from(&self.words);
         }
         words
@@ -84,15 +87,15 @@ impl List {
 
     /// Returns the name for a column with these values.
     pub fn column_name(&self) -> String {
-        if self.is_bare() && !self.words.is_empty() {
+        if self.has_generic_name() && !self.words.is_empty() {
             self.words.join("_")
         } else {
             self.column.clone()
         }
     }
 
-    fn is_bare(&self) -> bool {
-        matches!(look::words(&self.column).as_slice(), [one] if BARE.contains(&one.as_str()))
+    fn has_generic_name(&self) -> bool {
+        matches!(classify::split_words(&self.column).as_slice(), [one] if GENERIC_NAMES.contains(&one.as_str()))
     }
 
     /// Returns whether an entity may lack a column of this list. If any table refers to the list,
@@ -100,12 +103,12 @@ impl List {
     /// after, or the only entity of the database.
     pub fn may_belong_to(
         &self,
-        entity: &SurveyedTable,
-        entities: &[&SurveyedTable],
-        others: &[&SurveyedTable],
+        entity: &SampledTable,
+        entities: &[&SampledTable],
+        others: &[&SampledTable],
     ) -> bool {
         let is_named_after =
-            |t: &SurveyedTable| !t.words.is_empty() && self.words.starts_with(&t.words);
+            |t: &SampledTable| !t.words.is_empty() && self.words.starts_with(&t.words);
         let owner = match entities.iter().find(|t| is_named_after(t)) {
             Some(owner) => owner.name == entity.name,
             None => entities.len() == 1,
@@ -115,17 +118,17 @@ impl List {
 
     /// Returns true if a table refers to this list by a foreign key or a column name, or already
     /// contains its values.
-    fn is_referred_to_by(&self, table: &SurveyedTable) -> bool {
-        let values = look::words(&self.column);
-        let has_values = |c: &SurveyedColumn| !values.is_empty() && c.words.ends_with(&values);
-        refers(table, &self.table, &self.words)
-            || (!self.is_bare() && table.columns.iter().any(has_values))
+    fn is_referred_to_by(&self, table: &SampledTable) -> bool {
+        let values = classify::split_words(&self.column);
+        let has_values = |c: &SampledColumn| !values.is_empty() && c.words.ends_with(&values);
+        refers_to(table, &self.table, &self.words)
+            || (!self.has_generic_name() && table.columns.iter().any(has_values))
     }
 }
 
 /// Returns whether one of the values is NULL or empty. Returns `None` if the values are not a list:
 /// not all are texts, two are equal, or there are fewer than two.
-fn blank_row(rows: &[Vec<Value>]) -> Option<bool> {
+fn contains_blank(rows: &[Vec<Value>]) -> Option<bool> {
     let mut seen = HashSet::new();
     for value in rows.iter().flatten() {
         let text = match value {
@@ -142,27 +145,28 @@ fn blank_row(rows: &[Vec<Value>]) -> Option<bool> {
 }
 
 /// Returns true if a column is the id of its own table.
-fn is_own_id(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
-    let stem = look::singular(stem(&column.words).to_vec());
-    let own = stem.is_empty() || stem == table.words;
-    let code = look::is_code_name(&column.words);
-    !column.reference && (column.primary || code || (own && look::is_id(&column.words)))
+fn is_own_id(table: &SampledTable, column: &SampledColumn) -> bool {
+    let stem = classify::singularize_last(strip_reference_marker(&column.words).to_vec());
+    let is_own = stem.is_empty() || stem == table.words;
+    let is_code = classify::is_code_name(&column.words);
+    !column.is_reference
+        && (column.is_primary_key || is_code || (is_own && classify::is_id(&column.words)))
 }
 
 /// Returns true if a table refers to another one, by a foreign key or by a column such as
 /// `publisher_id`, `main_publisher_id`, `publisherid` or `publisher`.
-fn refers(table: &SurveyedTable, name: &str, words: &[String]) -> bool {
+fn refers_to(table: &SampledTable, name: &str, words: &[String]) -> bool {
     let squashed = format!("{}id", words.concat());
-    let by_name = |c: &SurveyedColumn| {
-        let stem = look::singular(stem(&c.words).to_vec());
+    let matches_name = |c: &SampledColumn| {
+        let stem = classify::singularize_last(strip_reference_marker(&c.words).to_vec());
         !words.is_empty() && (stem.ends_with(words) || c.words.concat() == squashed)
     };
-    table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(name))
-        || table.columns.iter().any(by_name)
+    table.foreign_keys.iter().any(|f| f.table.eq_ignore_ascii_case(name))
+        || table.columns.iter().any(matches_name)
 }
 
 /// Returns a column name's words without the prefix or suffix that marks a reference.
-fn stem(words: &[String]) -> &[String] {
+fn strip_reference_marker(words: &[String]) -> &[String] {
     match words {
         [first, rest @ ..] if first == "id" => rest,
         [rest @ .., last] if ["id", "ids", "key", "code", "fk"].contains(&last.as_str()) => rest,
@@ -171,9 +175,12 @@ fn stem(words: &[String]) -> &[String] {
 }
 
 /// Returns true if a table refers to any other table.
-pub fn refers_to_any(table: &SurveyedTable) -> bool {
-    let reference = |c: &SurveyedColumn| {
-        look::is_id(&c.words) && !stem(&c.words).is_empty() && !c.primary && !is_own_id(table, c)
+pub fn refers_to_any(table: &SampledTable) -> bool {
+    let is_reference = |c: &SampledColumn| {
+        classify::is_id(&c.words)
+            && !strip_reference_marker(&c.words).is_empty()
+            && !c.is_primary_key
+            && !is_own_id(table, c)
     };
-    !table.foreign.is_empty() || table.columns.iter().any(reference)
+    !table.foreign_keys.is_empty() || table.columns.iter().any(is_reference)
 }

@@ -6,40 +6,40 @@
 //! passes [`check`](hqdl_spec::check).
 
 pub mod advice;
-mod draft;
-mod identity;
-mod kind;
+mod spec_writer;
+mod key_candidate;
+mod table_kind;
 mod list;
-mod look;
-mod owner;
-mod survey;
-pub mod tables;
+mod classify;
+mod owner_key;
+mod sampling;
+pub mod csv_import;
 
 use std::cmp::Reverse;
 
 use rusqlite::ErrorCode;
 
 use advice::TableAdvice;
-use hqdl_database::{Database, StoreError, message};
-use hqdl_values::format::{count_noun, thousands};
-use identity::Identity;
-use kind::Holds;
+use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_values::format::{count_noun, format_thousands};
+use key_candidate::KeyCandidate;
 use list::List;
-use owner::Owned;
-use survey::SurveyedTable;
+use owner_key::OwnerKey;
+use sampling::SampledTable;
+use table_kind::TableKind;
 
 /// Maximum number of expansions in the generated spec. More would be hard to read and cost more.
-const EXPANSIONS: usize = 3;
+const MAX_EXPANSIONS: usize = 3;
 /// Minimum number of rows for a lookup table that other rows belong to to become an entity table.
-const LEAST_OWNERS: u64 = 3;
+const MIN_OWNERS: u64 = 3;
 /// Maximum number of rows for a table to be preferred; larger tables are expensive to complete.
 const MODEST_ROWS: u64 = 20_000;
 /// Maximum number of tables that a note lists by name.
-const NAMED: usize = 8;
+const MAX_LISTED_NAMES: usize = 8;
 
 /// A generated spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scaffold {
+pub struct GeneratedSpec {
     /// Text of the spec.
     pub toml: String,
     /// Notes for the user, as sentences.
@@ -55,7 +55,7 @@ pub struct Scaffold {
 ///
 /// # Errors
 /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
-pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
+pub fn generate_spec(db: &Database, db_path: &str) -> Result<GeneratedSpec, StoreError> {
     FirstSpec::look(db)?.write(db_path)
 }
 
@@ -72,14 +72,14 @@ impl<'db> FirstSpec<'db> {
     /// # Errors
     /// [`StoreError`] when the database is locked, damaged or cannot be read.
     pub fn look(db: &'db Database) -> Result<Self, StoreError> {
-        db.sample(survey::SAMPLE_ROWS + 1)?;
-        Ok(Self { db, found: Inventory::look(db)? })
+        db.load_samples(sampling::SAMPLE_ROWS + 1)?;
+        Ok(Self { db, found: Inventory::read_database(db)? })
     }
 
     /// Describes the tables that get an expansion, for [`advice::query`].
     #[must_use]
     pub fn cards(&self) -> Vec<String> {
-        let (chosen, _) = self.found.chosen();
+        let (chosen, _) = self.found.split_chosen();
         chosen.iter().map(|entity| advice::card(self.db, &entity.table)).collect()
     }
 
@@ -94,23 +94,23 @@ impl<'db> FirstSpec<'db> {
     ///
     /// # Errors
     /// [`StoreError`] when the database cannot be read.
-    pub fn write(&self, db_path: &str) -> Result<Scaffold, StoreError> {
-        let taken = survey::taken(self.db).map_err(|e| self.db.error(&e))?;
-        let mut notes = self.found.notes();
-        notes.extend(draft::output_of(db_path).map(|output| {
+    pub fn write(&self, db_path: &str) -> Result<GeneratedSpec, StoreError> {
+        let used_names = sampling::schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
+        let mut notes = self.found.build_notes();
+        notes.extend(spec_writer::output_of(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
         }));
-        Ok(Scaffold { toml: draft::write(&self.found, db_path, taken), notes })
+        Ok(GeneratedSpec { toml: spec_writer::write_spec(&self.found, db_path, used_names), notes })
     }
 }
 
 /// A table whose rows are entities.
 #[derive(Debug)]
 struct EntityTable {
-    table: SurveyedTable,
-    key: Identity,
+    table: SampledTable,
+    key: KeyCandidate,
     /// The key extended by the owner's name, such as an album's artist.
-    owned: Option<Owned>,
+    owner_key: Option<OwnerKey>,
     /// A few names of its rows, for the sentence that describes them.
     examples: Vec<String>,
     /// The model's sentence about a row.
@@ -120,15 +120,15 @@ struct EntityTable {
 }
 
 impl EntityTable {
-    fn new(table: SurveyedTable, key: Identity) -> Self {
-        Self { table, key, owned: None, examples: Vec::new(), about: None, advised: Vec::new() }
+    fn new(table: SampledTable, key: KeyCandidate) -> Self {
+        Self { table, key, owner_key: None, examples: Vec::new(), about: None, advised: Vec::new() }
     }
 
     /// Returns the column names of the key.
     fn key_names(&self) -> Vec<&str> {
-        match &self.owned {
+        match &self.owner_key {
             Some(owned) => owned.key.iter().map(String::as_str).collect(),
-            None => self.key.names(&self.table),
+            None => self.key.column_names(&self.table),
         }
     }
 
@@ -136,24 +136,24 @@ impl EntityTable {
     fn read_examples(&mut self, db: &Database) {
         let table = &self.table;
         let columns = self.key.columns.iter().filter_map(|c| table.columns.get(*c));
-        let names = columns.filter(|c| c.kind == survey::ValueKind::Name);
-        let named = names.clone().find(|c| identity::is_name(table, c));
+        let names = columns.filter(|c| c.value_kind == sampling::ValueKind::Name);
+        let named = names.clone().find(|c| key_candidate::is_name(table, c));
         if let Some(column) = named.or_else(|| names.clone().next()) {
-            self.examples = survey::examples(db, &table.name, &column.name).unwrap_or_default();
+            self.examples = sampling::examples(db, &table.name, &column.name).unwrap_or_default();
         }
     }
 
     /// Returns a sentence about the uniqueness of the key, for a comment or note.
-    fn key_remark(&self) -> String {
-        let found = self.owned.as_ref().map_or(self.key.found, |o| o.found);
-        let sample = if self.table.more { "a sample of " } else { "" };
-        let rows = count_noun(found.rows, "row");
-        if found.repeats() == 0 {
-            format!("{sample}{rows}, each with a different key")
+    fn key_comment(&self) -> String {
+        let sample = self.owner_key.as_ref().map_or(self.key.sample, |o| o.sample);
+        let prefix = if self.table.has_more_rows { "a sample of " } else { "" };
+        let rows = count_noun(sample.rows, "row");
+        if sample.repeat_count() == 0 {
+            format!("{prefix}{rows}, each with a different key")
         } else {
-            let keys = thousands(found.distinct);
+            let keys = format_thousands(sample.distinct);
             format!(
-                "{sample}{rows} with {keys} different keys; rows with the same key get the same answers"
+                "{prefix}{rows} with {keys} different keys; rows with the same key get the same answers"
             )
         }
     }
@@ -166,49 +166,53 @@ struct Inventory {
     entities: Vec<EntityTable>,
     lists: Vec<List>,
     /// Tables of private persons.
-    persons: Vec<SurveyedTable>,
+    persons: Vec<SampledTable>,
     /// Tables of events and measurements.
     events: Vec<String>,
     /// Tables that belong to a framework or program.
     framework: Vec<String>,
     /// Tables that only link others: ids, numbers and little text.
-    facts: Vec<SurveyedTable>,
+    link_tables: Vec<SampledTable>,
     empty: Vec<String>,
     /// Unreadable tables, with `SQLite`'s error message.
-    unread: Vec<(String, String)>,
+    unreadable: Vec<(String, String)>,
 }
 
 impl Inventory {
-    fn look(db: &Database) -> Result<Self, StoreError> {
-        let mut found = Self::default();
-        for name in survey::names(db).map_err(|e| db.error(&e))? {
-            match found.add(db, &name) {
+    fn read_database(db: &Database) -> Result<Self, StoreError> {
+        let mut inventory = Self::default();
+        for name in sampling::table_names(db).map_err(|e| db.to_store_error(&e))? {
+            match inventory.add_table(db, &name) {
                 Ok(()) => {}
-                Err(e) if concerns_all(&e) => return Err(db.error(&e)),
-                Err(e) => found.unread.push((name, message(&e))),
+                Err(e) if is_database_error(&e) => return Err(db.to_store_error(&e)),
+                Err(e) => inventory.unreadable.push((name, sqlite_message(&e))),
             }
         }
-        found.promote(db).map_err(|e| db.error(&e))?;
-        let promising: Vec<_> = found.entities.iter().map(|e| found.promise_of(e)).collect();
-        let mut ranked: Vec<_> = promising.into_iter().zip(found.entities).collect();
-        ranked.sort_by_key(|(promise, _)| Reverse(*promise));
-        found.entities = ranked.into_iter().map(|(_, entity)| entity).collect();
-        for n in 0..found.entities.len() {
-            let owned = Owned::find(db, &found.entities[n], &found.entities);
-            found.entities[n].owned = owned;
+        inventory.promote_owners(db).map_err(|e| db.to_store_error(&e))?;
+        let ranks: Vec<_> = inventory.entities.iter().map(|e| inventory.rank_of(e)).collect();
+        let mut ranked: Vec<_> = ranks.into_iter().zip(inventory.entities).collect();
+        ranked.sort_by_key(|(rank, _)| Reverse(*rank));
+        inventory.entities = ranked.into_iter().map(|(_, entity)| entity).collect();
+        for n in 0..inventory.entities.len() {
+            let owner_key = OwnerKey::find_owner(db, &inventory.entities[n], &inventory.entities);
+            inventory.entities[n].owner_key = owner_key;
         }
-        found.entities.iter_mut().take(EXPANSIONS).for_each(|entity| entity.read_examples(db));
-        Ok(found)
+        inventory
+            .entities
+            .iter_mut()
+            .take(MAX_EXPANSIONS)
+            .for_each(|entity| entity.read_examples(db));
+        Ok(inventory)
     }
 
     /// Turns lookup tables into entity tables if most of their rows own only a few rows of an
     /// entity table, such as the artists of albums.
-    fn promote(&mut self, db: &Database) -> rusqlite::Result<()> {
+    fn promote_owners(&mut self, db: &Database) -> rusqlite::Result<()> {
         let is_owner = |list: &List| {
             let owns = |e: &EntityTable| {
-                let leads =
-                    e.table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
-                leads && list.values >= LEAST_OWNERS && list.values * 2 >= e.table.rows
+                let refers =
+                    e.table.foreign_keys.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
+                refers && list.values >= MIN_OWNERS && list.values * 2 >= e.table.rows
             };
             self.entities.iter().any(owns)
         };
@@ -216,8 +220,8 @@ impl Inventory {
         self.lists = lists;
         let owners: Vec<List> = owners;
         for list in owners {
-            let table = survey::table(db, &list.table)?;
-            match Identity::find(db, &table)? {
+            let table = sampling::sample_table(db, &list.table)?;
+            match KeyCandidate::find_best(db, &table)? {
                 Some(key) => self.entities.push(EntityTable::new(table, key)),
                 None => self.lists.push(list),
             }
@@ -228,77 +232,77 @@ impl Inventory {
     /// Returns the rank of an entity table as a candidate for an expansion. Criteria, in order: a
     /// name in the key, a unique key, references from other tables, value lists that the table
     /// lacks, a moderate number of rows, the number of rows.
-    fn promise_of(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
+    fn rank_of(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
         // Tables with incoming references are the main subject of a database.
-        let leads_here = |t: &SurveyedTable| {
+        let refers_here = |t: &SampledTable| {
             t.name != table.name
-                && t.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
+                && t.foreign_keys.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
         };
-        let mut tables = self.entities.iter().map(|e| &e.table).chain(&self.facts);
-        let modest = (3..=MODEST_ROWS).contains(&table.rows);
+        let mut tables = self.entities.iter().map(|e| &e.table).chain(&self.link_tables);
+        let is_modest = (3..=MODEST_ROWS).contains(&table.rows);
         (
             entity.key.is_named(table),
             entity.key.is_unique(),
-            tables.any(leads_here),
-            !self.lists_of(entity).is_empty(),
-            modest,
+            tables.any(refers_here),
+            !self.lists_for(entity).is_empty(),
+            is_modest,
             table.rows,
         )
     }
 
-    fn add(&mut self, db: &Database, name: &str) -> rusqlite::Result<()> {
-        let table = survey::table(db, name)?;
-        let holds = kind::of(&table);
-        if holds == Holds::Framework {
+    fn add_table(&mut self, db: &Database, name: &str) -> rusqlite::Result<()> {
+        let table = sampling::sample_table(db, name)?;
+        let kind = table_kind::classify_table(&table);
+        if kind == TableKind::Framework {
             self.framework.push(table.name);
         } else if table.rows == 0 {
             self.empty.push(table.name);
-        } else if holds == Holds::Persons {
+        } else if kind == TableKind::Persons {
             self.persons.push(table);
-        } else if let Some(list) = List::find(db, &table) {
+        } else if let Some(list) = List::from_table(db, &table) {
             self.lists.push(list);
         } else {
-            match Identity::find(db, &table)? {
-                _ if holds == Holds::Events => {
+            match KeyCandidate::find_best(db, &table)? {
+                _ if kind == TableKind::Events => {
                     self.events.push(table.name.clone());
-                    self.facts.push(table);
+                    self.link_tables.push(table);
                 }
                 // Orders have a status, but it does not identify them.
                 Some(key)
-                    if key.tells(&table)
-                        && (key.found.distinct * 2 >= key.found.rows
+                    if key.identifies_things(&table)
+                        && (key.sample.distinct * 2 >= key.sample.rows
                             || !list::refers_to_any(&table)) =>
                 {
                     self.entities.push(EntityTable::new(table, key));
                 }
-                _ => self.facts.push(table),
+                _ => self.link_tables.push(table),
             }
         }
         Ok(())
     }
 
     /// Splits the entity tables into those that get an expansion and the rest.
-    fn chosen(&self) -> (&[EntityTable], &[EntityTable]) {
-        self.entities.split_at(self.entities.len().min(EXPANSIONS))
+    fn split_chosen(&self) -> (&[EntityTable], &[EntityTable]) {
+        self.entities.split_at(self.entities.len().min(MAX_EXPANSIONS))
     }
 
     /// Returns the value lists that an entity table may lack.
-    fn lists_of(&self, entity: &EntityTable) -> Vec<&List> {
-        let entities: Vec<&SurveyedTable> = self.entities.iter().map(|e| &e.table).collect();
-        let others: Vec<&SurveyedTable> = self.facts.iter().chain(&self.persons).collect();
+    fn lists_for(&self, entity: &EntityTable) -> Vec<&List> {
+        let entities: Vec<&SampledTable> = self.entities.iter().map(|e| &e.table).collect();
+        let others: Vec<&SampledTable> = self.link_tables.iter().chain(&self.persons).collect();
         self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &entities, &others)).collect()
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn build_notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let (chosen, rest) = self.chosen();
+        let (chosen, unchosen) = self.split_chosen();
         for entity in chosen {
             notes.push(format!(
                 "the key of {} is {}: {}",
-                shown(&entity.table.name),
-                entity.key_names().into_iter().map(shown).collect::<Vec<_>>().join(", "),
-                entity.key_remark(),
+                format_name(&entity.table.name),
+                entity.key_names().into_iter().map(format_name).collect::<Vec<_>>().join(", "),
+                entity.key_comment(),
             ));
         }
         if chosen.is_empty() {
@@ -306,7 +310,7 @@ impl Inventory {
                 "found no table to expand: no table has up to three short text columns that identify \
                  its rows (ids, numbers, dates, links, and texts of more than {} characters on \
                  average do not count)",
-                survey::NAME_LENGTH
+                sampling::MIN_DESCRIPTION_LENGTH
             ));
             notes.push(
                 "the spec has no expansion yet, so it does not pass `hqdl check`: edit the example \
@@ -314,50 +318,57 @@ impl Inventory {
                     .to_owned(),
             );
         }
-        let mut say = |what: &str, names: Vec<&str>| {
+        let mut add_note = |label: &str, names: Vec<&str>| {
             if !names.is_empty() {
-                notes.push(format!("{what}: {}", listed(&names)));
+                notes.push(format!("{label}: {}", join_names(&names)));
             }
         };
-        say("value lists", self.lists.iter().map(|l| l.table.as_str()).collect());
-        say(
+        add_note("value lists", self.lists.iter().map(|l| l.table.as_str()).collect());
+        add_note(
             "entities without an expansion yet",
-            rest.iter().map(|e| e.table.name.as_str()).collect(),
+            unchosen.iter().map(|e| e.table.name.as_str()).collect(),
         );
         let persons = self.persons.iter().map(|t| t.name.as_str()).collect();
-        say("left out because they hold personal data", persons);
-        say(
+        add_note("left out because they hold personal data", persons);
+        add_note(
             "left out because they hold events or measurements",
             self.events.iter().map(String::as_str).collect(),
         );
-        say(
+        add_note(
             "left out because they belong to a program or framework",
             self.framework.iter().map(String::as_str).collect(),
         );
-        let others = self.facts.iter().filter(|t| !self.events.contains(&t.name));
-        say(
+        let others = self.link_tables.iter().filter(|t| !self.events.contains(&t.name));
+        add_note(
             "left out because their rows have no names to ask about",
             others.map(|t| t.name.as_str()).collect(),
         );
-        say("left out because they are empty", self.empty.iter().map(String::as_str).collect());
-        for (name, why) in &self.unread {
-            notes.push(format!("{} is left out because it cannot be read: {why}", shown(name)));
+        add_note(
+            "left out because they are empty",
+            self.empty.iter().map(String::as_str).collect(),
+        );
+        for (name, error) in &self.unreadable {
+            notes.push(format!(
+                "{} is left out because it cannot be read: {error}",
+                format_name(name)
+            ));
         }
         notes
     }
 }
 
 /// Joins the names with commas. Lists at most [`NAMED`] of them.
-fn listed(names: &[&str]) -> String {
-    let mut text: Vec<String> = names.iter().take(NAMED).map(|n| shown(n)).collect();
-    if names.len() > NAMED {
-        text.push(format!("{} more", names.len() - NAMED));
+fn join_names(names: &[&str]) -> String {
+    let mut text: Vec<String> =
+        names.iter().take(MAX_LISTED_NAMES).map(|n| format_name(n)).collect();
+    if names.len() > MAX_LISTED_NAMES {
+        text.push(format!("{} more", names.len() - MAX_LISTED_NAMES));
     }
     text.join(", ")
 }
 
 /// Formats a name for a comment or note, on one line.
-fn shown(name: &str) -> String {
+fn format_name(name: &str) -> String {
     let escaped: String = name
         .chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
@@ -366,7 +377,7 @@ fn shown(name: &str) -> String {
 }
 
 /// Returns true if the error concerns the whole database, not just one table or view.
-fn concerns_all(error: &rusqlite::Error) -> bool {
+fn is_database_error(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(

@@ -7,64 +7,66 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::coverage::CoverageReport;
 use super::run::Run;
-use super::survey::Survey;
-use super::{Halt, MaterializeError, Report, Way, Work};
+use super::{MaterializeError, Materializer, Report, RunMode, WalkError};
 use hqdl_facts::{BatchedRequest, Facts, NamedLock, Outcome};
 use hqdl_model::ModelError;
-use hqdl_model::dispatch::form::{ColumnUsed, Form, Readers, request};
-use hqdl_model::dispatch::read::{Lines, UnansweredSink};
-use hqdl_model::dispatch::{Dispatch, Errands};
-use hqdl_model::generate::{Claimed, Event, Listener, Stopped, claim};
+use hqdl_model::dispatch::read::{LineCounts, UnansweredSink};
+use hqdl_model::dispatch::template::{
+    AnswerParsers, ColumnUsageEntry, RequestTemplate, new_request,
+};
+use hqdl_model::dispatch::{BatchRunOptions, Dispatch};
+use hqdl_model::generate::{ClaimedBatches, Event, Listener, StopReason, claim_row_batch};
 use hqdl_model::plan::RowBatch;
 use hqdl_values::cell::Tally;
-use hqdl_values::usage::{Spent, Usage};
+use hqdl_values::usage::{SpentAmount, Usage};
 
 /// Number of requests that are queued in one commit.
-const TOGETHER: usize = 500;
+const ENQUEUE_CHUNK: usize = 500;
 
 /// Result of an import.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Imported {
+pub struct ImportResult {
     /// Counts of the imported lines, by outcome.
-    pub lines: Lines,
+    pub lines: LineCounts,
     /// Tokens and cost of the answers.
     pub usage: Usage,
     /// Imported cells, by state.
-    pub asked: Tally,
+    pub cells: Tally,
     /// Usage per column.
-    pub columns: Vec<ColumnUsed>,
+    pub columns: Vec<ColumnUsageEntry>,
 }
 
 /// Leave failed imported requests missing; the next run retries them.
-struct Nobody<'f>(&'f Facts);
+struct LeaveMissing<'f>(&'f Facts);
 
-impl UnansweredSink for Nobody<'_> {
-    fn again(&mut self, _: i64, _: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
+impl UnansweredSink for LeaveMissing<'_> {
+    fn queue_retries(&mut self, _: i64, _: Vec<(RowBatch, u32)>) -> Result<(), StopReason> {
         Ok(())
     }
 
-    fn failed(&mut self, request: BatchedRequest, _: ModelError) -> Result<(), Stopped> {
-        Ok(self.0.history().failed_elsewhere(request.id)?)
+    fn handle_failure(&mut self, request: BatchedRequest, _: ModelError) -> Result<(), StopReason> {
+        Ok(self.0.history().mark_export_failed(request.id)?)
     }
 }
 
 /// Result of [`Work::export`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Exported {
+pub struct ExportResult {
     /// The files that were written.
-    pub written: Vec<WrittenFile>,
+    pub files: Vec<ExportFile>,
     /// Unanswered files from earlier exports, whose cells were not exported again.
-    pub before: Vec<InFile>,
+    pub unanswered_files: Vec<UnansweredFile>,
 }
 
 /// A file from an earlier export that is not answered yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InFile {
+pub struct UnansweredFile {
     /// Path of the file; `None` if it is no longer known.
     pub path: Option<PathBuf>,
     /// Number of its requests without an answer.
-    pub unanswered: u64,
+    pub unanswered_requests: u64,
     /// Number of its requests.
     pub requests: u64,
     /// Number of missing cells in it.
@@ -73,87 +75,88 @@ pub struct InFile {
 
 /// A file of requests for the user to submit.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WrittenFile {
+pub struct ExportFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Number of its requests.
     pub requests: u64,
     /// Maximum cost at batch prices, and maximum number of tokens.
-    pub most: Spent,
+    pub max_spent: SpentAmount,
 }
 
-impl Work<'_> {
+impl Materializer<'_> {
     /// Acquires the lock on the spec's batches, and waits while another run holds it.
-    pub(super) fn batches_alone(
+    pub(super) fn lock_batches(
         &self,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<NamedLock<'_>, MaterializeError> {
-        let name = self.batches_name();
-        if let Some(turn) = self.facts.try_lock(&name)? {
-            return Ok(turn);
+        let name = self.batch_lock_name();
+        if let Some(lock) = self.facts.try_lock(&name)? {
+            return Ok(lock);
         }
-        let why = "another run sends batches of this spec; this run waits until it ends";
-        listener(&Event::Warning(why.to_owned()));
-        let turn = self.facts.lock(&name, interrupt)?;
-        turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))
+        let notice = "another run sends batches of this spec; this run waits until it ends";
+        listener(&Event::Warning(notice.to_owned()));
+        let lock = self.facts.lock(&name, interrupt)?;
+        lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))
     }
 
-    fn batches_name(&self) -> String {
+    fn batch_lock_name(&self) -> String {
         format!("batches {}", self.spec.full_path())
     }
 
     /// Collects the answers of earlier runs' batch jobs and discards jobs that were never sent.
     /// Returns the run if there was anything to do. `has_lock` is true if the caller already holds
     /// the lock on the spec's batches.
-    pub(super) fn recover(
+    pub(super) fn recover_batches(
         &self,
-        alone: bool,
+        has_lock: bool,
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Option<Run>, MaterializeError> {
-        let unsettled = self.facts.history().is_unsettled(&self.spec.full_path())?;
-        if self.way == Way::Kept || !unsettled {
+        let has_interrupted =
+            self.facts.history().has_interrupted_batch_run(&self.spec.full_path())?;
+        if self.run_mode == RunMode::CachedOnly || !has_interrupted {
             return Ok(None);
         }
         // If another run sends batches, it also collects their answers.
-        let turn = if alone { None } else { self.facts.try_lock(&self.batches_name())? };
-        if !alone && turn.is_none() {
+        let lock = if has_lock { None } else { self.facts.try_lock(&self.batch_lock_name())? };
+        if !has_lock && lock.is_none() {
             return Ok(None);
         }
-        let mut run = self.start(command, listener)?;
-        let recovered = self.dispatch(&run, interrupt).map(|mut dispatch| {
-            let unsent = run.runtime.block_on(dispatch.recover());
-            report.used(&dispatch.used());
+        let mut run = self.start_run(command, listener)?;
+        let recovered = self.new_dispatch(&run, interrupt).map(|mut dispatch| {
+            let unsent = run.runtime.block_on(dispatch.recover_jobs());
+            report.add_usage(&dispatch.column_usage());
             unsent
         });
         match recovered {
             Some(Ok(unsent)) => run.unsent = unsent,
-            Some(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
+            Some(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
             None => {}
         }
         Ok(Some(run))
     }
 
     /// Sends the missing cells through the Batch API and waits for the answers.
-    pub(super) fn send(
+    pub(super) fn send_batches(
         &self,
         run: &Run,
-        surveys: &[Survey<'_>],
+        coverages: &[CoverageReport<'_>],
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let Some(mut dispatch) = self.dispatch(run, interrupt) else { return };
-        if let Err(failed) = self.enqueue(run, surveys, interrupt) {
-            report.failed = Some(failed);
+        let Some(mut dispatch) = self.new_dispatch(run, interrupt) else { return };
+        if let Err(failed) = self.enqueue_missing(run, coverages, interrupt) {
+            report.failure = Some(failed);
             return;
         }
-        if let Err(stopped) = run.runtime.block_on(dispatch.run()) {
-            report.stopped = Some(Arc::new(stopped));
+        if let Err(stopped) = run.runtime.block_on(dispatch.run_to_completion()) {
+            report.stop_reason = Some(Arc::new(stopped));
         }
-        report.asked(&dispatch.used());
+        report.add_answers(&dispatch.column_usage());
     }
 
     /// Writes requests for the missing cells into files that the user submits. It sends nothing and
@@ -162,47 +165,62 @@ impl Work<'_> {
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys cannot be read or a file cannot be written.
-    pub fn export(
+    pub fn export_batches(
         &self,
-        (dir, again): (&Path, bool),
+        (dir, include_unanswered): (&Path, bool),
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Exported, MaterializeError> {
-        if self.model.batches().is_none() {
-            return Err(MaterializeError::NoBatches);
+    ) -> Result<ExportResult, MaterializeError> {
+        if self.model.batch_endpoint().is_none() {
+            return Err(MaterializeError::BatchesUnsupported);
         }
-        self.shows_no_images()?;
-        let _alone = self.batches_alone(listener, interrupt)?;
-        self.in_files.replace((!again).then(BTreeMap::new));
-        let mut surveys = Vec::new();
+        self.ensure_no_images()?;
+        let _lock = self.lock_batches(listener, interrupt)?;
+        self.exported_cells.replace((!include_unanswered).then(BTreeMap::new));
+        let mut coverages = Vec::new();
         for n in 0..self.spec.expansions.len() {
-            surveys.push(self.survey(n, false)?);
+            coverages.push(self.compute_coverage(n, false)?);
         }
-        let passed_over = self.passed_over(&surveys)?;
-        passed_over.into_iter().for_each(|told| listener(&Event::Warning(told)));
-        let before = self.in_files.borrow().clone().unwrap_or_default();
-        let before = before.into_iter().map(|(parcel, cells)| self.in_file(parcel, cells));
-        let before: Vec<InFile> = before.collect::<Result<_, _>>()?;
+        let passed_over = self.filter_warnings(&coverages)?;
+        passed_over.into_iter().for_each(|warning| listener(&Event::Warning(warning)));
+        let unanswered_files = self.exported_cells.borrow().clone().unwrap_or_default();
+        let unanswered_files = unanswered_files
+            .into_iter()
+            .map(|(batch_job_id, cells)| self.unanswered_file(batch_job_id, cells));
+        let unanswered_files: Vec<UnansweredFile> = unanswered_files.collect::<Result<_, _>>()?;
         // Use a separate run, which has no budget.
-        let id = self.facts.history().begin(command, "")?;
-        self.facts.history().forget_unsent(&self.spec.full_path(), id)?;
+        let id = self.facts.history().start_run(command, "")?;
+        self.facts.history().delete_unsent(&self.spec.full_path(), id)?;
         let run = Run::open(id, listener)?;
-        let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
-        self.enqueue(&run, &surveys, interrupt)?;
+        let dispatch =
+            self.new_dispatch(&run, interrupt).ok_or(MaterializeError::BatchesUnsupported)?;
+        self.enqueue_missing(&run, &coverages, interrupt)?;
         if *interrupt.borrow() {
-            return Err(MaterializeError::Stopped(Stopped::Interrupted));
+            return Err(MaterializeError::Stopped(StopReason::Interrupted));
         }
-        let files = dispatch.export(dir).map_err(MaterializeError::Stopped)?;
-        self.facts.history().end(id, Outcome::Complete)?;
-        let written = |(path, requests, most)| WrittenFile { path, requests, most };
-        Ok(Exported { written: files.into_iter().map(written).collect(), before })
+        let files = dispatch.export_files(dir).map_err(MaterializeError::Stopped)?;
+        self.facts.history().finish_run(id, Outcome::Complete)?;
+        let to_export_file = |(path, requests, max_spent)| ExportFile { path, requests, max_spent };
+        Ok(ExportResult {
+            files: files.into_iter().map(to_export_file).collect(),
+            unanswered_files,
+        })
     }
 
-    fn in_file(&self, parcel: i64, cells: u64) -> Result<InFile, MaterializeError> {
-        let (parcel, unanswered) = self.facts.history().parcel(parcel)?;
-        let path = parcel.file.map(PathBuf::from);
-        Ok(InFile { path, unanswered, requests: parcel.requests, cells })
+    fn unanswered_file(
+        &self,
+        batch_job_id: i64,
+        cells: u64,
+    ) -> Result<UnansweredFile, MaterializeError> {
+        let (batch_job, unanswered) = self.facts.history().load_batch_job(batch_job_id)?;
+        let path = batch_job.file.map(PathBuf::from);
+        Ok(UnansweredFile {
+            path,
+            unanswered_requests: unanswered,
+            requests: batch_job.requests,
+            cells,
+        })
     }
 
     /// Imports answer files of batches. It stores each answer to a request exported from this fact
@@ -212,96 +230,105 @@ impl Work<'_> {
     /// Returns [`MaterializeError`] if a file cannot be read or an answer cannot be stored, or if
     /// `interrupt` becomes true while another process is importing. Answers that were already
     /// imported remain stored.
-    pub fn import(
+    pub fn import_answers(
         &self,
         files: &[PathBuf],
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Imported, MaterializeError> {
+    ) -> Result<ImportResult, MaterializeError> {
         // Importing the same file twice is a no-op.
-        let turn = self.facts.lock("import", interrupt)?;
-        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
-        let id = self.facts.history().begin(command, "")?;
+        let lock = self.facts.lock("import", interrupt)?;
+        let _lock = lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))?;
+        let id = self.facts.history().start_run(command, "")?;
         let run = Run::open(id, listener)?;
-        let mut readers = self.readers(&run);
-        readers.run = Some(id);
-        let mut lines = Lines::default();
-        let read = run.runtime.block_on(async {
+        let mut parsers = self.new_answer_parsers(&run);
+        parsers.run = Some(id);
+        let mut lines = LineCounts::default();
+        let result = run.runtime.block_on(async {
             for file in files {
-                let more = readers.read_file(file, None, &mut Nobody(self.facts)).await?;
-                lines.answered += more.answered;
-                lines.failed += more.failed;
-                lines.known += more.known;
-                lines.unknown += more.unknown;
-                lines.unreadable += more.unreadable;
+                let file_lines =
+                    parsers.read_file(file, None, &mut LeaveMissing(self.facts)).await?;
+                lines.answered += file_lines.answered;
+                lines.failed += file_lines.failed;
+                lines.known += file_lines.known;
+                lines.unknown += file_lines.unknown;
+                lines.unreadable += file_lines.unreadable;
             }
             Ok(())
         });
-        let columns = readers.used();
-        drop(readers);
-        let stopped = read.err().map(Arc::new);
-        let mut report = Report { stopped, ..Report::default() };
-        self.settle(Some(&run), &mut report);
+        let columns = parsers.column_usage();
+        drop(parsers);
+        let stopped = result.err().map(Arc::new);
+        let mut report = Report { stop_reason: stopped, ..Report::default() };
+        self.update_report(Some(&run), &mut report);
         // An import publishes nothing; the spec's next run does.
-        self.end(Some(run), true, &mut report);
-        match (report.failed.take(), report.stopped.take().and_then(Arc::into_inner)) {
+        self.finish_run(Some(run), true, &mut report);
+        match (report.failure.take(), report.stop_reason.take().and_then(Arc::into_inner)) {
             (Some(failed), _) => Err(failed),
             (None, Some(stopped)) => Err(MaterializeError::Stopped(stopped)),
             (None, None) => {
-                Ok(Imported { lines, usage: report.usage, asked: report.asked, columns })
+                Ok(ImportResult { lines, usage: report.usage, cells: report.requested, columns })
             }
         }
     }
 
     /// Adds requests for all missing cells to the queue.
-    fn enqueue(
+    fn enqueue_missing(
         &self,
         run: &Run,
-        surveys: &[Survey<'_>],
+        coverages: &[CoverageReport<'_>],
         interrupt: &watch::Receiver<bool>,
     ) -> Result<(), MaterializeError> {
-        for (n, survey) in surveys.iter().enumerate() {
-            let cells = survey.missing();
+        for (n, coverage) in coverages.iter().enumerate() {
+            let cells = coverage.missing_cells();
             if cells == 0 {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
             (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let form = Form::of(expansion, self.choice(expansion));
-            let text = serde_json::to_string(&form).unwrap_or_default();
-            let form = self.facts.history().form(&text)?;
-            let wanted = &self.wanted[n];
-            let (mut waiting, mut claims): (Vec<BatchedRequest>, Vec<Claimed>) = Default::default();
-            self.walk(n, &survey.keys, &mut |cut: RowBatch| {
+            let template = RequestTemplate::new(expansion, self.choose_model(expansion));
+            let text = serde_json::to_string(&template).unwrap_or_default();
+            let template_id = self.facts.history().template_id(&text)?;
+            let requirements = &self.requirements[n];
+            let (mut queued, mut held_claims): (Vec<BatchedRequest>, Vec<ClaimedBatches>) =
+                Default::default();
+            self.for_each_row_batch(n, &coverage.keys, &mut |row_batch: RowBatch| {
                 if *interrupt.borrow() {
-                    return Err(Halt::Closed);
+                    return Err(WalkError::Closed);
                 }
                 // Hold the claims until the requests are in the queue, where other processes can
                 // see them. Skip cells that other processes have claimed.
-                let claimed = run.runtime.block_on(claim(self.facts, wanted, cut, true))?;
-                let ours = claimed.ours.iter().cloned();
-                waiting.extend(ours.map(|cut| request(form, wanted, cut, 1)));
-                claims.push(claimed);
-                if waiting.len() >= TOGETHER {
-                    self.facts.history().enqueue(run.id, &waiting)?;
-                    waiting.clear();
-                    claims.clear();
+                let claimed = run.runtime.block_on(claim_row_batch(
+                    self.facts,
+                    requirements,
+                    row_batch,
+                    true,
+                ))?;
+                let acquired = claimed.batches.iter().cloned();
+                queued.extend(
+                    acquired.map(|row_batch| new_request(template_id, requirements, row_batch, 1)),
+                );
+                held_claims.push(claimed);
+                if queued.len() >= ENQUEUE_CHUNK {
+                    self.facts.history().enqueue_requests(run.id, &queued)?;
+                    queued.clear();
+                    held_claims.clear();
                 }
                 Ok(())
             })?;
-            self.facts.history().enqueue(run.id, &waiting)?;
+            self.facts.history().enqueue_requests(run.id, &queued)?;
         }
         Ok(())
     }
 
-    fn dispatch<'d>(
+    fn new_dispatch<'d>(
         &'d self,
         run: &Run,
         interrupt: &watch::Receiver<bool>,
     ) -> Option<Dispatch<'d, 'd>> {
-        let endpoint = self.model.batches()?;
-        let errands = Errands {
+        let endpoint = self.model.batch_endpoint()?;
+        let options = BatchRunOptions {
             endpoint,
             limits: self.spec.limits,
             run: run.id,
@@ -310,10 +337,10 @@ impl Work<'_> {
             interrupt: interrupt.clone(),
             unsent: run.unsent.clone(),
         };
-        Some(Dispatch::new(self.readers(run), errands))
+        Some(Dispatch::new(self.new_answer_parsers(run), options))
     }
 
-    fn readers<'d>(&'d self, run: &Run) -> Readers<'d> {
-        Readers::new(self.facts, Arc::clone(&self.model), run.events.clone())
+    fn new_answer_parsers<'d>(&'d self, run: &Run) -> AnswerParsers<'d> {
+        AnswerParsers::new(self.facts, Arc::clone(&self.model), run.events.clone())
     }
 }

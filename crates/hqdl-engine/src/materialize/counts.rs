@@ -11,12 +11,12 @@ pub(super) struct CellCounts {
 
 impl CellCounts {
     /// Creates zero counts for `columns` columns.
-    pub(super) fn of(columns: usize) -> Self {
+    pub(super) fn with_columns(columns: usize) -> Self {
         Self { cells: vec![Tally::default(); columns], unasked: vec![0; columns] }
     }
 
     /// Counts a cell; `None` means that it was never requested.
-    pub(super) fn add(&mut self, column: usize, state: Option<State>) {
+    pub(super) fn add_cell(&mut self, column: usize, state: Option<State>) {
         match state {
             Some(state) => self.cells[column].add(state, 1),
             None => self.unasked[column] += 1,

@@ -7,33 +7,34 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
+use super::coverage::{CoverageReport, EntityFacts};
 use super::run::Run;
-use super::survey::{KnownFacts, Survey};
-use super::{Halt, MaterializeError, Report, Work};
+use super::{MaterializeError, Materializer, Report, WalkError};
 use hqdl_database::keys::{KeyRow, Keys};
-use hqdl_model::generate::{self, Context, Event, ModelRun, Stopped};
+use hqdl_model::generate::{self, Context, Event, ModelRun, StopReason};
 use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
-impl Work<'_> {
+impl Materializer<'_> {
     /// Requests the missing cells of all expansions and adds the results to the report.
-    pub(super) fn fill(
+    pub(super) fn fill_cells(
         &self,
         run: &Run,
-        surveys: &[Survey<'_>],
+        coverages: &[CoverageReport<'_>],
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
         let (model, events) = (Arc::clone(&self.model), run.events.clone());
-        let asking = ModelRun::of(&self.spec, model, self.facts, run.id, events, interrupt.clone());
-        let asking = match asking {
-            Ok(asking) => Arc::new(asking),
+        let model_run =
+            ModelRun::new(&self.spec, model, self.facts, run.id, events, interrupt.clone());
+        let model_run = match model_run {
+            Ok(model_run) => Arc::new(model_run),
             Err(error) => {
-                report.failed = Some(error.into());
+                report.failure = Some(error.into());
                 return;
             }
         };
-        for (n, survey) in surveys.iter().enumerate() {
-            let cells = survey.missing();
+        for (n, coverage) in coverages.iter().enumerate() {
+            let cells = coverage.missing_cells();
             if cells == 0 {
                 continue;
             }
@@ -46,78 +47,91 @@ impl Work<'_> {
                 "asks"
             );
             (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let of = (Arc::new(expansion.clone()), Arc::clone(&self.wanted[n]));
-            let context = Context::new(&asking, of.0, of.1, self.choice(expansion));
-            let known_keys = Some(Arc::clone(&survey.expansion_keys));
-            let context = Arc::new(Context { beside_batches: true, known_keys, ..context });
-            let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
+            let inputs = (Arc::new(expansion.clone()), Arc::clone(&self.requirements[n]));
+            let context =
+                Context::new(&model_run, inputs.0, inputs.1, self.choose_model(expansion));
+            let known_keys = Some(Arc::clone(&coverage.expansion_keys));
+            let context = Arc::new(Context { skip_batched: true, known_keys, ..context });
+            let (sender, row_batches) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
+            let task =
+                run.runtime.spawn(generate::generate_facts(Arc::clone(&context), row_batches));
             // Walk the keys on this thread, because a SQLite connection stays on one thread.
-            let (mut given, mut all) = (0, true);
-            let walked = self.walk(n, &survey.keys, &mut |cut| {
-                given += (cut.columns.len() * cut.gaps.len()) as u64;
-                send.blocking_send(cut).map_err(|_| {
-                    all = false;
-                    Halt::Closed
+            let (mut passed_cells, mut was_sent) = (0, true);
+            let walked = self.for_each_row_batch(n, &coverage.keys, &mut |row_batch| {
+                passed_cells += (row_batch.columns.len() * row_batch.missing_rows.len()) as u64;
+                sender.blocking_send(row_batch).map_err(|_| {
+                    was_sent = false;
+                    WalkError::Closed
                 })
             });
-            drop(send);
-            if walked.is_ok() && all {
+            drop(sender);
+            if walked.is_ok() && was_sent {
                 // Other processes have answered the remaining cells since the coverage was
                 // computed.
-                asking.found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
+                model_run
+                    .answered_by_others
+                    .fetch_add(cells.saturating_sub(passed_cells), Ordering::Relaxed);
             }
-            match run.runtime.block_on(generating) {
+            match run.runtime.block_on(task) {
                 Ok(Ok(())) => {}
-                Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
-                Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
+                Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
+                Err(join_error) => {
+                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())))
+                }
             }
-            report.failed = walked.err();
-            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            report.failure = walked.err();
+            let column_usage =
+                context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let names = expansion.columns.iter().map(|c| c.name.clone());
-            let of = |(name, used)| (expansion.name.clone(), name, used);
-            report.asked(&names.zip(used).map(of).collect::<Vec<_>>());
-            if report.stopped.is_some() || report.failed.is_some() {
+            let to_usage_entry = |(name, usage)| (expansion.name.clone(), name, usage);
+            report.add_answers(&names.zip(column_usage).map(to_usage_entry).collect::<Vec<_>>());
+            if report.stop_reason.is_some() || report.failure.is_some() {
                 break;
             }
         }
-        report.found = asking.found.load(Ordering::Relaxed);
-        report.in_doubt = asking.budget.in_doubt();
+        report.answered_by_others = model_run.answered_by_others.load(Ordering::Relaxed);
+        report.in_doubt = model_run.budget.in_doubt();
     }
 
     /// Passes the missing rows of an expansion to `on_batch`, in batches.
-    pub(super) fn walk(
+    pub(super) fn for_each_row_batch(
         &self,
         n: usize,
         keys: &Keys<'_>,
-        give: &mut dyn FnMut(RowBatch) -> Result<(), Halt>,
+        on_batch: &mut dyn FnMut(RowBatch) -> Result<(), WalkError>,
     ) -> Result<(), MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
-        let mut asked_keys = 0;
-        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: KnownFacts| {
-            if !key.first {
+        let mut batcher = Batcher::new(expansion, self.choose_model(expansion).rows);
+        let mut requested_keys = 0;
+        let mut walked = self.for_each_key(keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            if !key.is_first_spelling {
                 return Ok(());
             }
-            let record = found;
-            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
-            asked_keys += u64::from(open.counts());
-            if open.ask.is_empty() {
+            let record = facts;
+            let key_cells = self.resolve_key_cells(
+                n,
+                key,
+                &key.entity_requested_columns,
+                record.as_ref(),
+                requested_keys,
+            )?;
+            requested_keys += u64::from(key_cells.counts_toward_limit());
+            if key_cells.to_request.is_empty() {
                 return Ok(());
             }
-            let gap = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
-            match batcher.push(open.ask, open.whole, gap) {
-                Some(cut) => give(cut),
+            let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+            match batcher.push(key_cells.to_request, key_cells.source_columns, missing_row) {
+                Some(row_batch) => on_batch(row_batch),
                 None => Ok(()),
             }
         });
         if walked.is_ok() {
-            walked = batcher.finish().into_iter().try_for_each(give);
+            walked = batcher.finish_batches().into_iter().try_for_each(on_batch);
         }
         match walked {
             // If the receiver closed the channel, it reports the reason itself.
-            Ok(()) | Err(Halt::Closed) => Ok(()),
-            Err(halt) => Err(halt.into_error(self.database)),
+            Ok(()) | Err(WalkError::Closed) => Ok(()),
+            Err(halt) => Err(halt.into_materialize_error(self.database)),
         }
     }
 }

@@ -9,11 +9,11 @@ mod fill;
 mod batch_jobs;
 mod publish;
 mod report;
-mod room;
+mod budget;
 mod refresh;
 mod run;
 mod shots;
-mod survey;
+mod coverage;
 mod unify;
 
 use std::borrow::Cow;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use self::batch_jobs::{Exported, Imported, InFile, WrittenFile};
+pub use self::batch_jobs::{ExportFile, ExportResult, ImportResult, UnansweredFile};
+use self::coverage::{CoverageReport, count_orphans};
 use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
 use self::run::Run;
-pub use self::run::Way;
-use self::survey::{Survey, orphans};
-use hqdl_database::output::{OutputTarget, sweep};
+pub use self::run::RunMode;
+use hqdl_database::output::{OutputTarget, remove_leftovers};
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{Facts, FactsError, Wanted};
-use hqdl_model::generate::{Event, Listener, Stopped};
+use hqdl_facts::{CellRequirements, Facts, FactsError};
+use hqdl_model::generate::{Event, Listener, StopReason};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, ModelChoice, SetupError};
 
@@ -55,22 +55,22 @@ pub enum MaterializeError {
     Setup(#[from] SetupError),
     /// The run stopped early; every answer received so far is stored and published.
     #[error(transparent)]
-    Stopped(Stopped),
+    Stopped(StopReason),
     /// The overrides file is invalid.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
     /// `--columns` or `--refresh` names a column that no expansion has.
     #[error("no expansion has a column `{0}`")]
-    NoColumn(String),
+    UnknownColumn(String),
     /// The condition of `--where` is invalid for every expansion.
     #[error("--where: {0}")]
-    Where(String),
+    InvalidWhere(String),
     /// The model has no Batch API.
     #[error("recordings cannot be run as batches")]
-    NoBatches,
+    BatchesUnsupported,
     /// An expansion names another model, but batches are sent only to the model of `[model]`.
     #[error("`{expansion}` uses [model.{model}], but hqdl sends batches only to [model]")]
-    BatchesOfOther {
+    BatchModelMismatch {
         /// The expansion.
         expansion: String,
         /// The named model.
@@ -78,7 +78,7 @@ pub enum MaterializeError {
     },
     /// The expansion sends images, which batches do not support.
     #[error("`{0}` sends images, which batches do not support")]
-    BatchesOfImages(String),
+    BatchImagesUnsupported(String),
     /// The async runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -109,17 +109,21 @@ impl Selection {
     /// Returns the index of the column with this name in an expansion. The name is `genre`, or
     /// `llm_album.genre` if several expansions have a column `genre`.
     #[must_use]
-    pub fn column(expansion: &Expansion, name: &str) -> Option<usize> {
-        expansion.column(name).or_else(|| {
-            let at = expansion.name.len();
-            let of = name.get(..at).is_some_and(|of| of.eq_ignore_ascii_case(&expansion.name));
-            expansion.column(name.get(at..)?.strip_prefix('.')?).filter(|_| of)
+    pub fn find_column(expansion: &Expansion, name: &str) -> Option<usize> {
+        expansion.find_column(name).or_else(|| {
+            let name_length = expansion.name.len();
+            let is_qualified = name
+                .get(..name_length)
+                .is_some_and(|prefix| prefix.eq_ignore_ascii_case(&expansion.name));
+            expansion
+                .find_column(name.get(name_length..)?.strip_prefix('.')?)
+                .filter(|_| is_qualified)
         })
     }
 }
 
 /// A spec together with its database, fact store and model: everything a run needs.
-pub struct Work<'w> {
+pub struct Materializer<'w> {
     spec: Cow<'w, Spec>,
     database: &'w Database,
     facts: &'w Facts,
@@ -127,21 +131,21 @@ pub struct Work<'w> {
     selection: &'w Selection,
     /// Selected columns, per expansion.
     columns: Vec<Vec<bool>>,
-    wanted: Vec<Arc<Wanted>>,
+    requirements: Vec<Arc<CellRequirements>>,
     /// Columns to refresh or retry.
-    rounds: Vec<RefreshJob>,
+    refresh_jobs: Vec<RefreshJob>,
     overrides: Overrides,
-    way: Way,
+    run_mode: RunMode,
     /// Whether any batch job is open.
-    parcels: Cell<bool>,
+    has_batch_jobs: Cell<bool>,
     /// Change counter of the database when the coverage was computed.
     version: Cell<i64>,
     /// Number of missing cells in unanswered export files, by batch job. `None` if these cells are
     /// requested anyway.
-    in_files: RefCell<Option<BTreeMap<i64, u64>>>,
+    exported_cells: RefCell<Option<BTreeMap<i64, u64>>>,
 }
 
-impl<'w> Work<'w> {
+impl<'w> Materializer<'w> {
     /// Prepares to plan or materialize a spec.
     ///
     /// # Errors
@@ -154,10 +158,10 @@ impl<'w> Work<'w> {
         model: Arc<dyn Model>,
         selection: &'w Selection,
     ) -> Result<Self, MaterializeError> {
-        let named = selection.columns.iter().flatten().chain(&selection.refresh);
-        for name in named {
-            if spec.expansions.iter().all(|e| Selection::column(e, name).is_none()) {
-                return Err(MaterializeError::NoColumn(name.clone()));
+        let names_to_check = selection.columns.iter().flatten().chain(&selection.refresh);
+        for name in names_to_check {
+            if spec.expansions.iter().all(|e| Selection::find_column(e, name).is_none()) {
+                return Err(MaterializeError::UnknownColumn(name.clone()));
             }
         }
         let columns = spec
@@ -167,19 +171,19 @@ impl<'w> Work<'w> {
                 None => vec![true; e.columns.len()],
                 Some(names) => {
                     let mut chosen = vec![false; e.columns.len()];
-                    let named = names.iter().filter_map(|n| Selection::column(e, n));
-                    named.for_each(|c| chosen[c] = true);
+                    let indices = names.iter().filter_map(|n| Selection::find_column(e, n));
+                    indices.for_each(|c| chosen[c] = true);
                     chosen
                 }
             })
             .collect();
         let history = facts.history();
-        let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
+        let (mut requirements, mut refresh_jobs) = (Vec::new(), Vec::new());
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let choice = model::choose(spec, Some(&*model), expansion);
-            let mut w = choice.wanted(history, expansion)?;
-            rounds.extend(refresh::of(history, spec, n, &mut w, selection)?);
-            wanted.push(Arc::new(w));
+            let choice = model::choose_model(spec, Some(&*model), expansion);
+            let mut w = choice.requirements(history, expansion)?;
+            refresh_jobs.extend(refresh::plan_refresh_jobs(history, spec, n, &mut w, selection)?);
+            requirements.push(Arc::new(w));
         }
         let overrides = Overrides::read(spec)?;
         let spec = shots::with_overrides(spec, database, &overrides)?;
@@ -190,13 +194,13 @@ impl<'w> Work<'w> {
             model,
             selection,
             columns,
-            wanted,
-            rounds,
+            requirements,
+            refresh_jobs,
             overrides,
-            way: Way::Live,
-            parcels: Cell::new(false),
+            run_mode: RunMode::Live,
+            has_batch_jobs: Cell::new(false),
             version: Cell::new(0),
-            in_files: RefCell::default(),
+            exported_cells: RefCell::default(),
         })
     }
 
@@ -205,30 +209,35 @@ impl<'w> Work<'w> {
     /// # Errors
     /// Returns an error if the model or the spec does not support batches and the mode is
     /// [`Way::Batch`].
-    pub fn by(mut self, way: Way) -> Result<Self, MaterializeError> {
-        if way == Way::Batch && self.spec.model.provider == Provider::Replay {
-            return Err(MaterializeError::NoBatches);
+    pub fn with_run_mode(mut self, run_mode: RunMode) -> Result<Self, MaterializeError> {
+        if run_mode == RunMode::Batch && self.spec.model.provider == Provider::Replay {
+            return Err(MaterializeError::BatchesUnsupported);
         }
-        let other = self.spec.expansions.iter().find_map(|e| Some((e, e.model.as_deref()?)));
-        if way == Way::Batch
-            && let Some((expansion, model)) = other
-            && self.model.other(model).is_some()
+        let other_model = self.spec.expansions.iter().find_map(|e| Some((e, e.model.as_deref()?)));
+        if run_mode == RunMode::Batch
+            && let Some((expansion, model)) = other_model
+            && self.model.named_model(model).is_some()
         {
             let expansion = expansion.name.clone();
-            return Err(MaterializeError::BatchesOfOther { expansion, model: model.to_owned() });
+            return Err(MaterializeError::BatchModelMismatch {
+                expansion,
+                model: model.to_owned(),
+            });
         }
-        if way == Way::Batch {
-            self.shows_no_images()?;
+        if run_mode == RunMode::Batch {
+            self.ensure_no_images()?;
         }
-        self.way = way;
+        self.run_mode = run_mode;
         Ok(self)
     }
 
     /// Returns an error if an expansion sends images. A batch may be sent by another process a day
     /// later, but images are read when the request is sent.
-    pub(super) fn shows_no_images(&self) -> Result<(), MaterializeError> {
+    pub(super) fn ensure_no_images(&self) -> Result<(), MaterializeError> {
         match self.spec.expansions.iter().find(|e| e.has_images()) {
-            Some(expansion) => Err(MaterializeError::BatchesOfImages(expansion.name.clone())),
+            Some(expansion) => {
+                Err(MaterializeError::BatchImagesUnsupported(expansion.name.clone()))
+            }
             None => Ok(()),
         }
     }
@@ -243,18 +252,18 @@ impl<'w> Work<'w> {
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys or facts cannot be read.
-    pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
+    pub fn plan_requests(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let mut plan = Plan {
-            counted: self.counts_exactly(),
+            is_counted: self.has_exact_token_counts(),
             price_notes: self.spec.reserved_price_notes(),
             ..Plan::default()
         };
-        let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
+        let (mut warnings, mut coverages) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let mut survey = self.survey(n, true)?;
+            let mut coverage = self.compute_coverage(n, true)?;
             warnings.extend(
-                survey
+                coverage
                     .keys
                     .report
                     .run_remarks()
@@ -262,24 +271,24 @@ impl<'w> Work<'w> {
                     .map(|r| format!("{}: {r}", expansion.name)),
             );
             if let Some(target) = &target {
-                survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
+                coverage.plan.orphaned = count_orphans(target, expansion, &coverage.keys)?;
             }
-            if survey.under_way() > 0 {
+            if coverage.in_flight_cells() > 0 {
                 warnings.push(format!(
                     "{}: running batches ask for {}, which the plan leaves out",
                     expansion.name,
-                    count_noun(survey.under_way(), "cell")
+                    count_noun(coverage.in_flight_cells(), "cell")
                 ));
             }
-            plan.expansions.push(survey.plan.clone());
-            plan.expansions.extend(self.unify_plan(n, &survey)?);
-            surveys.push(survey);
+            plan.expansions.push(coverage.plan.clone());
+            plan.expansions.extend(self.plan_unify(n, &coverage)?);
+            coverages.push(coverage);
         }
-        warnings.extend(self.rounds_gone_on_with(&surveys));
+        warnings.extend(self.resumed_refresh_notes(&coverages));
         warnings.extend(self.overrides.warnings.iter().cloned());
-        warnings.extend(self.strangers(&surveys));
-        warnings.extend(self.passed_over(&surveys)?);
-        self.price(&mut plan)?;
+        warnings.extend(self.unknown_overrides(&coverages));
+        warnings.extend(self.filter_warnings(&coverages)?);
+        self.price_plan(&mut plan)?;
         Ok((plan, warnings))
     }
 
@@ -296,146 +305,158 @@ impl<'w> Work<'w> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Report, MaterializeError> {
         let mut report = Report {
-            priced: self.spec.is_priced(),
+            has_price: self.spec.is_priced(),
             target: self.spec.target().clone(),
-            ..Report::of(&self.spec)
+            ..Report::for_spec(&self.spec)
         };
-        let batches = match self.way {
-            Way::Batch => Some(self.batches_alone(listener, interrupt)?),
+        let batch_lock = match self.run_mode {
+            RunMode::Batch => Some(self.lock_batches(listener, interrupt)?),
             _ => None,
         };
         let mut run = None;
-        let stands =
-            self.bring(&mut run, batches.is_some(), command, listener, interrupt, &mut report);
-        self.end(run, matches!(stands, Ok(true)), &mut report);
-        stands.map(|_| report)
+        let result = self.run_pipeline(
+            &mut run,
+            batch_lock.is_some(),
+            command,
+            listener,
+            interrupt,
+            &mut report,
+        );
+        self.finish_run(run, matches!(result, Ok(true)), &mut report);
+        result.map(|_| report)
     }
 
     /// Requests the missing cells and publishes the tables. Returns true if the tables are up to
     /// date. `run` receives the run once it is started; the caller ends it.
     #[expect(clippy::too_many_lines, reason = "a run from its beginning to its end")]
-    fn bring(
+    fn run_pipeline(
         &self,
         run: &mut Option<Run>,
-        alone: bool,
+        has_batch_lock: bool,
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<bool, MaterializeError> {
         if let Some(output) = &self.spec.output {
-            sweep(output);
+            remove_leftovers(output);
         }
-        *run = self.recover(alone, command, listener, interrupt, report)?;
-        self.version.set(self.database.version()?);
-        let mut surveys = Vec::new();
+        *run = self.recover_batches(has_batch_lock, command, listener, interrupt, report)?;
+        self.version.set(self.database.data_version()?);
+        let mut coverages = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let survey = self.survey(n, false)?;
-            for remark in survey.keys.report.run_remarks() {
+            let coverage = self.compute_coverage(n, false)?;
+            for remark in coverage.keys.report.run_remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }
-            report.reused += survey.known;
-            surveys.push(survey);
+            report.reused += coverage.known;
+            coverages.push(coverage);
         }
-        let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
-        if under_way > 0 && self.way == Way::Live {
+        let in_flight: u64 = coverages.iter().map(CoverageReport::in_flight_cells).sum();
+        if in_flight > 0 && self.run_mode == RunMode::Live {
             listener(&Event::Warning(format!(
                 "running batches ask for {}, which this run skips: `--batch` waits for them",
-                count_noun(under_way, "cell")
+                count_noun(in_flight, "cell")
             )));
         }
-        let mut said = self.rounds_gone_on_with(&surveys);
-        said.extend(self.overrides.warnings.iter().cloned());
-        said.extend(self.strangers(&surveys));
-        said.extend(self.passed_over(&surveys)?);
-        for said in &said {
-            listener(&Event::Warning(said.clone()));
+        let mut notes = self.resumed_refresh_notes(&coverages);
+        notes.extend(self.overrides.warnings.iter().cloned());
+        notes.extend(self.unknown_overrides(&coverages));
+        notes.extend(self.filter_warnings(&coverages)?);
+        for note in &notes {
+            listener(&Event::Warning(note.clone()));
         }
-        let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
-        let missing: u64 = surveys.iter().map(Survey::missing).sum();
-        let strangers = surveys.iter().any(|s| !s.strangers.is_empty());
-        let ask = report.stopped.is_none()
-            && match self.way {
-                Way::Live => missing > 0 || strangers,
-                Way::Batch => missing > 0 || under_way > 0,
-                Way::Kept => false,
+        let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
+        let missing: u64 = coverages.iter().map(CoverageReport::missing_cells).sum();
+        let has_unlisted_values = coverages.iter().any(|s| !s.unlisted_values.is_empty());
+        let should_request = report.stop_reason.is_none()
+            && match self.run_mode {
+                RunMode::Live => missing > 0 || has_unlisted_values,
+                RunMode::Batch => missing > 0 || in_flight > 0,
+                RunMode::CachedOnly => false,
             };
-        if !ask && missing == 0 {
-            self.end_rounds(&surveys, report)?;
+        if !should_request && missing == 0 {
+            self.finish_refresh_jobs(&coverages, report)?;
         }
-        let stands = target.standing(self.database);
+        let published_db = target.published_database(self.database);
         if let Some(db) = target.before(self.database) {
-            self.tell_of_edits(db, listener)?;
+            self.warn_of_edits(db, listener)?;
         }
-        if !ask && stands.is_some_and(|db| self.stands(db, &surveys)) {
-            self.settle(run.as_ref(), report);
-            report.as_surveyed(&surveys);
+        if !should_request && published_db.is_some_and(|db| self.matches_coverage(db, &coverages)) {
+            self.update_report(run.as_ref(), report);
+            report.count_from_coverage(&coverages);
             return Ok(true);
         }
         // Check write access before any request is paid for.
         target.try_writing()?;
-        let mut learned = Vec::new();
-        if ask {
-            surveys = self.warn_of_budget(surveys, listener)?;
+        let mut unified = Vec::new();
+        if should_request {
+            coverages = self.warn_if_over_budget(coverages, listener)?;
         }
         if let Some(db) = target.before(self.database) {
-            self.look_for_differences(db, &mut surveys)?;
+            self.find_differences(db, &mut coverages)?;
         }
-        if ask {
-            self.begin_rounds(&surveys)?;
+        if should_request {
+            self.start_refresh_jobs(&coverages)?;
             // From here on, failures go into the report: the run still reports its cost and
             // publishes its answers.
             let run = match run {
                 Some(run) => run,
-                None => run.insert(self.start(command, listener)?),
+                None => run.insert(self.start_run(command, listener)?),
             };
-            match self.way {
-                Way::Batch => self.send(run, &surveys, interrupt, report),
-                _ => self.fill(run, &surveys, interrupt, report),
+            match self.run_mode {
+                RunMode::Batch => self.send_batches(run, &coverages, interrupt, report),
+                _ => self.fill_cells(run, &coverages, interrupt, report),
             }
-            if let Err(error) = self.end_rounds(&surveys, report) {
-                report.failed.get_or_insert(error.into());
+            if let Err(error) = self.finish_refresh_jobs(&coverages, report) {
+                report.failure.get_or_insert(error.into());
             }
-            if self.way == Way::Live && report.stopped.is_none() && report.failed.is_none() {
-                match self.unify(run, interrupt, report) {
+            if self.run_mode == RunMode::Live
+                && report.stop_reason.is_none()
+                && report.failure.is_none()
+            {
+                match self.unify_values(run, interrupt, report) {
                     Ok(all) if all.is_empty() => {}
-                    Ok(all) => match self.look_again(&all, &mut surveys, &target) {
-                        Ok(()) => learned = all,
-                        Err(error) => report.failed = Some(error),
+                    Ok(all) => match self.update_coverage(&all, &mut coverages, &target) {
+                        Ok(()) => unified = all,
+                        Err(error) => report.failure = Some(error),
                     },
-                    Err(error) => report.failed = Some(error),
+                    Err(error) => report.failure = Some(error),
                 }
             }
         }
-        self.settle(run.as_ref(), report);
-        self.tell_unified(&learned, &surveys, report);
-        report.reused += report.found;
+        self.update_report(run.as_ref(), report);
+        self.report_unified(&unified, &coverages, report);
+        report.reused += report.answered_by_others;
         // If no request succeeded, keep the published tables: they may contain another model's
         // values, which are better than NULLs.
-        let nothing = missing > 0
-            && self.way != Way::Kept
-            && report.found == 0
-            && report.asked.total() == report.asked.get(State::Error);
-        let keeps = |db: &Database| self.is_published_at_all(db) && !self.stands_as_ours(db);
-        if nothing && target.standing(self.database).is_some_and(keeps) {
-            report.as_surveyed(&surveys);
+        let nothing_answered = missing > 0
+            && self.run_mode != RunMode::CachedOnly
+            && report.answered_by_others == 0
+            && report.requested.total() == report.requested.get(State::Error);
+        let must_keep =
+            |db: &Database| self.has_published_tables(db) && !self.has_current_versions(db);
+        if nothing_answered && target.published_database(self.database).is_some_and(must_keep) {
+            report.count_from_coverage(&coverages);
             listener(&Event::Warning(
                 "the model answered nothing, so the published tables are unchanged".to_owned(),
             ));
             return Ok(true);
         }
-        if report.asked.total() > 0 && report.asked.total() == report.asked.get(State::Invalid) {
+        if report.requested.total() > 0
+            && report.requested.total() == report.requested.get(State::Invalid)
+        {
             listener(&Event::Warning(self.unreadable_advice()));
         }
-        match self.publish(&surveys, listener, interrupt, report) {
-            Err(MaterializeError::Stopped(why)) => {
-                report.as_surveyed(&surveys);
+        match self.publish_tables(&coverages, listener, interrupt, report) {
+            Err(MaterializeError::Stopped(reason)) => {
+                report.count_from_coverage(&coverages);
                 listener(&Event::Warning(
                     "another run publishes into the same database, so this run leaves the tables unchanged".to_owned(),
                 ));
-                report.stopped.get_or_insert(Arc::new(why));
+                report.stop_reason.get_or_insert(Arc::new(reason));
             }
-            published => report.failed = report.failed.take().or(published.err()),
+            published => report.failure = report.failure.take().or(published.err()),
         }
         Ok(report.published)
     }
@@ -452,21 +473,21 @@ impl<'w> Work<'w> {
     }
 
     /// Returns true if the database contains published tables of all expansions.
-    fn is_published_at_all(&self, db: &Database) -> bool {
-        let before = db.published().unwrap_or_default();
+    fn has_published_tables(&self, db: &Database) -> bool {
+        let published = db.published_expansions().unwrap_or_default();
         self.spec
             .expansions
             .iter()
-            .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
+            .all(|e| published.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
     }
 
-    fn choice(&self, expansion: &Expansion) -> ModelChoice {
-        model::choose(&self.spec, Some(&*self.model), expansion)
+    fn choose_model(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose_model(&self.spec, Some(&*self.model), expansion)
     }
 }
 
 /// Reasons to end a walk over the keys.
-enum Halt {
+enum WalkError {
     Sqlite(rusqlite::Error),
     Store(StoreError),
     Facts(FactsError),
@@ -474,30 +495,30 @@ enum Halt {
     Closed,
 }
 
-impl Halt {
-    fn into_error(self, db: &Database) -> MaterializeError {
+impl WalkError {
+    fn into_materialize_error(self, db: &Database) -> MaterializeError {
         match self {
-            Self::Sqlite(e) => db.error(&e).into(),
+            Self::Sqlite(e) => db.to_store_error(&e).into(),
             Self::Store(e) => e.into(),
             Self::Facts(e) => e.into(),
-            Self::Closed => MaterializeError::Stopped(Stopped::Interrupted),
+            Self::Closed => MaterializeError::Stopped(StopReason::Interrupted),
         }
     }
 }
 
-impl From<rusqlite::Error> for Halt {
+impl From<rusqlite::Error> for WalkError {
     fn from(e: rusqlite::Error) -> Self {
         Self::Sqlite(e)
     }
 }
 
-impl From<StoreError> for Halt {
+impl From<StoreError> for WalkError {
     fn from(e: StoreError) -> Self {
         Self::Store(e)
     }
 }
 
-impl From<FactsError> for Halt {
+impl From<FactsError> for WalkError {
     fn from(e: FactsError) -> Self {
         Self::Facts(e)
     }

@@ -11,47 +11,58 @@ use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::counts::CellCounts;
-use super::survey::{Differs, KnownFacts, Survey, key_shows};
-use super::{Halt, MaterializeError, Report, Work};
+use super::coverage::{CoverageReport, EntityFacts, TableDifferences, published_cells};
+use super::{MaterializeError, Materializer, Report, WalkError};
 use hqdl_database::Database;
 use hqdl_database::keys::KeyRow;
-use hqdl_database::output::{OutputTarget, Place};
-use hqdl_database::publish::{CompletionOrigin, Publication};
-use hqdl_database::rows::Tables;
-use hqdl_database::standing::PublishedVersion;
-use hqdl_database::versions::{Sums, bucket, hash, key_json};
+use hqdl_database::output::{OutputDatabase, OutputTarget};
+use hqdl_database::publish::{CompletionProvenance, Publication};
+use hqdl_database::published_state::PublishedState;
+use hqdl_database::rows::ExpansionWriter;
+use hqdl_database::versions::{Checksums, bucket_of, hash_key, key_to_json};
 use hqdl_facts::Completion;
-use hqdl_model::generate::{Event, Listener, Stopped};
+use hqdl_model::generate::{Event, Listener, StopReason};
 
-impl<'w> Work<'w> {
+impl<'w> Materializer<'w> {
     /// Returns true if the published tables match the coverage reports.
-    pub(super) fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
-        let mut all = self.spec.expansions.iter().zip(surveys);
-        all.all(|(expansion, survey)| db.sums(expansion).is_some_and(|sums| sums == survey.sums))
-            && self.stands_as_ours(db)
+    pub(super) fn matches_coverage(&self, db: &Database, coverages: &[CoverageReport<'_>]) -> bool {
+        let mut all = self.spec.expansions.iter().zip(coverages);
+        all.all(|(expansion, coverage)| {
+            db.checksums(expansion).is_some_and(|checksums| checksums == coverage.checksums)
+        }) && self.has_current_versions(db)
     }
 
     /// Returns true if all tables were published from this fact store, for this model, and with the
     /// current column definitions.
-    pub(super) fn stands_as_ours(&self, db: &Database) -> bool {
-        let Ok(place) = self.facts.history().place() else { return false };
+    pub(super) fn has_current_versions(&self, db: &Database) -> bool {
+        let Ok(journal_position) = self.facts.history().journal_position() else { return false };
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
-            let model = self.choice(expansion).name;
-            let now = PublishedVersion::now(&self.spec, n, &model, &self.overrides, place.clone());
-            let means = |s: &PublishedVersion| expansion.columns.iter().all(|c| s.means(c));
-            db.standing(&self.spec, &expansion.name).is_some_and(|s| s.holds(&now) && means(&s))
+            let model = self.choose_model(expansion).name;
+            let current = PublishedState::current(
+                &self.spec,
+                n,
+                &model,
+                &self.overrides,
+                journal_position.clone(),
+            );
+            let has_current_columns =
+                |s: &PublishedState| expansion.columns.iter().all(|c| s.has_same_column(c));
+            db.published_state(&self.spec, &expansion.name)
+                .is_some_and(|s| s.has_same_inputs(&current) && has_current_columns(&s))
         })
     }
 
     /// Warns about published rows that were edited by hand; this run restores them.
-    pub(super) fn tell_of_edits(
+    pub(super) fn warn_of_edits(
         &self,
         db: &Database,
         listener: &Listener,
     ) -> Result<(), MaterializeError> {
         for expansion in &self.spec.expansions {
-            if let Some(told) = db.edited(expansion)? {
-                listener(&Event::Warning(format!("{told}; this run restores them from the cache")));
+            if let Some(warning) = db.edit_warning(expansion)? {
+                listener(&Event::Warning(format!(
+                    "{warning}; this run restores them from the cache"
+                )));
             }
         }
         Ok(())
@@ -59,40 +70,40 @@ impl<'w> Work<'w> {
 
     /// Compares the published tables with the coverage reports and collects the keys in differing
     /// buckets.
-    pub(super) fn look_for_differences(
+    pub(super) fn find_differences(
         &self,
         db: &Database,
-        surveys: &mut [Survey<'w>],
+        coverages: &mut [CoverageReport<'w>],
     ) -> Result<(), MaterializeError> {
-        for (expansion, survey) in self.spec.expansions.iter().zip(surveys) {
-            let Some(stands) = db.sums(expansion) else { continue };
-            let buckets = stands.differing(&survey.sums);
+        for (expansion, coverage) in self.spec.expansions.iter().zip(coverages) {
+            let Some(published) = db.checksums(expansion) else { continue };
+            let buckets = published.differing_buckets(&coverage.checksums);
             let mut keys = HashSet::new();
-            if !buckets.is_empty() && !Sums::is_much(&buckets) {
-                let [open, others] = &mut survey.open;
-                survey
+            if !buckets.is_empty() && !Checksums::has_many_buckets(&buckets) {
+                let [first_keys, other_keys] = &mut coverage.pending_keys;
+                coverage
                     .keys
-                    .each(&mut |key: &KeyRow| {
-                        let hash = hash(&key_json(&key.row.key));
-                        if buckets.contains(&bucket(hash)) {
+                    .for_each(&mut |key: &KeyRow| {
+                        let hash = hash_key(&key_to_json(&key.row.key));
+                        if buckets.contains(&bucket_of(hash)) {
                             keys.insert(hash);
-                            if !open.has(key.at) {
-                                others.add(key.at);
+                            if !first_keys.contains(key.position) {
+                                other_keys.add(key.position);
                             }
                         }
                         Ok::<(), rusqlite::Error>(())
                     })
-                    .map_err(|e| self.database.error(&e))?;
+                    .map_err(|e| self.database.to_store_error(&e))?;
             }
-            survey.differs = Some(Differs { stands, buckets, keys });
+            coverage.differences = Some(TableDifferences { published, buckets, keys });
         }
         Ok(())
     }
 
     /// Publishes the known facts.
-    pub(super) fn publish(
+    pub(super) fn publish_tables(
         &self,
-        surveys: &[Survey<'w>],
+        coverages: &[CoverageReport<'w>],
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
@@ -100,89 +111,97 @@ impl<'w> Work<'w> {
         let path = self.spec.target();
         let path = path.canonicalize().or_else(|_| std::path::absolute(path));
         let path = path.unwrap_or_else(|_| self.spec.target().clone());
-        let turn = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
-        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
+        let lock = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
+        let _lock = lock.ok_or(MaterializeError::Stopped(StopReason::Interrupted))?;
         info!(target = %path.display(), "publishes");
-        let mut again = self.survey_again(surveys, listener)?;
+        let mut recomputed = self.recompute_coverage(coverages, listener)?;
         // Another process may have recreated the copy while this run waited for the lock.
-        let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
-        if let (Some(again), Some(db)) = (&mut again, target.before(self.database)) {
-            self.look_for_differences(db, again)?;
+        let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
+        if let (Some(again), Some(db)) = (&mut recomputed, target.before(self.database)) {
+            self.find_differences(db, again)?;
         }
-        let surveys = again.as_deref().unwrap_or(surveys);
-        let place = target.prepare(self.database)?;
-        if let Err(error) = self.write(surveys, &place, listener, report) {
-            place.abandon();
+        let coverages = recomputed.as_deref().unwrap_or(coverages);
+        let destination = target.open_target(self.database)?;
+        if let Err(error) = self.write_tables(coverages, &destination, listener, report) {
+            destination.abandon();
             return Err(error);
         }
-        place.finish()?;
+        destination.finish()?;
         info!(target = %report.target.display(), cells = ?report.cells, "published");
         report.published = true;
         Ok(())
     }
 
     /// Recomputes the coverage if the database has changed since it was computed.
-    fn survey_again(
+    fn recompute_coverage(
         &self,
-        surveys: &[Survey<'w>],
+        coverages: &[CoverageReport<'w>],
         listener: &Listener,
-    ) -> Result<Option<Vec<Survey<'w>>>, MaterializeError> {
-        let version = self.database.version()?;
+    ) -> Result<Option<Vec<CoverageReport<'w>>>, MaterializeError> {
+        let version = self.database.data_version()?;
         if self.version.replace(version) == version {
             return Ok(None);
         }
-        let mut again = Vec::new();
-        for (n, (expansion, before)) in self.spec.expansions.iter().zip(surveys).enumerate() {
-            let survey = self.survey(n, false)?;
-            if survey.names != before.names {
+        let mut recomputed = Vec::new();
+        for (n, (expansion, earlier)) in self.spec.expansions.iter().zip(coverages).enumerate() {
+            let coverage = self.compute_coverage(n, false)?;
+            if coverage.keys_hash != earlier.keys_hash {
                 listener(&Event::Warning(format!(
                     "{}: rows of its sources changed during the run; the published table has the current rows",
                     expansion.name
                 )));
             }
-            again.push(survey);
+            recomputed.push(coverage);
         }
-        Ok(Some(again))
+        Ok(Some(recomputed))
     }
 
     /// Writes the tables from the facts, in one transaction.
-    fn write(
+    fn write_tables(
         &self,
-        surveys: &[Survey<'_>],
-        place: &Place,
+        coverages: &[CoverageReport<'_>],
+        place: &OutputDatabase,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(place.database(), &self.spec)?;
         place.refresh()?;
         // Read the position before the facts: later facts are newer than the tables.
-        let place = self.facts.history().place()?;
-        for (n, survey) in surveys.iter().enumerate() {
+        let journal_position = self.facts.history().journal_position()?;
+        for (n, coverage) in coverages.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
-            let mut tables = publication.expansion(expansion)?;
-            let counts = match self.write_some(n, survey, &mut tables)? {
+            let mut tables = publication.open_tables(expansion)?;
+            let counts = match self.write_changed_rows(n, coverage, &mut tables)? {
                 Some(counts) => counts,
-                None => self.write_all(n, survey, &mut tables)?,
+                None => self.write_all(n, coverage, &mut tables)?,
             };
-            report.count(n, &counts);
+            report.add_counts(n, &counts);
             let history = self.facts.history();
             let mut failed = None;
             let mut origins = |ids: &[i64]| {
-                let found = history.completions(ids).unwrap_or_else(|error| {
+                let completions = history.load_completions(ids).unwrap_or_else(|error| {
                     failed = Some(error);
                     vec![None; ids.len()]
                 });
-                found.into_iter().map(|c| c.map(origin).unwrap_or_default()).collect()
+                completions
+                    .into_iter()
+                    .map(|c| c.map(to_completion_origin).unwrap_or_default())
+                    .collect()
             };
-            let model = self.choice(&self.spec.expansions[n]).name;
-            let standing =
-                PublishedVersion::now(&self.spec, n, &model, &self.overrides, place.clone());
-            publication.close(&self.spec, &tables.finish(), &standing, &mut origins)?;
+            let model = self.choose_model(&self.spec.expansions[n]).name;
+            let version = PublishedState::current(
+                &self.spec,
+                n,
+                &model,
+                &self.overrides,
+                journal_position.clone(),
+            );
+            publication.finish_expansion(&self.spec, &tables.finish(), &version, &mut origins)?;
             if let Some(error) = failed {
                 return Err(error.into());
             }
         }
-        for warning in publication.views(&self.spec)? {
+        for warning in publication.create_views(&self.spec)? {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;
@@ -192,42 +211,43 @@ impl<'w> Work<'w> {
     /// Writes only the rows that may differ. Returns `None` if these rows are not known: the
     /// published tables have changed, too many buckets differ, or another process has stored
     /// answers since.
-    fn write_some(
+    fn write_changed_rows(
         &self,
         n: usize,
-        survey: &Survey<'_>,
-        tables: &mut Tables<'_>,
+        coverage: &CoverageReport<'_>,
+        tables: &mut ExpansionWriter<'_>,
     ) -> Result<Option<CellCounts>, MaterializeError> {
-        let Some(differs) = survey
-            .differs
-            .as_ref()
-            .filter(|d| tables.stood() == Some(&d.stands) && !Sums::is_much(&d.buckets))
-        else {
+        let Some(differences) = coverage.differences.as_ref().filter(|d| {
+            tables.previous_checksums() == Some(&d.published)
+                && !Checksums::has_many_buckets(&d.buckets)
+        }) else {
             return Ok(None);
         };
         let columns = 0..self.spec.expansions[n].columns.len();
-        let meanings: Vec<u32> = columns.filter_map(|c| self.wanted[n].meaning(c)).collect();
-        let mut answered = self.facts.history().answered_since(survey.seen, &meanings)?;
-        let mut counts = survey.closed.clone();
-        let [first, others] = &survey.open;
-        for (places, is_first) in [(first, true), (others, false)] {
-            let mut walk = |give: &mut dyn FnMut(&KeyRow) -> Result<(), Halt>| {
-                survey.keys.each_at(places, give)
+        let identity_ids: Vec<u32> =
+            columns.filter_map(|c| self.requirements[n].identity_id(c)).collect();
+        let mut answered =
+            self.facts.history().entities_answered_since(coverage.last_row, &identity_ids)?;
+        let mut counts = coverage.unrequested_counts.clone();
+        let [first_keys, other_keys] = &coverage.pending_keys;
+        for (positions, is_first) in [(first_keys, true), (other_keys, false)] {
+            let mut walk = |on_key: &mut dyn FnMut(&KeyRow) -> Result<(), WalkError>| {
+                coverage.keys.for_each_at(positions, on_key)
             };
-            self.known_of(&mut walk, &mut |key: &KeyRow, found: KnownFacts| {
+            self.for_each_key_in(&mut walk, &mut |key: &KeyRow, facts: EntityFacts| {
                 if is_first {
                     answered.remove(&key.entity);
                 }
                 let counts = is_first.then_some(&mut counts);
-                self.write_row(n, key, found, tables, counts)
+                self.write_row(n, key, facts, tables, counts)
             })
-            .map_err(|h| h.into_error(self.database))?;
+            .map_err(|h| h.into_materialize_error(self.database))?;
         }
         if !answered.is_empty() {
             return Ok(None);
         }
-        if !differs.buckets.is_empty() {
-            tables.retain(Some(&differs.buckets), &differs.keys)?;
+        if !differences.buckets.is_empty() {
+            tables.delete_missing_rows(Some(&differences.buckets), &differences.keys)?;
         }
         Ok(Some(counts))
     }
@@ -236,38 +256,44 @@ impl<'w> Work<'w> {
     fn write_all(
         &self,
         n: usize,
-        survey: &Survey<'_>,
-        tables: &mut Tables<'_>,
+        coverage: &CoverageReport<'_>,
+        tables: &mut ExpansionWriter<'_>,
     ) -> Result<CellCounts, MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        debug!(expansion = expansion.name, anew = tables.stood().is_none(), "looks at every row");
-        let mut counts = CellCounts::of(expansion.columns.len());
-        let mut published = 0;
-        self.each_known(&survey.keys, &mut |key: &KeyRow, found: KnownFacts| {
-            published += i64::from(self.is_shown(n, key, &found));
-            self.write_row(n, key, found, tables, key.first.then_some(&mut counts))
+        debug!(
+            expansion = expansion.name,
+            anew = tables.previous_checksums().is_none(),
+            "looks at every row"
+        );
+        let mut counts = CellCounts::with_columns(expansion.columns.len());
+        let mut published_rows = 0;
+        self.for_each_key(&coverage.keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            published_rows += i64::from(self.is_published(n, key, &facts));
+            self.write_row(n, key, facts, tables, key.is_first_spelling.then_some(&mut counts))
         })
-        .map_err(|h| h.into_error(self.database))?;
+        .map_err(|h| h.into_materialize_error(self.database))?;
         // If the tables have more rows, the key of some rows is no longer in any source.
-        if tables.rows() != published {
+        if tables.row_count() != published_rows {
             let mut keys = HashSet::new();
-            survey
+            coverage
                 .keys
-                .each(&mut |key: &KeyRow| {
-                    keys.insert(hash(&key_json(&key.row.key)));
+                .for_each(&mut |key: &KeyRow| {
+                    keys.insert(hash_key(&key_to_json(&key.row.key)));
                     Ok::<(), rusqlite::Error>(())
                 })
-                .map_err(|e| self.database.error(&e))?;
-            tables.retain(None, &keys)?;
+                .map_err(|e| self.database.to_store_error(&e))?;
+            tables.delete_missing_rows(None, &keys)?;
         }
         Ok(counts)
     }
 
     /// Returns true if the key's row is published: at least one of its cells was requested or
     /// overridden.
-    fn is_shown(&self, n: usize, key: &KeyRow, found: &KnownFacts) -> bool {
-        let record = found.as_ref();
-        self.looked(n, key, &key.columns, record).iter().any(|(_, looked)| looked.state().is_some())
+    fn is_published(&self, n: usize, key: &KeyRow, facts: &EntityFacts) -> bool {
+        let record = facts.as_ref();
+        self.resolve_cells(n, key, &key.requested_columns, record)
+            .iter()
+            .any(|(_, resolved)| resolved.state().is_some())
     }
 
     /// Writes a key's row unless it is unchanged. `counts` is set for an entity's first spelling
@@ -276,24 +302,27 @@ impl<'w> Work<'w> {
         &self,
         n: usize,
         key: &KeyRow,
-        found: KnownFacts,
-        tables: &mut Tables<'_>,
+        facts: EntityFacts,
+        tables: &mut ExpansionWriter<'_>,
         counts: Option<&mut CellCounts>,
-    ) -> Result<(), Halt> {
-        let record = found;
+    ) -> Result<(), WalkError> {
+        let record = facts;
         // The first spelling counts all cells of the entity; each spelling publishes its own.
-        let columns = if counts.is_some() { &key.entity_columns } else { &key.columns };
-        let looked = self.looked(n, key, columns, record.as_ref());
+        let columns =
+            if counts.is_some() { &key.entity_requested_columns } else { &key.requested_columns };
+        let resolved = self.resolve_cells(n, key, columns, record.as_ref());
         if let Some(counts) = counts {
-            looked.iter().for_each(|(column, looked)| counts.add(*column, looked.state()));
+            resolved
+                .iter()
+                .for_each(|(column, resolved)| counts.add_cell(*column, resolved.state()));
         }
-        Ok(tables.row(&key.row, &key_shows(key, &looked))?)
+        Ok(tables.write_row(&key.row, &published_cells(key, &resolved))?)
     }
 }
 
 /// Returns the published provenance of a completion.
-fn origin((c, model): (Completion, String)) -> CompletionOrigin {
-    CompletionOrigin {
+fn to_completion_origin((c, model): (Completion, String)) -> CompletionProvenance {
+    CompletionProvenance {
         run: c.run.get(),
         model,
         prompt_hash: c.prompt_hash,

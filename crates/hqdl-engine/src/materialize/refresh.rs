@@ -2,10 +2,10 @@
 //! the command requests them. After all cells are requested, the command starts again from the
 //! beginning.
 
-use super::survey::Survey;
-use super::{Report, Selection, Way, Work};
-use hqdl_facts::refresh::{Kind, OpenRefresh, RefreshSubject};
-use hqdl_facts::{FactsError, History, Reason, Wanted};
+use super::coverage::CoverageReport;
+use super::{Materializer, Report, RunMode, Selection};
+use hqdl_facts::refresh::{OpenRefresh, RefreshKind, RefreshSubject};
+use hqdl_facts::{CellRequirements, FactsError, History, Reason};
 use hqdl_model::plan::ColumnPlan;
 use hqdl_spec::Spec;
 use hqdl_values::cell::State;
@@ -20,123 +20,137 @@ pub(super) struct RefreshJob {
     /// Facts of completions up to this id are outdated.
     up_to: i64,
     /// The journal's entry, if an earlier run started this refresh.
-    open: Option<OpenRefresh>,
+    open_refresh: Option<OpenRefresh>,
 }
 
 /// Returns the refresh jobs that a selection requests in an expansion. Marks the affected facts as
 /// outdated in `requirements`.
-pub(super) fn of(
+pub(super) fn plan_refresh_jobs(
     history: &dyn History,
     spec: &Spec,
     expansion: usize,
-    wanted: &mut Wanted,
+    requirements: &mut CellRequirements,
     selection: &Selection,
 ) -> Result<Vec<RefreshJob>, FactsError> {
     let e = &spec.expansions[expansion];
-    let refreshed = selection.refresh.iter().filter_map(|name| Selection::column(e, name));
-    let mut columns: Vec<(Kind, usize)> = refreshed.map(|c| (Kind::Refresh, c)).collect();
+    let refreshed = selection.refresh.iter().filter_map(|name| Selection::find_column(e, name));
+    let mut columns: Vec<(RefreshKind, usize)> =
+        refreshed.map(|c| (RefreshKind::Refresh, c)).collect();
     columns.dedup();
     if selection.retry_failed {
-        columns.extend((0..e.columns.len()).map(|c| (Kind::Retry, c)));
+        columns.extend((0..e.columns.len()).map(|c| (RefreshKind::Retry, c)));
     }
-    let last = history.last_completion()?;
-    let mut rounds = Vec::new();
+    let last = history.last_completion_id()?;
+    let mut refresh_jobs = Vec::new();
     for (kind, column) in columns {
-        let Some(meaning) = wanted.meaning(column) else { continue };
+        let Some(identity_id) = requirements.identity_id(column) else { continue };
         let subject = RefreshSubject {
             kind,
             spec: spec.full_path(),
             expansion: e.name.clone(),
-            meaning,
-            model: wanted.model,
+            identity_id,
+            model: requirements.model,
             scope: selection.filter.clone().unwrap_or_default(),
         };
-        let open = history.open_round(&subject)?;
-        let up_to = open.as_ref().map_or(last, |open| open.up_to);
+        let open_refresh = history.open_refresh(&subject)?;
+        let up_to = open_refresh.as_ref().map_or(last, |open_refresh| open_refresh.up_to);
         match kind {
-            Kind::Refresh => wanted.refresh(column, up_to),
-            Kind::Retry => wanted.retry(column, up_to),
+            RefreshKind::Refresh => requirements.refresh_column(column, up_to),
+            RefreshKind::Retry => requirements.retry_column(column, up_to),
         }
-        rounds.push(RefreshJob { expansion, column, subject, up_to, open });
+        refresh_jobs.push(RefreshJob { expansion, column, subject, up_to, open_refresh });
     }
-    Ok(rounds)
+    Ok(refresh_jobs)
 }
 
 impl RefreshJob {
     /// Returns the number of cells that are still to be requested, by this run or a later one.
-    fn left(&self, surveys: &[Survey<'_>]) -> u64 {
-        let Some(survey) = surveys.get(self.expansion) else { return 0 };
+    fn remaining_cells(&self, coverages: &[CoverageReport<'_>]) -> u64 {
+        let Some(coverage) = coverages.get(self.expansion) else { return 0 };
         let reason = match self.subject.kind {
-            Kind::Refresh => Reason::Refreshed,
-            Kind::Retry => Reason::Retried,
+            RefreshKind::Refresh => Reason::Refreshed,
+            RefreshKind::Retry => Reason::Retried,
         };
-        let asked = survey.plan.columns.get(self.column).and_then(|c| c.missing.get(&reason));
-        asked.copied().unwrap_or(0) + self.unasked(survey) + self.under_way(survey)
+        let requested = coverage.plan.columns.get(self.column).and_then(|c| c.missing.get(&reason));
+        requested.copied().unwrap_or(0)
+            + self.unasked_cells(coverage)
+            + self.in_flight_cells(coverage)
     }
 
     /// Returns the number of cells left to a later run.
-    fn unasked(&self, survey: &Survey<'_>) -> u64 {
-        survey.unasked_again.get(self.column).copied().unwrap_or(0)
+    fn unasked_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
+        coverage.unasked_refreshes.get(self.column).copied().unwrap_or(0)
     }
 
     /// Returns the number of cells that open batch jobs request.
-    fn under_way(&self, survey: &Survey<'_>) -> u64 {
-        survey.under_way_again.get(self.column).copied().unwrap_or(0)
+    fn in_flight_cells(&self, coverage: &CoverageReport<'_>) -> u64 {
+        coverage.in_flight_refreshes.get(self.column).copied().unwrap_or(0)
     }
 }
 
-impl Work<'_> {
+impl Materializer<'_> {
     /// Returns a note for each refresh that an earlier run started.
-    pub(super) fn rounds_gone_on_with(&self, surveys: &[Survey<'_>]) -> Vec<String> {
-        let gone_on = |round: &RefreshJob| {
-            let (open, left) = (round.open.as_ref()?, round.left(surveys));
-            let column = &self.spec.expansions[round.expansion].columns[round.column].name;
-            (left > 0).then(|| {
+    pub(super) fn resumed_refresh_notes(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
+        let to_note = |refresh_job: &RefreshJob| {
+            let (open_refresh, remaining) =
+                (refresh_job.open_refresh.as_ref()?, refresh_job.remaining_cells(coverages));
+            let column =
+                &self.spec.expansions[refresh_job.expansion].columns[refresh_job.column].name;
+            (remaining > 0).then(|| {
                 format!(
                     "the {} of `{column}` that began {} continues, with {} left",
-                    round.subject.kind.name(),
-                    open.begun_at,
-                    count_noun(left, "cell")
+                    refresh_job.subject.kind.name(),
+                    open_refresh.begun_at,
+                    count_noun(remaining, "cell")
                 )
             })
         };
-        self.rounds.iter().filter_map(gone_on).collect()
+        self.refresh_jobs.iter().filter_map(to_note).collect()
     }
 
     /// Records the start of the refresh jobs that have cells to request.
-    pub(super) fn begin_rounds(&self, surveys: &[Survey<'_>]) -> Result<(), FactsError> {
+    pub(super) fn start_refresh_jobs(
+        &self,
+        coverages: &[CoverageReport<'_>],
+    ) -> Result<(), FactsError> {
         let history = self.facts.history();
-        for round in self.rounds.iter().filter(|r| r.open.is_none() && r.left(surveys) > 0) {
-            history.begin_round(&round.subject, round.up_to)?;
+        for refresh_job in self
+            .refresh_jobs
+            .iter()
+            .filter(|r| r.open_refresh.is_none() && r.remaining_cells(coverages) > 0)
+        {
+            history.start_refresh(&refresh_job.subject, refresh_job.up_to)?;
         }
         Ok(())
     }
 
     /// Records the end of the refresh jobs whose cells have all been requested.
-    pub(super) fn end_rounds(
+    pub(super) fn finish_refresh_jobs(
         &self,
-        surveys: &[Survey<'_>],
+        coverages: &[CoverageReport<'_>],
         report: &Report,
     ) -> Result<(), FactsError> {
-        if report.stopped.is_some() || report.failed.is_some() {
+        if report.stop_reason.is_some() || report.failure.is_some() {
             return Ok(());
         }
         let history = self.facts.history();
-        for round in &self.rounds {
-            let Some(survey) = surveys.get(round.expansion) else { continue };
-            let asked = &report.columns[round.expansion][round.column].asked;
-            let under_way = round.under_way(survey) > 0 && history.any_under_way()?;
+        for refresh_job in &self.refresh_jobs {
+            let Some(coverage) = coverages.get(refresh_job.expansion) else { continue };
+            let answered = &report.columns[refresh_job.expansion][refresh_job.column].requested;
+            let is_in_flight = refresh_job.in_flight_cells(coverage) > 0
+                && history.has_batch_requests_in_flight()?;
             // A cancelled batch job leaves cells unanswered.
-            let wanted = survey.plan.columns.get(round.column).map_or(0, ColumnPlan::cells)
-                + survey.under_way.get(round.column).copied().unwrap_or(0);
-            let left = self.way == Way::Batch && asked.total() < wanted;
-            if round.unasked(survey) == 0
-                && !under_way
-                && !left
-                && asked.get(State::Error) == 0
-                && let Some(open) = history.open_round(&round.subject)?
+            let expected =
+                coverage.plan.columns.get(refresh_job.column).map_or(0, ColumnPlan::cell_count)
+                    + coverage.in_flight.get(refresh_job.column).copied().unwrap_or(0);
+            let has_unanswered = self.run_mode == RunMode::Batch && answered.total() < expected;
+            if refresh_job.unasked_cells(coverage) == 0
+                && !is_in_flight
+                && !has_unanswered
+                && answered.get(State::Error) == 0
+                && let Some(open_refresh) = history.open_refresh(&refresh_job.subject)?
             {
-                history.end_round(open.id)?;
+                history.finish_refresh(open_refresh.id)?;
             }
         }
         Ok(())

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::survey::Survey;
+use super::coverage::CoverageReport;
 use super::{MaterializeError, Selection};
 use hqdl_database::StoreError;
-use hqdl_model::dispatch::form::ColumnUsed;
-use hqdl_model::generate::Stopped;
+use hqdl_model::dispatch::template::ColumnUsageEntry;
+use hqdl_model::generate::StopReason;
 use hqdl_spec::Spec;
 use hqdl_values::cell::{State, Tally};
-use hqdl_values::usage::{ColumnUsage, Doubt, Usage};
+use hqdl_values::usage::{ColumnUsage, UnconfirmedCost, Usage};
 
 /// Results of a run.
 #[derive(Debug, Default)]
@@ -25,15 +25,15 @@ pub struct Report {
     /// Cells that were known before the run.
     pub reused: u64,
     /// Cells that other processes answered during the run.
-    pub found: u64,
+    pub answered_by_others: u64,
     /// Cells that were not requested (`--limit`, `--columns`, or an early stop).
     pub unasked: u64,
     /// Tokens and cost of the run.
     pub usage: Usage,
     /// Requests that may have been billed without an answer.
-    pub in_doubt: Doubt,
+    pub in_doubt: UnconfirmedCost,
     /// Whether the model has a price.
-    pub priced: bool,
+    pub has_price: bool,
     /// Sources of prices that are not from the spec ([`Spec::price_notes`]).
     pub price_origins: Vec<String>,
     /// Database of the published tables and views.
@@ -41,11 +41,11 @@ pub struct Report {
     /// Whether anything was published.
     pub published: bool,
     /// Reason for an early stop.
-    pub stopped: Option<Arc<Stopped>>,
+    pub stop_reason: Option<Arc<StopReason>>,
     /// Error that prevented publishing; the answers are stored nevertheless.
-    pub failed: Option<MaterializeError>,
+    pub failure: Option<MaterializeError>,
     /// Cells that this run requested, by state.
-    pub asked: Tally,
+    pub requested: Tally,
     /// Error of the last failed request.
     pub last_error: Option<String>,
 }
@@ -65,7 +65,7 @@ pub struct ColumnReport {
     pub usage: ColumnUsage,
     /// Cells answered since the coverage was computed, by state; without those of earlier runs'
     /// batch jobs.
-    pub(super) asked: Tally,
+    pub(super) requested: Tally,
 }
 
 impl ColumnReport {
@@ -83,7 +83,7 @@ impl ColumnReport {
 
 impl Report {
     /// Creates an empty report for a spec.
-    pub(super) fn of(spec: &Spec) -> Self {
+    pub(super) fn for_spec(spec: &Spec) -> Self {
         let columns = spec
             .expansions
             .iter()
@@ -100,7 +100,7 @@ impl Report {
     }
 
     /// Adds the counts of an expansion's cells.
-    pub(super) fn count(&mut self, expansion: usize, counts: &CellCounts) {
+    pub(super) fn add_counts(&mut self, expansion: usize, counts: &CellCounts) {
         for (n, (cells, unasked)) in counts.cells.iter().zip(&counts.unasked).enumerate() {
             self.cells.merge(cells);
             self.unasked += unasked;
@@ -113,25 +113,29 @@ impl Report {
 
     /// Lowers the number of newly answered cells in state `not_in_list` to `not_in_list`, after the
     /// model has mapped some of their values to the list.
-    pub(super) fn unified(&mut self, expansion: &str, column: &str, not_in_list: u64) {
-        let asked = self.column(expansion, column);
-        let fewer = asked.map_or(0, |c| c.asked.at_most(State::NotInList, not_in_list));
-        let left = self.asked.get(State::NotInList) - fewer.min(self.asked.get(State::NotInList));
-        self.asked.at_most(State::NotInList, left);
+    pub(super) fn cap_unlisted(&mut self, expansion: &str, column: &str, not_in_list: u64) {
+        let newly_answered = self.column_mut(expansion, column);
+        let reduction =
+            newly_answered.map_or(0, |c| c.requested.limit_to(State::NotInList, not_in_list));
+        let remaining = self.requested.get(State::NotInList)
+            - reduction.min(self.requested.get(State::NotInList));
+        self.requested.limit_to(State::NotInList, remaining);
     }
 
     /// Adds usage to the columns; columns that no longer exist are skipped.
-    pub fn used(&mut self, used: &[ColumnUsed]) {
-        for (expansion, name, used) in used {
-            self.column(expansion, name).into_iter().for_each(|c| c.usage.merge(used));
+    pub fn add_usage(&mut self, used: &[ColumnUsageEntry]) {
+        for (expansion, name, column_usage) in used {
+            self.column_mut(expansion, name).into_iter().for_each(|c| c.usage.merge(column_usage));
         }
     }
 
     /// Adds the usage and the cells that were answered since the coverage was computed.
-    pub(super) fn asked(&mut self, asked: &[ColumnUsed]) {
-        self.used(asked);
-        for (expansion, name, used) in asked {
-            self.column(expansion, name).into_iter().for_each(|c| c.asked.merge(&used.cells));
+    pub(super) fn add_answers(&mut self, asked: &[ColumnUsageEntry]) {
+        self.add_usage(asked);
+        for (expansion, name, column_usage) in asked {
+            self.column_mut(expansion, name)
+                .into_iter()
+                .for_each(|c| c.requested.merge(&column_usage.cells));
         }
     }
 
@@ -139,7 +143,7 @@ impl Report {
     /// A cell whose repeated request failed does not count as answered.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.cells.failed() == 0 && self.unasked == 0 && self.asked.failed() == 0
+        self.cells.count_failed() == 0 && self.unasked == 0 && self.requested.count_failed() == 0
     }
 
     /// Returns true if every selected cell was answered; with `require_values`, only if each of
@@ -147,8 +151,8 @@ impl Report {
     #[must_use]
     pub fn is_fulfilled(&self, selection: &Selection, require_values: bool) -> bool {
         let unasked = if selection.is_partial() { 0 } else { self.unasked };
-        let count = if require_values { Tally::without_value } else { Tally::failed };
-        unasked == 0 && count(&self.cells) == 0 && count(&self.asked) == 0
+        let count = if require_values { Tally::count_without_value } else { Tally::count_failed };
+        unasked == 0 && count(&self.cells) == 0 && count(&self.requested) == 0
     }
 
     /// Returns notes about the price: where prices are from, and which part of the cost is
@@ -172,8 +176,8 @@ impl Report {
             "cost_usd": self.usage.cost_usd,
             "price_notes": self.price_notes(),
             "in_doubt": {
-                "requests": self.in_doubt.requests, "tokens": self.in_doubt.most.tokens,
-                "cost_usd": self.in_doubt.most.usd,
+                "requests": self.in_doubt.requests, "tokens": self.in_doubt.max_spent.tokens,
+                "cost_usd": self.in_doubt.max_spent.usd,
             },
             "seconds": seconds,
             "published": self.published,
@@ -182,7 +186,7 @@ impl Report {
         })
     }
 
-    fn column(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {
+    fn column_mut(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {
         let mut columns = self.columns.iter_mut().flatten();
         columns.find(|c| c.expansion == expansion && c.column == name)
     }
@@ -190,30 +194,30 @@ impl Report {
     /// Returns true if publishing failed because the database file was replaced during the run. The
     /// caller then publishes from the new file.
     #[must_use]
-    pub fn is_of_another_file(&self) -> bool {
-        matches!(&self.failed, Some(MaterializeError::Store(StoreError::Replaced(_))))
+    pub fn is_database_replaced(&self) -> bool {
+        matches!(&self.failure, Some(MaterializeError::Store(StoreError::Replaced(_))))
     }
 
     /// Adds the usage and results from before the database was read again.
-    pub fn goes_on_from(&mut self, before: &Self) {
+    pub fn merge_previous(&mut self, before: &Self) {
         self.usage.merge(&before.usage);
-        self.asked.merge(&before.asked);
-        for used in before.columns.iter().flatten() {
-            let column = self.column(&used.expansion, &used.column);
-            column.into_iter().for_each(|c| c.usage.merge(&used.usage));
+        self.requested.merge(&before.requested);
+        for earlier in before.columns.iter().flatten() {
+            let column = self.column_mut(&earlier.expansion, &earlier.column);
+            column.into_iter().for_each(|c| c.usage.merge(&earlier.usage));
         }
     }
 
     /// Counts all cells from the coverage reports and this run's answers, for tables that are left
     /// unchanged.
-    pub(super) fn as_surveyed(&mut self, surveys: &[Survey<'_>]) {
-        for (survey, columns) in surveys.iter().zip(&mut self.columns) {
-            let found = survey.cells.iter().zip(&survey.unasked).zip(&survey.plan.columns);
-            for (((cells, unasked), plan), column) in found.zip(columns) {
-                let asked = column.asked;
+    pub(super) fn count_from_coverage(&mut self, coverages: &[CoverageReport<'_>]) {
+        for (coverage, columns) in coverages.iter().zip(&mut self.columns) {
+            let counts = coverage.cells.iter().zip(&coverage.unasked).zip(&coverage.plan.columns);
+            for (((cells, unasked), plan), column) in counts.zip(columns) {
+                let answered = column.requested;
                 column.cells.merge(cells);
-                column.cells.merge(&asked);
-                column.unasked += (unasked + plan.cells()).saturating_sub(asked.total());
+                column.cells.merge(&answered);
+                column.unasked += (unasked + plan.cell_count()).saturating_sub(answered.total());
                 self.cells.merge(&column.cells);
                 self.unasked += column.unasked;
             }

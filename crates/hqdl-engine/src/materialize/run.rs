@@ -4,23 +4,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::info;
 
-use super::{MaterializeError, Report, Work};
+use super::{MaterializeError, Materializer, Report};
 use hqdl_facts::{Outcome, RunId};
 use hqdl_model::dispatch::Unsent;
-use hqdl_model::generate::{Event, Events, Listener, Stopped};
+use hqdl_model::generate::{Event, Events, Listener, StopReason};
 use hqdl_values::cell::Tally;
 use hqdl_values::format::count_noun;
 
 /// How a run requests missing cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum RunMode {
     /// One request at a time, answered immediately.
     #[default]
     Live,
     /// Through the Batch API, which answers within a day.
     Batch,
     /// No requests: the run only publishes known facts.
-    Kept,
+    CachedOnly,
 }
 
 /// State that all requests of a run share.
@@ -31,7 +31,7 @@ pub(super) struct Run {
     pub(super) events: Events,
     /// Files that an earlier, killed run uploaded but never submitted.
     pub(super) unsent: Unsent,
-    seen: SeenCells,
+    results: RunResults,
 }
 
 impl Run {
@@ -42,36 +42,37 @@ impl Run {
             .enable_all()
             .build()
             .map_err(MaterializeError::Runtime)?;
-        let seen = SeenCells::default();
+        let results = RunResults::default();
         Ok(Self {
             runtime,
             id,
             unsent: Unsent::new(),
-            events: Events::of(&watching(listener, &seen)),
-            seen,
+            events: Events::new(&recording_listener(listener, &results)),
+            results,
         })
     }
 }
 
-impl Work<'_> {
+impl Materializer<'_> {
     /// Starts a run or resumes one that was killed.
-    pub(super) fn start(
+    pub(super) fn start_run(
         &self,
         command: &str,
         listener: &Listener,
     ) -> Result<Run, MaterializeError> {
         // The journal contains the cost of the resumed run.
-        let (id, left) = self.facts.history().begin_or_go_on(command, &self.spec.full_path())?;
-        if left.requests > 0 {
+        let (id, in_flight) =
+            self.facts.history().resume_or_start_run(command, &self.spec.full_path())?;
+        if in_flight.requests > 0 {
             let price = if self.spec.is_priced() {
-                format!("${:.4}", left.most.usd)
+                format!("${:.4}", in_flight.max_spent.usd)
             } else {
-                format!("{} tokens", left.most.tokens)
+                format!("{} tokens", in_flight.max_spent.tokens)
             };
             listener(&Event::Warning(format!(
                 "{} {} in flight when an earlier run was killed; up to {price} counts as spent",
-                count_noun(left.requests, "request"),
-                if left.requests == 1 { "was" } else { "were" }
+                count_noun(in_flight.requests, "request"),
+                if in_flight.requests == 1 { "was" } else { "were" }
             )));
         }
         Run::open(id, listener)
@@ -79,56 +80,60 @@ impl Work<'_> {
 
     /// Copies the run's usage and results into the report. The run is still open, because its
     /// tables are not published yet.
-    pub(super) fn settle(&self, run: Option<&Run>, report: &mut Report) {
+    pub(super) fn update_report(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };
         report.usage = run.events.usage();
-        (report.asked, report.last_error) =
-            run.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (report.requested, report.last_error) =
+            run.results.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Err(error) = self.facts.flush() {
-            report.failed.get_or_insert(error.into());
+            report.failure.get_or_insert(error.into());
         }
     }
 
     /// Ends the run if its tables are up to date. Otherwise, or if batch jobs are open, it leaves
     /// the run open: the next run resumes it with the remaining budget. If nothing was left to
     /// request, this ends an earlier run that was killed.
-    pub(super) fn end(&self, run: Option<Run>, stands: bool, report: &mut Report) {
+    pub(super) fn finish_run(&self, run: Option<Run>, is_published: bool, report: &mut Report) {
         let run = run.map(|run| run.id);
-        let outcome = match (report.stopped.as_deref(), &report.failed) {
+        let outcome = match (report.stop_reason.as_deref(), &report.failure) {
             (None, None) => Outcome::Complete,
-            (Some(Stopped::Interrupted | Stopped::Left(_)), _) => Outcome::Interrupted,
+            (Some(StopReason::Interrupted | StopReason::BatchesPending(_)), _) => {
+                Outcome::Interrupted
+            }
             _ => Outcome::Stopped,
         };
-        let ended = || {
+        let finish = || {
             let history = self.facts.history();
             match run {
-                Some(id) if !stands || history.has_under_way(id)? => history.leave_open(id),
-                Some(id) => history.end(id, outcome),
-                None if stands && self.way != Way::Kept => {
-                    history.end_unfinished(&self.spec.full_path(), outcome)
+                Some(id) if !is_published || history.has_open_batch_jobs(id)? => {
+                    history.leave_run_open(id)
+                }
+                Some(id) => history.finish_run(id, outcome),
+                None if is_published && self.run_mode != RunMode::CachedOnly => {
+                    history.finish_unfinished_run(&self.spec.full_path(), outcome)
                 }
                 None => Ok(()),
             }
         };
-        info!(run = run.map(RunId::get), ?outcome, stands, usage = ?report.usage, asked = ?report.asked, "the run ends");
-        if let Err(error) = ended() {
-            report.failed.get_or_insert(error.into());
+        info!(run = run.map(RunId::get), ?outcome, is_published, usage = ?report.usage, asked = ?report.requested, "the run ends");
+        if let Err(error) = finish() {
+            report.failure.get_or_insert(error.into());
         }
     }
 }
 
 /// Cells answered by the run, by state, and the error of the last failed request.
-type SeenCells = Arc<Mutex<(Tally, Option<String>)>>;
+type RunResults = Arc<Mutex<(Tally, Option<String>)>>;
 
 /// Returns a listener that records the run's results and forwards each event to `listener`.
-fn watching(listener: &Listener, seen: &SeenCells) -> Listener {
-    let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
+fn recording_listener(listener: &Listener, results: &RunResults) -> Listener {
+    let (listener, results) = (Arc::clone(listener), Arc::clone(results));
     Arc::new(move |event: &Event| {
         {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             match event {
-                Event::Kept { cells, .. } => seen.0.merge(cells),
-                Event::Failed(message) => seen.1 = Some(message.clone()),
+                Event::Stored { cells, .. } => results.0.merge(cells),
+                Event::Failed(message) => results.1 = Some(message.clone()),
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::{Halt, MaterializeError};
+use super::{MaterializeError, WalkError};
 use hqdl_database::Database;
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_spec::checker::Checker;
@@ -26,7 +26,7 @@ pub(super) fn with_overrides<'s>(
 ) -> Result<Cow<'s, Spec>, MaterializeError> {
     let mut spec = Cow::Borrowed(spec);
     for n in 0..spec.expansions.len() {
-        let shots = shots(&spec.expansions[n], n, database, overrides)?;
+        let shots = build_shots(&spec.expansions[n], n, database, overrides)?;
         if !shots.is_empty() {
             spec.to_mut().expansions[n].shots.extend(shots);
         }
@@ -34,7 +34,7 @@ pub(super) fn with_overrides<'s>(
     Ok(spec)
 }
 
-fn shots(
+fn build_shots(
     expansion: &Expansion,
     n: usize,
     database: &Database,
@@ -45,10 +45,10 @@ fn shots(
     }
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let mut examples: Vec<(&Entity, Vec<CellValue>)> = Vec::new();
-    for (entity, words) in overrides.rows(n) {
-        let cell = |(at, checker): (usize, &Checker)| {
-            let word = words.get(&at).filter(|word| checker.allows(&word.value));
-            word.map_or(CellValue::Nothing, |word| word.value.clone())
+    for (entity, entries) in overrides.overridden_rows(n) {
+        let cell = |(index, checker): (usize, &Checker)| {
+            let entry = entries.get(&index).filter(|entry| checker.is_allowed(&entry.value));
+            entry.map_or(CellValue::Nothing, |entry| entry.value.clone())
         };
         let cells: Vec<CellValue> = checkers.iter().enumerate().map(cell).collect();
         if cells.iter().any(|c| *c != CellValue::Nothing) {
@@ -60,25 +60,26 @@ fn shots(
     }
     // Prefer rows with more overridden columns. Values that are not in their column's list do not
     // count.
-    let said = |cells: &[CellValue]| cells.iter().filter(|c| **c != CellValue::Nothing).count();
-    examples.sort_by_key(|(_, cells)| std::cmp::Reverse(said(cells)));
+    let count_values =
+        |cells: &[CellValue]| cells.iter().filter(|c| **c != CellValue::Nothing).count();
+    examples.sort_by_key(|(_, cells)| std::cmp::Reverse(count_values(cells)));
     // Use the source's spelling of the key, and its context.
-    let wanted: HashSet<&Entity> = examples.iter().map(|(entity, _)| *entity).collect();
+    let entities: HashSet<&Entity> = examples.iter().map(|(entity, _)| *entity).collect();
     let mut rows: HashMap<Entity, Row> = HashMap::new();
-    let keys = Keys::gather(database, expansion, None)?;
-    let looked = keys.each(&mut |key: &KeyRow| {
-        if key.first && wanted.contains(&key.entity) {
+    let keys = Keys::collect(database, expansion, None)?;
+    let result = keys.for_each(&mut |key: &KeyRow| {
+        if key.is_first_spelling && entities.contains(&key.entity) {
             rows.insert(key.entity.clone(), key.row.clone());
         }
-        if rows.len() == wanted.len() { Err(Halt::Closed) } else { Ok(()) }
+        if rows.len() == entities.len() { Err(WalkError::Closed) } else { Ok(()) }
     });
-    match looked {
-        Ok(()) | Err(Halt::Closed) => {}
-        Err(halt) => return Err(halt.into_error(database)),
+    match result {
+        Ok(()) | Err(WalkError::Closed) => {}
+        Err(halt) => return Err(halt.into_materialize_error(database)),
     }
-    let shot = |(entity, cells): (&Entity, Vec<CellValue>)| {
+    let to_shot = |(entity, cells): (&Entity, Vec<CellValue>)| {
         let Row { key, context } = rows.get(entity)?.clone();
         Some(Shot { key, context, cells })
     };
-    Ok(examples.into_iter().filter_map(shot).take(expansion.override_shots as usize).collect())
+    Ok(examples.into_iter().filter_map(to_shot).take(expansion.override_shots as usize).collect())
 }

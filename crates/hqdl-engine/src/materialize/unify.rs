@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
+use super::coverage::CoverageReport;
 use super::run::Run;
-use super::survey::Survey;
-use super::{MaterializeError, Report, Way, Work};
+use super::{MaterializeError, Materializer, Report, RunMode};
 use hqdl_database::output::OutputTarget;
-use hqdl_facts::{Found, unify};
+use hqdl_facts::{CellLookup, unify};
 use hqdl_model as model;
-use hqdl_model::generate::{self, Context, Event, Events, ModelRun, Stopped};
-use hqdl_model::plan::{ColumnPlan, ExpansionPlan, MOST_ITEMS, Meter, MissingRow, Pace, RowBatch};
+use hqdl_model::generate::{self, Context, Event, Events, ModelRun, StopReason};
+use hqdl_model::plan::{
+    ColumnPlan, CostEstimator, ExpansionPlan, MAX_ITEMS, MissingRow, RowBatch, ThroughputEstimate,
+};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
@@ -22,77 +24,87 @@ use hqdl_values::value::Value;
 
 /// Number of values that are unified together. Requests and answers take many times the memory of
 /// the values, which are at most 200 bytes each and all in memory.
-const AT_ONCE: usize = 10_000;
+const UNIFY_CHUNK: usize = 10_000;
 
-impl<'w> Work<'w> {
+impl<'w> Materializer<'w> {
     /// Unifies the unlisted values of all expansions. Returns the expansions for which the model
     /// was asked.
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if keys or facts cannot be read. If the run stops early, the
     /// report contains the reason.
-    pub(super) fn unify(
+    pub(super) fn unify_values(
         &self,
         run: &Run,
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Vec<usize>, MaterializeError> {
-        let mut learned = Vec::new();
-        let unifies = |e: &Expansion| e.columns.iter().any(|c| c.unify);
-        for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| unifies(e)) {
+        let mut unified = Vec::new();
+        let is_unified = |e: &Expansion| e.columns.iter().any(|c| c.unify);
+        for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| is_unified(e))
+        {
             // Includes the answers of this run.
-            let survey = self.survey(n, false)?;
-            for (column, words) in &survey.strangers {
-                if !learned.contains(&n) {
-                    learned.push(n);
+            let coverage = self.compute_coverage(n, false)?;
+            for (column, unlisted_values) in &coverage.unlisted_values {
+                if !unified.contains(&n) {
+                    unified.push(n);
                 }
-                let words: Vec<&str> = words.values().map(String::as_str).collect();
-                for words in words.chunks(AT_ONCE) {
-                    self.unify_column(run, expansion, (n, *column), words, interrupt, report)?;
-                    if report.stopped.is_some() {
-                        return Ok(learned);
+                let unlisted_values: Vec<&str> =
+                    unlisted_values.values().map(String::as_str).collect();
+                for unlisted_values in unlisted_values.chunks(UNIFY_CHUNK) {
+                    self.unify_column(
+                        run,
+                        expansion,
+                        (n, *column),
+                        unlisted_values,
+                        interrupt,
+                        report,
+                    )?;
+                    if report.stop_reason.is_some() {
+                        return Ok(unified);
                     }
                 }
             }
         }
-        Ok(learned)
+        Ok(unified)
     }
 
     /// Recomputes the coverage of expansions whose values were unified.
-    pub(super) fn look_again(
+    pub(super) fn update_coverage(
         &self,
-        learned: &[usize],
-        surveys: &mut [Survey<'w>],
+        unified: &[usize],
+        coverages: &mut [CoverageReport<'w>],
         target: &OutputTarget,
     ) -> Result<(), MaterializeError> {
-        for n in learned {
-            if let Some(survey) = surveys.get_mut(*n) {
-                *survey = self.survey(*n, false)?;
+        for n in unified {
+            if let Some(coverage) = coverages.get_mut(*n) {
+                *coverage = self.compute_coverage(*n, false)?;
             }
         }
         match target.before(self.database) {
-            Some(db) => self.look_for_differences(db, surveys),
+            Some(db) => self.find_differences(db, coverages),
             None => Ok(()),
         }
     }
 
     /// Updates the report for cells whose value was not in the list when it was answered and is
     /// mapped to the list now.
-    pub(super) fn tell_unified(
+    pub(super) fn report_unified(
         &self,
-        learned: &[usize],
-        surveys: &[Survey<'_>],
+        unified: &[usize],
+        coverages: &[CoverageReport<'_>],
         report: &mut Report,
     ) {
-        for n in learned {
-            let (Some(expansion), Some(survey)) = (self.spec.expansions.get(*n), surveys.get(*n))
+        for n in unified {
+            let (Some(expansion), Some(coverage)) =
+                (self.spec.expansions.get(*n), coverages.get(*n))
             else {
                 continue;
             };
-            let columns = expansion.columns.iter().zip(&survey.cells).filter(|(c, _)| c.unify);
+            let columns = expansion.columns.iter().zip(&coverage.cells).filter(|(c, _)| c.unify);
             for (column, cells) in columns {
-                let left = cells.get(State::NotInList);
-                report.unified(&expansion.name, &column.name, left);
+                let remaining = cells.get(State::NotInList);
+                report.cap_unlisted(&expansion.name, &column.name, remaining);
             }
         }
     }
@@ -102,25 +114,30 @@ impl<'w> Work<'w> {
         &self,
         run: &Run,
         expansion: &Expansion,
-        (n, at): (usize, usize),
-        words: &[&str],
+        (n, column_index): (usize, usize),
+        unlisted_values: &[&str],
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let column = &expansion.columns[at];
+        let column = &expansion.columns[column_index];
         let Some(list) = &column.values else { return Ok(()) };
-        let asks = Arc::new(unify::question(expansion, column, list));
-        let choice = model::choose(&self.spec, Some(&*self.model), &asks);
+        let unify_expansion = Arc::new(unify::word_expansion(expansion, column, list));
+        let choice = model::choose_model(&self.spec, Some(&*self.model), &unify_expansion);
         let history = self.facts.history();
-        let wanted = Arc::new(choice.wanted(history, &asks)?);
-        let gaps: Vec<MissingRow> = words.iter().map(|word| gap(&asks, word)).collect();
-        let entities: Vec<_> = gaps.iter().map(|gap| &gap.entity).collect();
+        let requirements = Arc::new(choice.requirements(history, &unify_expansion)?);
+        let missing_rows: Vec<MissingRow> = unlisted_values
+            .iter()
+            .map(|unlisted_value| to_missing_row(&unify_expansion, unlisted_value))
+            .collect();
+        let entities: Vec<_> = missing_rows.iter().map(|missing_row| &missing_row.entity).collect();
         let known = self.facts.get_many(&entities)?;
-        let missing: Vec<MissingRow> = gaps
+        let missing: Vec<MissingRow> = missing_rows
             .iter()
             .zip(&known)
-            .filter(|(_, record)| matches!(wanted.find(record.as_ref(), 0), Found::Missing(..)))
-            .map(|(gap, _)| gap.clone())
+            .filter(|(_, record)| {
+                matches!(requirements.look_up_cell(record.as_ref(), 0), CellLookup::Missing(..))
+            })
+            .map(|(missing_row, _)| missing_row.clone())
             .collect();
         if !missing.is_empty() {
             let outer = Arc::clone(&run.events.listener);
@@ -132,48 +149,63 @@ impl<'w> Work<'w> {
             });
             let events = Events { listener, usage: Arc::clone(&run.events.usage) };
             let endpoint = Arc::clone(&self.model);
-            let asking =
-                ModelRun::of(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
-            let asking = Arc::new(asking);
+            let model_run =
+                ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
+            let model_run = Arc::new(model_run);
             let rows = choice.rows.max(1) as usize;
             let context = Arc::new(Context::new(
-                &asking,
-                Arc::clone(&asks),
-                Arc::clone(&wanted),
+                &model_run,
+                Arc::clone(&unify_expansion),
+                Arc::clone(&requirements),
                 choice.clone(),
             ));
-            let cuts: Vec<RowBatch> = missing
+            let row_batches: Vec<RowBatch> = missing
                 .chunks(rows)
-                .map(|gaps| RowBatch { columns: vec![0], whole: vec![0], gaps: gaps.to_vec() })
+                .map(|missing_rows| RowBatch {
+                    columns: vec![0],
+                    source_columns: vec![0],
+                    missing_rows: missing_rows.to_vec(),
+                })
                 .collect();
-            let (send, receive) = mpsc::channel(cuts.len().max(1));
-            for cut in cuts {
+            let (sender, receiver) = mpsc::channel(row_batches.len().max(1));
+            for row_batch in row_batches {
                 // The channel has capacity for all batches.
-                let _ = send.try_send(cut);
+                let _ = sender.try_send(row_batch);
             }
-            drop(send);
-            let ended = run
-                .runtime
-                .block_on(async { tokio::spawn(generate::generate(context, receive)).await });
-            match ended {
+            drop(sender);
+            let result = run.runtime.block_on(async {
+                tokio::spawn(generate::generate_facts(context, receiver)).await
+            });
+            match result {
                 Ok(Ok(())) => {}
-                Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
-                Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
+                Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
+                Err(join_error) => {
+                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())))
+                }
             }
         }
-        let Some(unified) = self.wanted[n].checker(at).and_then(|c| c.unified()) else {
+        let Some(unified) = self.requirements[n].checker(column_index).and_then(|c| c.decisions())
+        else {
             return Ok(());
         };
         let known = self.facts.get_many(&entities)?;
-        for (word, record) in words.iter().zip(&known) {
-            let Found::Known(fact) = wanted.find(record.as_ref(), 0) else { continue };
+        for (unlisted_value, record) in unlisted_values.iter().zip(&known) {
+            let CellLookup::Known(fact) = requirements.look_up_cell(record.as_ref(), 0) else {
+                continue;
+            };
             let value = match (fact.answer.state, &fact.answer.value) {
                 (State::Ok, CellValue::One(Value::Text(value))) => Some(value.as_str()),
                 _ => None,
             };
-            let of = (expansion, column);
-            unify::remember(history, of, (word, value), &choice.name, fact.completion)?;
-            unified.learn(word, value.map(str::to_owned));
+            let target = (expansion, column);
+            unify::store_word(
+                history,
+                target,
+                (unlisted_value, value),
+                &choice.name,
+                fact.completion,
+            )?;
+            unified.add_decision(unlisted_value, value.map(str::to_owned));
         }
         Ok(())
     }
@@ -183,62 +215,74 @@ impl<'w> Work<'w> {
     ///
     /// # Errors
     /// Returns [`MaterializeError`] if the history cannot be read.
-    pub(super) fn unify_plan(
+    pub(super) fn plan_unify(
         &self,
         n: usize,
-        survey: &Survey<'_>,
+        coverage: &CoverageReport<'_>,
     ) -> Result<Vec<ExpansionPlan>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
-        if self.way == Way::Batch || !expansion.columns.iter().any(|c| c.unify) {
+        if self.run_mode == RunMode::Batch || !expansion.columns.iter().any(|c| c.unify) {
             return Ok(plans);
         }
-        let settings = self.spec.settings(expansion.model.as_deref());
-        let reasoning = Pace::of(self.facts.history(), settings)?.reasoning;
-        for (at, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify) {
+        let settings = self.spec.model_settings(expansion.model.as_deref());
+        let reasoning =
+            ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens;
+        for (column_index, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify)
+        {
             let Some(list) = &column.values else { continue };
-            let asks = unify::question(expansion, column, list);
-            let choice = model::choose(&self.spec, Some(&*self.model), &asks);
-            let metered = |words: &[&str]| {
-                let tokenizer = Tokenizer::of(&choice.tokenizer);
-                let mut meter =
-                    Meter::new(&asks, choice.format, tokenizer).capped(choice.max_output);
-                for words in words.chunks(choice.rows.max(1) as usize) {
-                    let gaps = words.iter().map(|word| gap(&asks, word)).collect();
-                    meter.count(&RowBatch { columns: vec![0], whole: vec![0], gaps });
+            let unify_expansion = unify::word_expansion(expansion, column, list);
+            let choice = model::choose_model(&self.spec, Some(&*self.model), &unify_expansion);
+            let estimate = |unlisted_values: &[&str]| {
+                let tokenizer = Tokenizer::for_model(&choice.tokenizer);
+                let mut estimator = CostEstimator::new(&unify_expansion, choice.format, tokenizer)
+                    .with_max_output(choice.max_output);
+                for unlisted_values in unlisted_values.chunks(choice.rows.max(1) as usize) {
+                    let missing_rows = unlisted_values
+                        .iter()
+                        .map(|unlisted_value| to_missing_row(&unify_expansion, unlisted_value))
+                        .collect();
+                    estimator.add_batch(&RowBatch {
+                        columns: vec![0],
+                        source_columns: vec![0],
+                        missing_rows,
+                    });
                 }
-                let words = ColumnPlan { name: "value".to_owned(), ..ColumnPlan::default() };
+                let column_plan = ColumnPlan { name: "value".to_owned(), ..ColumnPlan::default() };
                 let mut plan = ExpansionPlan {
                     name: format!("unify {}.{}", expansion.name, column.name),
                     model: choice.tokenizer.clone(),
                     price: choice.price,
-                    columns: vec![words],
+                    columns: vec![column_plan],
                     ..ExpansionPlan::default()
                 };
-                meter.finish(&mut plan);
-                plan.reason(reasoning);
+                estimator.write_totals(&mut plan);
+                plan.add_reasoning(reasoning);
                 plan
             };
-            let words: Vec<&str> = survey
-                .strangers
-                .get(&at)
+            let unlisted_values: Vec<&str> = coverage
+                .unlisted_values
+                .get(&column_index)
                 .into_iter()
                 .flat_map(BTreeMap::values)
                 .map(String::as_str)
                 .collect();
-            let mut plan = metered(&words);
-            plan.keys = words.len() as u64;
-            if let Some(of) = plan.columns.first_mut().filter(|_| !words.is_empty()) {
-                of.missing.insert(hqdl_facts::Reason::NewRow, words.len() as u64);
+            let mut plan = estimate(&unlisted_values);
+            plan.keys = unlisted_values.len() as u64;
+            if let Some(value_plan) =
+                plan.columns.first_mut().filter(|_| !unlisted_values.is_empty())
+            {
+                value_plan.missing.insert(hqdl_facts::Reason::NewRow, unlisted_values.len() as u64);
             }
-            let missing = survey.plan.columns.get(at).map_or(0, ColumnPlan::cells);
+            let missing = coverage.plan.columns.get(column_index).map_or(0, ColumnPlan::cell_count);
             if missing > 0 {
                 // Upper bound: each missing cell gets a different unlisted value and its own
                 // request. A token has at least one byte.
-                let more = missing * if column.many.is_some() { MOST_ITEMS } else { 1 };
-                let one = metered(&[""]);
-                plan.maybe_input = (one.input_tokens + unify::LONGEST_WORD as u64) * more;
-                plan.output_tokens.most += one.output_tokens.most * more as f64;
+                let extra_requests = missing * if column.many.is_some() { MAX_ITEMS } else { 1 };
+                let single = estimate(&[""]);
+                plan.extra_input =
+                    (single.input_tokens + unify::MAX_WORD_BYTES as u64) * extra_requests;
+                plan.output_tokens.max += single.output_tokens.max * extra_requests as f64;
             }
             plans.push(plan);
         }
@@ -247,8 +291,8 @@ impl<'w> Work<'w> {
 }
 
 /// Returns the row that asks about one value.
-fn gap(asks: &Expansion, word: &str) -> MissingRow {
-    let key = vec![Value::from(word)];
-    let entity = asks.key.entity(&key);
+fn to_missing_row(unify_expansion: &Expansion, unlisted_value: &str) -> MissingRow {
+    let key = vec![Value::from(unlisted_value)];
+    let entity = unify_expansion.key.build_entity(&key);
     MissingRow { row: Row { key, context: Vec::new() }, entity }
 }

@@ -1,9 +1,9 @@
 //! Targets of `answer` and `summary`: cells of documents.
 
-use super::asks::{Asks, ValueForm};
-use super::calls::{Birth, Calls};
-use super::documents::{NAME, TEXT};
-use super::reading::{column, kind, spelled};
+use super::answer_parsing::{ad_hoc_column, answer_type, yes_no_words};
+use super::call_target::{CallTarget, ValueConversion};
+use super::calls::{Calls, NewQuestion};
+use super::documents::{DOCUMENT_CONTEXT, DOCUMENTS_EXPANSION};
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::Type;
 use hqdl_sql::blendsql::Call;
@@ -12,41 +12,55 @@ use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 impl Calls {
     /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
     /// calls with the same question; `own_usage` is the usage of this call only.
-    pub(super) fn answer(&mut self, n: usize, call: &Call, usage: &CallUsage, alone: &CallUsage) {
-        let kind = kind(call, usage, None);
+    pub(super) fn set_document_target(
+        &mut self,
+        n: usize,
+        call: &Call,
+        usage: &CallUsage,
+        own_usage: &CallUsage,
+    ) {
+        let data_type = answer_type(call, usage, None);
         let names = ["document".to_owned()];
-        let mut column = column(call.question.trim(), kind, None, false, &names);
+        let mut column = ad_hoc_column(call.question.trim(), data_type, None, false, &names);
         // A text that the answer is compared with serves as an example of its format.
-        column.example = usage.compared.iter().find_map(|c| match c {
-            ComparedWith::Text(text) if kind == Type::Text => Some(text.clone()),
+        column.example = usage.compared_with.iter().find_map(|c| match c {
+            ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
             _ => None,
         });
         column.origin = self.kinds.describe(&usage.keys);
-        let target =
-            self.target(self.models[n].clone(), NAME, names.to_vec(), vec![TEXT.to_owned()]);
-        let at = self.column(target, column);
-        self.birth(target, at, usage);
-        let whole = usage.said.is_none() && kind == Type::Real;
+        let target = self.add_target(
+            self.models[n].clone(),
+            DOCUMENTS_EXPANSION,
+            names.to_vec(),
+            vec![DOCUMENT_CONTEXT.to_owned()],
+        );
+        let at = self.add_column(target, column);
+        self.record_question(target, at, usage);
+        let prefers_integer = usage.stated_type.is_none() && data_type == Type::Real;
         // A computed text may contain the rows of a group.
-        let computed = alone.keys.first().is_none_or(|key| key.origin.is_none());
+        let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
         let whole_document = computed && call.ingredient.needs_all_rows();
-        let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
-        self.asks[n] = Asks::Document {
+        let yes_no_words = yes_no_words(call, own_usage).filter(|_| data_type == Type::Boolean);
+        self.call_targets[n] = CallTarget::Document {
             target,
             column: at,
-            whole: whole_document,
-            form: ValueForm { whole, words, ..ValueForm::default() },
+            whole_document,
+            conversion: ValueConversion {
+                prefers_integer,
+                yes_no_words,
+                ..ValueConversion::default()
+            },
         };
-        self.place(n, call, usage);
+        self.wrap_lists(n, call, usage);
     }
 
     /// Records the origin of the values of a question.
-    pub(super) fn birth(&mut self, target: usize, column: usize, usage: &CallUsage) {
+    pub(super) fn record_question(&mut self, target: usize, column: usize, usage: &CallUsage) {
         let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
         let origin = origin.map_or_else(
             || QuestionOrigin { table: String::new(), column: String::new() },
             |o| QuestionOrigin { table: o.table.clone(), column: o.column.clone() },
         );
-        self.births.push(Birth { target, column, origin });
+        self.new_questions.push(NewQuestion { target, column, origin });
     }
 }

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 use super::QueryError;
-use super::passages::ShownPassages;
-use super::targets::{Demand, Target};
+use super::passages::PassageSelector;
+use super::targets::{Demand, TargetExpansion};
 use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
 
 /// Maximum size of a document that shares a request with others, in bytes.
-const SHORT: usize = 400;
+const MAX_SHARED_BYTES: usize = 400;
 
 /// Groups demands by expansion and entity. The values are the demanded columns.
-pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
-    let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
+pub(super) fn group_by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
+    let mut grouped: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
     for demand in demands {
-        let columns = by_target.entry(demand.target).or_default();
+        let columns = grouped.entry(demand.target).or_default();
         columns.entry(demand.entity).or_default().push(demand.column);
     }
-    by_target
+    grouped
 }
 
 /// Groups entities of an expansion and their demanded columns into batches of at most `max_rows`
@@ -26,45 +26,50 @@ pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, V
 ///
 /// # Errors
 /// Those of choosing the passages of long documents.
-pub(super) fn cuts(
-    target: &Target,
+pub(super) fn build_row_batches(
+    target: &TargetExpansion,
     entities: BTreeMap<usize, Vec<usize>>,
-    most: u32,
-    shown: &mut ShownPassages<'_>,
+    max_rows: u32,
+    selector: &mut PassageSelector<'_>,
 ) -> Result<Vec<RowBatch>, QueryError> {
-    let mut batcher = Batcher::new(&target.expansion, most);
-    let mut cuts: Vec<RowBatch> = Vec::new();
+    let mut batcher = Batcher::new(&target.expansion, max_rows);
+    let mut row_batches: Vec<RowBatch> = Vec::new();
     for (entity, mut columns) in entities {
         columns.sort_unstable();
-        let gap = || target.gap(entity);
-        match target.document(entity) {
+        let missing_row = || target.missing_row(entity);
+        match target.stored_document(entity) {
             // Each question is shown passages of its own.
-            Some(document) if !shown.fits(document) => {
+            Some(document) if !selector.fits_whole(document) => {
                 for column in columns {
                     let question = &target.expansion.columns[column].about;
-                    let mut gap = gap();
-                    gap.row.context = vec![Value::Text(shown.of(document, question)?)];
-                    cuts.push(RowBatch {
+                    let mut missing_row = missing_row();
+                    missing_row.row.context =
+                        vec![Value::Text(selector.select_passages(document, question)?)];
+                    row_batches.push(RowBatch {
                         columns: vec![column],
-                        whole: vec![column],
-                        gaps: vec![gap],
+                        source_columns: vec![column],
+                        missing_rows: vec![missing_row],
                     });
                 }
             }
             // A longer document has a request of its own.
-            Some(document) if document.bytes() > SHORT => {
-                cuts.push(RowBatch { whole: columns.clone(), columns, gaps: vec![gap()] });
+            Some(document) if document.approximate_size() > MAX_SHARED_BYTES => {
+                row_batches.push(RowBatch {
+                    source_columns: columns.clone(),
+                    columns,
+                    missing_rows: vec![missing_row()],
+                });
             }
             _ => {
-                let gap = gap();
-                let whole = match target.in_spec {
-                    Some(_) => target.expansion.whole_row(&gap.row.key),
+                let missing_row = missing_row();
+                let whole_row = match target.in_spec {
+                    Some(_) => target.expansion.columns_for_key(&missing_row.row.key),
                     None => columns.clone(),
                 };
-                cuts.extend(batcher.push(columns, whole, gap));
+                row_batches.extend(batcher.push(columns, whole_row, missing_row));
             }
         }
     }
-    cuts.extend(batcher.finish());
-    Ok(cuts)
+    row_batches.extend(batcher.finish_batches());
+    Ok(row_batches)
 }

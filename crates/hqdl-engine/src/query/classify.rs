@@ -10,11 +10,11 @@ use super::schema::KnownSchema;
 use super::{QueryError, Request};
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
-use hqdl_sql::blendsql::parse::parse;
-use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, bare};
-use hqdl_sql::blendsql::spelling::Spelled;
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, without_parens};
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
-use hqdl_sql::suql::Translated;
+use hqdl_sql::suql::TranslatedQuery;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
@@ -27,37 +27,42 @@ const QUESTION: &str = "which of the values mean the same as this, or are a kind
 ///
 /// # Errors
 /// [`QueryError`] when the database cannot be read.
-pub(super) fn classified(
+pub(super) fn classify_literals(
     request: &Request<'_>,
     text: &str,
-) -> Result<Option<Translated>, QueryError> {
+) -> Result<Option<TranslatedQuery>, QueryError> {
     let by_spec = request.spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
     if !request.classify && !by_spec || !text.contains('\'') {
         return Ok(None);
     }
     // What cannot be read is told when it is run.
-    let Ok(spelled) = Spelled::of(text) else { return Ok(None) };
-    let found =
-        hqdl_sql::blendsql::scan(&spelled.text).and_then(|calls| parse(&spelled.text, calls));
+    let Ok(spelled) = NormalizedQuery::normalize(text) else { return Ok(None) };
+    let found = hqdl_sql::blendsql::scan_calls(&spelled.text)
+        .and_then(|calls| parse_query(&spelled.text, calls));
     let Ok(parsed) = found else { return Ok(None) };
-    let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
-    let schema = KnownSchema::read(&guard)?;
+    let guard =
+        Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+    let schema = KnownSchema::read_schema(&guard)?;
     let mut compared: Vec<ComparedColumn> = Vec::new();
-    let root = Scope::within(None);
-    Resolver { schema: &schema, called: &[] }.each(&parsed.query, &root, &mut |expr, scope, _| {
-        compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
-    });
+    let root = Scope::new(None);
+    Resolver { schema: &schema, cte_calls: &[] }.visit_exprs(
+        &parsed.query,
+        &root,
+        &mut |expr, scope, _| {
+            compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
+        },
+    );
     let lists = Lists { request, guard: &guard };
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for one in compared {
         let Some(list) = lists.of(&one.origin, one.array) else { continue };
         if let Some(new) = one.written(&list, &spelled.text) {
-            edits.push((spelled.place(&one.span), new));
+            edits.push((spelled.original_span(&one.span), new));
         }
     }
     edits.sort_by_key(|(span, _)| span.start);
     edits.dedup_by(|b, a| b.0.start < a.0.end);
-    Ok((!edits.is_empty()).then(|| Translated::with(text, edits)))
+    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
 /// A column compared with words.
@@ -74,14 +79,14 @@ struct ComparedColumn {
 
 impl ComparedColumn {
     fn of(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
-        let origin = |e: &Expr| match &bare(e).kind {
+        let origin = |e: &Expr| match &without_parens(e).kind {
             ExprKind::Column { table, column } => {
-                let hit = scope.find(table.as_deref(), column)?;
-                Some((hit.field.origin.clone()?, bare(e).span.clone()))
+                let hit = scope.find_column(table.as_deref(), column)?;
+                Some((hit.field.origin.clone()?, without_parens(e).span.clone()))
             }
             _ => None,
         };
-        let word = |e: &Expr| literal(&text[bare(e).span.clone()]);
+        let word = |e: &Expr| literal(&text[without_parens(e).span.clone()]);
         let (of, words, negated, array) = match &expr.kind {
             ExprKind::Compare(sign @ ("=" | "<>"), left, right) => {
                 let (of, word) = match (origin(left), word(right)) {
@@ -119,18 +124,18 @@ impl ComparedColumn {
             return None;
         }
         let column = &text[self.column.clone()];
-        let values: Vec<String> = list.iter().map(|v| sql::text(v)).collect();
+        let values: Vec<String> = list.iter().map(|v| sql::quote_text(v)).collect();
         let call = |word: &String| {
             format!(
                 "{{{{LLMMap('{QUESTION}', {}, options=({},), return_type='list[str]')}}}}",
-                sql::text(word),
+                sql::quote_text(word),
                 values.join(", ")
             )
         };
         if self.array {
             let word = self.words.first()?;
             return Some(match alike(word) {
-                Some(value) => format!("suql_any({}, '=', {column})", sql::text(&value)),
+                Some(value) => format!("suql_any({}, '=', {column})", sql::quote_text(&value)),
                 None => format!("suql_overlaps({column}, {})", call(word)),
             });
         }
@@ -138,7 +143,7 @@ impl ComparedColumn {
         let within = if self.negated { "NOT IN" } else { "IN" };
         for word in &self.words {
             match list.contains(word).then(|| word.clone()).or_else(|| alike(word)) {
-                Some(value) => known.push(sql::text(&value)),
+                Some(value) => known.push(sql::quote_text(&value)),
                 None => parts.push(format!("{column} {within} {}", call(word))),
             }
         }
@@ -154,9 +159,9 @@ impl ComparedColumn {
 
 /// The text of a literal.
 fn literal(text: &str) -> Option<String> {
-    let token = lexer::next(text, 0, Brackets::Name).ok()??;
+    let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
     (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
-        .then(|| token.content(text))
+        .then(|| token.unquoted_text(text))
 }
 
 /// Where lists of values come from.
@@ -202,29 +207,31 @@ impl Lists<'_> {
             )
             .ok()?;
         let (mut at, mut tokens) = (0, Vec::new());
-        while let Ok(Some(token)) = lexer::next(&statement, at, Brackets::Name) {
+        while let Ok(Some(token)) = lexer::next_token(&statement, at, Brackets::Name) {
             at = token.end;
             tokens.push(token);
         }
         let is = |n: usize, word: &str| tokens.get(n).is_some_and(|t| t.is_word(&statement, word));
-        let open = |n: usize| tokens.get(n).is_some_and(|t| t.is(b'('));
+        let open = |n: usize| tokens.get(n).is_some_and(|t| t.is_symbol(b'('));
         let named = |n: usize| {
             tokens
                 .get(n)
-                .is_some_and(|t| t.content(&statement).eq_ignore_ascii_case(&origin.column))
+                .is_some_and(|t| t.unquoted_text(&statement).eq_ignore_ascii_case(&origin.column))
         };
         let from = (0..tokens.len()).find(|n| {
             is(*n, "CHECK") && open(n + 1) && named(n + 2) && is(n + 3, "IN") && open(n + 4)
         })?;
-        let list = tokens[from + 5..].iter().take_while(|t| !t.is(b')'));
-        let texts: Vec<String> =
-            list.filter(|t| t.lexeme == Lexeme::Text).map(|t| t.content(&statement)).collect();
+        let list = tokens[from + 5..].iter().take_while(|t| !t.is_symbol(b')'));
+        let texts: Vec<String> = list
+            .filter(|t| t.lexeme == Lexeme::Text)
+            .map(|t| t.unquoted_text(&statement))
+            .collect();
         (!texts.is_empty()).then_some(texts)
     }
 
     /// The different values of a column that has few, each of them often.
     fn distinct(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
-        let (table, column) = (sql::name(&origin.table), sql::name(&origin.column));
+        let (table, column) = (sql::quote_name(&origin.table), sql::quote_name(&origin.column));
         let from = if array {
             format!("{table} AS hq_of, json_each(suql_array(hq_of.{column})) AS hq_e")
         } else {
@@ -233,9 +240,9 @@ impl Lists<'_> {
         let text = "typeof(hq_e.value) = 'text'";
         let sql = format!("SELECT DISTINCT hq_e.value FROM {from} WHERE {text}");
         let database = self.guard.database();
-        let found = database.select(&sql, SMALL + 1).ok()?;
+        let found = database.select_rows(&sql, SMALL + 1).ok()?;
         let all = format!("SELECT count(*) FROM {from} WHERE {text}");
-        let all = database.select(&all, 1).ok()?;
+        let all = database.select_rows(&all, 1).ok()?;
         let Some(Value::Integer(all)) = all.first().and_then(|r| r.first()).cloned() else {
             return None;
         };
@@ -244,7 +251,7 @@ impl Lists<'_> {
             && i64::try_from(2 * found.len()).is_ok_and(|twice| twice <= all);
         let mut values: Vec<String> = found
             .iter()
-            .filter_map(|r| r.first()?.text().map(std::borrow::Cow::into_owned))
+            .filter_map(|r| r.first()?.to_text().map(std::borrow::Cow::into_owned))
             .collect();
         values.sort_unstable();
         few.then_some(values)

@@ -9,14 +9,14 @@ use hqdl_spec::Expansion;
 use hqdl_values::value::{Unreadable, Value};
 
 /// Name of the expansion whose entities are documents.
-pub const NAME: &str = "documents";
+pub const DOCUMENTS_EXPANSION: &str = "documents";
 /// Name of the context of the expansion [`NAME`].
-pub const TEXT: &str = "text";
+pub const DOCUMENT_CONTEXT: &str = "text";
 
 /// Number of characters at the beginning of a document that its key contains.
-const BEGINNING: usize = 32;
+const KEY_PREFIX_CHARS: usize = 32;
 /// Number of hexadecimal digits of the digest in its key.
-const DIGITS: usize = 24;
+const KEY_DIGEST_DIGITS: usize = 24;
 
 /// A text, or the texts of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,16 +31,16 @@ impl Document {
     ///
     /// # Errors
     /// [`Unreadable`] for blobs and for text that is not UTF-8.
-    pub fn read(value: ValueRef<'_>) -> Result<Option<Self>, Unreadable> {
-        let texts: Vec<String> = match Value::read(value)? {
-            Value::Text(text) => match elements(&text) {
+    pub fn from_value(value: ValueRef<'_>) -> Result<Option<Self>, Unreadable> {
+        let texts: Vec<String> = match Value::from_sqlite(value)? {
+            Value::Text(text) => match parse_array(&text) {
                 Some(elements) => elements.iter().map(Value::from_json).collect(),
                 None => vec![Value::Text(text)],
             },
             other => vec![other],
         }
         .iter()
-        .filter_map(Value::canonical)
+        .filter_map(Value::canonical_text)
         .filter(|text| !text.is_empty())
         .map(std::borrow::Cow::into_owned)
         .collect();
@@ -49,7 +49,7 @@ impl Document {
 
     /// Returns the key of the document: its beginning, for people, and a digest of its content.
     #[must_use]
-    pub fn key(&self) -> String {
+    pub fn entity_key(&self) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("hqdl document v1");
         for text in &self.texts {
             hasher.update(&(text.len() as u64).to_le_bytes());
@@ -60,83 +60,85 @@ impl Document {
         let head: String =
             self.texts.iter().flat_map(|t| t.chars().chain([' '])).take(200).collect();
         let words = head.split_whitespace().collect::<Vec<_>>().join(" ");
-        let short: String = words.chars().take(BEGINNING).collect();
+        let short: String = words.chars().take(KEY_PREFIX_CHARS).collect();
         let more = if short.len() < words.len() { "…" } else { "" };
-        format!("{}{more} #{}", short.trim_end(), &digest.as_str()[..DIGITS])
+        format!("{}{more} #{}", short.trim_end(), &digest.as_str()[..KEY_DIGEST_DIGITS])
     }
 
     /// Returns the whole document as it is shown to a model.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn full_text(&self) -> String {
         self.texts.join("\n\n")
     }
 
     /// Returns the approximate size in bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn approximate_size(&self) -> usize {
         self.texts.iter().map(|t| t.len() + 2).sum()
     }
 }
 
 /// Parses the elements of a JSON array; `None` for any other text.
-fn elements(text: &str) -> Option<Vec<Json>> {
+fn parse_array(text: &str) -> Option<Vec<Json>> {
     text.trim_start().starts_with('[').then(|| serde_json::from_str(text).ok())?
 }
 
 /// Maximum size of the documents that one pass stores, in bytes.
-const KEPT: usize = 256 << 20;
+const MAX_STORED_BYTES: usize = 256 << 20;
 
 /// Documents that a pass demands. If they exceed the limit, the next pass stores those that were
 /// missed.
 #[derive(Debug, Default)]
-pub struct Documents {
-    kept: HashMap<usize, Document>,
+pub struct StoredDocuments {
+    stored: HashMap<usize, Document>,
     bytes: usize,
     /// Documents that were not stored when they were to be asked about.
     missed: HashSet<usize>,
     /// The only documents that this pass stores.
-    alone: Option<HashSet<usize>>,
+    only: Option<HashSet<usize>>,
 }
 
-impl Documents {
+impl StoredDocuments {
     /// Stores a document up to the limit.
-    pub fn keep(&mut self, entity: usize, document: Document) {
-        let wanted = match &self.alone {
-            Some(alone) => alone.contains(&entity),
-            None => self.bytes < KEPT,
+    pub fn store_document(&mut self, entity: usize, document: Document) {
+        let is_wanted = match &self.only {
+            Some(only) => only.contains(&entity),
+            None => self.bytes < MAX_STORED_BYTES,
         };
-        if wanted && !self.kept.contains_key(&entity) {
-            self.bytes += document.bytes();
-            self.kept.insert(entity, document);
+        if is_wanted && !self.stored.contains_key(&entity) {
+            self.bytes += document.approximate_size();
+            self.stored.insert(entity, document);
         }
     }
 
     /// Returns a stored document.
     #[must_use]
     pub fn get(&self, entity: usize) -> Option<&Document> {
-        self.kept.get(&entity)
+        self.stored.get(&entity)
     }
 
     /// Returns whether a document is stored. A document that is not is stored in the next pass.
-    pub fn has(&mut self, entity: usize) -> bool {
-        let there = self.kept.contains_key(&entity);
-        if !there {
+    pub fn request_document(&mut self, entity: usize) -> bool {
+        let is_stored = self.stored.contains_key(&entity);
+        if !is_stored {
             self.missed.insert(entity);
         }
-        there
+        is_stored
     }
 
     /// Discards the documents at the start of a pass.
-    pub fn forget(&mut self) {
-        self.kept.clear();
+    pub fn start_pass(&mut self) {
+        self.stored.clear();
         self.bytes = 0;
         let missed = std::mem::take(&mut self.missed);
-        self.alone = (!missed.is_empty()).then_some(missed);
+        self.only = (!missed.is_empty()).then_some(missed);
     }
 }
 
 /// Returns whether an expansion asks about documents.
 #[must_use]
-pub fn is_of_documents(expansion: &Expansion) -> bool {
-    expansion.sources.is_empty() && expansion.name == NAME && expansion.context == [TEXT]
+pub fn asks_about_documents(expansion: &Expansion) -> bool {
+    expansion.sources.is_empty()
+        && expansion.name == DOCUMENTS_EXPANSION
+        && expansion.context == [DOCUMENT_CONTEXT]
 }

@@ -3,47 +3,53 @@
 
 use rusqlite::types::ValueRef;
 
+use super::call_runtime::{CallRuntime, function_error};
 use super::documents::Document;
-use super::live::{Live, broken};
-use super::targets::spell;
+use super::targets::write_canonical_bytes;
 use hqdl_spec::images::Media;
 use hqdl_values::Row;
 use hqdl_values::value::{Unreadable, Value};
 
-impl Live {
+impl CallRuntime {
     /// Returns the entity that some values identify; `None` if a NULL leaves no entity.
-    pub(super) fn values(
+    pub(super) fn value_entity(
         &mut self,
         target: usize,
         column: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
-        let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
-        let expansion = &self.known.targets[target].expansion;
+        let is_null = |v: &ValueRef<'_>| *v == ValueRef::Null;
+        let expansion = &self.data.targets[target].expansion;
         // If each source has only a part of the key, the other columns are NULL.
-        let in_parts = !expansion.key_parts.is_empty();
-        if if in_parts { values.iter().all(null) } else { values.first().is_none_or(null) } {
+        let is_partial_key = !expansion.key_parts.is_empty();
+        if if is_partial_key {
+            values.iter().all(is_null)
+        } else {
+            values.first().is_none_or(is_null)
+        } {
             return Ok(None);
         }
         for (name, value) in expansion.key.names().iter().zip(values) {
             if let Some(media) = media_of(*value).filter(|_| !expansion.is_image(name)) {
-                return Err(broken(media.refusal()));
+                return Err(function_error(media.refusal_reason()));
             }
         }
         // From here on an image is represented by its name, so that its bytes need not be kept.
         let images: Vec<Option<Value>> = if expansion.has_images() {
-            let kept = &expansion.image_files;
+            let image_files = &expansion.image_files;
             let image = |(name, value): (&String, &ValueRef<'_>)| match value {
                 _ if !expansion.is_image(name) => None,
-                ValueRef::Blob(bytes) => Some(kept.keep(bytes)),
-                ValueRef::Text(bytes) => kept.keep_text(std::str::from_utf8(bytes).ok()?),
+                ValueRef::Blob(bytes) => Some(image_files.store_blob(bytes)),
+                ValueRef::Text(bytes) => {
+                    image_files.store_data_url_text(std::str::from_utf8(bytes).ok()?)
+                }
                 _ => None,
             };
             expansion.key.names().iter().zip(values).map(image).collect()
         } else {
             Vec::new()
         };
-        let named: Vec<ValueRef<'_>> = values
+        let named_values: Vec<ValueRef<'_>> = values
             .iter()
             .enumerate()
             .map(|(n, value)| match images.get(n) {
@@ -51,27 +57,30 @@ impl Live {
                 _ => *value,
             })
             .collect();
-        let mut spelling = std::mem::take(&mut self.spelling);
-        spelling.clear();
-        spell(&named, &mut spelling);
-        let target_of = &mut self.known.targets[target];
-        let entity = target_of.known(&spelling).or_else(|| {
+        let mut canonical_bytes = std::mem::take(&mut self.canonical_buffer);
+        canonical_bytes.clear();
+        write_canonical_bytes(&named_values, &mut canonical_bytes);
+        let target_expansion = &mut self.data.targets[target];
+        let entity = target_expansion.known_entity(&canonical_bytes).or_else(|| {
             let read: Result<Vec<Value>, Unreadable> =
-                named.iter().map(|v| Value::read(*v)).collect();
-            let row = |key| target_of.entity(&spelling, || Row { key, context: Vec::new() });
+                named_values.iter().map(|v| Value::from_sqlite(*v)).collect();
+            let row = |key| {
+                target_expansion
+                    .intern_entity(&canonical_bytes, || Row { key, context: Vec::new() })
+            };
             read.ok().map(row)
         });
         if entity.is_none() {
-            self.is_unreadable((target, column), &spelling);
+            self.record_unreadable((target, column), &canonical_bytes);
         }
-        self.spelling = spelling;
+        self.canonical_buffer = canonical_bytes;
         Ok(entity)
     }
 
     /// Returns the entity of a document; `None` if it has no text.
-    pub(super) fn document(
+    pub(super) fn document_entity(
         &mut self,
-        whole: Option<usize>,
+        whole_document_call: Option<usize>,
         target: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<Option<usize>> {
@@ -81,60 +90,60 @@ impl Live {
         match value {
             ValueRef::Text(bytes) => hasher.update(bytes),
             other => {
-                let mut spelling = Vec::new();
-                spell(&[other], &mut spelling);
-                hasher.update(&[0]).update(&spelling)
+                let mut canonical_bytes = Vec::new();
+                write_canonical_bytes(&[other], &mut canonical_bytes);
+                hasher.update(&[0]).update(&canonical_bytes)
             }
         };
-        let spelling = *hasher.finalize().as_bytes();
-        if let Some(entity) = self.known.targets[target].known(&spelling) {
+        let canonical_bytes = *hasher.finalize().as_bytes();
+        if let Some(entity) = self.data.targets[target].known_entity(&canonical_bytes) {
             return Ok(Some(entity));
         }
         if let Some(media) = media_of(value) {
-            return Err(broken(media.refusal()));
+            return Err(function_error(media.refusal_reason()));
         }
-        let document = match Document::read(value) {
+        let document = match Document::from_value(value) {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(None),
             Err(_) => {
-                self.is_unreadable((target, 0), &spelling);
+                self.record_unreadable((target, 0), &canonical_bytes);
                 return Ok(None);
             }
         };
         if let Some(Err(too_long)) =
-            whole.map(|call| self.known.contexts.check_document(call, &document))
+            whole_document_call.map(|call| self.data.contexts.check_document(call, &document))
         {
-            self.known.failure = Some(too_long);
-            return Err(broken("a document is too long"));
+            self.data.failure = Some(too_long);
+            return Err(function_error("a document is too long"));
         }
-        let key = vec![Value::Text(document.key())];
+        let key = vec![Value::Text(document.entity_key())];
         let row = || Row { key, context: Vec::new() };
-        Ok(Some(self.known.targets[target].entity(&spelling, row)))
+        Ok(Some(self.data.targets[target].intern_entity(&canonical_bytes, row)))
     }
 
     /// Returns the entity of some rows: the digest of their rendering in the prompt.
-    pub(super) fn rows(
+    pub(super) fn rows_entity(
         &mut self,
         call: usize,
         target: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<usize> {
-        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::read(*v)).collect();
-        let mut contexts = read.map_err(|e| broken(&e.to_string()))?;
-        let given = (call, *digest(&contexts).as_bytes());
-        if let Some(entity) = self.known.contexts.entity(&given) {
+        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::from_sqlite(*v)).collect();
+        let mut contexts = read.map_err(|e| function_error(&e.to_string()))?;
+        let id = (call, *contexts_digest(&contexts).as_bytes());
+        if let Some(entity) = self.data.contexts.known_entity(&id) {
             return Ok(entity);
         }
-        if let Err(too_long) = self.known.contexts.fit(call, &mut contexts) {
-            self.known.failure = Some(too_long);
-            return Err(broken("a context is too long"));
+        if let Err(too_long) = self.data.contexts.truncate_to_limit(call, &mut contexts) {
+            self.data.failure = Some(too_long);
+            return Err(function_error("a context is too long"));
         }
-        let shown = digest(&contexts).to_hex().as_str()[..16].to_owned();
+        let shown = contexts_digest(&contexts).to_hex().as_str()[..16].to_owned();
         let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
-        let spelling = key[0].to_string().into_bytes();
-        let entity =
-            self.known.targets[target].entity(&spelling, || Row { key, context: contexts });
-        self.known.contexts.is(given, entity);
+        let canonical_bytes = key[0].to_string().into_bytes();
+        let entity = self.data.targets[target]
+            .intern_entity(&canonical_bytes, || Row { key, context: contexts });
+        self.data.contexts.remember_entity(id, entity);
         Ok(entity)
     }
 }
@@ -142,13 +151,13 @@ impl Live {
 /// Returns the media type of a value that no text can represent.
 fn media_of(value: ValueRef<'_>) -> Option<Media> {
     match value {
-        ValueRef::Blob(bytes) => Media::of_blob(bytes),
-        ValueRef::Text(text) => Media::of_text(text),
+        ValueRef::Blob(bytes) => Media::from_blob(bytes),
+        ValueRef::Text(text) => Media::from_data_url(text),
         _ => None,
     }
 }
 
-fn digest(contexts: &[Value]) -> blake3::Hash {
+fn contexts_digest(contexts: &[Value]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for context in contexts {
         let json = context.to_json().to_string();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hqdl_database::StoreError;
 use hqdl_facts::FactsError;
 use hqdl_model::SetupError;
-use hqdl_model::generate::Stopped;
+use hqdl_model::generate::StopReason;
 use hqdl_spec::overrides::OverridesError;
 use hqdl_values::problem::{Problem, Severity};
 
@@ -33,7 +33,7 @@ pub enum QueryError {
     NoModel,
     /// The run stopped before the query was complete. Answers received until then are kept.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Stopped(#[from] StopReason),
     /// `SQLite` exceeded the time limit.
     #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
     Timeout(Duration),
@@ -49,7 +49,7 @@ impl QueryError {
     /// Returns an error in the text of the query: the message, its span in bytes, the label of the
     /// span, and a hint. Label and hint may be empty.
     #[must_use]
-    pub fn sql(
+    pub fn in_sql(
         message: impl Into<String>,
         span: Option<Range<usize>>,
         label: impl Into<String>,

@@ -4,177 +4,185 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::batches::{by_target, cuts};
-use super::embedded::Compared;
+use super::batches::{build_row_batches, group_by_target};
+use super::call_runtime::lock_runtime;
+use super::embedding_usage::ComparedTexts;
 use super::engine::Engine;
-use super::live::lock;
-use super::passages::ShownPassages;
-use super::targets::{Demand, Target};
+use super::passages::PassageSelector;
+use super::targets::{Demand, TargetExpansion};
 use super::{QueryError, join};
-use hqdl_model::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
-use hqdl_sql::blendsql::most::Together;
-use hqdl_values::tokens::{Tokenizer, image_at_most};
+use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
+use hqdl_sql::blendsql::most::Batching;
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::Usage;
 
 /// Upper bound of the usage, as it is added up.
 #[derive(Default)]
-struct MostEach {
-    all: Usage,
-    values: u64,
+struct UsageBound {
+    usage: Usage,
+    value_count: u64,
     /// Expected number of reasoning tokens per answer, by model.
     reasoning: BTreeMap<String, f64>,
     /// Texts compared on the way, to count their embeddings.
-    compared: RefCell<Compared>,
+    comparisons: RefCell<ComparedTexts>,
 }
 
 impl Engine<'_, '_> {
     /// Returns the number of values of some demands and of the joins, and an upper bound of the
     /// usage for them.
-    pub(super) fn estimate(
+    pub(super) fn estimate_usage(
         &self,
         demands: &[Demand],
-        together: Together,
-        compared: Compared,
+        batching: Batching,
+        comparisons: ComparedTexts,
     ) -> Result<(u64, Usage), QueryError> {
-        let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
-        let mut most =
-            MostEach { reasoning, compared: RefCell::new(compared), ..MostEach::default() };
+        let reasoning = reasoning_tokens(self.request.facts.history(), self.request.spec)?;
+        let mut bound = UsageBound {
+            reasoning,
+            comparisons: RefCell::new(comparisons),
+            ..UsageBound::default()
+        };
         {
-            let live = lock(&self.live);
-            for (n, entities) in by_target(demands) {
-                self.count(&live.known.targets[n], entities, together, &mut most)?;
+            let runtime = lock_runtime(&self.runtime);
+            for (n, entities) in group_by_target(demands) {
+                self.add_entities(&runtime.data.targets[n], entities, batching, &mut bound)?;
             }
         }
-        for (n, wanted) in self.calls.joins.iter().enumerate() {
-            self.pairs(n, wanted, together, &mut most)?;
+        for (n, join) in self.calls.joins.iter().enumerate() {
+            self.add_join_pairs(n, join, batching, &mut bound)?;
         }
-        let embeddings = most.compared.borrow().usage(self.request);
-        most.add(&embeddings, 1);
-        Ok((most.values, most.all))
+        let embeddings = bound.comparisons.borrow().usage_bound(self.request);
+        bound.add_usage(&embeddings, 1);
+        Ok((bound.value_count, bound.usage))
     }
 
     /// Adds the pairs of a join. If they are demanded in one pass, each value is sent once with its
     /// whole list. Otherwise each pair may need a request of its own.
-    fn pairs(
+    fn add_join_pairs(
         &self,
         n: usize,
-        wanted: &super::calls::Join,
-        together: Together,
-        most: &mut MostEach,
+        join: &super::calls::JoinCall,
+        batching: Batching,
+        bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
-        let wishes = lock(&self.live).known.joins[n].take();
+        let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
         let request = self.request;
-        let before = most.values;
-        let mut counts = lock(&self.live).known.counts;
-        let mut longest: Option<(Target, Demand)> = None;
-        for (list, wishes) in join::lists_of(n, wanted, &wishes, &self.live, request) {
-            let asked = join::AskedPartners::of(wanted, list, &wishes, request, &mut counts)?;
+        let before = bound.value_count;
+        let mut counts = lock_runtime(&self.runtime).data.counts;
+        let mut longest: Option<(TargetExpansion, Demand)> = None;
+        for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
+            let asked = join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;
-            if let Some(entities) = by_target(&asked.demands).remove(&0) {
-                self.count(&target, entities, together, most)?;
+            if let Some(entities) = group_by_target(&asked.demands).remove(&0) {
+                self.add_entities(&target, entities, batching, bound)?;
                 longest = asked.demands.first().map(|d| (target, *d)).or(longest);
             }
         }
-        lock(&self.live).known.counts.reused = counts.reused;
-        let pairs: u64 = wishes.iter().map(|(_, _, rights)| rights.len() as u64).sum();
-        let more = pairs.saturating_sub(most.values - before);
-        if together == Together::No
-            && more > 0
+        lock_runtime(&self.runtime).data.counts.reused = counts.reused;
+        let pairs: u64 = lookups.iter().map(|(_, _, rights)| rights.len() as u64).sum();
+        let remaining = pairs.saturating_sub(bound.value_count - before);
+        if batching == Batching::Never
+            && remaining > 0
             && let Some((target, demand)) = longest
         {
-            let one = self.alone(&target, demand.entity, demand.column, most)?;
-            most.add(&one, more);
-            most.values += more;
+            let single = self.single_cell_usage(&target, demand.entity, demand.column, bound)?;
+            bound.add_usage(&single, remaining);
+            bound.value_count += remaining;
         }
         Ok(())
     }
 
     /// Adds entities of one expansion with their demanded columns.
-    fn count(
+    fn add_entities(
         &self,
-        target: &Target,
+        target: &TargetExpansion,
         entities: BTreeMap<usize, Vec<usize>>,
-        together: Together,
-        most: &mut MostEach,
+        batching: Batching,
+        bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
         let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
-        most.values += values;
+        bound.value_count += values;
         // Additional requests are estimated with the entity that has the longest key.
-        let length = |n: usize| target.gap(n).row.key.iter().map(|v| v.to_string().len()).sum();
+        let length =
+            |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
         let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
         let columns: std::collections::BTreeSet<usize> =
             entities.values().flatten().copied().collect();
-        let rows = self.request.choice(&target.expansion).rows;
+        let rows = self.request.model_choice(&target.expansion).rows;
         let count = entities.len() as u64;
-        let used = self.used(target, entities, rows, most)?;
-        most.add(&used, 1);
-        let requests = match together {
-            Together::All => used.requests,
-            Together::APart => apart(count, columns.len(), rows),
-            Together::No => values,
+        let batched = self.request_usage(target, entities, rows, bound)?;
+        bound.add_usage(&batched, 1);
+        let requests = match batching {
+            Batching::All => batched.requests,
+            Batching::Partial => max_partial_requests(count, columns.len(), rows),
+            Batching::Never => values,
         };
-        if let (true, Some((_, entity))) = (requests > used.requests, longest) {
+        if let (true, Some((_, entity))) = (requests > batched.requests, longest) {
             let mut largest = Usage::default();
             for column in columns {
-                let one = self.alone(target, entity, column, most)?;
-                largest.input_tokens = largest.input_tokens.max(one.input_tokens);
-                largest.output_tokens = largest.output_tokens.max(one.output_tokens);
-                largest.cost_usd = largest.cost_usd.max(one.cost_usd);
+                let single = self.single_cell_usage(target, entity, column, bound)?;
+                largest.input_tokens = largest.input_tokens.max(single.input_tokens);
+                largest.output_tokens = largest.output_tokens.max(single.output_tokens);
+                largest.cost_usd = largest.cost_usd.max(single.cost_usd);
                 largest.requests = 1;
             }
-            most.add(&largest, requests - used.requests);
+            bound.add_usage(&largest, requests - batched.requests);
         }
         Ok(())
     }
 
     /// Returns the usage of a request for one cell.
-    fn alone(
+    fn single_cell_usage(
         &self,
-        target: &Target,
+        target: &TargetExpansion,
         entity: usize,
         column: usize,
-        most: &MostEach,
+        bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
-        self.used(target, BTreeMap::from([(entity, vec![column])]), 1, most)
+        self.request_usage(target, BTreeMap::from([(entity, vec![column])]), 1, bound)
     }
 
     /// Returns the usage of requests for some cells of an expansion, with `rows` rows per request.
-    fn used(
+    fn request_usage(
         &self,
-        target: &Target,
+        target: &TargetExpansion,
         entities: BTreeMap<usize, Vec<usize>>,
         rows: u32,
-        most: &MostEach,
+        bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
         let spec = self.request.spec;
         let expansion = &target.expansion;
-        let choice = self.request.choice(expansion);
-        let mut meter = Meter::new(expansion, choice.format, Tokenizer::of(&choice.tokenizer))
-            .capped(choice.max_output)
-            .seeing(image_at_most(&choice.tokenizer));
-        let mut shown = ShownPassages {
-            most: spec.limits.passage_tokens,
+        let choice = self.request.model_choice(expansion);
+        let mut meter =
+            CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
+                .with_max_output(choice.max_output)
+                .with_image_tokens(max_image_tokens(&choice.tokenizer));
+        let mut selector = PassageSelector {
+            max_tokens: spec.limits.passage_tokens,
             model: &choice.tokenizer,
             compare: &mut |question, passages| {
-                Ok(most.compared.borrow_mut().compare(question, passages))
+                Ok(bound.comparisons.borrow_mut().compare_texts(question, passages))
             },
         };
-        cuts(target, entities, rows, &mut shown)?.iter().for_each(|cut| meter.count(cut));
+        build_row_batches(target, entities, rows, &mut selector)?
+            .iter()
+            .for_each(|row_batch| meter.add_batch(row_batch));
         let (name, price) = (expansion.name.clone(), choice.price);
-        let mut of_one = ExpansionPlan { name, price, ..ExpansionPlan::default() };
+        let mut expansion_plan = ExpansionPlan { name, price, ..ExpansionPlan::default() };
         let column =
             |c: &hqdl_spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
-        of_one.columns = expansion.columns.iter().map(column).collect();
-        meter.finish(&mut of_one);
-        of_one.reason(most.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
+        expansion_plan.columns = expansion.columns.iter().map(column).collect();
+        meter.write_totals(&mut expansion_plan);
+        expansion_plan
+            .add_reasoning(bound.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
         let mut plan = Plan::default();
-        plan.expansions.push(of_one);
-        plan.price(&spec.limits, None);
+        plan.expansions.push(expansion_plan);
+        plan.estimate_cost(&spec.limits, None);
         Ok(Usage {
-            requests: plan.requests(),
+            requests: plan.request_count(),
             input_tokens: plan.input_tokens(),
-            output_tokens: plan.output_tokens().most.ceil() as u64,
-            cost_usd: plan.cost_usd.most,
+            output_tokens: plan.output_tokens().max.ceil() as u64,
+            cost_usd: plan.cost_usd.max,
             ..Usage::default()
         })
     }
@@ -183,18 +191,18 @@ impl Engine<'_, '_> {
 /// Returns the maximum number of requests for some entities if each may lack any subset of the
 /// columns. Entities with the same missing columns share requests, and only the last request of
 /// each subset may be partly filled.
-fn apart(entities: u64, columns: usize, rows: u32) -> u64 {
+fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
     let rows = u64::from(rows.max(1));
-    let lacking = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
-    (entities + lacking.min(entities) * (rows - 1)) / rows
+    let subsets = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
+    (entities + subsets.min(entities) * (rows - 1)) / rows
 }
 
-impl MostEach {
+impl UsageBound {
     /// Adds a usage `times` times.
-    fn add(&mut self, usage: &Usage, times: u64) {
-        self.all.requests += usage.requests * times;
-        self.all.input_tokens += usage.input_tokens * times;
-        self.all.output_tokens += usage.output_tokens * times;
-        self.all.cost_usd += usage.cost_usd * times as f64;
+    fn add_usage(&mut self, usage: &Usage, times: u64) {
+        self.usage.requests += usage.requests * times;
+        self.usage.input_tokens += usage.input_tokens * times;
+        self.usage.output_tokens += usage.output_tokens * times;
+        self.usage.cost_usd += usage.cost_usd * times as f64;
     }
 }

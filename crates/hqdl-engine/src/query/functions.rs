@@ -7,64 +7,103 @@ use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
-use super::live::{Live, Shared, broken, int, lock};
-use super::smoothie::owned;
+use super::call_runtime::{
+    CallRuntime, SharedRuntime, function_error, integer_argument, lock_runtime,
+};
+use super::query_result::to_owned_value;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
 /// Maximum number of arguments that need no allocation.
-const FEW: usize = 8;
+const INLINE_ARGUMENTS: usize = 8;
 
 /// Registers the functions with a connection.
 ///
 /// # Errors
 /// Those of `SQLite`.
-pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
+pub fn register_functions(
+    connection: &Connection,
+    runtime: &SharedRuntime,
+) -> rusqlite::Result<()> {
     // No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
     let flags = FunctionFlags::SQLITE_UTF8;
-    let make = |function: Function,
-                run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
-        let live = Arc::clone(live);
-        connection.create_scalar_function(function.name(), -1, flags, move |ctx: &Context<'_>| {
-            // Hot path: it runs at least once per row, so short argument lists are not allocated.
-            let mut few = [ValueRef::Null; FEW];
-            let many: Vec<ValueRef<'_>>;
-            let values = match few.get_mut(..ctx.len()) {
-                Some(few) => {
-                    few.iter_mut().enumerate().for_each(|(n, value)| *value = ctx.get_raw(n));
-                    &*few
-                }
-                None => {
-                    many = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
-                    &many
-                }
-            };
-            run(&mut lock(&live), values).map(ToSqlOutput::Owned)
-        })
-    };
+    let register =
+        |function: Function,
+         run: fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
+            let runtime = Arc::clone(runtime);
+            connection.create_scalar_function(
+                function.name(),
+                -1,
+                flags,
+                move |ctx: &Context<'_>| {
+                    // Hot path: it runs at least once per row, so short argument lists are not allocated.
+                    let mut inline = [ValueRef::Null; INLINE_ARGUMENTS];
+                    let heap: Vec<ValueRef<'_>>;
+                    let values = match inline.get_mut(..ctx.len()) {
+                        Some(inline) => {
+                            inline
+                                .iter_mut()
+                                .enumerate()
+                                .for_each(|(n, value)| *value = ctx.get_raw(n));
+                            &*inline
+                        }
+                        None => {
+                            heap = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+                            &heap
+                        }
+                    };
+                    run(&mut lock_runtime(&runtime), values).map(ToSqlOutput::Owned)
+                },
+            )
+        };
     for function in Function::ALL {
         match function {
-            Function::Call => make(function, Live::call),
-            Function::Rank => make(function, Live::rank),
-            Function::Row => make(function, |_, _| Ok(Sql::Integer(1))),
-            Function::Open => make(function, |live, values| Ok(live.open(values, false))),
-            Function::Close => make(function, Live::close),
-            Function::Start => make(function, |live, values| Ok(live.open(values, true))),
-            Function::Run => make(function, Live::run),
-            Function::Hold => make(function, |live, values| Ok(live.hold(values))),
-            Function::RowNote => make(function, Live::candidate),
-            Function::Mark => make(function, |live, _| Ok(Sql::Integer(live.mark()))),
-            Function::Leaf => make(function, |live, values| Ok(Sql::Integer(live.leaf(values)))),
-            Function::Quiet => make(function, |live, values| Ok(live.quiet(values))),
-            Function::Settled => make(function, |live, values| Ok(live.settled(values))),
-            Function::Limit => make(function, |live, values| Ok(live.limit(values))),
-            Function::After => make(function, |live, values| Ok(live.after(values))),
-            Function::All => make(function, |_, values| Ok(Sql::Integer(kleene(values, 0)))),
-            Function::Any => make(function, |_, values| Ok(Sql::Integer(kleene(values, 1)))),
-            Function::Note => make(function, |live, values| Ok(live.note(int(values, 0)))),
-            Function::Noted => make(function, |live, _| Ok(live.noted())),
+            Function::Call => register(function, CallRuntime::evaluate_call),
+            Function::Rank => register(function, CallRuntime::rank_row),
+            Function::RowBarrier => register(function, |_, _| Ok(Sql::Integer(1))),
+            Function::OpenRow => {
+                register(function, |runtime, values| Ok(runtime.open_frame(values, false)))
+            }
+            Function::CloseRow => register(function, CallRuntime::close_frame),
+            Function::OpenSubquery => {
+                register(function, |runtime, values| Ok(runtime.open_frame(values, true)))
+            }
+            Function::CloseSubquery => register(function, CallRuntime::close_subquery),
+            Function::HoldValues => {
+                register(function, |runtime, values| Ok(runtime.store_call_values(values)))
+            }
+            Function::NumberRow => register(function, CallRuntime::close_candidate),
+            Function::PendingMark => {
+                register(function, |runtime, _| Ok(Sql::Integer(runtime.pending_mark())))
+            }
+            Function::PredicateTruth => register(function, |runtime, values| {
+                Ok(Sql::Integer(runtime.evaluate_predicate(values)))
+            }),
+            Function::BeginLookup => {
+                register(function, |runtime, values| Ok(runtime.begin_lookup(values)))
+            }
+            Function::EndLookup => {
+                register(function, |runtime, values| Ok(runtime.end_lookup(values)))
+            }
+            Function::Limit => {
+                register(function, |runtime, values| Ok(runtime.evaluate_limit(values)))
+            }
+            Function::RememberPending => {
+                register(function, |runtime, values| Ok(runtime.set_truth_after(values)))
+            }
+            Function::All => {
+                register(function, |_, values| Ok(Sql::Integer(evaluate_kleene(values, 0))))
+            }
+            Function::Any => {
+                register(function, |_, values| Ok(Sql::Integer(evaluate_kleene(values, 1))))
+            }
+            Function::RecordTruth => register(function, |runtime, values| {
+                Ok(runtime.set_truth(integer_argument(values, 0)))
+            }),
+            Function::LastTruth => register(function, |runtime, _| Ok(runtime.last_truth())),
             Function::Rows | Function::Values => {
-                let aggregate = RowsAggregate { alone: function == Function::Values };
+                let aggregate =
+                    RowsAggregate { returns_single_value: function == Function::Values };
                 connection.create_aggregate_function(function.name(), -1, flags, aggregate)
             }
         }?;
@@ -74,25 +113,25 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
 
 /// Evaluates AND or OR in three-valued logic. Returns `decided_value` if one condition has that
 /// value, and 2 if a condition is undecided.
-fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
-    if values.contains(&ValueRef::Integer(settles)) {
-        settles
+fn evaluate_kleene(values: &[ValueRef<'_>], decided_value: i64) -> i64 {
+    if values.contains(&ValueRef::Integer(decided_value)) {
+        decided_value
     } else if values.contains(&ValueRef::Integer(2)) {
         2
     } else {
-        1 - settles
+        1 - decided_value
     }
 }
 
 /// Implements [`Function::Rows`] and [`Function::Values`].
 struct RowsAggregate {
     /// A single value of a single row is returned unchanged.
-    alone: bool,
+    returns_single_value: bool,
 }
 
 /// Rows of a context collected so far.
 #[derive(Default)]
-struct ContextSoFar {
+struct ContextRowsState {
     titles: Json,
     rows: Vec<Json>,
     /// The value of the first row, if it has only one.
@@ -101,41 +140,43 @@ struct ContextSoFar {
     unreadable: Option<String>,
 }
 
-impl Aggregate<ContextSoFar, ToSqlOutput<'static>> for RowsAggregate {
-    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<ContextSoFar> {
+impl Aggregate<ContextRowsState, ToSqlOutput<'static>> for RowsAggregate {
+    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<ContextRowsState> {
         let titles: String = ctx.get(0).unwrap_or_default();
         let titles = serde_json::from_str(&titles).unwrap_or_default();
-        Ok(ContextSoFar { titles, ..ContextSoFar::default() })
+        Ok(ContextRowsState { titles, ..ContextRowsState::default() })
     }
 
-    fn step(&self, ctx: &mut Context<'_>, so_far: &mut ContextSoFar) -> rusqlite::Result<()> {
-        if self.alone && so_far.rows.is_empty() && ctx.len() == 2 {
-            so_far.first = Some(owned(ctx.get_raw(1)));
+    fn step(&self, ctx: &mut Context<'_>, state: &mut ContextRowsState) -> rusqlite::Result<()> {
+        if self.returns_single_value && state.rows.is_empty() && ctx.len() == 2 {
+            state.first = Some(to_owned_value(ctx.get_raw(1)));
         }
         let mut row = Vec::with_capacity(ctx.len());
         for n in 1..ctx.len() {
-            let value = Value::read(ctx.get_raw(n)).map(|value| value.to_json());
+            let value = Value::from_sqlite(ctx.get_raw(n)).map(|value| value.to_json());
             row.push(value.unwrap_or_else(|why| {
-                let column = so_far.titles.get(n - 1).and_then(Json::as_str).unwrap_or_default();
-                so_far.unreadable.get_or_insert_with(|| unreadable(column, &why.to_string()));
+                let column = state.titles.get(n - 1).and_then(Json::as_str).unwrap_or_default();
+                state
+                    .unreadable
+                    .get_or_insert_with(|| unreadable_value_error(column, &why.to_string()));
                 Json::Null
             }));
         }
-        so_far.rows.push(row.into());
+        state.rows.push(row.into());
         Ok(())
     }
 
     fn finalize(
         &self,
         _: &mut Context<'_>,
-        so_far: Option<ContextSoFar>,
+        state: Option<ContextRowsState>,
     ) -> rusqlite::Result<ToSqlOutput<'static>> {
-        let ContextSoFar { titles, rows, first, unreadable } = so_far.unwrap_or_default();
+        let ContextRowsState { titles, rows, first, unreadable } = state.unwrap_or_default();
         let value = match (rows.len(), first) {
-            (0, _) if self.alone => Sql::Null,
+            (0, _) if self.returns_single_value => Sql::Null,
             (1, Some(first)) => first,
             _ => match unreadable {
-                Some(why) => return Err(broken(&why)),
+                Some(why) => return Err(function_error(&why)),
                 None => {
                     Sql::Text(serde_json::json!({ "columns": titles, "rows": rows }).to_string())
                 }
@@ -146,7 +187,7 @@ impl Aggregate<ContextSoFar, ToSqlOutput<'static>> for RowsAggregate {
 }
 
 /// Returns the error for a column of a context with a value that cannot be shown as text.
-fn unreadable(column: &str, why: &str) -> String {
+fn unreadable_value_error(column: &str, why: &str) -> String {
     format!(
         "the column `{column}` of a context has a value that cannot be sent as text: {why}; remove the column, or ask about each image: LLMMap('…', t.{column}, image=true)"
     )

@@ -16,32 +16,32 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
-use super::statement::{ONLY_READS, first_word, token_at, word};
-use super::{QueryError, Sink, math};
-use hqdl_database::{Database, StoreError, message};
-use hqdl_model::generate::Stopped;
+use super::statement::{ONLY_READS, first_word, name_span, token_at};
+use super::{QueryError, RowSink, math};
+use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_model::generate::StopReason;
 use hqdl_spec::Catalog;
-use hqdl_sql::blendsql::ingredients::{self, Which};
-use hqdl_values::problem::nearest;
+use hqdl_sql::blendsql::ingredients::{self, IngredientRef};
+use hqdl_values::problem::find_nearest;
 
 /// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
 /// microseconds.
-const OPS: i32 = 1000;
+const OPS_PER_CHECK: i32 = 1000;
 /// Deadline of a connection without a time limit.
-const NEVER: u64 = u64::MAX;
+const NO_DEADLINE: u64 = u64::MAX;
 
 /// Maximum size of a value in this process, in bytes. It is needed because `SQLite` builds a value
 /// in one step, which no timeout can interrupt.
-static LONGEST: AtomicI32 = AtomicI32::new(128 << 20);
+static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
 
 /// Sets the maximum size of a value for all guarded connections opened later, so that one client of
 /// a server cannot use all memory.
-pub fn limit_values(bytes: i32) {
-    LONGEST.store(bytes, Ordering::Relaxed);
+pub fn set_max_value_bytes(bytes: i32) {
+    MAX_VALUE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
 /// Functions that access something outside the database, in this build of `SQLite` or another.
-const FUNCTIONS: [&str; 8] = [
+const DENIED_FUNCTIONS: [&str; 8] = [
     "edit",
     "eval",
     "fts3_tokenizer",
@@ -53,7 +53,7 @@ const FUNCTIONS: [&str; 8] = [
 ];
 /// Read-only pragmas, which are also available as `pragma_<name>` tables. Their argument never sets
 /// anything.
-const PRAGMAS: [&str; 16] = [
+const READ_PRAGMAS: [&str; 16] = [
     "collation_list",
     "compile_options",
     "database_list",
@@ -72,7 +72,7 @@ const PRAGMAS: [&str; 16] = [
     "table_xinfo",
 ];
 /// Pragmas that read without an argument and write with one.
-const TELLING: [&str; 9] = [
+const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
     "application_id",
     "data_version",
     "encoding",
@@ -89,30 +89,30 @@ const TELLING: [&str; 9] = [
 pub struct Guard {
     database: Database,
     timeout: Option<Duration>,
-    gate: Arc<Authorizer>,
+    authorizer: Arc<Authorizer>,
 }
 
 /// State that the connection's hooks share with it.
 #[derive(Debug)]
 struct Authorizer {
     /// Whether temporary tables are read-only, too.
-    locked: AtomicBool,
+    is_locked: AtomicBool,
     /// Reason of the latest denial.
-    refused: Mutex<Option<String>>,
+    denial: Mutex<Option<String>>,
     origin: Instant,
     /// Deadline of the statement, in nanoseconds after `origin`.
     deadline: AtomicU64,
     /// Reason why a statement was aborted: a [`Broken`].
-    broken: AtomicU8,
+    abort_reason: AtomicU8,
     /// Whether time limit and interrupt are disabled.
-    free: AtomicBool,
+    is_disarmed: AtomicBool,
 }
 
 /// Reason why a statement was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Broken {
-    No,
-    Late,
+enum AbortReason {
+    NotAborted,
+    TimedOut,
     Interrupted,
 }
 
@@ -123,16 +123,16 @@ impl Guard {
     ///
     /// # Errors
     /// [`StoreError`] if the database is missing, locked or not a database.
-    pub fn open(
+    pub fn open_for_query(
         path: &Path,
         timeout: Option<Duration>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
-        let guard = Self::bare(path, timeout, interrupt)?;
-        guard.database.outline()?;
-        let registered = math::register(guard.connection())
+        let guard = Self::open_without_functions(path, timeout, interrupt)?;
+        guard.database.create_empty_tables()?;
+        let registered = math::register_math_functions(guard.connection())
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
-        registered.map_err(|e| guard.database.error(&e))?;
+        registered.map_err(|e| guard.database.to_store_error(&e))?;
         Ok(guard)
     }
 
@@ -141,51 +141,51 @@ impl Guard {
     ///
     /// # Errors
     /// [`StoreError`] if the database is missing, locked or not a database.
-    pub fn watch(
+    pub fn open_for_sql(
         path: &Path,
         timeout: Option<Duration>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
-        let guard = Self::bare(path, timeout, interrupt)?;
-        guard.start();
+        let guard = Self::open_without_functions(path, timeout, interrupt)?;
+        guard.start_timeout();
         Ok(guard)
     }
 
-    fn bare(
+    fn open_without_functions(
         path: &Path,
         timeout: Option<Duration>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
         let mut database = Database::open(path)?;
-        let gate = Arc::new(Authorizer {
-            locked: AtomicBool::new(false),
-            refused: Mutex::new(None),
+        let authorizer = Arc::new(Authorizer {
+            is_locked: AtomicBool::new(false),
+            denial: Mutex::new(None),
             origin: Instant::now(),
-            deadline: AtomicU64::new(NEVER),
-            broken: AtomicU8::new(Broken::No as u8),
-            free: AtomicBool::new(false),
+            deadline: AtomicU64::new(NO_DEADLINE),
+            abort_reason: AtomicU8::new(AbortReason::NotAborted as u8),
+            is_disarmed: AtomicBool::new(false),
         });
         // With a server, the local database is a private one that no SQL of a client reaches.
-        let own = database.url().is_some();
-        arm(database.connection_mut(), &gate, interrupt, own)
+        let is_private = database.server_url().is_some();
+        install_hooks(database.connection_mut(), &authorizer, interrupt, is_private)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
-        Ok(Self { database, timeout, gate })
+        Ok(Self { database, timeout, authorizer })
     }
 
     /// Returns a function that disables time limit and interrupt. It may be called from any thread.
-    pub fn freeing(&self) -> impl Fn() + Send + Sync + 'static {
-        let gate = Arc::clone(&self.gate);
-        move || gate.free.store(true, Ordering::Relaxed)
+    pub fn disarm_handle(&self) -> impl Fn() + Send + Sync + 'static {
+        let authorizer = Arc::clone(&self.authorizer);
+        move || authorizer.is_disarmed.store(true, Ordering::Relaxed)
     }
 
     /// Returns the reason if the timeout or the interrupt aborted a statement.
     #[must_use]
-    pub fn broken(&self) -> Option<QueryError> {
-        let broken = self.gate.broken.load(Ordering::Relaxed);
-        if broken == Broken::Late as u8 {
+    pub fn abort_error(&self) -> Option<QueryError> {
+        let abort_reason = self.authorizer.abort_reason.load(Ordering::Relaxed);
+        if abort_reason == AbortReason::TimedOut as u8 {
             Some(QueryError::Timeout(self.timeout.unwrap_or_default()))
         } else {
-            (broken == Broken::Interrupted as u8).then(|| Stopped::Interrupted.into())
+            (abort_reason == AbortReason::Interrupted as u8).then(|| StopReason::Interrupted.into())
         }
     }
 
@@ -211,9 +211,9 @@ impl Guard {
     ///
     /// # Errors
     /// [`StoreError`] if `SQLite` rejects the setting.
-    pub fn lock(&self) -> Result<(), StoreError> {
-        self.query_only(true)?;
-        self.gate.locked.store(true, Ordering::Relaxed);
+    pub fn lock_temp(&self) -> Result<(), StoreError> {
+        self.set_query_only(true)?;
+        self.authorizer.is_locked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -221,32 +221,36 @@ impl Guard {
     ///
     /// # Errors
     /// [`StoreError`] if `SQLite` rejects the setting.
-    pub fn unlock(&self) -> Result<(), StoreError> {
-        self.gate.locked.store(false, Ordering::Relaxed);
-        self.query_only(false)
+    pub fn unlock_temp(&self) -> Result<(), StoreError> {
+        self.authorizer.is_locked.store(false, Ordering::Relaxed);
+        self.set_query_only(false)
     }
 
-    fn query_only(&self, on: bool) -> Result<(), StoreError> {
-        self.connection().pragma_update(None, "query_only", on).map_err(|e| self.database.error(&e))
+    fn set_query_only(&self, on: bool) -> Result<(), StoreError> {
+        self.connection()
+            .pragma_update(None, "query_only", on)
+            .map_err(|e| self.database.to_store_error(&e))
     }
 
     /// Starts the time limit of a pass.
-    pub fn start(&self) {
-        let deadline = self.timeout.map_or(NEVER, |t| self.gate.now().saturating_add(nanos(t)));
-        self.gate.deadline.store(deadline, Ordering::Relaxed);
+    pub fn start_timeout(&self) {
+        let deadline = self.timeout.map_or(NO_DEADLINE, |t| {
+            self.authorizer.elapsed_nanos().saturating_add(saturating_nanos(t))
+        });
+        self.authorizer.deadline.store(deadline, Ordering::Relaxed);
     }
 
     /// Runs `work` with the time limit paused, so that a slow consumer of the rows does not count
     /// as a slow query.
-    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
-        let deadline = self.gate.deadline.load(Ordering::Relaxed);
-        if deadline == NEVER {
+    pub fn with_timeout_paused<T>(&self, work: impl FnOnce() -> T) -> T {
+        let deadline = self.authorizer.deadline.load(Ordering::Relaxed);
+        if deadline == NO_DEADLINE {
             return work();
         }
-        let began = self.gate.now();
+        let began = self.authorizer.elapsed_nanos();
         let done = work();
-        let deadline = deadline.saturating_add(self.gate.now() - began);
-        self.gate.deadline.store(deadline, Ordering::Relaxed);
+        let deadline = deadline.saturating_add(self.authorizer.elapsed_nanos() - began);
+        self.authorizer.deadline.store(deadline, Ordering::Relaxed);
         done
     }
 
@@ -255,22 +259,22 @@ impl Guard {
     ///
     /// # Errors
     /// [`QueryError`] of `SQLite`, the timeout, the interrupt or the sink.
-    pub fn stream(
+    pub fn stream_rows(
         &self,
         statement: &mut Statement<'_>,
         sql: &str,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RowSink,
     ) -> Result<u64, QueryError> {
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let width = names.len();
-        sink.columns(&names).map_err(QueryError::Output)?;
-        self.start();
+        sink.write_columns(&names).map_err(QueryError::Output)?;
+        self.start_timeout();
         let mut rows = statement.raw_query();
         let mut count = 0;
-        while let Some(row) = rows.next().map_err(|e| self.error(&e, sql))? {
+        while let Some(row) = rows.next().map_err(|e| self.to_query_error(&e, sql))? {
             let values: Vec<ValueRef<'_>> =
                 (0..width).map(|n| row.get_ref(n).unwrap_or(ValueRef::Null)).collect();
-            self.aside(|| sink.row(&values)).map_err(QueryError::Output)?;
+            self.with_timeout_paused(|| sink.write_row(&values)).map_err(QueryError::Output)?;
             count += 1;
         }
         sink.finish().map_err(QueryError::Output)?;
@@ -280,24 +284,27 @@ impl Guard {
     /// Converts an error of this connection: a denial, an abort, a failure of the database, or else
     /// an error in `sql` with its span.
     #[must_use]
-    pub fn error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
-        let broken = self.gate.broken.swap(Broken::No as u8, Ordering::Relaxed);
-        let refused = self.gate.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+    pub fn to_query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
+        let abort_reason =
+            self.authorizer.abort_reason.swap(AbortReason::NotAborted as u8, Ordering::Relaxed);
+        let denial = self.authorizer.denial.lock().unwrap_or_else(PoisonError::into_inner).take();
         let span = match error {
             rusqlite::Error::SqlInputError { offset, .. } => {
                 usize::try_from(*offset).ok().and_then(|at| token_at(sql, at))
             }
             _ => None,
         };
-        if let Some(what) = refused {
+        if let Some(what) = denial {
             let help = "write one SELECT, WITH or VALUES over tables of the database";
-            return QueryError::sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
+            return QueryError::in_sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
         }
         match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) if broken == Broken::Late as u8 => {
+            Some(ErrorCode::OperationInterrupted)
+                if abort_reason == AbortReason::TimedOut as u8 =>
+            {
                 QueryError::Timeout(self.timeout.unwrap_or_default())
             }
-            Some(ErrorCode::OperationInterrupted) => Stopped::Interrupted.into(),
+            Some(ErrorCode::OperationInterrupted) => StopReason::Interrupted.into(),
             Some(
                 ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked
@@ -307,44 +314,48 @@ impl Guard {
                 | ErrorCode::SystemIoFailure
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
-            ) => self.database.error(error).into(),
-            Some(ErrorCode::TooBig) => QueryError::sql(
-                format!("a value is longer than {} bytes", LONGEST.load(Ordering::Relaxed)),
+            ) => self.database.to_store_error(error).into(),
+            Some(ErrorCode::TooBig) => QueryError::in_sql(
+                format!("a value is longer than {} bytes", MAX_VALUE_BYTES.load(Ordering::Relaxed)),
                 None,
                 "",
                 "select a part of it with `substr`",
             ),
             _ => {
-                let message = message(error);
-                let help = self.meant(&message);
+                let message = sqlite_message(error);
+                let help = self.suggest_name(&message);
                 // `SQLite` names an unknown table, but not its offset.
-                let span = span.or_else(|| word(sql, unknown(&message)));
-                QueryError::sql(message, span, "", help)
+                let span = span.or_else(|| name_span(sql, unknown_name(&message)));
+                QueryError::in_sql(message, span, "", help)
             }
         }
     }
 
     /// Returns a hint for a misspelt table or column.
-    fn meant(&self, message: &str) -> String {
+    fn suggest_name(&self, message: &str) -> String {
         let known: Vec<String> = match message.split_once(": ") {
             Some(("no such function", name)) => {
-                let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
-                let found = ingredients::all().into_iter().find(is);
-                return found.map_or_else(
-                    || "use a function of SQLite; docs/reference/queries.md lists those of SUQL".to_owned(),
+                let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
+                let ingredient = ingredients::all_ingredients().into_iter().find(is);
+                return ingredient.map_or_else(
+                    || {
+                        "use a function of SQLite; docs/reference/queries.md lists those of SUQL"
+                            .to_owned()
+                    },
                     |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
                 );
             }
-            Some(("no such table", _)) => self.database.tables(),
+            Some(("no such table", _)) => self.database.table_names(),
             Some(("no such column", name)) => {
-                let mut tables = self.database.tables();
+                let mut tables = self.database.table_names();
                 // If the name is qualified by an existing table, suggest only its columns.
-                let named = name.rsplit_once('.').map(|(of, _)| of);
-                let is = |t: &String| named.is_some_and(|of| t.eq_ignore_ascii_case(of));
+                let qualifier = name.rsplit_once('.').map(|(of, _)| of);
+                let is = |t: &String| qualifier.is_some_and(|of| t.eq_ignore_ascii_case(of));
                 if tables.iter().any(is) {
                     tables.retain(is);
                 }
-                let columns = tables.iter().filter_map(|t| self.database.columns(t)).flatten();
+                let columns =
+                    tables.iter().filter_map(|t| self.database.table_columns(t)).flatten();
                 columns.map(|(name, _)| name).collect()
             }
             _ if message.starts_with("near \"ILIKE\"") => {
@@ -357,7 +368,7 @@ impl Guard {
             }
             _ => return String::new(),
         };
-        let wrong = unknown(message);
+        let misspelt = unknown_name(message);
         // `SQLite` rejects `t.c` although the table `t` has a column `c`.
         let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
         if let Some((table, column)) = table
@@ -365,9 +376,9 @@ impl Guard {
         {
             return format!("FROM has no table or alias `{table}`");
         }
-        match (nearest(wrong, known.iter().map(String::as_str)), table) {
+        match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
             (Some(name), _) => format!("did you mean `{name}`?"),
-            (None, Some((table, _))) if self.database.columns(table).is_some() => {
+            (None, Some((table, _))) if self.database.table_columns(table).is_some() => {
                 format!("`{table}` has the columns {}", first_names(&known))
             }
             (None, Some((table, _))) => {
@@ -390,51 +401,55 @@ fn first_names(names: &[String]) -> String {
 }
 
 /// Returns the name at the end of an `SQLite` message, without qualifier and quotes.
-fn unknown(message: &str) -> &str {
+fn unknown_name(message: &str) -> &str {
     let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }
 
 /// Makes a connection read-only and abortable.
-fn arm(
+fn install_hooks(
     connection: &mut Connection,
-    gate: &Arc<Authorizer>,
+    authorizer: &Arc<Authorizer>,
     interrupt: watch::Receiver<bool>,
-    own: bool,
+    is_private: bool,
 ) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
     // Forbid every way to attach a database.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST.load(Ordering::Relaxed))?;
-    let watched = Arc::clone(gate);
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES.load(Ordering::Relaxed))?;
+    let watched_authorizer = Arc::clone(authorizer);
     connection.progress_handler(
-        OPS,
+        OPS_PER_CHECK,
         Some(move || {
-            let broken = if watched.free.load(Ordering::Relaxed) {
+            let abort_reason = if watched_authorizer.is_disarmed.load(Ordering::Relaxed) {
                 return false;
             } else if *interrupt.borrow() {
-                Broken::Interrupted
-            } else if watched.is_late() {
-                Broken::Late
+                AbortReason::Interrupted
+            } else if watched_authorizer.is_late() {
+                AbortReason::TimedOut
             } else {
                 return false;
             };
-            watched.broken.store(broken as u8, Ordering::Relaxed);
+            watched_authorizer.abort_reason.store(abort_reason as u8, Ordering::Relaxed);
             true
         }),
     )?;
-    if own {
+    if is_private {
         return Ok(());
     }
-    let gate = Arc::clone(gate);
-    connection.authorizer(Some(move |asked: AuthContext<'_>| {
-        match refusal(&asked, gate.locked.load(Ordering::Relaxed)) {
+    let authorizer = Arc::clone(authorizer);
+    connection.authorizer(Some(move |access: AuthContext<'_>| {
+        match denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
             None => Authorization::Allow,
             Some(what) => {
                 // Keep the first denial: it is about the user's text, and the others follow from
                 // it.
-                gate.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+                authorizer
+                    .denial
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(what);
                 Authorization::Deny
             }
         }
@@ -442,45 +457,46 @@ fn arm(
 }
 
 impl Authorizer {
-    fn now(&self) -> u64 {
-        nanos(self.origin.elapsed())
+    fn elapsed_nanos(&self) -> u64 {
+        saturating_nanos(self.origin.elapsed())
     }
 
     fn is_late(&self) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != NEVER && self.now() >= deadline
+        deadline != NO_DEADLINE && self.elapsed_nanos() >= deadline
     }
 }
 
 /// Returns a duration in nanoseconds, capped at 584 years.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(NO_DEADLINE)
 }
 
 /// Returns the reason if an action is denied.
-fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
-    let named = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
-    match asked.action {
+fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
+    let is_listed = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
+    match access.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
-        AuthAction::Function { function_name } => {
-            named(&FUNCTIONS, function_name).then(|| format!("`{function_name}` is not allowed"))
-        }
+        AuthAction::Function { function_name } => is_listed(&DENIED_FUNCTIONS, function_name)
+            .then(|| format!("`{function_name}` is not allowed")),
         AuthAction::Pragma { pragma_name, pragma_value } => {
-            let tells = named(&PRAGMAS, pragma_name)
-                || (named(&TELLING, pragma_name) && pragma_value.is_none());
-            let own = !locked && named(&["query_only", "temp_store"], pragma_name);
-            (!tells && !own).then(|| format!("the pragma `{pragma_name}` is not allowed"))
+            let is_read_only = is_listed(&READ_PRAGMAS, pragma_name)
+                || (is_listed(&ARGUMENTLESS_PRAGMAS, pragma_name) && pragma_value.is_none());
+            let is_allowed = !locked && is_listed(&["query_only", "temp_store"], pragma_name);
+            (!is_read_only && !is_allowed)
+                .then(|| format!("the pragma `{pragma_name}` is not allowed"))
         }
         action => {
-            let own = !locked && asked.database_name == Some("temp") && is_temporary(&action);
+            let is_allowed =
+                !locked && access.database_name == Some("temp") && is_temporary(&action);
             // A transaction has no schema, and only `temp` can be written in one.
-            let own = own
+            let is_allowed = is_allowed
                 || !locked
                     && matches!(
                         action,
                         AuthAction::Transaction { .. } | AuthAction::Savepoint { .. }
                     );
-            (!own).then(|| words(&action))
+            (!is_allowed).then(|| describe_action(&action))
         }
     }
 }
@@ -511,7 +527,7 @@ fn is_temporary(action: &AuthAction<'_>) -> bool {
 }
 
 /// Returns a description of a denied action.
-fn words(action: &AuthAction<'_>) -> String {
+fn describe_action(action: &AuthAction<'_>) -> String {
     match action {
         AuthAction::Insert { table_name } => format!("it would write to `{table_name}`"),
         AuthAction::Update { table_name, .. } => format!("it would change `{table_name}`"),

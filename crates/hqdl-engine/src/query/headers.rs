@@ -6,65 +6,65 @@ use std::ops::Range;
 use rusqlite::types::ValueRef;
 
 use super::Dialect;
-use super::smoothie::Sink;
+use super::query_result::RowSink;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
 /// Header of a result column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum WrittenHeader {
+enum SourceHeader {
     /// Its text in the query, or the question of a call.
-    Written(String),
+    Text(String),
     /// The name that `SQLite` returns: an alias or the name of a column.
-    AsItRuns,
+    FromSqlite,
     /// `*`, which expands to any number of columns.
     Star,
 }
 
 /// Sink that renames result columns according to the original query.
-pub(super) struct WrittenHeaders<'s> {
-    sink: &'s mut dyn Sink,
-    headers: Vec<WrittenHeader>,
+pub(super) struct SourceHeaders<'s> {
+    sink: &'s mut dyn RowSink,
+    headers: Vec<SourceHeader>,
 }
 
-impl<'s> WrittenHeaders<'s> {
+impl<'s> SourceHeaders<'s> {
     /// Reads the headers of a query before it is rewritten.
-    pub(super) fn of(sql: &str, dialect: Dialect, sink: &'s mut dyn Sink) -> Self {
-        Self { sink, headers: headers(sql, dialect).unwrap_or_default() }
+    pub(super) fn new(sql: &str, dialect: Dialect, sink: &'s mut dyn RowSink) -> Self {
+        Self { sink, headers: parse_headers(sql, dialect).unwrap_or_default() }
     }
 }
 
-impl Sink for WrittenHeaders<'_> {
-    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
-        let mut named = names.to_vec();
-        let stars = self.headers.iter().filter(|h| **h == WrittenHeader::Star).count();
-        let same = if stars == 0 {
-            self.headers.len() == named.len()
+impl RowSink for SourceHeaders<'_> {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        let mut renamed = names.to_vec();
+        let stars = self.headers.iter().filter(|h| **h == SourceHeader::Star).count();
+        let is_matching = if stars == 0 {
+            self.headers.len() == renamed.len()
         } else {
-            self.headers.len() - stars <= named.len()
+            self.headers.len() - stars <= renamed.len()
         };
-        if same {
+        if is_matching {
             // Columns before the first star are matched from the left, those after the last star
             // from the right. Columns between two stars keep their names.
-            let written = |header: &WrittenHeader| match header {
-                WrittenHeader::Written(name) => Some(name.clone()),
-                WrittenHeader::AsItRuns | WrittenHeader::Star => None,
+            let source_text = |header: &SourceHeader| match header {
+                SourceHeader::Text(name) => Some(name.clone()),
+                SourceHeader::FromSqlite | SourceHeader::Star => None,
             };
-            let left = self.headers.iter().take_while(|h| **h != WrittenHeader::Star);
-            for (name, header) in named.iter_mut().zip(left) {
-                written(header).into_iter().for_each(|written| *name = written);
+            let left = self.headers.iter().take_while(|h| **h != SourceHeader::Star);
+            for (name, header) in renamed.iter_mut().zip(left) {
+                source_text(header).into_iter().for_each(|written| *name = written);
             }
             if stars > 0 {
-                let right = self.headers.iter().rev().take_while(|h| **h != WrittenHeader::Star);
-                for (name, header) in named.iter_mut().rev().zip(right) {
-                    written(header).into_iter().for_each(|written| *name = written);
+                let right = self.headers.iter().rev().take_while(|h| **h != SourceHeader::Star);
+                for (name, header) in renamed.iter_mut().rev().zip(right) {
+                    source_text(header).into_iter().for_each(|written| *name = written);
                 }
             }
         }
-        self.sink.columns(&named)
+        self.sink.write_columns(&renamed)
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
-        self.sink.row(row)
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.sink.write_row(row)
     }
 
     fn finish(&mut self) -> std::io::Result<()> {
@@ -73,7 +73,7 @@ impl Sink for WrittenHeaders<'_> {
 }
 
 /// Keywords that end the list of result columns.
-const ENDS: [&str; 11] = [
+const END_KEYWORDS: [&str; 11] = [
     "FROM",
     "WHERE",
     "GROUP",
@@ -95,14 +95,17 @@ const OPERATORS: [&str; 19] = [
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// Returns the headers of the first SELECT of a query; `None` if the query starts differently.
-fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
+fn parse_headers(sql: &str, dialect: Dialect) -> Option<Vec<SourceHeader>> {
     let brackets = if dialect == Dialect::Suql { Brackets::List } else { Brackets::Name };
     let mut tokens: Vec<Token> = Vec::new();
-    while let Some(token) = lexer::next(sql, tokens.last().map_or(0, |t| t.end), brackets).ok()? {
+    while let Some(token) =
+        lexer::next_token(sql, tokens.last().map_or(0, |t| t.end), brackets).ok()?
+    {
         tokens.push(token);
     }
-    let word = |token: &Token, words: &[&str]| words.iter().any(|w| token.is_word(sql, w));
-    if !word(tokens.first()?, &["SELECT", "WITH"]) {
+    let is_one_of =
+        |token: &Token, keywords: &[&str]| keywords.iter().any(|w| token.is_word(sql, w));
+    if !is_one_of(tokens.first()?, &["SELECT", "WITH"]) {
         return None;
     }
     let mut depth = 0_usize;
@@ -122,14 +125,14 @@ fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
             Lexeme::Symbol(b';') => break,
             _ => match begin {
                 None if token.is_word(sql, "SELECT") => begin = Some(n + 1),
-                Some(from) if from == n && word(token, &["DISTINCT", "ALL"]) => {
+                Some(from) if from == n && is_one_of(token, &["DISTINCT", "ALL"]) => {
                     // `DISTINCT ON (…)` has its expressions in parentheses.
                     if tokens.get(n + 1).is_some_and(|t| t.is_word(sql, "ON")) {
                         return None;
                     }
                     begin = Some(n + 1);
                 }
-                Some(from) if from < n && word(token, &ENDS) => {
+                Some(from) if from < n && is_one_of(token, &END_KEYWORDS) => {
                     let compared = token.is_word(sql, "FROM")
                         && tokens.get(n - 1).is_some_and(|t| t.is_word(sql, "DISTINCT"));
                     if !compared {
@@ -143,40 +146,41 @@ fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
         }
     }
     if let Some(from) = begin {
-        let end = tokens.iter().position(|t| t.is(b';')).unwrap_or(tokens.len());
+        let end = tokens.iter().position(|t| t.is_symbol(b';')).unwrap_or(tokens.len());
         items.push(from..end);
     }
-    items.into_iter().map(|item| header(sql, tokens.get(item)?, dialect)).collect()
+    items.into_iter().map(|item| parse_header(sql, tokens.get(item)?, dialect)).collect()
 }
 
 /// Returns the header of the result column with these tokens.
-fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<WrittenHeader> {
+fn parse_header(sql: &str, item: &[Token], dialect: Dialect) -> Option<SourceHeader> {
     let (first, last) = (item.first()?, item.last()?);
-    if last.is(b'*') && matches!(item.len(), 1 | 3 | 5) {
-        return Some(WrittenHeader::Star);
+    if last.is_symbol(b'*') && matches!(item.len(), 1 | 3 | 5) {
+        return Some(SourceHeader::Star);
     }
     let text = sql.get(first.start..last.end)?;
     let names_column = item.iter().enumerate().all(|(n, token)| match n % 2 {
         0 => matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name),
-        _ => token.is(b'.') || token.lexeme == Lexeme::Colons && dialect == Dialect::Sqlite,
+        _ => token.is_symbol(b'.') || token.lexeme == Lexeme::Colons && dialect == Dialect::Sqlite,
     });
     if names_column || is_aliased(sql, item, dialect) {
-        return Some(WrittenHeader::AsItRuns);
+        return Some(SourceHeader::FromSqlite);
     }
     // A call is named by its question, if it has one.
-    if first.lexeme == Lexeme::Open && closes(item) {
-        let question = question(sql, item);
-        return Some(WrittenHeader::Written(question.unwrap_or_else(|| text.to_owned())));
+    if first.lexeme == Lexeme::Open && is_closed_by_last(item) {
+        let question = call_question(sql, item);
+        return Some(SourceHeader::Text(question.unwrap_or_else(|| text.to_owned())));
     }
-    let alone = item.get(1).is_some_and(|t| t.is(b'(')) && closes(item.get(1..)?);
-    if ["answer", "unnest"].iter().any(|w| first.is_word(sql, w)) && alone {
-        return Some(WrittenHeader::AsItRuns);
+    let is_single_call =
+        item.get(1).is_some_and(|t| t.is_symbol(b'(')) && is_closed_by_last(item.get(1..)?);
+    if ["answer", "unnest"].iter().any(|w| first.is_word(sql, w)) && is_single_call {
+        return Some(SourceHeader::FromSqlite);
     }
-    Some(WrittenHeader::Written(text.to_owned()))
+    Some(SourceHeader::Text(text.to_owned()))
 }
 
 /// Returns whether the first bracket is closed by the last token.
-fn closes(item: &[Token]) -> bool {
+fn is_closed_by_last(item: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (n, token) in item.iter().enumerate() {
         match token.lexeme {
@@ -214,23 +218,24 @@ fn is_aliased(sql: &str, item: &[Token], dialect: Dialect) -> bool {
 }
 
 /// Returns the question of a call in braces: its first text, or its `question` argument.
-fn question(sql: &str, call: &[Token]) -> Option<String> {
+fn call_question(sql: &str, call: &[Token]) -> Option<String> {
     let [_, name, paren, arguments @ ..] = call else { return None };
     // Calls of the spec's own ingredients and captions contain no question.
-    let asks = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"];
+    let asking_ingredients = ["LLM", "VQA", "RAGQA", "DocumentSearch", "MultiLabelMap"];
     let name = name.text(sql);
-    let known = name.to_ascii_lowercase().starts_with("llm")
-        || asks.iter().any(|known| name.eq_ignore_ascii_case(known));
-    if !known || !paren.is(b'(') || name.eq_ignore_ascii_case("LLMJoin") {
+    let is_known = name.to_ascii_lowercase().starts_with("llm")
+        || asking_ingredients.iter().any(|known| name.eq_ignore_ascii_case(known));
+    if !is_known || !paren.is_symbol(b'(') || name.eq_ignore_ascii_case("LLMJoin") {
         return None;
     }
-    let named = arguments.windows(3).find_map(|three| match three {
-        [keyword, equals, text] if keyword.is_word(sql, "question") && equals.is(b'=') => {
+    let renamed = arguments.windows(3).find_map(|three| match three {
+        [keyword, equals, text] if keyword.is_word(sql, "question") && equals.is_symbol(b'=') => {
             Some(text)
         }
         _ => None,
     });
-    let text = named.or(arguments.first())?;
-    let text = matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted).then(|| text.content(sql))?;
+    let text = renamed.or(arguments.first())?;
+    let text =
+        matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted).then(|| text.unquoted_text(sql))?;
     Some(text).filter(|text| !text.trim().is_empty())
 }

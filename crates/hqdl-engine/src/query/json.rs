@@ -9,12 +9,12 @@ use rusqlite::types::ValueRef;
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
+pub fn write_json(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
     match value {
         ValueRef::Null => out.write_all(b"null"),
         ValueRef::Integer(i) => write!(out, "{i}"),
         ValueRef::Real(r) if r.is_finite() => Ok(serde_json::to_writer(&mut *out, &r)?),
-        ValueRef::Real(r) => Ok(serde_json::to_writer(&mut *out, &real(r))?),
+        ValueRef::Real(r) => Ok(serde_json::to_writer(&mut *out, &format_real(r))?),
         ValueRef::Text(bytes) => {
             Ok(serde_json::to_writer(&mut *out, &String::from_utf8_lossy(bytes))?)
         }
@@ -30,15 +30,15 @@ pub fn write(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
 /// below 1e-4. It uses the fewest digits that read back as the same number, at most 17; `SQLite`
 /// sometimes prints one more than necessary.
 #[must_use]
-pub fn real(r: f64) -> String {
+pub fn format_real(r: f64) -> String {
     if !r.is_finite() {
         return if r > 0.0 { "Inf" } else { "-Inf" }.to_owned();
     }
     if r == 0.0 {
         return "0.0".to_owned();
     }
-    let spelled = format!("{r:e}");
-    let Some((digits, exponent)) = spelled.split_once('e') else { return spelled };
+    let formatted = format!("{r:e}");
+    let Some((digits, exponent)) = formatted.split_once('e') else { return formatted };
     let exponent: i32 = exponent.parse().unwrap_or_default();
     if (-4..17).contains(&exponent) {
         let plain = r.to_string();
@@ -51,11 +51,11 @@ pub fn real(r: f64) -> String {
 
 /// Formats a value as text: `NULL` for a null, hexadecimal for a blob.
 #[must_use]
-pub fn text(value: ValueRef<'_>) -> String {
+pub fn format_text(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Null => "NULL".to_owned(),
         ValueRef::Integer(i) => i.to_string(),
-        ValueRef::Real(r) => real(r),
+        ValueRef::Real(r) => format_real(r),
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         ValueRef::Blob(bytes) => {
             let mut hex = String::with_capacity(2 * bytes.len() + 3);

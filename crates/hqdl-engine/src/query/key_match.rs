@@ -51,13 +51,14 @@ pub(super) fn match_key(
     is_number: &mut dyn FnMut(usize) -> bool,
 ) -> Option<KeyMatch> {
     let mut rest = parts.iter();
-    if values.iter().all(|value| rest.any(|part| part.is(value))) {
+    if values.iter().all(|value| rest.any(|part| part.is_same(value))) {
         return Some(KeyMatch::Parts);
     }
     let mut columns = Vec::new();
     for (n, part) in parts.iter().enumerate() {
         let column = |lineage| KeyColumn { part: n, lineage, names: names(n, lineage) };
-        columns.extend(items(part).into_iter().filter(|i| !is_literal(i)).map(column));
+        columns
+            .extend(concatenation_items(part).into_iter().filter(|i| !is_literal(i)).map(column));
     }
     let mut found: Vec<usize> = Vec::new();
     // Number of labels that name exactly one column.
@@ -66,14 +67,14 @@ pub(super) fn match_key(
         // Text between the previous column and the next one.
         let mut text = String::new();
         let mut is_first = true;
-        for item in items(value) {
+        for item in concatenation_items(value) {
             if let Lineage::Literal(literal) = item {
-                text.push_str(&unquoted(literal)?);
+                text.push_str(&literal_text(literal)?);
                 continue;
             }
-            let free = |n: &usize| columns[*n].lineage.is(item) && !found.contains(n);
+            let free = |n: &usize| columns[*n].lineage.is_same(item) && !found.contains(n);
             let at = (0..columns.len()).find(free)?;
-            match label(&text, is_first)? {
+            match trailing_label(&text, is_first)? {
                 "" => {}
                 label if columns[at].is_called(label) => {
                     let called = columns.iter().filter(|column| column.is_called(label));
@@ -97,7 +98,7 @@ pub(super) fn match_key(
             return Some(KeyMatch::Concatenation);
         }
     }
-    let is_part = |item: &Lineage| parts.iter().any(|part| part.is(item));
+    let is_part = |item: &Lineage| parts.iter().any(|part| part.is_same(item));
     let is_labelled_part =
         matches!(found.as_slice(), [one] if labels == 1 && is_part(columns[*one].lineage));
     is_labelled_part.then_some(KeyMatch::LabelledPart)
@@ -105,13 +106,13 @@ pub(super) fn match_key(
 
 /// Returns the operands of a concatenation, without casts to text. Any other expression is returned
 /// as the only item.
-fn items(lineage: &Lineage) -> Vec<&Lineage> {
+fn concatenation_items(lineage: &Lineage) -> Vec<&Lineage> {
     match lineage {
-        Lineage::Op(op, parts) if op == "||" || op == "concat" => {
-            parts.iter().flat_map(|part| items(part)).collect()
+        Lineage::Operation(op, parts) if op == "||" || op == "concat" => {
+            parts.iter().flat_map(|part| concatenation_items(part)).collect()
         }
-        Lineage::Op(op, parts) if op.eq_ignore_ascii_case("cast text") => {
-            parts.iter().flat_map(|part| items(part)).collect()
+        Lineage::Operation(op, parts) if op.eq_ignore_ascii_case("cast text") => {
+            parts.iter().flat_map(|part| concatenation_items(part)).collect()
         }
         other => vec![other],
     }
@@ -122,14 +123,14 @@ fn is_literal(lineage: &Lineage) -> bool {
 }
 
 /// Returns the text of a literal; `None` for a number.
-fn unquoted(literal: &str) -> Option<String> {
+fn literal_text(literal: &str) -> Option<String> {
     let inner = literal.strip_prefix('\'')?.strip_suffix('\'')?;
     Some(inner.replace("''", "'"))
 }
 
 /// Returns the label at the end of the text before a column, or an empty text if there is none;
 /// `None` if the text is anything else.
-fn label(text: &str, is_first: bool) -> Option<&str> {
+fn trailing_label(text: &str, is_first: bool) -> Option<&str> {
     let mut label = text;
     if !is_first {
         label = label.trim_start_matches(SEPARATORS);
@@ -144,16 +145,16 @@ fn label(text: &str, is_first: bool) -> Option<&str> {
 impl KeyColumn<'_> {
     /// Returns whether a label names the column, by its whole name or its first words.
     fn is_called(&self, label: &str) -> bool {
-        let label = words(label);
+        let label = lowercase_words(label);
         self.names.iter().any(|name| {
-            let name = words(name);
+            let name = lowercase_words(name);
             name.concat() == label.concat() || name.starts_with(&label)
         })
     }
 }
 
 /// Returns the words of a name in lower case.
-fn words(name: &str) -> Vec<String> {
+fn lowercase_words(name: &str) -> Vec<String> {
     let words = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect()
 }

@@ -18,12 +18,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::choosing::Choosing;
+use super::call_options::ValueListProvider;
 use super::key_match::{KeyMatch, match_key};
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
-use hqdl_sql::blendsql::usage::{CallUsage, Joined, ReachedColumn};
-use hqdl_values::sql::name;
+use hqdl_sql::blendsql::usage::{AvailableColumn, CallUsage, ColumnEquality};
+use hqdl_values::sql::quote_name;
 
 /// Key of a bound call.
 pub(super) struct BoundKey {
@@ -39,48 +39,48 @@ pub(super) struct BoundKey {
 /// Source of an expansion's keys, with the lineage of each part of the key.
 struct KeySource {
     /// The table, or the SELECT if it reads several tables.
-    from: From,
+    relation: KeyRelation,
     parts: Vec<Arc<Lineage>>,
     /// The source is a table, and the parts are its columns.
-    plain: bool,
+    is_table: bool,
 }
 
 /// Relation that the keys are read from.
-enum From {
+enum KeyRelation {
     Table(String),
     /// A SELECT. `names` maps instance and lower-case column to the output column of the key part;
     /// `joins` are the equalities that join its tables.
     Select {
         text: String,
         names: Vec<((usize, String), String)>,
-        joined: Vec<Joined>,
+        joins: Vec<ColumnEquality>,
     },
 }
 
-impl From {
-    fn written(&self) -> String {
+impl KeyRelation {
+    fn to_sql(&self) -> String {
         match self {
-            Self::Table(table) => name(table),
+            Self::Table(table) => quote_name(table),
             Self::Select { text, .. } => format!("({text})"),
         }
     }
 
     /// Returns the output column of an instance's column.
-    fn column(&self, instance: usize, column: &str) -> Option<String> {
+    fn output_column(&self, instance: usize, column: &str) -> Option<String> {
         match self {
-            Self::Table(_) => Some(format!("hq_of.{}", name(column))),
+            Self::Table(_) => Some(format!("hq_of.{}", quote_name(column))),
             Self::Select { names, .. } => {
                 let of = (instance, column.to_lowercase());
                 let (_, found) = names.iter().find(|(column, _)| *column == of)?;
-                Some(format!("hq_of.{}", name(found)))
+                Some(format!("hq_of.{}", quote_name(found)))
             }
         }
     }
 
-    fn joined(&self) -> &[Joined] {
+    fn joins(&self) -> &[ColumnEquality] {
         match self {
             Self::Table(_) => &[],
-            Self::Select { joined, .. } => joined,
+            Self::Select { joins, .. } => joins,
         }
     }
 }
@@ -89,112 +89,121 @@ impl From {
 ///
 /// # Errors
 /// The reason why the key cannot be determined.
-pub(super) fn keys(
+pub(super) fn bound_key(
     expansion: &Expansion,
     usage: &CallUsage,
-    choosing: &mut dyn Choosing,
+    value_provider: &mut dyn ValueListProvider,
 ) -> Result<BoundKey, String> {
     if !expansion.key_parts.is_empty() {
-        return by_part(expansion, usage, choosing);
+        return bound_key_by_part(expansion, usage, value_provider);
     }
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source table of the expansion".to_owned();
     let Some(lineage) = &first.lineage else { return Err(reason) };
     for rows in &expansion.sources {
-        let Some(source) = source(expansion, &rows.rows, choosing) else { continue };
-        match roles(&source, lineage, usage) {
-            Roles::One(roles) => match of_source(expansion, &source, &roles, usage, choosing) {
-                Ok(keys) => return Ok(keys),
-                Err(why) => reason = why,
-            },
-            Roles::Several => {
+        let Some(source) = key_source(expansion, &rows.rows, value_provider) else { continue };
+        match match_instances(&source, lineage, usage) {
+            InstanceMatch::Unique(instance_map) => {
+                match key_from_source(expansion, &source, &instance_map, usage, value_provider) {
+                    Ok(keys) => return Ok(keys),
+                    Err(why) => reason = why,
+                }
+            }
+            InstanceMatch::Ambiguous => {
                 "it is not certain which of its tables is which table of the source"
                     .clone_into(&mut reason);
             }
-            Roles::None => {}
+            InstanceMatch::NoMatch => {}
         }
     }
     Err(reason)
 }
 
 /// Match between the source's table instances and the query's.
-enum Roles {
-    One(BTreeMap<usize, usize>),
-    Several,
-    None,
+enum InstanceMatch {
+    Unique(BTreeMap<usize, usize>),
+    Ambiguous,
+    NoMatch,
 }
 
 /// Matches the source's table instances with those of the query: the tables must be the same and
 /// joined in the same way. The instances of `first` must be among them.
-fn roles(source: &KeySource, first: &Lineage, usage: &CallUsage) -> Roles {
-    let mut theirs: Vec<(usize, &str)> = Vec::new();
+fn match_instances(source: &KeySource, first: &Lineage, usage: &CallUsage) -> InstanceMatch {
+    let mut source_instances: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
-        if !theirs.iter().any(|(known, _)| *known == instance) {
-            theirs.push((instance, table));
+        if !source_instances.iter().any(|(known, _)| *known == instance) {
+            source_instances.push((instance, table));
         }
     }
-    let mut ours: Vec<(usize, &str)> = Vec::new();
-    let reached = usage.reached.iter().map(|r| (r.instance, r.table.as_str()));
+    let mut query_instances: Vec<(usize, &str)> = Vec::new();
+    let reached = usage.available_columns.iter().map(|r| (r.instance, r.table.as_str()));
     let keys = usage.keys.iter().filter_map(|k| k.lineage.as_deref());
     for (instance, table) in keys.flat_map(Lineage::instances).chain(reached) {
-        if !ours.iter().any(|(known, _)| *known == instance) {
-            ours.push((instance, table));
+        if !query_instances.iter().any(|(known, _)| *known == instance) {
+            query_instances.push((instance, table));
         }
     }
     let mut found: Vec<BTreeMap<usize, usize>> = vec![BTreeMap::new()];
-    for (instance, table) in &theirs {
+    for (instance, table) in &source_instances {
         let mut next = Vec::new();
-        for roles in &found {
-            let free = ours.iter().filter(|(of, named)| {
-                named.eq_ignore_ascii_case(table) && !roles.values().any(|known| known == of)
+        for instance_map in &found {
+            let free = query_instances.iter().filter(|(of, named)| {
+                named.eq_ignore_ascii_case(table) && !instance_map.values().any(|known| known == of)
             });
             for (of, _) in free {
-                let mut roles = roles.clone();
-                roles.insert(*instance, *of);
-                if plays(source.from.joined(), &roles, usage) {
-                    next.push(roles);
+                let mut instance_map = instance_map.clone();
+                instance_map.insert(*instance, *of);
+                if is_joined_alike(source.relation.joins(), &instance_map, usage) {
+                    next.push(instance_map);
                 }
             }
         }
         found = next;
-        if found.len() > MOST_ROLES {
-            return Roles::Several;
+        if found.len() > MAX_MATCHES {
+            return InstanceMatch::Ambiguous;
         }
     }
-    found.retain(|roles| {
-        first.instances().iter().all(|(of, _)| roles.values().any(|known| known == of))
+    found.retain(|instance_map| {
+        first.instances().iter().all(|(of, _)| instance_map.values().any(|known| known == of))
     });
     match (found.pop(), found.len()) {
-        (None, _) => Roles::None,
-        (Some(one), 0) => Roles::One(one),
-        (Some(_), _) => Roles::Several,
+        (None, _) => InstanceMatch::NoMatch,
+        (Some(is_one_table), 0) => InstanceMatch::Unique(is_one_table),
+        (Some(_), _) => InstanceMatch::Ambiguous,
     }
 }
 
 /// Maximum number of candidate matches before the search gives up.
-const MOST_ROLES: usize = 64;
+const MAX_MATCHES: usize = 64;
 
 /// Returns whether the query joins the matched instances by the equalities of the source.
-fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &CallUsage) -> bool {
-    joined.iter().all(|join| {
-        let (Some(left), Some(right)) = (roles.get(&join.left.0), roles.get(&join.right.0)) else {
+fn is_joined_alike(
+    joins: &[ColumnEquality],
+    instance_map: &BTreeMap<usize, usize>,
+    usage: &CallUsage,
+) -> bool {
+    joins.iter().all(|join| {
+        let (Some(left), Some(right)) =
+            (instance_map.get(&join.left.0), instance_map.get(&join.right.0))
+        else {
             return true;
         };
-        let is = |own: &Joined| own.is_of((*left, &join.left.1), (*right, &join.right.1));
-        usage.joined.iter().any(is)
+        let is =
+            |own: &ColumnEquality| own.connects((*left, &join.left.1), (*right, &join.right.1));
+        usage.equalities.iter().any(is)
     })
 }
 
 /// Returns the key of an expansion whose sources have only parts of it; the other columns are NULL.
-fn by_part(
+fn bound_key_by_part(
     expansion: &Expansion,
     usage: &CallUsage,
-    choosing: &mut dyn Choosing,
+    value_provider: &mut dyn ValueListProvider,
 ) -> Result<BoundKey, String> {
     let mut reasons = Vec::new();
     for n in 0..expansion.sources.len() {
-        let Some((own, part)) = expansion.of_source(n) else { continue };
-        match keys(&own, usage, choosing) {
+        let Some((own, part)) = expansion.with_only_source(n) else { continue };
+        match bound_key(&own, usage, value_provider) {
             Ok(found) => {
                 let mut texts = vec!["NULL".to_owned(); expansion.key.names().len()];
                 part.iter().zip(found.texts).for_each(|(at, text)| texts[*at] = text);
@@ -207,10 +216,10 @@ fn by_part(
 }
 
 /// Returns the source of the keys; `None` if the lineage of a part is unknown.
-fn source(
+fn key_source(
     expansion: &Expansion,
     rows: &SourceRows,
-    choosing: &mut dyn Choosing,
+    value_provider: &mut dyn ValueListProvider,
 ) -> Option<KeySource> {
     let names = expansion.key.names();
     match rows {
@@ -220,10 +229,10 @@ fn source(
                 Arc::new(Lineage::Column { instance: 0, table, column })
             };
             let parts = names.iter().map(part).collect();
-            Some(KeySource { from: From::Table(table.clone()), parts, plain: true })
+            Some(KeySource { relation: KeyRelation::Table(table.clone()), parts, is_table: true })
         }
         SourceRows::Select(select) => {
-            let outputs = choosing.made_of(select);
+            let outputs = value_provider.outputs_of(select);
             let part = |key: &String| {
                 let found = outputs.columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
                 found.and_then(|(_, lineage)| lineage.clone())
@@ -234,36 +243,40 @@ fn source(
             parts.iter().for_each(|p| instances.extend(p.instances()));
             instances.sort_unstable();
             instances.dedup();
-            let from = match instances.as_slice() {
+            let relation = match instances.as_slice() {
                 [] => return None,
-                [(_, table)] => From::Table((*table).to_owned()),
-                several if connected(several, &outputs.joined) => {
-                    let named = |(key, part): (&String, &Arc<Lineage>)| match &**part {
+                [(_, table)] => KeyRelation::Table((*table).to_owned()),
+                instances_in_select if are_connected(instances_in_select, &outputs.equalities) => {
+                    let output_of = |(key, part): (&String, &Arc<Lineage>)| match &**part {
                         Lineage::Column { instance, column, .. } => {
                             Some(((*instance, column.to_lowercase()), key.clone()))
                         }
                         _ => None,
                     };
-                    let names: Option<Vec<_>> = names.iter().zip(&parts).map(named).collect();
-                    From::Select { text: select.clone(), names: names?, joined: outputs.joined }
+                    let names: Option<Vec<_>> = names.iter().zip(&parts).map(output_of).collect();
+                    KeyRelation::Select {
+                        text: select.clone(),
+                        names: names?,
+                        joins: outputs.equalities,
+                    }
                 }
                 _ => return None,
             };
-            Some(KeySource { from, parts, plain: false })
+            Some(KeySource { relation, parts, is_table: false })
         }
     }
 }
 
 /// Returns whether joins connect all of these tables.
-fn connected(instances: &[(usize, &str)], joined: &[Joined]) -> bool {
+fn are_connected(instances: &[(usize, &str)], joins: &[ColumnEquality]) -> bool {
     let mut known = vec![instances[0].0];
     let mut at = 0;
-    while let Some(one) = known.get(at).copied() {
-        for join in joined {
-            for (here, there) in [(&join.left, &join.right), (&join.right, &join.left)] {
-                let counts = instances.iter().any(|(n, _)| *n == there.0);
-                if here.0 == one && counts && !known.contains(&there.0) {
-                    known.push(there.0);
+    while let Some(is_one_table) = known.get(at).copied() {
+        for join in joins {
+            for (near, far) in [(&join.left, &join.right), (&join.right, &join.left)] {
+                let is_instance = instances.iter().any(|(n, _)| *n == far.0);
+                if near.0 == is_one_table && is_instance && !known.contains(&far.0) {
+                    known.push(far.0);
                 }
             }
         }
@@ -273,42 +286,47 @@ fn connected(instances: &[(usize, &str)], joined: &[Joined]) -> bool {
 }
 
 /// Returns the key from a source whose table instances are matched with the query's.
-fn of_source(
+fn key_from_source(
     expansion: &Expansion,
     source: &KeySource,
-    roles: &BTreeMap<usize, usize>,
+    instance_map: &BTreeMap<usize, usize>,
     usage: &CallUsage,
-    choosing: &mut dyn Choosing,
+    value_provider: &mut dyn ValueListProvider,
 ) -> Result<BoundKey, String> {
-    let mut play = |instance: usize| roles.get(&instance).copied().unwrap_or(usize::MAX);
-    let parts: Vec<Arc<Lineage>> =
-        source.parts.iter().map(|p| Arc::new(p.renumbered(&mut play))).collect();
-    let mut base: Vec<(usize, String)> = Vec::new();
+    let mut matched_instance =
+        |instance: usize| instance_map.get(&instance).copied().unwrap_or(usize::MAX);
+    let parts: Vec<Arc<Lineage>> = source
+        .parts
+        .iter()
+        .map(|p| Arc::new(p.renumber_instances(&mut matched_instance)))
+        .collect();
+    let mut key_columns: Vec<(usize, String)> = Vec::new();
     for part in &parts {
-        part.each_column(&mut |of, _, column| base.push((of, column.to_lowercase())));
+        part.visit_columns(&mut |of, _, column| key_columns.push((of, column.to_lowercase())));
     }
     let is_of_key = |lineage: &Lineage| {
         let (mut all, mut any) = (true, false);
-        lineage.each_column(&mut |of, _, column| {
+        lineage.visit_columns(&mut |of, _, column| {
             any = true;
-            all &= base.contains(&(of, column.to_lowercase()));
+            all &= key_columns.contains(&(of, column.to_lowercase()));
         });
         all && any
     };
-    let given: Vec<(&str, &Arc<Lineage>)> = usage
+    let key_values: Vec<(&str, &Arc<Lineage>)> = usage
         .keys
         .iter()
         .filter_map(|k| Some((k.text.as_str(), k.lineage.as_ref()?)))
         .filter(|(_, lineage)| is_of_key(lineage))
         .collect();
-    let all: Vec<&Lineage> = given.iter().map(|(_, lineage)| lineage.as_ref()).collect();
+    let all: Vec<&Lineage> = key_values.iter().map(|(_, lineage)| lineage.as_ref()).collect();
     let first = usage.keys.first().and_then(|k| k.lineage.as_ref());
     let Some(first) = first.filter(|lineage| is_of_key(lineage)) else {
         return Err("its value is computed from other columns than the key".to_owned());
     };
-    let over = Over { source, roles };
-    let whole = given.len() == usage.keys.len();
-    let matched = whole.then(|| over.match_key(&all, &parts, (expansion, usage), choosing));
+    let evaluator = SourceEvaluator { source, instance_map };
+    let is_complete = key_values.len() == usage.keys.len();
+    let matched = is_complete
+        .then(|| evaluator.match_call_key(&all, &parts, (expansion, usage), value_provider));
     let Some(matched) = matched.flatten() else {
         return Err(format!(
             "{} is not the key ({})",
@@ -316,123 +334,136 @@ fn of_source(
             expansion.key.names().join(", ")
         ));
     };
-    let determine = |all: &[&Lineage], choosing: &mut dyn Choosing| {
-        over.determines(all, choosing).map_err(|e| e.to_string())
+    let determines_key = |all: &[&Lineage], value_provider: &mut dyn ValueListProvider| {
+        evaluator.determines_key(all, value_provider).map_err(|e| e.to_string())
     };
-    let own = |of: usize| roles.values().any(|known| *known == of);
+    let is_matched = |of: usize| instance_map.values().any(|known| *known == of);
     let groups: Vec<&Lineage> = usage
-        .grouped
+        .group_terms
         .iter()
         .map(AsRef::as_ref)
-        .filter(|g| !g.instances().is_empty() && g.instances().iter().all(|(of, _)| own(*of)))
+        .filter(|g| {
+            !g.instances().is_empty() && g.instances().iter().all(|(of, _)| is_matched(*of))
+        })
         .collect();
-    if groups.iter().any(|g| g.is(first)) && !determine(&groups, choosing)? {
+    if groups.iter().any(|g| g.is_same(first)) && !determines_key(&groups, value_provider)? {
         return Err("the rows are grouped by it, and a group can have several keys".to_owned());
     }
     let reached = |of: usize, column: &str| {
-        let is = |r: &&ReachedColumn| r.instance == of && r.column.eq_ignore_ascii_case(column);
-        usage.reached.iter().find(is)
+        let is = |r: &&AvailableColumn| r.instance == of && r.column.eq_ignore_ascii_case(column);
+        usage.available_columns.iter().find(is)
     };
     let text = |part: &Arc<Lineage>| {
-        let own = given.iter().find(|(_, lineage)| lineage.is(part));
-        own.map(|(text, _)| (*text).to_owned())
-            .or_else(|| part.written(&|of, column| reached(of, column).map(ReachedColumn::written)))
+        let own_value = key_values.iter().find(|(_, lineage)| lineage.is_same(part));
+        own_value
+            .map(|(text, _)| (*text).to_owned())
+            .or_else(|| part.to_sql(&|of, column| reached(of, column).map(AvailableColumn::to_sql)))
     };
     let texts: Option<Vec<String>> = parts.iter().map(text).collect();
-    let is_part = matched == KeyMatch::LabelledPart || parts.iter().any(|p| p.is(first));
+    let is_part = matched == KeyMatch::LabelledPart || parts.iter().any(|p| p.is_same(first));
     if let Some(texts) = texts
-        && (is_part || determine(&all, choosing)?)
+        && (is_part || determines_key(&all, value_provider)?)
     {
         let mut texts: Vec<String> =
-            texts.into_iter().map(|t| if source.plain { t } else { format!("({t})") }).collect();
+            texts.into_iter().map(|t| if source.is_table { t } else { format!("({t})") }).collect();
         // The first part may have a value in rows where the call's value is NULL.
-        let is_first = matched == KeyMatch::Parts && parts.first().is_some_and(|p| p.is(first));
-        if !is_first && let (Some(text), Some((value, _))) = (texts.first_mut(), given.first()) {
+        let is_first =
+            matched == KeyMatch::Parts && parts.first().is_some_and(|p| p.is_same(first));
+        if !is_first && let (Some(text), Some((value, _))) = (texts.first_mut(), key_values.first())
+        {
             *text = format!("CASE WHEN ({value}) IS NOT NULL THEN {text} END");
         }
-        let stored = match (&source.from, roles.values().next()) {
-            (From::Table(table), Some(of)) if source.plain && is_first => {
-                stored(expansion, table, &|column| reached(*of, column))
+        let stored = match (&source.relation, instance_map.values().next()) {
+            (KeyRelation::Table(table), Some(of)) if source.is_table && is_first => {
+                stored_key(expansion, table, &|column| reached(*of, column))
             }
             _ => None,
         };
         return Ok(BoundKey { texts, why: String::new(), stored });
     }
-    let said: Vec<&str> = given.iter().map(|(text, _)| *text).collect();
-    let said = said.join(", ");
-    if !determine(&all, choosing)? {
-        let key = expansion.key.names().iter().map(|n| name(n)).collect::<Vec<_>>().join(", ");
+    let value_list: Vec<&str> = key_values.iter().map(|(text, _)| *text).collect();
+    let value_list = value_list.join(", ");
+    if !determines_key(&all, value_provider)? {
+        let key =
+            expansion.key.names().iter().map(|n| quote_name(n)).collect::<Vec<_>>().join(", ");
         return Err(format!(
-            "the query has only {said} of its key ({key}), which does not determine it"
+            "the query has only {value_list} of its key ({key}), which does not determine it"
         ));
     }
-    let table = over.look_up(&all, choosing).map_err(|e| e.to_string())?;
-    let same: Vec<String> = (1..=given.len())
-        .zip(&given)
+    let table = evaluator.create_lookup(&all, value_provider).map_err(|e| e.to_string())?;
+    let equal_arguments: Vec<String> = (1..=key_values.len())
+        .zip(&key_values)
         .map(|(n, (text, _))| format!("hq_key.hq_arg_{n} COLLATE BINARY IS +({text})"))
         .collect();
-    let same = same.join(" AND ");
-    let part =
-        |n| format!("(SELECT hq_key.hq_key_{n} FROM {table} AS hq_key WHERE {same} LIMIT 1)");
+    let equal_arguments = equal_arguments.join(" AND ");
+    let part = |n| {
+        format!("(SELECT hq_key.hq_key_{n} FROM {table} AS hq_key WHERE {equal_arguments} LIMIT 1)")
+    };
     let texts = (1..=parts.len()).map(part).collect();
-    let why = format!(", by {said} alone, which determines the key");
+    let why = format!(", by {value_list} alone, which determines the key");
     Ok(BoundKey { texts, why, stored: None })
 }
 
 /// Returns where a published table can be joined: all parts of the key with their tables.
-fn stored<'r>(
+fn stored_key<'r>(
     expansion: &Expansion,
     source: &str,
-    reached: &dyn Fn(&str) -> Option<&'r ReachedColumn>,
+    reached: &dyn Fn(&str) -> Option<&'r AvailableColumn>,
 ) -> Option<(String, Vec<String>, Option<String>)> {
-    let places: Option<Vec<&ReachedColumn>> =
-        expansion.key.names().iter().map(|k| reached(k).filter(|r| r.at.0.is_some())).collect();
-    let places = places?;
-    let table = places.first()?.at.0.clone()?;
-    let one = places
+    let reached_columns: Option<Vec<&AvailableColumn>> = expansion
+        .key
+        .names()
         .iter()
-        .all(|p| p.at.0.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(&table)));
-    let keys = places.iter().map(|p| p.written()).collect();
-    Some((source.to_owned(), keys, one.then_some(table)))
+        .map(|k| reached(k).filter(|r| r.query_column.0.is_some()))
+        .collect();
+    let reached_columns = reached_columns?;
+    let table = reached_columns.first()?.query_column.0.clone()?;
+    let is_one_table = reached_columns
+        .iter()
+        .all(|p| p.query_column.0.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(&table)));
+    let keys = reached_columns.iter().map(|p| p.to_sql()).collect();
+    Some((source.to_owned(), keys, is_one_table.then_some(table)))
 }
 
 /// The rows of a source, to evaluate expressions of the query on them.
-struct Over<'s> {
+struct SourceEvaluator<'s> {
     source: &'s KeySource,
-    roles: &'s BTreeMap<usize, usize>,
+    instance_map: &'s BTreeMap<usize, usize>,
 }
 
-impl Over<'_> {
+impl SourceEvaluator<'_> {
     /// Returns the parts of the key as SQL over the source's rows.
-    fn keys(&self) -> Vec<String> {
-        let column = |instance: usize, column: &str| self.source.from.column(instance, column);
-        self.source.parts.iter().filter_map(|p| p.written(&column)).collect()
+    fn key_expressions(&self) -> Vec<String> {
+        let column =
+            |instance: usize, column: &str| self.source.relation.output_column(instance, column);
+        self.source.parts.iter().filter_map(|p| p.to_sql(&column)).collect()
     }
 
     /// Translates expressions of the query to SQL over the source's rows. Returns `None` if the
     /// source lacks one of the columns.
-    fn values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
+    fn translate_values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
         let column = |of: usize, column: &str| {
-            let (instance, _) = self.roles.iter().find(|(_, known)| **known == of)?;
-            self.source.from.column(*instance, column)
+            let (instance, _) = self.instance_map.iter().find(|(_, known)| **known == of)?;
+            self.source.relation.output_column(*instance, column)
         };
-        all.iter().map(|l| l.written(&column)).collect()
+        all.iter().map(|l| l.to_sql(&column)).collect()
     }
 
     /// Returns how a call's values match the key made of `parts`.
-    fn match_key(
+    fn match_call_key(
         &self,
         values: &[&Lineage],
         parts: &[Arc<Lineage>],
         (expansion, usage): (&Expansion, &CallUsage),
-        choosing: &mut dyn Choosing,
+        value_provider: &mut dyn ValueListProvider,
     ) -> Option<KeyMatch> {
         let labels = |part: usize, column: &Lineage| {
             let mut names: Vec<String> =
                 expansion.key.names().get(part).cloned().into_iter().collect();
-            column.each_column(&mut |of, table, column| {
-                let aliases = usage.reached.iter().filter(|r| r.instance == of);
-                let tables = aliases.filter_map(|r| r.at.0.clone()).chain([table.to_owned()]);
+            column.visit_columns(&mut |of, table, column| {
+                let aliases = usage.available_columns.iter().filter(|r| r.instance == of);
+                let tables =
+                    aliases.filter_map(|r| r.query_column.0.clone()).chain([table.to_owned()]);
                 for table in tables {
                     names.extend([format!("{table} {column}"), table]);
                 }
@@ -440,57 +471,60 @@ impl Over<'_> {
             });
             names
         };
-        let keys = self.keys();
+        let keys = self.key_expressions();
         let mut is_number = |part: usize| {
-            let kinds = keys.iter().enumerate().map(|(n, key)| {
-                let kinds = if n == part { "'integer', 'real', 'null'" } else { "'text', 'null'" };
-                format!("typeof({key}) NOT IN ({kinds})")
+            let type_checks = keys.iter().enumerate().map(|(n, key)| {
+                let allowed_types =
+                    if n == part { "'integer', 'real', 'null'" } else { "'text', 'null'" };
+                format!("typeof({key}) NOT IN ({allowed_types})")
             });
-            let others = format!(
+            let other_rows_sql = format!(
                 "SELECT 1 FROM {} AS hq_of WHERE {} LIMIT 1",
-                self.source.from.written(),
-                kinds.collect::<Vec<_>>().join(" OR ")
+                self.source.relation.to_sql(),
+                type_checks.collect::<Vec<_>>().join(" OR ")
             );
-            let found = choosing.values(&others, 1);
+            let found = value_provider.query_values(&other_rows_sql, 1);
             found.is_ok_and(|found| found.is_some_and(|found| found.is_empty()))
         };
         match_key(values, parts, &labels, &mut is_number)
     }
 
     /// Returns whether the expressions differ for each key of the source.
-    fn determines(
+    fn determines_key(
         &self,
         all: &[&Lineage],
-        choosing: &mut dyn Choosing,
+        value_provider: &mut dyn ValueListProvider,
     ) -> Result<bool, super::QueryError> {
-        let keys = self.keys();
-        let Some(args) = self.values(all).filter(|args| !args.is_empty()) else { return Ok(false) };
-        let named = |all: &[String], name: &str| -> String {
+        let keys = self.key_expressions();
+        let Some(args) = self.translate_values(all).filter(|args| !args.is_empty()) else {
+            return Ok(false);
+        };
+        let numbered = |all: &[String], name: &str| -> String {
             let each = all.iter().enumerate();
             each.map(|(n, e)| format!("{e} COLLATE BINARY AS {name}{}", n + 1))
                 .collect::<Vec<_>>()
                 .join(", ")
         };
         let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
-        let twice = format!(
+        let duplicates_sql = format!(
             "SELECT 1 FROM (SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
              AS hq_twice GROUP BY {} HAVING count(*) > 1 LIMIT 1",
-            named(&args, "a"),
-            named(&keys, "k"),
-            self.source.from.written(),
+            numbered(&args, "a"),
+            numbered(&keys, "k"),
+            self.source.relation.to_sql(),
             args[0],
             groups.join(", ")
         );
-        Ok(choosing.values(&twice, 1)?.is_none_or(|found| found.is_empty()))
+        Ok(value_provider.query_values(&duplicates_sql, 1)?.is_none_or(|found| found.is_empty()))
     }
 
     /// Creates a table that maps values of expressions to keys of the source, and returns its name.
-    fn look_up(
+    fn create_lookup(
         &self,
         all: &[&Lineage],
-        choosing: &mut dyn Choosing,
+        value_provider: &mut dyn ValueListProvider,
     ) -> Result<String, super::QueryError> {
-        let (keys, args) = (self.keys(), self.values(all).unwrap_or_default());
+        let (keys, args) = (self.key_expressions(), self.translate_values(all).unwrap_or_default());
         let names = |name: &str, many: usize| -> Vec<String> {
             (1..=many).map(|n| format!("{name}{n}")).collect()
         };
@@ -499,9 +533,9 @@ impl Over<'_> {
             "SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL",
             args.join(", "),
             keys.join(", "),
-            self.source.from.written(),
+            self.source.relation.to_sql(),
             args.first().map_or("NULL", String::as_str)
         );
-        choosing.look_up(&arg_names, &key_names, &select)
+        value_provider.create_lookup_table(&arg_names, &key_names, &select)
     }
 }

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use hqdl_spec::{Column, SourceRows, Spec};
 use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 
 /// Most characters of an expression that is shown.
 const LONGEST_EXPRESSION: usize = 200;
@@ -70,7 +70,8 @@ impl Kinds {
             also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
         }
         let plain = &column.meaning;
-        column.also = also.into_iter().map(|kinds| Meaning { kinds, ..plain.clone() }).collect();
+        column.also =
+            also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
         column.meaning.kinds = own;
         column.fingerprint = column.meaning.fingerprint();
     }

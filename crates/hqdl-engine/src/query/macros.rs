@@ -15,15 +15,15 @@
 
 use std::ops::Range;
 
-use super::arguments::{ArgumentPiece, CallText, Names};
+use super::arguments::{ArgumentNames, CallArgument, CallText};
 use super::{QueryError, Request};
 use hqdl_spec::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
 use hqdl_sql::blendsql::ingredients::{self, Ingredient};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use hqdl_sql::blendsql::{ReturnType, names_in};
-use hqdl_sql::suql::Translated;
-use hqdl_values::problem::nearest;
+use hqdl_sql::blendsql::{ReturnType, split_legacy_column};
+use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::problem::find_nearest;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
@@ -87,7 +87,10 @@ const WEB: Macro<'static> = Macro::Refused(
 /// # Errors
 /// [`QueryError::Sql`] for one whose arguments cannot be what it takes, or that cannot
 /// be expressed.
-pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Translated>, QueryError> {
+pub(super) fn expand_macros(
+    request: &Request<'_>,
+    text: &str,
+) -> Result<Option<TranslatedQuery>, QueryError> {
     let tokens = tokens(text);
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for n in 0..tokens.len() {
@@ -95,22 +98,22 @@ pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Transl
             Some([open, name, paren]) => [*open, *name, *paren],
             _ => break,
         };
-        if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is(b'(') {
+        if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is_symbol(b'(') {
             continue;
         }
         let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
-        let Some(call) = CallText::read(text, &tokens, n) else { continue };
+        let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
         edits.extend(call.edits(found)?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
-    Ok((!edits.is_empty()).then(|| Translated::with(text, edits)))
+    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
 }
 
 /// The tokens of a query; what cannot be read is told when it is run.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     while let Ok(Some(token)) =
-        lexer::next(text, tokens.last().map_or(0, |t| t.end), Brackets::Name)
+        lexer::next_token(text, tokens.last().map_or(0, |t| t.end), Brackets::Name)
     {
         tokens.push(token);
     }
@@ -119,7 +122,11 @@ fn tokens(text: &str) -> Vec<Token> {
 
 /// An error of a query that was written anew, in the words of the query as it was: it is
 /// about the call that is opened last before what it marks ends.
-pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> QueryError {
+pub(super) fn name_call_in_error(
+    request: &Request<'_>,
+    text: &str,
+    error: QueryError,
+) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
     let tokens = tokens(text);
     let end = problem.span.as_ref().map_or(0, |span| span.end);
@@ -138,17 +145,17 @@ pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> Que
 }
 
 /// An error about an ingredient that is none, with the names of all that there are.
-pub(super) fn listed(request: &Request<'_>, error: QueryError) -> QueryError {
+pub(super) fn list_ingredients_in_error(request: &Request<'_>, error: QueryError) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
     let unknown = problem.message.strip_prefix("there is no ingredient `");
     let unknown = unknown.and_then(|rest| rest.strip_suffix('`'));
     let none = ["a call is empty", "a call names no ingredient"].contains(&&*problem.message);
     if let Some(word) = unknown.or(none.then_some("")) {
         let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
-        let written = ingredients::all().map(Ingredient::name);
+        let written = ingredients::all_ingredients().map(Ingredient::name);
         let done = KNOWN.iter().filter(|(_, of)| !matches!(of, Macro::Refused(..)));
         let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
-        problem.help = Some(match nearest(word, all.iter().copied()) {
+        problem.help = Some(match find_nearest(word, all.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", all.join(", ")),
         });
@@ -166,19 +173,19 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
 impl CallText<'_> {
     /// How it is written anew.
     fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let name = self.name.text(self.text);
+        let name = self.name_token.text(self.text);
         match of {
             Macro::Typed(ingredient, kind) => self.typed(ingredient, kind),
             Macro::Own(own) => self.own(own),
             Macro::Caption => Ok(self.caption()),
             Macro::Image => Ok(vec![(
-                self.name.start..self.paren.end,
+                self.name_token.start..self.paren_token.end,
                 format!("LLMMap({}", self.unless("image", "image=true, ")),
             )]),
             Macro::Summary => self.summary(),
             Macro::Documents => self.documents(),
             Macro::Dates => self.dates(),
-            Macro::Refused(why, instead) => Err(self.error(
+            Macro::Refused(why, instead) => Err(self.error_at_name(
                 format!("`{name}` cannot be called: {why}"),
                 "not an ingredient",
                 instead,
@@ -193,29 +200,30 @@ impl CallText<'_> {
         ingredient: &str,
         kind: &str,
     ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let name = self.name.text(self.text);
-        let says = |piece: &&ArgumentPiece| {
+        let name = self.name_token.text(self.text);
+        let says = |piece: &&CallArgument| {
             piece.keyword.is_some_and(|keyword| {
                 ["return_type", "output_type"].iter().any(|w| keyword.is_word(self.text, w))
             })
         };
-        let Some(piece) = self.pieces.iter().find(says) else {
+        let Some(piece) = self.arguments.iter().find(says) else {
             let call = format!("{ingredient}(return_type='{kind}', ");
-            return Ok(vec![(self.name.start..self.paren.end, call)]);
+            return Ok(vec![(self.name_token.start..self.paren_token.end, call)]);
         };
-        let mut edits = vec![(self.name.start..self.paren.end, format!("{ingredient}("))];
+        let mut edits =
+            vec![(self.name_token.start..self.paren_token.end, format!("{ingredient}("))];
         let written = match piece.tokens.as_slice() {
-            [one] => one.content(self.text),
+            [one] => one.unquoted_text(self.text),
             _ => self.text.get(piece.span()).unwrap_or_default().to_owned(),
         };
         // What is no type is told where types are read.
         let (Some(said), Some(own)) = (ReturnType::parse(&written), ReturnType::parse(kind)) else {
             return Ok(edits);
         };
-        if own.list && !said.list {
+        if own.is_list && !said.is_list {
             edits.push((piece.span(), format!("'list[{}]'", written.trim())));
-        } else if !own.list && said != own && name.to_lowercase().ends_with(kind) {
-            return Err(QueryError::sql(
+        } else if !own.is_list && said != own && name.to_lowercase().ends_with(kind) {
+            return Err(QueryError::in_sql(
                 format!("`{name}` returns {kind}, not {}", written.trim()),
                 Some(piece.span()),
                 "contradicts the name",
@@ -227,37 +235,38 @@ impl CallText<'_> {
 
     /// What is put before the arguments of a call that does not say it itself.
     fn unless<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
-        if self.says(keyword) { "" } else { words }
+        if self.has_keyword(keyword) { "" } else { words }
     }
 
     /// `{{ImageCaption(t.photo)}}`. What else it is told is for `LLMMap`.
     fn caption(&self) -> Vec<(Range<usize>, String)> {
         let mut call = "LLMMap(".to_owned();
-        if !self.says("question") {
-            call.push_str(&format!("question={}, ", sql::text(CAPTION)));
+        if !self.has_keyword("question") {
+            call.push_str(&format!("question={}, ", sql::quote_text(CAPTION)));
         }
-        if !self.says("return_type") && !self.says("output_type") {
+        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
             call.push_str("return_type='str', ");
         }
         call.push_str(self.unless("image", "image=true, "));
-        vec![(self.name.start..self.paren.end, call)]
+        vec![(self.name_token.start..self.paren_token.end, call)]
     }
 
     /// A call of an ingredient of the spec.
     fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
-        let arguments: Vec<Names<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
+        let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
         // The others are LLMMap's, or LLMQA's.
-        let (given, _) = self.given(&arguments)?;
+        let (given, _) = self.match_arguments(&arguments)?;
         if let Some(lacking) = given.iter().position(Option::is_none) {
             let lacking = &own.arguments[lacking];
-            let unknown = self.pieces.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
+            let unknown =
+                self.arguments.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
             let help = unknown.clone().find_map(|word| {
-                nearest(lacking, [word])
+                find_nearest(lacking, [word])
                     .map(|near| format!("did you mean `{lacking}=` instead of `{near}=`?"))
             });
             let help = help.unwrap_or_else(|| format!("it takes {}", own.arguments.join(", ")));
-            return Err(self.error(
+            return Err(self.error_at_name(
                 format!("`{}` needs `{lacking}`", own.name),
                 "in this call",
                 &help,
@@ -268,7 +277,7 @@ impl CallText<'_> {
         let mut names: Vec<(String, bool)> = Vec::new();
         let literal = |at: usize| {
             let is_asked_about = own.of == AskedOf::Values && at == 0;
-            given[at].filter(|_| !is_asked_about)?.literal(self.text)
+            given[at].filter(|_| !is_asked_about)?.literal_content(self.text)
         };
         let shown = (0..given.len()).filter(|at| literal(*at).is_none()).count();
         let mut nth = 0;
@@ -277,15 +286,15 @@ impl CallText<'_> {
             if let Some(words) = literal(at) {
                 let name = own.arguments.get(at).map_or("", String::as_str);
                 let asks_with = |slot: &TemplateSlot<'_>| *slot == TemplateSlot::Argument(name);
-                if !own.slots().iter().any(asks_with) {
-                    return Err(self.error(
+                if !own.split_question().iter().any(asks_with) {
+                    return Err(self.error_at_name(
                         format!("the question of `{}` has no slot for a text", own.name),
                         "in this call",
                         &format!("write {{{name}}} in its question, or pass a column"),
                     ));
                 }
                 names.push((words, true));
-                edits.push((piece.whole.clone(), String::new()));
+                edits.push((piece.full_span.clone(), String::new()));
                 continue;
             }
             nth += 1;
@@ -298,14 +307,14 @@ impl CallText<'_> {
             names.push((name, false));
             // A keyword of ours is none of LLMMap's.
             if piece.keyword.is_some() {
-                edits.push((piece.whole.start..piece.span().start, String::new()));
+                edits.push((piece.full_span.start..piece.span().start, String::new()));
             }
         }
         let question: String = own
-            .slots()
+            .split_question()
             .into_iter()
             .map(|slot| match slot {
-                TemplateSlot::Words(words) => words.to_owned(),
+                TemplateSlot::Text(words) => words.to_owned(),
                 TemplateSlot::Argument(name) => {
                     let at = own.arguments.iter().position(|a| a == name);
                     at.and_then(|at| names.get(at)).map_or_else(String::new, |(n, _)| n.clone())
@@ -316,151 +325,165 @@ impl CallText<'_> {
             AskedOf::Values => "LLMMap",
             AskedOf::Rows => "LLMQA",
         };
-        let mut call = format!("{ingredient}({}, ", sql::text(&question));
+        let mut call = format!("{ingredient}({}, ", sql::quote_text(&question));
         if let Some(kind) = self.returned(own) {
             call.push_str(&format!("return_type='{kind}', "));
         }
-        if let Some(options) = own.options.as_ref().filter(|_| !self.says("options")) {
+        if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
             let options: Vec<String> = options.iter().map(written_literal).collect();
             call.push_str(&format!("options=({},), ", options.join(", ")));
         }
-        if let Some(model) = own.model.as_ref().filter(|_| !self.says("model")) {
-            call.push_str(&format!("model={}, ", sql::text(model)));
+        if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
+            call.push_str(&format!("model={}, ", sql::quote_text(model)));
         }
-        edits.push((self.name.start..self.paren.end, call));
+        edits.push((self.name_token.start..self.paren_token.end, call));
         Ok(edits)
     }
 
     /// The type that an ingredient of the spec says its answers have.
     fn returned(&self, own: &IngredientTable) -> Option<String> {
-        if self.says("return_type") || self.says("output_type") {
+        if self.has_keyword("return_type") || self.has_keyword("output_type") {
             return None;
         }
         if own.kind.is_none() && !own.list {
             return None;
         }
         // What calls have no word for is a text to them.
-        let kind = own.kind.unwrap_or_default().said().first().unwrap_or(&"str");
+        let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
         Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
     }
 
     /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it
     /// is told is for `LLMQA`.
     fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        const QUESTION: Names<'_> = &["question"];
-        const TABLE: Names<'_> = &["table", "context"];
-        let bare = self.pieces.iter().filter(|p| p.keyword.is_none()).count();
-        let alone = bare == 1 && !TABLE.iter().any(|keyword| self.says(keyword));
+        const QUESTION: ArgumentNames<'_> = &["question"];
+        const TABLE: ArgumentNames<'_> = &["table", "context"];
+        let bare = self.arguments.iter().filter(|p| p.keyword.is_none()).count();
+        let alone = bare == 1 && !TABLE.iter().any(|keyword| self.has_keyword(keyword));
         let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
-        let (given, _) = self.given(&arguments)?;
+        let (given, _) = self.match_arguments(&arguments)?;
         let (question, table) = if alone { (given[1], given[0]) } else { (given[0], given[1]) };
-        let table = table.ok_or_else(|| self.needs("a table"))?;
+        let table = table.ok_or_else(|| self.missing_argument_error("a table"))?;
         let asked = match question {
             None => SUMMARY.to_owned(),
-            Some(piece) => {
-                piece.words(self.text).ok_or_else(|| self.needs("a text as its question"))?
-            }
+            Some(piece) => piece
+                .text_content(self.text)
+                .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
         };
-        let mut call = format!("LLMQA({}, ", sql::text(&asked));
-        if !self.says("return_type") && !self.says("output_type") {
+        let mut call = format!("LLMQA({}, ", sql::quote_text(&asked));
+        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
             call.push_str("return_type='str', ");
         }
-        let mut edits = vec![(self.name.start..self.paren.end, call)];
-        edits.extend(question.map(|piece| (piece.whole.clone(), String::new())));
+        let mut edits = vec![(self.name_token.start..self.paren_token.end, call)];
+        edits.extend(question.map(|piece| (piece.full_span.clone(), String::new())));
         edits.push(match self.table(table) {
-            Some(name) => (table.whole.start..table.span().end, format!("(SELECT * FROM {name})")),
+            Some(name) => {
+                (table.full_span.start..table.span().end, format!("(SELECT * FROM {name})"))
+            }
             // A keyword of ours is none of LLMQA's.
-            None => (table.whole.start..table.span().start, String::new()),
+            None => (table.full_span.start..table.span().start, String::new()),
         });
         Ok(edits)
     }
 
     /// The table that an argument names; `None` for a query in parentheses.
-    fn table(&self, piece: &ArgumentPiece) -> Option<String> {
+    fn table(&self, piece: &CallArgument) -> Option<String> {
         match piece.tokens.as_slice() {
-            [one] => Some(sql::name(&one.content(self.text))),
+            [one] => Some(sql::quote_name(&one.unquoted_text(self.text))),
             _ => None,
         }
     }
 
     /// A question about documents: of all of them, the passages most like it are shown.
     fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let arguments: [Names<'_>; 2] = [&["question"], &["documents", "document", "context"]];
-        let [Some(question), Some(documents)] = self.only(arguments)? else {
-            let name = self.name.text(self.text);
-            return Err(self.error(
+        let arguments: [ArgumentNames<'_>; 2] =
+            [&["question"], &["documents", "document", "context"]];
+        let [Some(question), Some(documents)] = self.match_all_arguments(arguments)? else {
+            let name = self.name_token.text(self.text);
+            return Err(self.error_at_name(
                 format!("`{name}` needs a question and documents"),
                 "in this call",
                 "name the column with the texts: {{RAGQA('…?', documents.text)}}",
             ));
         };
-        let question_text =
-            question.words(self.text).ok_or_else(|| self.needs("a text as its question"))?;
+        let question_text = question
+            .text_content(self.text)
+            .ok_or_else(|| self.missing_argument_error("a text as its question"))?;
         let column = match documents.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => names_in(&one.content(self.text)),
-            [table, dot, column] if dot.is(b'.') => {
-                Some((table.content(self.text), column.content(self.text)))
+            [one] if one.lexeme == Lexeme::Text => {
+                split_legacy_column(&one.unquoted_text(self.text))
+            }
+            [table, dot, column] if dot.is_symbol(b'.') => {
+                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
             }
             [table, colons, column] if colons.lexeme == Lexeme::Colons => {
-                Some((table.content(self.text), column.content(self.text)))
+                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
             }
             _ => None,
         };
         // A slot is filled with the value of the row: a question about each value.
         if question_text.contains("{}") && column.is_some() {
-            return Ok(vec![(self.name.start..self.paren.end, "LLMMap(".to_owned())]);
+            return Ok(vec![(self.name_token.start..self.paren_token.end, "LLMMap(".to_owned())]);
         }
         let begin = "answer((WITH hq_document(hq_text) AS (";
         let end = format!(
             ") SELECT json_group_array(hq_text) FROM hq_document), {})",
-            sql::text(&question_text)
+            sql::quote_text(&question_text)
         );
         if let Some((table, column)) = column {
             let place = documents.span();
-            let (table, column) = (sql::name(&table), sql::name(&column));
+            let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
             // The column stays where it is written: what is wrong with it is told there.
             return Ok(vec![
-                (self.open.start..place.start, format!("{begin}SELECT ")),
+                (self.open_token.start..place.start, format!("{begin}SELECT ")),
                 // With its table, or a name that is none would be a text.
                 (place.clone(), format!("{table}.{column}")),
-                (place.end..self.end, format!(" FROM {table}{end}")),
+                (place.end..self.end_offset, format!(" FROM {table}{end}")),
             ]);
         }
         let tokens = &documents.tokens;
         let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
-            return Err(self.needs("documents"));
+            return Err(self.missing_argument_error("documents"));
         };
         let query = tokens
             .get(1)
             .is_some_and(|t| ["SELECT", "WITH", "VALUES"].iter().any(|w| t.is_word(self.text, w)));
-        if !(first.is(b'(') && last.is(b')') && query) {
-            return Err(self.error(
+        if !(first.is_symbol(b'(') && last.is_symbol(b')') && query) {
+            return Err(self.error_at_name(
                 "the documents are neither a column nor a query".to_owned(),
                 "in this call",
                 "write documents.text, or (SELECT text FROM documents WHERE …)",
             ));
         }
-        Ok(vec![(self.open.start..first.end, begin.to_owned()), (last.start..self.end, end)])
+        Ok(vec![
+            (self.open_token.start..first.end, begin.to_owned()),
+            (last.start..self.end_offset, end),
+        ])
     }
 
     /// A filter by date, which asks nobody.
     fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let [value, start, end] = self.only([&["value"], &["start"], &["end"]])?;
-        let Some(value) = value else { return Err(self.needs("a column")) };
+        let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
+        let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
         let old = match value.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => names_in(&one.content(self.text)),
+            [one] if one.lexeme == Lexeme::Text => {
+                split_legacy_column(&one.unquoted_text(self.text))
+            }
             _ => None,
         };
         let column = match old {
-            Some((table, column)) => format!("{}.{}", sql::name(&table), sql::name(&column)),
+            Some((table, column)) => {
+                format!("{}.{}", sql::quote_name(&table), sql::quote_name(&column))
+            }
             None => self.text.get(value.span()).unwrap_or_default().to_owned(),
         };
         let mut parts = Vec::new();
         for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
             let Some(piece) = piece else { continue };
-            let day = piece.literal(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
+            let day =
+                piece.literal_content(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
             let Some(day) = day else {
-                return Err(QueryError::sql(
+                return Err(QueryError::in_sql(
                     format!("`{keyword}` of `DT` is not a day"),
                     Some(piece.span()),
                     "expected a text such as '2024-01-31'",
@@ -468,13 +491,13 @@ impl CallText<'_> {
                 ));
             };
             // A time of that day is within it.
-            let day = sql::text(&day);
+            let day = sql::quote_text(&day);
             parts.push(format!("date({column}) {sign} {day}"));
         }
         if parts.is_empty() {
-            return Err(self.needs("`start=` or `end=`"));
+            return Err(self.missing_argument_error("`start=` or `end=`"));
         }
-        Ok(vec![(self.open.start..self.end, format!("({})", parts.join(" AND ")))])
+        Ok(vec![(self.open_token.start..self.end_offset, format!("({})", parts.join(" AND ")))])
     }
 }
 
@@ -485,6 +508,6 @@ fn written_literal(literal: &Literal) -> String {
         Literal::Boolean(false) => "0".to_owned(),
         Literal::Integer(i) => i.to_string(),
         Literal::Real(r) => Value::Real(*r).to_string(),
-        Literal::Text(text) => sql::text(text),
+        Literal::Text(text) => sql::quote_text(text),
     }
 }

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use rusqlite::types::ValueRef;
 
-use super::ask::{Asker, Asking};
+use super::answer_parsing::{ad_hoc_column, fill_slots};
+use super::ask::{LazyRun, QueryRun};
 use super::calls::Calls;
 use super::kinds;
-use super::reading::{column, filled};
-use super::smoothie::Meta;
-use super::targets::{Counts, Demand, Target, spell};
+use super::query_result::Meta;
+use super::targets::{Counts, Demand, TargetExpansion, write_canonical_bytes};
 use super::{QueryError, Request};
 use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
@@ -21,7 +21,7 @@ use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
 
 /// Number of entities looked up at once.
-const TOGETHER: usize = 1000;
+const LOOKUP_CHUNK: usize = 1000;
 
 /// A question about a value, and the type of its answer.
 #[derive(Debug, Clone, Copy)]
@@ -29,9 +29,9 @@ pub struct ValueQuestion<'q> {
     /// Text of the question; `{}` refers to the value.
     pub text: &'q str,
     /// Type of an answer.
-    pub kind: Type,
+    pub data_type: Type,
     /// Whether an answer is a list of such values.
-    pub list: bool,
+    pub is_list: bool,
     /// Values to choose the answer from.
     pub options: Option<&'q [Value]>,
     /// What the values are, such as `city.name`, if answers are kept for this kind alone.
@@ -40,7 +40,7 @@ pub struct ValueQuestion<'q> {
 
 /// Answers about some values, with their meta.
 #[derive(Debug, Clone, Default)]
-pub struct Mapped {
+pub struct MappedAnswers {
     /// One answer per value, in their order; `None` for NULL.
     pub answers: Vec<Option<Answer>>,
     /// Description of how the answers were computed.
@@ -54,14 +54,14 @@ pub struct Mapped {
 /// # Errors
 /// [`QueryError::NoModel`] if a value must be asked for and there is no model; otherwise the errors
 /// of a query. Answers received before the error are kept.
-pub fn map(
+pub fn map_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
     values: &[Value],
-) -> Result<Mapped, QueryError> {
+) -> Result<MappedAnswers, QueryError> {
     let began = Instant::now();
-    let LookedUp { mut targets, at, list, entities, mut answers } =
-        look(request, question, values)?;
+    let KnownAnswers { mut targets, at, options, entities, mut answers } =
+        look_up(request, question, values)?;
     let count = answers.len();
     let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
@@ -71,28 +71,33 @@ pub fn map(
         ..Meta::default()
     };
     if !missing.is_empty() {
-        let asking = Asking::of(request);
-        let ended = asking.asker().and_then(|asker| {
-            let meaning = targets[at].wanted.meaning(0);
-            let none = QuestionOrigin { table: String::new(), column: String::new() };
-            if let Some(meaning) = meaning {
-                request.facts.history().note_question(meaning, &none, list.as_deref())?;
+        let lazy_run = LazyRun::new(request);
+        let result = lazy_run.get_or_start().and_then(|asker| {
+            let identity = targets[at].requirements.identity_id(0);
+            let no_origin = QuestionOrigin { table: String::new(), column: String::new() };
+            if let Some(identity) = identity {
+                request.facts.history().record_question(
+                    identity,
+                    &no_origin,
+                    options.as_deref(),
+                )?;
             }
-            ask(request, asker, &mut targets, at, &missing, &mut meta)
+            ask_about(request, asker, &mut targets, at, &missing, &mut meta)
         });
-        let usage = asking.end(ended.is_ok())?;
-        ended?;
+        let usage = lazy_run.finish_run(result.is_ok())?;
+        result?;
         meta.set_usage(&usage);
-        known(request, &targets[at], &missing, &mut answers)?;
+        load_known(request, &targets[at], &missing, &mut answers)?;
     }
     // The request for this value failed.
-    let failed =
+    let failed_answer =
         || Answer { state: State::Error, value: CellValue::Nothing, raw: None, repair: None };
-    let answers: Vec<Answer> = answers.into_iter().map(|a| a.unwrap_or_else(failed)).collect();
-    meta.values_missing = answers.iter().filter(|a| !a.state.shows()).count() as u64;
+    let answers: Vec<Answer> =
+        answers.into_iter().map(|a| a.unwrap_or_else(failed_answer)).collect();
+    meta.values_missing = answers.iter().filter(|a| !a.state.has_value()).count() as u64;
     meta.seconds = began.elapsed().as_secs_f64();
     let answers = entities.into_iter().map(|e| e.map(|e| answers[e].clone())).collect();
-    Ok(Mapped { answers, meta })
+    Ok(MappedAnswers { answers, meta })
 }
 
 /// Returns the known answers of [`map`] without sending a request. The answer is `None` for NULL
@@ -100,62 +105,63 @@ pub fn map(
 ///
 /// # Errors
 /// Those of [`map`] that occur without a request.
-pub fn map_known(
+pub fn map_known_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
     values: &[Value],
 ) -> Result<Vec<Option<Answer>>, QueryError> {
-    let LookedUp { entities, answers, .. } = look(request, question, values)?;
+    let KnownAnswers { entities, answers, .. } = look_up(request, question, values)?;
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
 /// Known answers to a question.
-struct LookedUp {
-    targets: Vec<Target>,
+struct KnownAnswers {
+    targets: Vec<TargetExpansion>,
     at: usize,
     /// Values to choose the answer from.
-    list: Option<Vec<String>>,
+    options: Option<Vec<String>>,
     /// Entity of each value.
     entities: Vec<Option<usize>>,
     /// Known answer of each entity.
     answers: Vec<Option<Answer>>,
 }
 
-fn look(
+fn look_up(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,
     values: &[Value],
-) -> Result<LookedUp, QueryError> {
+) -> Result<KnownAnswers, QueryError> {
     let names = ["value".to_owned()];
     let mut calls = Calls::default();
-    let options = question.options.map(<[Value]>::to_vec);
-    let text = filled(question.text, &names);
-    let mut asked = column(&text, question.kind, options, question.list, &names);
+    let option_values = question.options.map(<[Value]>::to_vec);
+    let text = fill_slots(question.text, &names);
+    let mut column_spec =
+        ad_hoc_column(&text, question.data_type, option_values, question.is_list, &names);
     if let Some(kind) = question.value_kind {
-        kinds::tell_kind(&mut asked, kind);
+        kinds::tell_kind(&mut column_spec, kind);
     }
-    let at = calls.values(None, names.to_vec(), asked.meaning.kinds.clone());
-    let list = asked.values.as_ref().map(|list| list.values.clone());
-    calls.column(at, asked);
-    let mut targets = calls.targets(request)?;
+    let at = calls.values(None, names.to_vec(), column_spec.meaning.kinds.clone());
+    let options = column_spec.values.as_ref().map(|list| list.values.clone());
+    calls.add_column(at, column_spec);
+    let mut targets = calls.build_targets(request)?;
     let media = values.iter().find_map(|value| match value {
-        Value::Text(text) => Media::of_text(text.as_bytes()),
+        Value::Text(text) => Media::from_data_url(text.as_bytes()),
         _ => None,
     });
     if let Some(media) = media {
-        return Err(QueryError::sql(media.refusal().to_owned(), None, "", ""));
+        return Err(QueryError::in_sql(media.refusal_reason().to_owned(), None, "", ""));
     }
-    let entities = entities(&mut targets[at], values);
+    let entities = value_entities(&mut targets[at], values);
     let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
     let mut answers: Vec<Option<Answer>> = vec![None; count];
     let all: Vec<usize> = (0..count).collect();
-    known(request, &targets[at], &all, &mut answers)?;
-    Ok(LookedUp { targets, at, list, entities, answers })
+    load_known(request, &targets[at], &all, &mut answers)?;
+    Ok(KnownAnswers { targets, at, options, entities, answers })
 }
 
 /// Returns the entity of each value; `None` for NULL and NaN.
-fn entities(target: &mut Target, values: &[Value]) -> Vec<Option<usize>> {
-    let mut spelling = Vec::new();
+fn value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<usize>> {
+    let mut canonical_bytes = Vec::new();
     let entity = |value: &Value| {
         let read = match value {
             Value::Null => return None,
@@ -164,25 +170,27 @@ fn entities(target: &mut Target, values: &[Value]) -> Vec<Option<usize>> {
             Value::Real(real) => ValueRef::Real(*real),
             Value::Text(text) => ValueRef::Text(text.as_bytes()),
         };
-        spelling.clear();
-        spell(&[read], &mut spelling);
+        canonical_bytes.clear();
+        write_canonical_bytes(&[read], &mut canonical_bytes);
         let row = || Row { key: vec![value.clone()], context: Vec::new() };
-        Some(target.entity(&spelling, row))
+        Some(target.intern_entity(&canonical_bytes, row))
     };
     values.iter().map(entity).collect()
 }
 
 /// Looks up the known answers of some entities.
-fn known(
+fn load_known(
     request: &Request<'_>,
-    target: &Target,
+    target: &TargetExpansion,
     entities: &[usize],
     answers: &mut [Option<Answer>],
 ) -> Result<(), FactsError> {
-    for some in entities.chunks(TOGETHER) {
-        let about: Vec<_> = some.iter().map(|e| target.about(*e)).collect();
-        for (entity, record) in some.iter().zip(request.facts.get_many(&about)?) {
-            if let hqdl_facts::Found::Known(fact) = target.wanted.find(record.as_ref(), 0) {
+    for chunk in entities.chunks(LOOKUP_CHUNK) {
+        let chunk_entities: Vec<_> = chunk.iter().map(|e| target.entity_at(*e)).collect();
+        for (entity, record) in chunk.iter().zip(request.facts.get_many(&chunk_entities)?) {
+            if let hqdl_facts::CellLookup::Known(fact) =
+                target.requirements.look_up_cell(record.as_ref(), 0)
+            {
                 answers[*entity] = Some(fact.into_owned().answer);
             }
         }
@@ -191,10 +199,10 @@ fn known(
 }
 
 /// Asks the model about some entities.
-fn ask(
+fn ask_about(
     request: &Request<'_>,
-    asker: &Asker<'_>,
-    targets: &mut [Target],
+    query_run: &QueryRun<'_>,
+    targets: &mut [TargetExpansion],
     at: usize,
     missing: &[usize],
     meta: &mut Meta,
@@ -204,7 +212,7 @@ fn ask(
     let demand = |entity: &usize| Demand { target: at, entity: *entity, column: 0 };
     let demands: Vec<Demand> = missing.iter().map(demand).collect();
     let mut counts = Counts::default();
-    asker.ask(targets, &demands, &mut counts)?;
+    query_run.send_demands(targets, &demands, &mut counts)?;
     meta.values_asked = counts.asked;
     meta.values_reused += counts.reused;
     Ok(())

@@ -7,14 +7,14 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{Value, ValueRef};
 
 /// A function of one number.
-type One = (&'static str, fn(f64) -> f64);
+type UnaryFunction = (&'static str, fn(f64) -> f64);
 /// A function of two numbers.
-type Two = (&'static str, fn(f64, f64) -> f64);
+type BinaryFunction = (&'static str, fn(f64, f64) -> f64);
 
-const ROUNDING: [One; 4] =
+const ROUNDING: [UnaryFunction; 4] =
     [("ceil", f64::ceil), ("ceiling", f64::ceil), ("floor", f64::floor), ("trunc", f64::trunc)];
 
-const ONE: [One; 20] = [
+const UNARY: [UnaryFunction; 20] = [
     ("acos", f64::acos),
     ("acosh", f64::acosh),
     ("asin", f64::asin),
@@ -25,10 +25,10 @@ const ONE: [One; 20] = [
     ("cosh", f64::cosh),
     ("degrees", |x| x * (180.0 / std::f64::consts::PI)),
     ("exp", f64::exp),
-    ("ln", |x| of_positive(x, f64::ln)),
-    ("log", |x| of_positive(x, f64::log10)),
-    ("log10", |x| of_positive(x, f64::log10)),
-    ("log2", |x| of_positive(x, f64::log2)),
+    ("ln", |x| log_of_positive(x, f64::ln)),
+    ("log", |x| log_of_positive(x, f64::log10)),
+    ("log10", |x| log_of_positive(x, f64::log10)),
+    ("log2", |x| log_of_positive(x, f64::log2)),
     ("radians", |x| x * (std::f64::consts::PI / 180.0)),
     ("sin", f64::sin),
     ("sinh", f64::sinh),
@@ -37,11 +37,11 @@ const ONE: [One; 20] = [
     ("tanh", f64::tanh),
 ];
 
-const TWO: [Two; 5] = [
+const BINARY: [BinaryFunction; 5] = [
     ("atan2", f64::atan2),
     ("log", |base, x| {
-        let base = of_positive(base, f64::ln);
-        if base > 0.0 { of_positive(x, f64::ln) / base } else { f64::NAN }
+        let base = log_of_positive(base, f64::ln);
+        if base > 0.0 { log_of_positive(x, f64::ln) / base } else { f64::NAN }
     }),
     ("mod", |x, y| x % y),
     ("pow", f64::powf),
@@ -49,7 +49,7 @@ const TWO: [Two; 5] = [
 ];
 
 /// Returns a logarithm. That of 0 is undefined here instead of infinite.
-fn of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
+fn log_of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
     if x > 0.0 { log(x) } else { f64::NAN }
 }
 
@@ -57,30 +57,31 @@ fn of_positive(x: f64, log: fn(f64) -> f64) -> f64 {
 ///
 /// # Errors
 /// Those of `SQLite`.
-pub fn register(connection: &Connection) -> rusqlite::Result<()> {
+pub fn register_math_functions(connection: &Connection) -> rusqlite::Result<()> {
     // Innocuous: views and indexes of the database may use them.
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
     for (name, function) in ROUNDING {
         connection.create_scalar_function(name, 1, flags, move |context: &Context<'_>| {
-            Ok(match numeric(context.get_raw(0)) {
-                Some(Number::Integer(i)) => Value::Integer(i),
-                Some(Number::Real(r)) => real(function(r)),
+            Ok(match parse_number(context.get_raw(0)) {
+                Some(SqlNumber::Integer(i)) => Value::Integer(i),
+                Some(SqlNumber::Real(r)) => real_or_null(function(r)),
                 None => Value::Null,
             })
         })?;
     }
-    for (name, function) in ONE {
+    for (name, function) in UNARY {
         connection.create_scalar_function(name, 1, flags, move |context: &Context<'_>| {
-            Ok(numeric(context.get_raw(0)).map_or(Value::Null, |x| real(function(x.real()))))
+            Ok(parse_number(context.get_raw(0))
+                .map_or(Value::Null, |x| real_or_null(function(x.as_f64()))))
         })?;
     }
-    for (name, function) in TWO {
+    for (name, function) in BINARY {
         connection.create_scalar_function(name, 2, flags, move |context: &Context<'_>| {
-            let (x, y) = (numeric(context.get_raw(0)), numeric(context.get_raw(1)));
+            let (x, y) = (parse_number(context.get_raw(0)), parse_number(context.get_raw(1)));
             Ok(match (x, y) {
-                (Some(x), Some(y)) => real(function(x.real(), y.real())),
+                (Some(x), Some(y)) => real_or_null(function(x.as_f64(), y.as_f64())),
                 _ => Value::Null,
             })
         })?;
@@ -90,13 +91,13 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
 
 /// A number in `SQLite`.
 #[derive(Clone, Copy)]
-enum Number {
+enum SqlNumber {
     Integer(i64),
     Real(f64),
 }
 
-impl Number {
-    fn real(self) -> f64 {
+impl SqlNumber {
+    fn as_f64(self) -> f64 {
         match self {
             Self::Integer(i) => i as f64,
             Self::Real(r) => r,
@@ -105,24 +106,24 @@ impl Number {
 }
 
 /// `SQLite` represents NaN as NULL.
-fn real(r: f64) -> Value {
+fn real_or_null(r: f64) -> Value {
     if r.is_nan() { Value::Null } else { Value::Real(r) }
 }
 
 /// Returns the number that a value is, or that its whole text represents.
-fn numeric(value: ValueRef<'_>) -> Option<Number> {
+fn parse_number(value: ValueRef<'_>) -> Option<SqlNumber> {
     match value {
-        ValueRef::Integer(i) => Some(Number::Integer(i)),
-        ValueRef::Real(r) => Some(Number::Real(r)),
+        ValueRef::Integer(i) => Some(SqlNumber::Integer(i)),
+        ValueRef::Real(r) => Some(SqlNumber::Real(r)),
         ValueRef::Text(bytes) => {
-            let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r');
-            let text = std::str::from_utf8(bytes).ok()?.trim_matches(blank);
+            let is_blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\u{b}' | '\u{c}' | '\r');
+            let text = std::str::from_utf8(bytes).ok()?.trim_matches(is_blank);
             // Rust also parses `inf` and `nan`; `SQLite` does not.
-            let spelled = text.contains(|c: char| c.is_ascii_digit())
+            let is_decimal = text.contains(|c: char| c.is_ascii_digit())
                 && text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
             match text.parse() {
-                Ok(i) if spelled => Some(Number::Integer(i)),
-                _ if spelled => text.parse().ok().map(Number::Real),
+                Ok(i) if is_decimal => Some(SqlNumber::Integer(i)),
+                _ if is_decimal => text.parse().ok().map(SqlNumber::Real),
                 _ => None,
             }
         }

@@ -27,50 +27,50 @@
 mod answer;
 mod arguments;
 mod ask;
-mod asks;
+mod call_target;
 mod batches;
-mod binder;
+mod model_router;
 mod calls;
-mod choosing;
+mod call_options;
 mod classify;
 mod context;
 mod documents;
-mod embedded;
+mod embedding_usage;
 mod engine;
 mod entities;
 pub mod error;
 mod estimate;
-mod first_rows;
-mod fits;
+mod limit_pushdown;
+mod coercion;
 mod functions;
 pub mod guard;
 mod headers;
 mod join;
 pub mod json;
-mod kept;
+mod row_buffer;
 mod key_match;
 mod keys;
 mod kinds;
-mod learning;
-mod live;
+mod selectivity_sampler;
+mod call_runtime;
 mod map;
 pub mod macros;
 pub mod math;
 mod one_row;
 pub mod params;
 mod passages;
-mod passes;
+mod pass_loop;
 pub mod plain;
 mod quoted_texts;
-mod reading;
-mod retrieve;
+mod answer_parsing;
+mod candidate_order;
 mod schema;
 mod server;
-pub mod smoothie;
+pub mod query_result;
 pub mod statement;
 mod stored_values;
 mod targets;
-mod touched;
+mod call_stats;
 mod validation;
 
 use std::path::Path;
@@ -80,13 +80,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use error::QueryError;
-pub use map::{Mapped, ValueQuestion, map, map_known};
+pub use map::{MappedAnswers, ValueQuestion, map_known_values, map_values};
 pub use params::Param;
-pub use plain::Plain;
-pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};
+pub use plain::PlainQuery;
+pub use query_result::{Meta, Pass, QueryResult, Route, RouteKind, RowSink, Unbounded};
 
-use self::headers::WrittenHeaders;
-use hqdl_facts::{Facts, Wanted};
+use self::headers::SourceHeaders;
+use hqdl_facts::{CellRequirements, Facts};
 use hqdl_model::generate::Listener;
 use hqdl_model::{self as model, Model, ModelChoice};
 use hqdl_spec::{Expansion, Spec, is_server};
@@ -95,7 +95,7 @@ use hqdl_sql::suql;
 use hqdl_values::value::Value;
 
 /// Stack size of the thread that runs a query, in bytes. Only pages that are touched use memory.
-const STACK: usize = 64 << 20;
+const STACK_BYTES: usize = 64 << 20;
 
 /// A query with all its settings.
 #[derive(Clone)]
@@ -120,7 +120,7 @@ pub struct Request<'a> {
     /// Whether to truncate a context that is too long instead of failing.
     pub truncate: bool,
     /// Known values to ask for again.
-    pub again: Option<Again>,
+    pub refresh: Option<RefreshScope>,
     /// Rows per request, if the user set it.
     pub rows_per_request: Option<u32>,
     /// Maximum time that `SQLite` may spend on one pass. Time spent waiting for the model does not
@@ -160,7 +160,7 @@ pub enum Dialect {
 impl Dialect {
     /// Translates a query to `SQLite`'s dialect and passes it to `run`. Error spans point into the
     /// original query.
-    fn brought<T>(
+    fn translate<T>(
         self,
         sql: &str,
         database: &Path,
@@ -169,19 +169,19 @@ impl Dialect {
         if self == Self::Sqlite {
             return run(sql);
         }
-        placed(&suql::translate_over(sql, &schema::columns_of(database))?, run)
+        remap_spans(&suql::translate_with_columns(sql, &schema::column_lookup(database))?, run)
     }
 }
 
 /// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
 /// text.
-fn placed<T>(
-    text: &suql::Translated,
+fn remap_spans<T>(
+    rewritten: &suql::TranslatedQuery,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    run(&text.sql).map_err(|error| match error {
+    run(&rewritten.sql).map_err(|error| match error {
         QueryError::Sql(mut problem) => {
-            problem.span = problem.span.map(|s| text.place(&s));
+            problem.span = problem.span.map(|s| rewritten.original_span(&s));
             QueryError::Sql(problem)
         }
         other => other,
@@ -189,57 +189,59 @@ fn placed<T>(
 }
 
 /// Passes a request to `run` after translating its query to `SQLite`'s dialect.
-fn in_sqlite<T>(
+fn with_translation<T>(
     request: &Request<'_>,
     run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    request.dialect.brought(request.sql, request.database, |sql| {
+    request.dialect.translate(request.sql, request.database, |sql| {
         let run = |sql: &str| {
             run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
-        let ended = match macros::written(request, sql)? {
-            Some(written) => placed(&written, |sql| classified(request, sql, run))
-                .map_err(|error| macros::named(request, sql, error)),
-            None => classified(request, sql, run),
+        let result = match macros::expand_macros(request, sql)? {
+            Some(expanded) => {
+                remap_spans(&expanded, |sql| with_classified_literals(request, sql, run))
+                    .map_err(|error| macros::name_call_in_error(request, sql, error))
+            }
+            None => with_classified_literals(request, sql, run),
         };
-        ended.map_err(|error| macros::listed(request, error))
+        result.map_err(|error| macros::list_ingredients_in_error(request, error))
     })
 }
 
 /// Runs a query whose words that no column has are brought into questions first, and
 /// whose questions about one row are brought to the column that answers them.
-fn classified<T>(
+fn with_classified_literals<T>(
     request: &Request<'_>,
     sql: &str,
     run: impl FnOnce(&str) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
     let run = |sql: &str| match one_row::written(request, sql)? {
-        Some(written) => placed(&written, run),
+        Some(written) => remap_spans(&written, run),
         None => run(sql),
     };
-    match classify::classified(request, sql)? {
-        Some(classified) => placed(&classified, run),
+    match classify::classify_literals(request, sql)? {
+        Some(rewritten) => remap_spans(&rewritten, run),
         None => run(sql),
     }
 }
 
 /// Selects the known values to ask for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Again {
+pub struct RefreshScope {
     /// Facts of completions up to this id are ignored.
     pub up_to: i64,
     /// Ignore only those of these facts that have no value.
-    pub failed: bool,
+    pub failed_only: bool,
 }
 
-impl Again {
+impl RefreshScope {
     /// Marks the values to ask for again as missing.
-    fn tell(self, wanted: &mut Wanted, columns: usize) {
+    fn mark_missing(self, requirements: &mut CellRequirements, columns: usize) {
         for column in 0..columns {
-            if self.failed {
-                wanted.retry(column, self.up_to);
+            if self.failed_only {
+                requirements.retry_column(column, self.up_to);
             } else {
-                wanted.refresh(column, self.up_to);
+                requirements.refresh_column(column, self.up_to);
             }
         }
     }
@@ -249,7 +251,7 @@ impl<'a> Request<'a> {
     /// Returns a request with default settings: `SQLite`'s dialect, no model. Override fields with
     /// struct update syntax.
     #[must_use]
-    pub fn of(spec: &'a Spec, database: &'a Path, facts: &'a Facts, sql: &'a str) -> Self {
+    pub fn new(spec: &'a Spec, database: &'a Path, facts: &'a Facts, sql: &'a str) -> Self {
         Self {
             spec,
             database,
@@ -260,7 +262,7 @@ impl<'a> Request<'a> {
             params: Vec::new(),
             classify: false,
             truncate: false,
-            again: None,
+            refresh: None,
             rows_per_request: None,
             timeout: None,
             command: "query",
@@ -270,14 +272,14 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the model that answers for an expansion.
-    fn choice(&self, expansion: &Expansion) -> ModelChoice {
-        model::choose(self.spec, self.model.as_deref(), expansion)
+    fn model_choice(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose_model(self.spec, self.model.as_deref(), expansion)
     }
 
     /// Returns the query as one without calls.
     #[must_use]
-    pub fn plain(&'a self) -> Plain<'a> {
-        Plain {
+    pub fn to_plain(&'a self) -> PlainQuery<'a> {
+        PlainQuery {
             database: self.database,
             sql: self.sql,
             dialect: self.dialect,
@@ -301,7 +303,7 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
         Dialect::Sqlite => may_have_calls(sql),
         // A query that cannot be translated fails when it is run. The lookup returns one column for
         // every name, because no column contains a call.
-        Dialect::Suql => suql::translate_over(sql, &|_| {
+        Dialect::Suql => suql::translate_with_columns(sql, &|_| {
             Some(suql::TableColumns {
                 names: vec!["c".to_owned()],
                 types: Vec::new(),
@@ -316,12 +318,12 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
 ///
 /// # Errors
 /// [`QueryError`]; answers received before the error are kept.
-pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    let sink = &mut WrittenHeaders::of(request.sql, request.dialect, sink);
+pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+    let sink = &mut SourceHeaders::new(request.sql, request.dialect, sink);
     if is_server(request.database) {
-        return deep(|| server::run(request, Some(sink)))?;
+        return with_large_stack(|| server::run_with_calls(request, Some(sink)))?;
     }
-    in_sqlite(request, |request| deep(|| engine::run(request, sink))?)
+    with_translation(request, |request| with_large_stack(|| engine::run_query(request, sink))?)
 }
 
 /// Returns how a query would run and how many values it would ask for. Sends no request.
@@ -330,16 +332,16 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// [`QueryError`] if the query could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if is_server(request.database) {
-        return deep(|| server::run(request, None))?;
+        return with_large_stack(|| server::run_with_calls(request, None))?;
     }
-    in_sqlite(request, |request| deep(|| engine::explain::explain(request))?)
+    with_translation(request, |request| with_large_stack(|| engine::explain::explain(request))?)
 }
 
 /// Runs `work` on a thread with a stack for expressions as deep as `SQLite` accepts.
-fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
+fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        let ended = thread.spawn_scoped(scope, work).map_err(QueryError::Runtime)?.join();
-        ended.map_err(|panic| std::panic::resume_unwind(panic))
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let result = thread.spawn_scoped(scope, work).map_err(QueryError::Runtime)?.join();
+        result.map_err(|panic| std::panic::resume_unwind(panic))
     })
 }

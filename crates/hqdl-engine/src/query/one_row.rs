@@ -14,15 +14,15 @@ use std::ops::Range;
 use rusqlite::types::Value as Sql;
 
 use super::engine::Engine;
-use super::smoothie::RouteKind;
-use super::{QueryError, Request, Smoothie, deep};
+use super::query_result::RouteKind;
+use super::{QueryError, QueryResult, Request, with_large_stack};
 use crate::routing::question;
 use hqdl_spec::Spec;
-use hqdl_sql::blendsql::parse::{Parsed, parse};
-use hqdl_sql::blendsql::spelling::Spelled;
-use hqdl_sql::blendsql::tree::{Body, Core, ExprKind, Query, ResultColumn};
-use hqdl_sql::blendsql::{Argument, Call, Subject, may_have_calls, scan};
-use hqdl_sql::suql::Translated;
+use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::tree::{Body, ExprKind, Query, ResultColumn, SelectCore};
+use hqdl_sql::blendsql::{Argument, Call, Subject, may_have_calls, scan_calls};
+use hqdl_sql::suql::TranslatedQuery;
 
 type Edits = Vec<(Range<usize>, String)>;
 
@@ -31,37 +31,40 @@ type Edits = Vec<(Range<usize>, String)>;
 ///
 /// # Errors
 /// [`QueryError::Runtime`] when there is no thread for it.
-pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Translated>, QueryError> {
+pub(super) fn written(
+    request: &Request<'_>,
+    text: &str,
+) -> Result<Option<TranslatedQuery>, QueryError> {
     if request.spec.expansions.is_empty() || !may_have_calls(text) {
         return Ok(None);
     }
-    deep(|| rewrite(request, text))
+    with_large_stack(|| rewrite(request, text))
 }
 
-fn rewrite(request: &Request<'_>, text: &str) -> Option<Translated> {
+fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
-    let spelled = Spelled::of(text).ok()?;
+    let spelled = NormalizedQuery::normalize(text).ok()?;
     // The places of the calls are those of the text as it is written.
-    let calls = scan(text).ok()?;
+    let calls = scan_calls(text).ok()?;
     calls.iter().find(|call| asks_rows(call) && is_asked(request.spec, &call.question))?;
-    let parsed = parse(&spelled.text, scan(&spelled.text).ok()?).ok()?;
+    let parsed = parse_query(&spelled.text, scan_calls(&spelled.text).ok()?).ok()?;
     let mut edits = Edits::new();
     for call in calls.iter().filter(|call| asks_rows(call)) {
-        let at = |other: &Call| spelled.place(&other.span) == call.span;
+        let at = |other: &Call| spelled.original_span(&other.span) == call.span;
         let Some(n) = parsed.calls.iter().position(at) else { continue };
-        let Some(found) = of_call(request, text, call, parsed.lone) else { continue };
-        if is_routed(request, &Translated::with(text, found.clone()).sql, n) {
+        let Some(found) = of_call(request, text, call, parsed.is_single_call) else { continue };
+        if is_routed(request, &TranslatedQuery::with_edits(text, found.clone()).sql, n) {
             edits.extend(found);
         }
     }
-    (!edits.is_empty()).then(|| Translated::with(text, edits))
+    (!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits))
 }
 
 /// Whether a column of the spec is asked a question.
 fn is_asked(spec: &Spec, asked: &str) -> bool {
     spec.expansions.iter().any(|expansion| {
         (0..expansion.columns.len()).any(|column| {
-            let found = question::binding(&expansion.columns, column, asked, &mut |_| None);
+            let found = question::find_binding(&expansion.columns, column, asked, &mut |_| None);
             matches!(found, Ok(Some(_)))
         })
     })
@@ -70,8 +73,12 @@ fn is_asked(spec: &Spec, asked: &str) -> bool {
 /// Returns how a call is written anew, if it may be.
 fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
     let [Argument::Query(query)] = call.values.as_slice() else { return None };
-    let is_list = call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some();
-    if call.row || is_list || !call.inner.is_empty() || !is_asked(request.spec, &call.question) {
+    let is_list = call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some();
+    if call.is_values_row
+        || is_list
+        || !call.inner.is_empty()
+        || !is_asked(request.spec, &call.question)
+    {
         return None;
     }
     // Where a table is read, the call makes one.
@@ -80,7 +87,7 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
         return None;
     }
     let inner = text.get(query.clone())?;
-    let parsed: Parsed = parse(inner, Vec::new()).ok()?;
+    let parsed: ParsedQuery = parse_query(inner, Vec::new()).ok()?;
     let (core, end) = arm_with_table(&parsed.query)?;
     let columns = || core.columns.iter();
     let plain = |c: &ResultColumn| {
@@ -110,8 +117,8 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
 }
 
 /// Returns the one SELECT of a query that reads a table, and where it ends.
-fn arm_with_table(query: &Query) -> Option<(&Core, usize)> {
-    fn arms<'q>(query: &'q Query, found: &mut Vec<&'q Core>) -> Option<()> {
+fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
+    fn arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
             Body::Core(core) => found.push(core),
             Body::Compound(operator, left, right) if operator.is_union() => {
@@ -141,15 +148,15 @@ fn arm_with_table(query: &Query) -> Option<(&Core, usize)> {
 /// Whether a query has exactly one row; one that cannot be run alone has not.
 fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
-    let mut counted = Smoothie::default();
-    let ran = Request { sql: &sql, ..request.clone() }.plain().run(&mut counted);
+    let mut counted = QueryResult::default();
+    let ran = Request { sql: &sql, ..request.clone() }.to_plain().run(&mut counted);
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
 /// Whether a column answers a call of a query.
 fn is_routed(request: &Request<'_>, sql: &str, call: usize) -> bool {
     let request = Request { sql, ..request.clone() };
-    let engine = Engine::prepare(&request, None);
+    let engine = Engine::prepare_query(&request, None);
     engine.is_ok_and(|engine| {
         let route = engine.calls.routes.get(call).map(|route| route.route);
         route.is_some_and(|route| route != RouteKind::AdHoc)

@@ -4,7 +4,7 @@
 use rusqlite::Statement;
 
 use super::QueryError;
-use hqdl_values::problem::nearest;
+use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
 /// Identifies a parameter of a query.
@@ -28,11 +28,11 @@ impl Param {
 
     /// Returns whether it refers to the parameter with this position and name.
     #[must_use]
-    pub fn is(&self, position: usize, name: Option<&str>) -> bool {
+    pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
         match (self, name) {
             (Self::Position(p), _) => *p == position,
-            (Self::Name(own), Some(name)) => {
-                own == name || name.strip_prefix([':', '@', '$']) == Some(own)
+            (Self::Name(own_name), Some(name)) => {
+                own_name == name || name.strip_prefix([':', '@', '$']) == Some(own_name)
             }
             (Self::Name(_), None) => false,
         }
@@ -52,7 +52,7 @@ impl std::fmt::Display for Param {
 ///
 /// # Errors
 /// [`QueryError::Sql`] for a parameter of the statement without a value.
-pub fn bind(
+pub fn bind_params(
     statement: &mut Statement<'_>,
     params: &[(Param, Value)],
 ) -> Result<Vec<bool>, QueryError> {
@@ -65,14 +65,16 @@ pub fn bind(
         .unwrap_or(0);
     for position in 1..=count {
         let name = statement.parameter_name(position).map(str::to_owned);
-        let Some(n) = params.iter().position(|(p, _)| p.is(position, name.as_deref())) else {
+        let Some(n) =
+            params.iter().position(|(p, _)| p.matches_parameter(position, name.as_deref()))
+        else {
             if name.is_none() && position < numbered {
                 continue;
             }
-            let shown = name.unwrap_or_else(|| format!("?{position}"));
-            let flag = shown.get(1..).unwrap_or_default();
-            return Err(QueryError::sql(
-                format!("the parameter `{shown}` has no value"),
+            let display_name = name.unwrap_or_else(|| format!("?{position}"));
+            let flag = display_name.get(1..).unwrap_or_default();
+            return Err(QueryError::in_sql(
+                format!("the parameter `{display_name}` has no value"),
                 None,
                 "",
                 format!("pass --param {flag}=…"),
@@ -81,7 +83,7 @@ pub fn bind(
         used[n] = true;
         statement
             .raw_bind_parameter(position, &params[n].1)
-            .map_err(|e| QueryError::sql(hqdl_database::message(&e), None, "", ""))?;
+            .map_err(|e| QueryError::in_sql(hqdl_database::sqlite_message(&e), None, "", ""))?;
     }
     Ok(used)
 }
@@ -91,7 +93,7 @@ pub fn bind(
 ///
 /// # Errors
 /// [`QueryError::Sql`] for the first value without a parameter.
-pub fn all_used(
+pub fn check_all_used(
     params: &[(Param, Value)],
     used: &[bool],
     names: &[String],
@@ -100,7 +102,7 @@ pub fn all_used(
         return Ok(());
     };
     let help = match param {
-        Param::Name(name) => nearest(name, names.iter().filter_map(|n| n.get(1..)))
+        Param::Name(name) => find_nearest(name, names.iter().filter_map(|n| n.get(1..)))
             .map(|near| format!("did you mean `{near}`?"))
             .unwrap_or_default(),
         Param::Position(_) => String::new(),
@@ -112,12 +114,12 @@ pub fn all_used(
     } else {
         format!("it has {}", names.join(", "))
     };
-    Err(QueryError::sql(format!("the query has no parameter {param}"), None, "", help))
+    Err(QueryError::in_sql(format!("the query has no parameter {param}"), None, "", help))
 }
 
 /// Returns the names of a statement's parameters; `?n` for those without a name.
 #[must_use]
-pub fn names(statement: &Statement<'_>) -> Vec<String> {
+pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
     (1..=statement.parameter_count())
         .map(|n| statement.parameter_name(n).map_or_else(|| format!("?{n}"), str::to_owned))
         .collect()

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::guard::Guard;
-use super::headers::WrittenHeaders;
+use super::headers::SourceHeaders;
 use super::params::{self, Param};
+use super::query_result::{Meta, Pass, RowSink};
 use super::quoted_texts::note_quoted_texts;
 use super::server;
-use super::smoothie::{Meta, Pass, Sink};
 use super::{Dialect, QueryError, statement};
 use hqdl_spec::is_server;
-use hqdl_sql::blendsql::parse::{Parsed, parse};
+use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
 use hqdl_values::value::Value;
 
 /// A query without calls.
-pub struct Plain<'a> {
+pub struct PlainQuery<'a> {
     /// Path of the database.
     pub database: &'a Path,
     /// Text of the query.
@@ -33,18 +33,18 @@ pub struct Plain<'a> {
     pub interrupt: watch::Receiver<bool>,
 }
 
-impl Plain<'_> {
+impl PlainQuery<'_> {
     /// Runs the query and streams its rows to the sink.
     ///
     /// # Errors
     /// [`QueryError`] if the query is wrong, too slow or interrupted, or the database or the sink
     /// fails.
-    pub fn run(&self, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    pub fn run(&self, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
         if self.dialect == Dialect::Suql {
-            let mut sink = WrittenHeaders::of(self.sql, self.dialect, sink);
-            return self.prepared(Some(&mut sink));
+            let mut sink = SourceHeaders::new(self.sql, self.dialect, sink);
+            return self.run_translated(Some(&mut sink));
         }
-        self.prepared(Some(sink))
+        self.run_translated(Some(sink))
     }
 
     /// Checks that the query could be run.
@@ -52,48 +52,49 @@ impl Plain<'_> {
     /// # Errors
     /// [`QueryError`] if the query is wrong, or the database fails.
     pub fn explain(&self) -> Result<Meta, QueryError> {
-        self.prepared(None)
+        self.run_translated(None)
     }
 
-    fn prepared(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+    fn run_translated(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         if is_server(self.database) {
-            return self.on_server(sink);
+            return self.run_on_server(sink);
         }
-        self.dialect.brought(self.sql, self.database, |sql| {
-            Plain { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
-                .ran(sink)
+        self.dialect.translate(self.sql, self.database, |sql| {
+            PlainQuery { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
+                .run_on_sqlite(sink)
         })
     }
 
-    fn on_server(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
-        server::takes(self.dialect, self.params)?;
+    fn run_on_server(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
+        server::check_supported(self.dialect, self.params)?;
         let began = Instant::now();
         let (database, timeout, interrupt) = (self.database, self.timeout, &self.interrupt);
-        let runs = sink.is_some();
-        server::OnServer { database, timeout, interrupt }.run(self.sql, &|_| None, sink)?;
+        let is_run = sink.is_some();
+        server::ServerQuery { database, timeout, interrupt }.run_sql(self.sql, &|_| None, sink)?;
         let seconds = began.elapsed().as_secs_f64();
-        let passes = Vec::from_iter(runs.then_some(Pass { demanded: 0, seconds }));
+        let passes = Vec::from_iter(is_run.then_some(Pass { demanded: 0, seconds }));
         Ok(Meta { passes, seconds, sql: self.sql.to_owned(), ..Meta::default() })
     }
 
-    fn ran(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+    fn run_on_sqlite(&self, sink: Option<&mut dyn RowSink>) -> Result<Meta, QueryError> {
         let began = Instant::now();
-        statement::check(self.sql)?;
-        let guard = Guard::open(self.database, self.timeout, self.interrupt.clone())?;
-        guard.lock()?;
+        statement::check_read_only(self.sql)?;
+        let guard = Guard::open_for_query(self.database, self.timeout, self.interrupt.clone())?;
+        guard.lock_temp()?;
         let mut statement =
-            guard.connection().prepare(self.sql).map_err(|e| guard.error(&e, self.sql))?;
-        let used = params::bind(&mut statement, self.params)?;
-        params::all_used(self.params, &used, &params::names(&statement))?;
+            guard.connection().prepare(self.sql).map_err(|e| guard.to_query_error(&e, self.sql))?;
+        let used = params::bind_params(&mut statement, self.params)?;
+        params::check_all_used(self.params, &used, &params::param_names(&statement))?;
         let notes = note_quoted_texts(self.sql, guard.connection());
         let mut passes = Vec::new();
         if let Some(sink) = sink {
-            guard.stream(&mut statement, self.sql, sink).map_err(|error| match error {
+            guard.stream_rows(&mut statement, self.sql, sink).map_err(|error| match error {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
-                    let parsed = parse(self.sql, Vec::new()).ok();
-                    let place =
-                        |parsed: Parsed| statement::failing(&parsed.query, &problem.message);
-                    problem.span = parsed.and_then(place);
+                    let parsed = parse_query(self.sql, Vec::new()).ok();
+                    let error_span = |parsed: ParsedQuery| {
+                        statement::failing_span(&parsed.query, &problem.message)
+                    };
+                    problem.span = parsed.and_then(error_span);
                     QueryError::Sql(problem)
                 }
                 other => other,

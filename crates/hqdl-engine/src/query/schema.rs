@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::QueryError;
 use super::guard::Guard;
-use hqdl_database::publish::affinity;
+use hqdl_database::publish::column_affinity;
 use hqdl_sql::blendsql::has_random;
 use hqdl_sql::blendsql::scope::{Affinity, Resolver, Schema, Scope};
 use hqdl_sql::blendsql::tree::{Body, ExprKind, FromItem, FromSource, Query, ViewDefinition};
@@ -16,7 +16,7 @@ use hqdl_sql::suql::TableColumns;
 
 /// Returns a function that looks up the columns of a table or view, in order. It returns `None` if
 /// there is no such table or it cannot be read. The database is opened at the first lookup.
-pub(super) fn columns_of(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
+pub(super) fn column_lookup(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
     let opened = std::cell::OnceCell::new();
     let database = database.to_owned();
     move |table| {
@@ -26,11 +26,11 @@ pub(super) fn columns_of(database: &Path) -> impl Fn(&str) -> Option<TableColumn
             connection.busy_timeout(Duration::from_secs(5)).ok()?;
             Some(connection)
         };
-        columns(opened.get_or_init(open).as_ref()?, table)
+        read_columns(opened.get_or_init(open).as_ref()?, table)
     }
 }
 
-fn columns(connection: &Connection, table: &str) -> Option<TableColumns> {
+fn read_columns(connection: &Connection, table: &str) -> Option<TableColumns> {
     let sql = "SELECT name, coalesce(type, '') FROM pragma_table_xinfo(?1) WHERE hidden <> 1 \
                ORDER BY cid";
     let mut statement = connection.prepare_cached(sql).ok()?;
@@ -52,15 +52,15 @@ pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
     affinities: HashMap<(String, String), Affinity>,
     /// Unique keys of a table.
-    keys: HashMap<String, Vec<Vec<String>>>,
+    unique_keys: HashMap<String, Vec<Vec<String>>>,
     /// Columns, in lower case, whose collation may treat different texts as equal.
     collations: HashSet<(String, String)>,
     /// Views that may be random.
-    draws: HashSet<String>,
+    random_views: HashSet<String>,
     /// Views that join tables, or may do so.
-    joins: HashSet<String>,
+    join_views: HashSet<String>,
     /// Views that may have a LIMIT.
-    limits: HashSet<String>,
+    limit_views: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
     /// Views whose definitions can be parsed.
     views: HashMap<String, ViewDefinition>,
@@ -71,8 +71,8 @@ impl KnownSchema {
     ///
     /// # Errors
     /// [`QueryError`] if the database fails.
-    pub fn read(guard: &Guard) -> Result<Self, QueryError> {
-        let failed = |e: rusqlite::Error| guard.error(&e, "");
+    pub fn read_schema(guard: &Guard) -> Result<Self, QueryError> {
+        let failed = |e: rusqlite::Error| guard.to_query_error(&e, "");
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();
         let mut affinities = HashMap::new();
@@ -87,11 +87,11 @@ impl KnownSchema {
                 "SELECT name, type FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid",
             )
             .map_err(failed)?;
-        let mut keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
+        let mut unique_keys: HashMap<String, Vec<Vec<String>>> = HashMap::new();
         for (name, schema) in names {
             // No key is known of a view whose tables were dropped, or of two tables with one name.
-            let own = read_keys(connection, &name, &schema).unwrap_or_default();
-            keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own);
+            let own_keys = read_keys(connection, &name, &schema).unwrap_or_default();
+            unique_keys.entry(name.to_lowercase()).and_modify(Vec::clear).or_insert(own_keys);
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             let found = columns.query_map((&name, &schema), read).map_err(failed)?;
             // A view whose tables were dropped has no columns, and must not affect other tables.
@@ -99,8 +99,8 @@ impl KnownSchema {
                 continue;
             };
             let table = name.to_lowercase();
-            for (column, declared) in found {
-                let affinity = match affinity(declared.as_deref()) {
+            for (column, declared_type) in found {
+                let affinity = match column_affinity(declared_type.as_deref()) {
                     "TEXT" => Affinity::Text,
                     "INTEGER" => Affinity::Integer,
                     "REAL" => Affinity::Real,
@@ -114,18 +114,27 @@ impl KnownSchema {
                 tables.entry(table.clone()).or_default().push(column);
             }
         }
-        let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
-        let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
+        let json_columns = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
+        let json_columns: Vec<String> = json_columns.iter().map(|s| (*s).to_owned()).collect();
         let functions = [
-            ("json_each", each.clone()),
-            ("json_tree", each),
+            ("json_each", json_columns.clone()),
+            ("json_tree", json_columns),
             ("generate_series", vec!["value".to_owned()]),
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        let (joins, limits, draws) = Default::default();
+        let (join_views, limit_views, random_views) = Default::default();
         let views = HashMap::new();
-        let mut known =
-            Self { tables, affinities, keys, collations, draws, joins, limits, functions, views };
+        let mut known = Self {
+            tables,
+            affinities,
+            unique_keys,
+            collations,
+            random_views,
+            join_views,
+            limit_views,
+            functions,
+            views,
+        };
         let definitions = view_definitions(connection).map_err(failed)?;
         known.read_views(&definitions);
         known.views =
@@ -135,25 +144,25 @@ impl KnownSchema {
 
     /// Records the properties of views that tables do not have.
     fn read_views(&mut self, views: &[(String, Option<ViewDefinition>)]) {
-        let holds = |of: &dyn Fn(&Query) -> bool| transitive(views, of);
-        self.limits = holds(&has_limit);
-        self.draws = holds(&has_random);
+        let views_where = |of: &dyn Fn(&Query) -> bool| views_with_property(views, of);
+        self.limit_views = views_where(&has_limit);
+        self.random_views = views_where(&has_random);
         let is_view = |table: &str| views.iter().any(|(view, _)| view.eq_ignore_ascii_case(table));
         let joined = |view: &&(String, Option<ViewDefinition>)| {
             !view.1.as_ref().is_some_and(|view| reads_one_table(&view.query, &is_view))
         };
-        self.joins = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
+        self.join_views = views.iter().filter(joined).map(|(name, _)| name.clone()).collect();
         // Each iteration resolves at least the views that read only tables and resolved views.
         for _ in views {
             let before = self.collations.len();
             for (name, view) in views {
                 let Some(view) = view else { continue };
-                let resolver = Resolver { schema: self, called: &[] };
-                let fields = resolver.outputs(&view.query, &Scope::within(None));
+                let resolver = Resolver { schema: self, cte_calls: &[] };
+                let fields = resolver.output_fields(&view.query, &Scope::new(None));
                 let columns = self.tables.get(name).map_or(&[][..], Vec::as_slice);
                 let fields = fields.filter(|fields| fields.len() == columns.len());
                 let plain: Vec<(String, String)> = (columns.iter().zip(fields.iter().flatten()))
-                    .filter(|(_, field)| !field.collates)
+                    .filter(|(_, field)| !field.has_custom_collation)
                     .map(|(column, _)| (name.clone(), column.to_lowercase()))
                     .collect();
                 self.collations.retain(|column| !plain.contains(column));
@@ -191,9 +200,9 @@ fn read_keys(
                UNION ALL SELECT json_array(max(name)) FROM columns WHERE pk > 0 \
                  AND NOT EXISTS (SELECT 1 FROM indexes WHERE origin = 'pk') HAVING count(*) = 1";
     let mut statement = connection.prepare_cached(sql)?;
-    let keys: Vec<String> =
+    let unique_keys: Vec<String> =
         statement.query_map((table, schema), |row| row.get(0))?.collect::<Result<_, _>>()?;
-    Ok(keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect())
+    Ok(unique_keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect())
 }
 
 /// Returns the views of a database by their names in lower case, with their definitions if these
@@ -214,7 +223,7 @@ fn view_definitions(
 
 /// Returns the views that have a property, or that read a view with it. A view whose definition
 /// cannot be parsed counts as having it.
-fn transitive(
+fn views_with_property(
     views: &[(String, Option<ViewDefinition>)],
     holds: &dyn Fn(&Query) -> bool,
 ) -> HashSet<String> {
@@ -222,7 +231,7 @@ fn transitive(
     loop {
         let reads = |query: &Query| {
             let mut reads = false;
-            query.each_table(&mut |table| reads |= found.contains(&table.to_lowercase()));
+            query.visit_tables(&mut |table| reads |= found.contains(&table.to_lowercase()));
             reads
         };
         let is_new = |view: &&(String, Option<ViewDefinition>)| {
@@ -240,16 +249,16 @@ fn transitive(
 /// Returns whether a query or one in it has a LIMIT.
 fn has_limit(query: &Query) -> bool {
     let mut found = false;
-    query.each_query(&mut |q| found |= q.limit.is_some());
+    query.visit_queries(&mut |q| found |= q.limit.is_some());
     found
 }
 
 /// Returns whether a view's query certainly reads at most one table.
 fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
     let mut exists = false;
-    query.each(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
+    query.visit_exprs(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
     let Body::Core(core) = &query.body else { return false };
-    if exists || !query.with.is_empty() || core.computes_of_no_row() {
+    if exists || !query.with.is_empty() || core.has_row_independent_result() {
         return false;
     }
     match core.from.as_slice() {
@@ -263,23 +272,23 @@ fn reads_one_table(query: &Query, is_view: &dyn Fn(&str) -> bool) -> bool {
 pub(super) struct ThroughViews<'s>(pub &'s KnownSchema);
 
 impl Schema for ThroughViews<'_> {
-    fn columns(&self, table: &str) -> Option<Vec<String>> {
-        self.0.columns(table)
+    fn column_names(&self, table: &str) -> Option<Vec<String>> {
+        self.0.column_names(table)
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {
         self.0.affinity(table, column)
     }
 
-    fn collates(&self, table: &str, column: &str) -> bool {
-        self.0.collates(table, column)
+    fn has_custom_collation(&self, table: &str, column: &str) -> bool {
+        self.0.has_custom_collation(table, column)
     }
 
     fn unique_keys(&self, table: &str) -> &[Vec<String>] {
         self.0.unique_keys(table)
     }
 
-    fn view(&self, table: &str) -> Option<&ViewDefinition> {
+    fn view_definition(&self, table: &str) -> Option<&ViewDefinition> {
         self.0.views.get(&table.to_lowercase())
     }
 }
@@ -293,35 +302,35 @@ impl KnownSchema {
     /// Returns whether a query reads a view.
     pub fn reads_view(&self, query: &Query) -> bool {
         let mut found = false;
-        query.each_table(&mut |table| found |= self.views.contains_key(&table.to_lowercase()));
+        query.visit_tables(&mut |table| found |= self.views.contains_key(&table.to_lowercase()));
         found
     }
 }
 
 impl Schema for KnownSchema {
-    fn columns(&self, table: &str) -> Option<Vec<String>> {
+    fn column_names(&self, table: &str) -> Option<Vec<String>> {
         let name = table.to_lowercase();
         self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
     }
 
-    fn joins(&self, table: &str) -> bool {
-        self.joins.contains(&table.to_lowercase())
+    fn may_join_tables(&self, table: &str) -> bool {
+        self.join_views.contains(&table.to_lowercase())
     }
 
-    fn limits(&self, table: &str) -> bool {
-        self.limits.contains(&table.to_lowercase())
+    fn may_have_limit(&self, table: &str) -> bool {
+        self.limit_views.contains(&table.to_lowercase())
     }
 
-    fn draws(&self, table: &str) -> bool {
-        self.draws.contains(&table.to_lowercase())
+    fn is_volatile(&self, table: &str) -> bool {
+        self.random_views.contains(&table.to_lowercase())
     }
 
-    fn collates(&self, table: &str, column: &str) -> bool {
+    fn has_custom_collation(&self, table: &str, column: &str) -> bool {
         self.collations.contains(&(table.to_lowercase(), column.to_lowercase()))
     }
 
     fn unique_keys(&self, table: &str) -> &[Vec<String>] {
-        self.keys.get(&table.to_lowercase()).map_or(&[], Vec::as_slice)
+        self.unique_keys.get(&table.to_lowercase()).map_or(&[], Vec::as_slice)
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {

@@ -10,34 +10,37 @@ use tokio::sync::watch;
 
 use super::engine::Engine;
 use super::params::Param;
-use super::smoothie::{Meta, Pass, Sink};
+use super::query_result::{Meta, Pass, RowSink};
 use super::{Dialect, QueryError, Request};
 use hqdl_database::postgres::query::QueryStop;
 use hqdl_database::{Database, StoreError};
-use hqdl_model::generate::Stopped as Ended;
+use hqdl_model::generate::StopReason as Ended;
 use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
 /// Settings of a query on a server.
-pub(super) struct OnServer<'q> {
+pub(super) struct ServerQuery<'q> {
     pub(super) database: &'q Path,
     pub(super) timeout: Option<Duration>,
     pub(super) interrupt: &'q watch::Receiver<bool>,
 }
 
 /// Checks that a query uses nothing that only works on `SQLite`.
-pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), QueryError> {
-    let refused = |message: &str, help: &str| Err(QueryError::sql(message, None, "", help));
+pub(super) fn check_supported(
+    dialect: Dialect,
+    params: &[(Param, Value)],
+) -> Result<(), QueryError> {
+    let reject = |message: &str, help: &str| Err(QueryError::in_sql(message, None, "", help));
     if dialect == Dialect::Suql {
-        return refused(
+        return reject(
             "hqdl does not run SUQL on a database on a server",
             "write the query in PostgreSQL's SQL",
         );
     }
     if !params.is_empty() {
-        return refused(
+        return reject(
             "a query on a database on a server cannot have parameters",
             "write the values into the query",
         );
@@ -45,41 +48,41 @@ pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), Q
     Ok(())
 }
 
-impl OnServer<'_> {
+impl ServerQuery<'_> {
     /// Runs SQL in the server's dialect. Without a sink it is only checked.
-    pub(super) fn run(
+    pub(super) fn run_sql(
         &self,
         sql: &str,
         names: &dyn Fn(&str) -> Option<String>,
-        sink: Option<&mut dyn Sink>,
+        sink: Option<&mut dyn RowSink>,
     ) -> Result<(), QueryError> {
-        let told = |error: StoreError| match error {
-            StoreError::Statement { message, .. } => QueryError::sql(message, None, "", ""),
+        let to_query_error = |error: StoreError| match error {
+            StoreError::Statement { message, .. } => QueryError::in_sql(message, None, "", ""),
             other => other.into(),
         };
         let database = Database::open(self.database)?;
         let Some(sink) = sink else {
-            return database.describe(sql).map_err(told);
+            return database.check_query(sql).map_err(to_query_error);
         };
         let sink = std::cell::RefCell::new(sink);
-        let ran = database.run_there(
+        let outcome = database.run_on_server(
             sql,
             self.timeout,
             &mut |columns: &[String]| {
                 let columns: Vec<String> =
                     columns.iter().map(|c| names(c).unwrap_or_else(|| c.clone())).collect();
-                sink.borrow_mut().columns(&columns).map_err(QueryError::Output)
+                sink.borrow_mut().write_columns(&columns).map_err(QueryError::Output)
             },
             &mut |row| {
                 if *self.interrupt.borrow() {
                     return Err(Ended::Interrupted.into());
                 }
-                sink.borrow_mut().row(row).map_err(QueryError::Output)
+                sink.borrow_mut().write_row(row).map_err(QueryError::Output)
             },
         );
-        ran.map_err(|stopped| match stopped {
-            QueryStop::Store(error) => told(error),
-            QueryStop::Late => QueryError::Timeout(self.timeout.unwrap_or_default()),
+        outcome.map_err(|stopped| match stopped {
+            QueryStop::Store(error) => to_query_error(error),
+            QueryStop::Timeout => QueryError::Timeout(self.timeout.unwrap_or_default()),
             QueryStop::Reader(error) => error,
         })?;
         sink.borrow_mut().finish().map_err(QueryError::Output)
@@ -87,28 +90,31 @@ impl OnServer<'_> {
 }
 
 /// Runs a query with calls. Without a sink it is only explained.
-pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
-    takes(request.dialect, &request.params)?;
+pub(super) fn run_with_calls(
+    request: &Request<'_>,
+    sink: Option<&mut dyn RowSink>,
+) -> Result<Meta, QueryError> {
+    check_supported(request.dialect, &request.params)?;
     let began = Instant::now();
-    let mut engine = Engine::prepare(request, None)?;
-    let (direct, reads) = engine.on_server()?;
+    let mut engine = Engine::prepare_query(request, None)?;
+    let (stored_plan, reads) = engine.server_plan()?;
     let database = Database::open(request.database)?;
     let (mut unanswered, mut notes) = (0, Vec::new());
     for (expansion, columns) in &reads {
         let expansion = &request.spec.expansions[*expansion];
-        let open = database.unanswered(expansion, columns)?.unsigned_abs();
-        if open > 0 {
-            unanswered += open;
-            let (rows, are) = if open == 1 { ("row", "is") } else { ("rows", "are") };
+        let open_count = database.count_unanswered(expansion, columns)?.unsigned_abs();
+        if open_count > 0 {
+            unanswered += open_count;
+            let (rows, are) = if open_count == 1 { ("row", "is") } else { ("rows", "are") };
             notes.push(format!(
-                "{open} {rows} of `{}` {are} not all answered yet, and NULL in the result; to fill \
+                "{open_count} {rows} of `{}` {are} not all answered yet, and NULL in the result; to fill \
                  them: hqdl materialize {}",
                 expansion.name,
                 request.spec.path.display()
             ));
         }
     }
-    let there = OnServer {
+    let query = ServerQuery {
         database: request.database,
         timeout: request.timeout,
         interrupt: &request.interrupt,
@@ -118,14 +124,14 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
     // Name the column of a call by its question instead of its name in the join (`hq_N`).
     let names =
         |name: &str| questions.get(name.strip_prefix("hq_")?.parse::<usize>().ok()?).cloned();
-    let explains = sink.is_none();
-    there.run(&direct.sql, &names, sink)?;
-    engine.sql.clone_from(&direct.sql);
-    if !explains {
+    let is_explain = sink.is_none();
+    query.run_sql(&stored_plan.sql, &names, sink)?;
+    engine.sql.clone_from(&stored_plan.sql);
+    if !is_explain {
         let seconds = began.elapsed().as_secs_f64();
         engine.passes.push(Pass { demanded: 0, seconds });
     }
-    let mut meta = engine.meta(Usage::default(), began);
+    let mut meta = engine.build_meta(Usage::default(), began);
     meta.values_missing += unanswered;
     meta.values_unanswered = unanswered;
     meta.notes.extend(notes);

@@ -9,7 +9,7 @@ use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
 
 /// First keywords of statements that do not only read.
-const OTHERS: [&str; 20] = [
+const WRITE_KEYWORDS: [&str; 20] = [
     "ALTER",
     "ANALYZE",
     "ATTACH",
@@ -39,9 +39,9 @@ pub(super) const ONLY_READS: &str = "`hqdl query` is read-only";
 ///
 /// # Errors
 /// [`QueryError::Sql`] with a span and a hint.
-pub fn check(sql: &str) -> Result<(), QueryError> {
+pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
     if let Some(at) = sql.find('\0') {
-        return Err(QueryError::sql(
+        return Err(QueryError::in_sql(
             "the query contains a NUL character",
             Some(at..at + 1),
             "SQLite stops reading here",
@@ -58,7 +58,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
                     .any(|w| sql[t.clone()].eq_ignore_ascii_case(w)) => {}
             Some(token) => break token,
             None => {
-                return Err(QueryError::sql(
+                return Err(QueryError::in_sql(
                     "the query is empty",
                     None,
                     "",
@@ -68,14 +68,14 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
         }
     };
     let word = sql[first.clone()].to_ascii_uppercase();
-    if OTHERS.contains(&word.as_str()) {
-        return Err(refused(&word, first));
+    if WRITE_KEYWORDS.contains(&word.as_str()) {
+        return Err(denied_statement(&word, first));
     }
     while let Some(token) = tokens.next() {
         if &sql[token] == ";"
             && let Some(next) = tokens.find(|t| &sql[t.clone()] != ";")
         {
-            return Err(QueryError::sql(
+            return Err(QueryError::in_sql(
                 "more than one statement",
                 Some(next),
                 "a second one begins here",
@@ -87,7 +87,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
 }
 
 /// Returns the error for a statement that does not only read.
-fn refused(word: &str, span: Range<usize>) -> QueryError {
+fn denied_statement(word: &str, span: Range<usize>) -> QueryError {
     let help = match word {
         "PRAGMA" => {
             "use the table form of a pragma: SELECT * FROM pragma_table_info('t')".to_owned()
@@ -97,7 +97,7 @@ fn refused(word: &str, span: Range<usize>) -> QueryError {
         }
         _ => "write one SELECT, WITH or VALUES; use another tool to change the database".to_owned(),
     };
-    QueryError::sql(ONLY_READS, Some(span), format!("{word} is not allowed"), help)
+    QueryError::in_sql(ONLY_READS, Some(span), format!("{word} is not allowed"), help)
 }
 
 /// Returns the span of a query's first word, for errors without an offset.
@@ -106,7 +106,7 @@ pub(super) fn first_word(sql: &str) -> Option<Range<usize>> {
 }
 
 /// Returns the span of a name, quoted or not.
-pub(super) fn word(sql: &str, name: &str) -> Option<Range<usize>> {
+pub(super) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
     let quotes = ['"', '`', '[', ']'];
     QueryTokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
@@ -141,7 +141,7 @@ impl Iterator for QueryTokens<'_> {
         let blank = |c: char| c.is_ascii_whitespace() || c == '\u{feff}' || c == '\u{b}';
         self.at = self.sql.len() - rest.trim_start_matches(blank).len();
         let brackets = if self.braces == 0 { Brackets::Name } else { Brackets::List };
-        let (lexeme, span) = match lexer::next(self.sql, self.at, brackets) {
+        let (lexeme, span) = match lexer::next_token(self.sql, self.at, brackets) {
             Ok(token) => token.map(|t| (t.lexeme, t.span()))?,
             Err(_) => (Lexeme::Quoted, self.at..self.sql.len()),
         };
@@ -157,22 +157,22 @@ impl Iterator for QueryTokens<'_> {
 
 /// Returns the span of a run-time error. `SQLite` reports no offset, so it is known only if a
 /// single expression can fail with this message.
-pub(super) fn failing(query: &Query, message: &str) -> Option<Range<usize>> {
+pub(super) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
-    let of_suql = [" is no ", " is neither ", "division by zero", "out of range"];
-    let suql = of_suql.iter().any(|said| message.contains(said));
-    let mut places: Vec<Range<usize>> = Vec::new();
-    query.each(&mut |e| {
-        let can = match &e.kind {
+    let suql_fragments = [" is no ", " is neither ", "division by zero", "out of range"];
+    let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    query.visit_exprs(&mut |e| {
+        let can_fail = match &e.kind {
             ExprKind::Function { name, .. } if json => name.starts_with("json"),
             ExprKind::Function { name, .. } if suql => name.starts_with("suql_"),
             ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),
             ExprKind::Operation(ExprOperator::Infix("->" | "->>"), _) => json,
             _ => false,
         };
-        if can && !places.contains(&e.span) {
-            places.push(e.span.clone());
+        if can_fail && !spans.contains(&e.span) {
+            spans.push(e.span.clone());
         }
     });
-    if places.len() == 1 { places.pop() } else { None }
+    if spans.len() == 1 { spans.pop() } else { None }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use super::documents::{Document, Documents, is_of_documents};
-use hqdl_facts::{Facts, FactsError, Found, Prefetch, Record, Wanted};
+use super::documents::{Document, StoredDocuments, asks_about_documents};
+use hqdl_facts::{CellLookup, CellRequirements, Facts, FactsError, Prefetch, Record};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Overrides;
 use hqdl_values::Row;
@@ -33,7 +33,7 @@ pub struct Demand {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// Not looked up yet.
-    Unseen,
+    NotLookedUp,
     /// Known value; NULL if the cell has none.
     Known(Sql),
     /// Not in the fact store.
@@ -43,27 +43,27 @@ pub enum Cell {
 }
 
 /// An expansion as a query uses it.
-pub struct Target {
+pub struct TargetExpansion {
     /// The expansion.
     pub expansion: Arc<Expansion>,
     /// Identities of its columns in the fact store.
-    pub wanted: Arc<Wanted>,
+    pub requirements: Arc<CellRequirements>,
     /// Position in the spec, for overrides.
     pub in_spec: Option<usize>,
-    spellings: HashMap<Vec<u8>, usize>,
-    entities: Vec<KnownEntities>,
+    by_canonical_bytes: HashMap<Vec<u8>, usize>,
+    entities: Vec<EntityCells>,
     by_entity: HashMap<Entity, usize>,
     /// Documents to ask about.
-    documents: Documents,
-    ahead: Prefetch,
+    documents: StoredDocuments,
+    prefetch: Prefetch,
     /// Records read recently, since several columns are looked up in each record.
-    at_hand: HashMap<usize, Option<Record>>,
+    recent_records: HashMap<usize, Option<Record>>,
 }
 
 /// Maximum number of records in `recent_records`.
-const AT_HAND: usize = 64;
+const MAX_RECENT_RECORDS: usize = 64;
 
-struct KnownEntities {
+struct EntityCells {
     row: Row,
     entity: Entity,
     cells: Vec<Cell>,
@@ -85,84 +85,88 @@ pub struct Counts {
 impl Counts {
     /// Counts a cell if its state means that it has no value.
     fn count_missing(&mut self, state: State) {
-        if !state.shows() {
+        if !state.has_value() {
             self.without_value += 1;
             self.unknown += u64::from(state == State::Unknown);
         }
     }
 }
 
-impl Target {
+impl TargetExpansion {
     /// Returns an expansion without entities.
     #[must_use]
-    pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
-        let ahead = Prefetch::of(&expansion.key);
+    pub fn new(
+        expansion: Arc<Expansion>,
+        requirements: Arc<CellRequirements>,
+        in_spec: Option<usize>,
+    ) -> Self {
+        let prefetch = Prefetch::new(&expansion.key);
         Self {
             expansion,
-            wanted,
+            requirements,
             in_spec,
-            spellings: HashMap::new(),
+            by_canonical_bytes: HashMap::new(),
             entities: Vec::new(),
             by_entity: HashMap::new(),
-            documents: Documents::default(),
-            ahead,
-            at_hand: HashMap::new(),
+            documents: StoredDocuments::default(),
+            prefetch,
+            recent_records: HashMap::new(),
         }
     }
 
     /// Returns the entity that some values identify. `row` builds the row of a new entity.
-    pub fn entity(&mut self, spelling: &[u8], row: impl FnOnce() -> Row) -> usize {
-        if let Some(found) = self.spellings.get(spelling) {
+    pub fn intern_entity(&mut self, canonical_bytes: &[u8], row: impl FnOnce() -> Row) -> usize {
+        if let Some(found) = self.by_canonical_bytes.get(canonical_bytes) {
             return *found;
         }
         let row = row();
-        let entity = self.expansion.entity(&row.key);
+        let entity = self.expansion.build_entity(&row.key);
         let n = if let Some(n) = self.by_entity.get(&entity) {
             *n
         } else {
             let n = self.entities.len();
-            let cells = vec![Cell::Unseen; self.expansion.columns.len()];
+            let cells = vec![Cell::NotLookedUp; self.expansion.columns.len()];
             self.by_entity.insert(entity.clone(), n);
-            self.entities.push(KnownEntities { row, entity, cells });
+            self.entities.push(EntityCells { row, entity, cells });
             n
         };
-        self.spellings.insert(spelling.to_vec(), n);
+        self.by_canonical_bytes.insert(canonical_bytes.to_vec(), n);
         n
     }
 
     /// Returns the entity that was registered with these bytes.
     #[must_use]
-    pub fn known(&self, spelling: &[u8]) -> Option<usize> {
-        self.spellings.get(spelling).copied()
+    pub fn known_entity(&self, canonical_bytes: &[u8]) -> Option<usize> {
+        self.by_canonical_bytes.get(canonical_bytes).copied()
     }
 
     /// Stores the document of an entity, so that it can be asked about.
-    pub fn keep(&mut self, entity: usize, document: Document) {
-        self.documents.keep(entity, document);
+    pub fn store_document(&mut self, entity: usize, document: Document) {
+        self.documents.store_document(entity, document);
     }
 
     /// Discards the stored documents.
-    pub fn forget(&mut self) {
-        self.documents.forget();
+    pub fn discard_documents(&mut self) {
+        self.documents.start_pass();
     }
 
     /// Returns the document of an entity if it is stored.
     #[must_use]
-    pub fn document(&self, entity: usize) -> Option<&Document> {
+    pub fn stored_document(&self, entity: usize) -> Option<&Document> {
         self.documents.get(entity)
     }
 
     /// Returns whether an entity may be asked about now. A document that is not stored is asked
     /// about after the next pass.
-    pub fn is_at_hand(&mut self, entity: usize) -> bool {
-        !is_of_documents(&self.expansion) || self.documents.has(entity)
+    pub fn is_available(&mut self, entity: usize) -> bool {
+        !asks_about_documents(&self.expansion) || self.documents.request_document(entity)
     }
 
     /// Returns a cell and looks it up on first use.
     ///
     /// # Errors
     /// [`FactsError`] if the facts cannot be read.
-    pub fn cell(
+    pub fn look_up_cell(
         &mut self,
         entity: usize,
         column: usize,
@@ -170,32 +174,36 @@ impl Target {
         overrides: Option<&Overrides>,
         counts: &mut Counts,
     ) -> Result<&Cell, FactsError> {
-        let known = &mut self.entities[entity];
-        if known.cells[column] == Cell::Unseen {
-            let record = match self.at_hand.get(&entity) {
+        let entity_cells = &mut self.entities[entity];
+        if entity_cells.cells[column] == Cell::NotLookedUp {
+            let record = match self.recent_records.get(&entity) {
                 Some(record) => record,
                 None => {
-                    if self.at_hand.len() >= AT_HAND || self.expansion.columns.len() == 1 {
-                        self.at_hand.clear();
+                    if self.recent_records.len() >= MAX_RECENT_RECORDS
+                        || self.expansion.columns.len() == 1
+                    {
+                        self.recent_records.clear();
                     }
-                    let record = self.ahead.get(facts, &known.entity)?;
-                    self.at_hand.entry(entity).or_insert(record)
+                    let record = self.prefetch.get(facts, &entity_cells.entity)?;
+                    self.recent_records.entry(entity).or_insert(record)
                 }
             };
-            let word =
-                self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
-            known.cells[column] = match word {
-                Some(word) => {
+            let override_value = self
+                .in_spec
+                .zip(overrides)
+                .and_then(|(n, all)| all.get(n, &entity_cells.entity, column));
+            entity_cells.cells[column] = match override_value {
+                Some(override_value) => {
                     counts.reused += 1;
-                    Cell::Known(sql(&word.value))
+                    Cell::Known(to_sql_value(&override_value.value))
                 }
-                None => match self.wanted.find(record.as_ref(), column) {
-                    Found::Known(fact) => {
+                None => match self.requirements.look_up_cell(record.as_ref(), column) {
+                    CellLookup::Known(fact) => {
                         counts.reused += 1;
                         counts.count_missing(fact.answer.state);
-                        Cell::Known(sql(&fact.answer.value))
+                        Cell::Known(to_sql_value(&fact.answer.value))
                     }
-                    Found::Missing(..) => Cell::Missing,
+                    CellLookup::Missing(..) => Cell::Missing,
                 },
             };
         }
@@ -204,37 +212,37 @@ impl Target {
 
     /// Returns the row of an entity for a prompt.
     #[must_use]
-    pub fn gap(&self, entity: usize) -> hqdl_model::plan::MissingRow {
-        let known = &self.entities[entity];
-        let mut row = known.row.clone();
+    pub fn missing_row(&self, entity: usize) -> hqdl_model::plan::MissingRow {
+        let entity_cells = &self.entities[entity];
+        let mut row = entity_cells.row.clone();
         if let Some(document) = self.documents.get(entity) {
-            row.context = vec![Value::Text(document.text())];
+            row.context = vec![Value::Text(document.full_text())];
         }
-        hqdl_model::plan::MissingRow { row, entity: known.entity.clone() }
+        hqdl_model::plan::MissingRow { row, entity: entity_cells.entity.clone() }
     }
 
     /// Returns the entity with this number.
     #[must_use]
-    pub fn about(&self, entity: usize) -> &Entity {
+    pub fn entity_at(&self, entity: usize) -> &Entity {
         &self.entities[entity].entity
     }
 
     /// Reads the answer to a cell that was asked for.
-    pub fn answered(
+    pub fn read_answer(
         &mut self,
         entity: usize,
         column: usize,
         record: Option<&Record>,
         counts: &mut Counts,
     ) {
-        self.at_hand.clear();
-        let known = &mut self.entities[entity];
-        known.cells[column] = match self.wanted.find(record, column) {
-            Found::Known(fact) => {
+        self.recent_records.clear();
+        let entity_cells = &mut self.entities[entity];
+        entity_cells.cells[column] = match self.requirements.look_up_cell(record, column) {
+            CellLookup::Known(fact) => {
                 counts.count_missing(fact.answer.state);
-                Cell::Known(sql(&fact.answer.value))
+                Cell::Known(to_sql_value(&fact.answer.value))
             }
-            Found::Missing(..) => {
+            CellLookup::Missing(..) => {
                 counts.count_missing(State::Error);
                 Cell::Failed
             }
@@ -244,7 +252,7 @@ impl Target {
 
 /// Converts the value of a cell to SQL. A list becomes JSON text.
 #[must_use]
-pub fn sql(value: &CellValue) -> Sql {
+pub fn to_sql_value(value: &CellValue) -> Sql {
     match value {
         CellValue::Nothing => Sql::Null,
         CellValue::One(value) => match value {
@@ -258,22 +266,22 @@ pub fn sql(value: &CellValue) -> Sql {
 }
 
 /// Appends the canonical bytes of values, which differ for different values.
-pub fn spell(values: &[ValueRef<'_>], into: &mut Vec<u8>) {
+pub fn write_canonical_bytes(values: &[ValueRef<'_>], out: &mut Vec<u8>) {
     for value in values {
         match value {
-            ValueRef::Null => into.push(0),
+            ValueRef::Null => out.push(0),
             ValueRef::Integer(i) => {
-                into.push(1);
-                into.extend(i.to_le_bytes());
+                out.push(1);
+                out.extend(i.to_le_bytes());
             }
             ValueRef::Real(r) => {
-                into.push(2);
-                into.extend(r.to_bits().to_le_bytes());
+                out.push(2);
+                out.extend(r.to_bits().to_le_bytes());
             }
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
-                into.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
-                into.extend((bytes.len() as u64).to_le_bytes());
-                into.extend(*bytes);
+                out.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
+                out.extend((bytes.len() as u64).to_le_bytes());
+                out.extend(*bytes);
             }
         }
     }

@@ -6,4 +6,4 @@
 
 pub mod passages;
 pub mod vectors;
-pub mod words;
+pub mod text_index;

@@ -6,16 +6,16 @@ use hqdl_values::tokens::Tokenizer;
 /// Splits a text into passages of at most `max_tokens` tokens. None of them is empty, and together
 /// they are the text without the whitespace between them.
 #[must_use]
-pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
-    let most = most.max(1);
+pub fn split_passages(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> Vec<&str> {
+    let max_tokens = max_tokens.max(1);
     let (mut passages, mut start, mut end, mut tokens) = (Vec::new(), 0, 0, 0);
-    for (from, to) in sentences(text) {
+    for (from, to) in sentence_ranges(text) {
         let sentence = &text[from..to];
-        let count = count(sentence, tokenizer, most);
+        let count = bounded_count(sentence, tokenizer, max_tokens);
         // A paragraph starts a new passage if the previous one has more than a quarter of the
         // limit.
-        let paragraph = text[end..from].matches('\n').count() > 1 && tokens * 4 > most;
-        if start < end && (tokens + count > most || paragraph) {
+        let paragraph = text[end..from].matches('\n').count() > 1 && tokens * 4 > max_tokens;
+        if start < end && (tokens + count > max_tokens || paragraph) {
             passages.push(&text[start..end]);
             (start, tokens) = (from, 0);
         }
@@ -23,8 +23,8 @@ pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
             start = from;
         }
         (end, tokens) = (to, tokens + count);
-        if count > most {
-            pieces(sentence, tokenizer, most, &mut passages);
+        if count > max_tokens {
+            split_sentence(sentence, tokenizer, max_tokens, &mut passages);
             (start, tokens) = (to, 0);
         }
     }
@@ -37,20 +37,20 @@ pub fn cut(text: &str, tokenizer: Tokenizer, most: u64) -> Vec<&str> {
 
 /// Returns the number of tokens of a text. If the text is certainly too long, any number above
 /// `max_tokens` is returned.
-fn count(text: &str, tokenizer: Tokenizer, most: u64) -> u64 {
+fn bounded_count(text: &str, tokenizer: Tokenizer, max_tokens: u64) -> u64 {
     // A token is rarely longer than forty bytes.
-    let least = text.len() as u64 / 40;
-    if least > most { least } else { tokenizer.count(text) }
+    let min_tokens = text.len() as u64 / 40;
+    if min_tokens > max_tokens { min_tokens } else { tokenizer.count_tokens(text) }
 }
 
 /// Returns the start and end of each sentence. Sentences end at line ends and after punctuation.
-fn sentences(text: &str) -> Vec<(usize, usize)> {
+fn sentence_ranges(text: &str) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
     let mut start = None;
-    let mut ended = false;
+    let mut is_ended = false;
     for (at, c) in text.char_indices() {
         if c.is_whitespace() {
-            if let Some(from) = start.filter(|_| ended || c == '\n') {
+            if let Some(from) = start.filter(|_| is_ended || c == '\n') {
                 all.push((from, at));
                 start = None;
             }
@@ -58,33 +58,41 @@ fn sentences(text: &str) -> Vec<(usize, usize)> {
         }
         start.get_or_insert(at);
         let closes = matches!(c, '"' | '\'' | ')' | ']' | '\u{201d}' | '\u{2019}');
-        ended = matches!(c, '.' | '!' | '?' | '\u{2026}' | '\u{3002}') || ended && closes;
+        is_ended = matches!(c, '.' | '!' | '?' | '\u{2026}' | '\u{3002}') || is_ended && closes;
     }
     all.extend(start.map(|from| (from, text.len())));
     all
 }
 
 /// Splits a sentence that is too long, between words if possible.
-fn pieces<'t>(text: &'t str, tokenizer: Tokenizer, most: u64, into: &mut Vec<&'t str>) {
+fn split_sentence<'t>(
+    text: &'t str,
+    tokenizer: Tokenizer,
+    max_tokens: u64,
+    out: &mut Vec<&'t str>,
+) {
     let mut rest = text.trim();
     while !rest.is_empty() {
         // Start with a length that may fit and shorten it until it does.
-        let mut end = boundary(rest, usize::try_from(most.saturating_mul(6)).unwrap_or(usize::MAX));
-        while end > 1 && count(&rest[..end], tokenizer, most) > most {
-            end = boundary(rest, end * 3 / 4);
+        let mut end = word_boundary(
+            rest,
+            usize::try_from(max_tokens.saturating_mul(6)).unwrap_or(usize::MAX),
+        );
+        while end > 1 && bounded_count(&rest[..end], tokenizer, max_tokens) > max_tokens {
+            end = word_boundary(rest, end * 3 / 4);
         }
         let end = if end == 0 { rest.chars().next().map_or(1, char::len_utf8) } else { end };
-        into.push(rest[..end].trim());
+        out.push(rest[..end].trim());
         rest = rest[end..].trim_start();
     }
 }
 
 /// Returns the last offset up to `at` between words, or at least between characters.
-fn boundary(text: &str, at: usize) -> usize {
+fn word_boundary(text: &str, at: usize) -> usize {
     if at >= text.len() {
         return text.len();
     }
     let at = (0..=at).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
-    let blank = text[..at].rfind(char::is_whitespace).filter(|n| *n > at / 2);
-    blank.unwrap_or(at)
+    let last_blank = text[..at].rfind(char::is_whitespace).filter(|n| *n > at / 2);
+    last_blank.unwrap_or(at)
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// Digest of a passage, the key of its vector.
-pub type Digest = [u8; 16];
+pub type PassageDigest = [u8; 16];
 
 /// Returns the digest of a passage.
 #[must_use]
-pub fn digest(passage: &str) -> Digest {
+pub fn passage_digest(passage: &str) -> PassageDigest {
     let mut digest = [0; 16];
     blake3::Hasher::new_derive_key("hqdl passage v1")
         .update(passage.as_bytes())
@@ -20,18 +20,18 @@ pub fn digest(passage: &str) -> Digest {
 }
 
 /// The file of vectors.
-pub struct Vectors {
+pub struct VectorStore {
     connection: Connection,
 }
 
-impl Vectors {
+impl VectorStore {
     /// Opens the vectors of a data directory, and creates their file if it is missing.
     ///
     /// # Errors
     /// Those of `SQLite`.
     pub fn open(directory: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(directory.join("vectors.sqlite"))?;
-        hqdl_values::sql::refuse_quoted_texts(&connection)?;
+        hqdl_values::sql::reject_quoted_texts(&connection)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
         // Another process may be writing.
@@ -47,7 +47,7 @@ impl Vectors {
     ///
     /// # Errors
     /// Those of `SQLite`.
-    pub fn has(&self, model: &str, passage: &Digest) -> rusqlite::Result<bool> {
+    pub fn contains_vector(&self, model: &str, passage: &PassageDigest) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM vector WHERE model = ?1 AND passage = ?2";
         self.connection.prepare_cached(sql)?.exists(params![model, passage])
     }
@@ -56,7 +56,11 @@ impl Vectors {
     ///
     /// # Errors
     /// Those of `SQLite`.
-    pub fn get(&self, model: &str, passage: &Digest) -> rusqlite::Result<Option<Vec<f32>>> {
+    pub fn get_vector(
+        &self,
+        model: &str,
+        passage: &PassageDigest,
+    ) -> rusqlite::Result<Option<Vec<f32>>> {
         let sql = "SELECT vector FROM vector WHERE model = ?1 AND passage = ?2";
         let mut statement = self.connection.prepare_cached(sql)?;
         let bytes = statement
@@ -72,12 +76,16 @@ impl Vectors {
     ///
     /// # Errors
     /// Those of `SQLite`.
-    pub fn keep(&mut self, model: &str, all: &[(Digest, Vec<f32>)]) -> rusqlite::Result<()> {
+    pub fn store_vectors(
+        &mut self,
+        model: &str,
+        vectors: &[(PassageDigest, Vec<f32>)],
+    ) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         {
             let sql = "INSERT OR REPLACE INTO vector VALUES (?1, ?2, ?3)";
             let mut insert = transaction.prepare_cached(sql)?;
-            for (passage, vector) in all {
+            for (passage, vector) in vectors {
                 let length = vector.iter().map(|n| n * n).sum::<f32>().sqrt();
                 let length = if length > 0.0 { length } else { 1.0 };
                 let bytes: Vec<u8> =
@@ -92,7 +100,7 @@ impl Vectors {
     ///
     /// # Errors
     /// Those of `SQLite`.
-    pub fn dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
+    pub fn vector_dimension(&self, model: &str) -> rusqlite::Result<Option<usize>> {
         let sql = "SELECT length(vector) / 4 FROM vector WHERE model = ?1 LIMIT 1";
         self.connection.prepare_cached(sql)?.query_row([model], |row| row.get(0)).optional()
     }
@@ -101,13 +109,13 @@ impl Vectors {
     ///
     /// # Errors
     /// Those of `SQLite`.
-    pub fn forget(&self, model: &str) -> rusqlite::Result<()> {
+    pub fn delete_vectors(&self, model: &str) -> rusqlite::Result<()> {
         self.connection.execute("DELETE FROM vector WHERE model = ?1", [model]).map(drop)
     }
 }
 
 /// Returns the cosine similarity of two vectors of length 1, from -1 to 1.
 #[must_use]
-pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub fn cosine_similarity(a: &[f32], b: &[f32]) -> f64 {
     f64::from(a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>())
 }

@@ -2,10 +2,10 @@
 //! column's type and value list. A literal that does not match exactly is rejected, because a wrong
 //! route is a wrong answer.
 
-use super::question::normal;
+use super::question::normalize_question;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Binding, Column, Expansion, SLOTS, Type};
-use hqdl_values::key::tagged_text;
+use hqdl_values::key::tagged_hash;
 use hqdl_values::value::Value;
 
 /// Operators by which a column answers a question. `is` is the value itself, `has` whether a list
@@ -15,7 +15,7 @@ pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", 
 /// Returns a hash of the columns of an expansion. Stored bindings remain valid as long as it does
 /// not change.
 #[must_use]
-pub fn offered(expansion: &Expansion) -> String {
+pub fn columns_hash(expansion: &Expansion) -> String {
     let mut parts: Vec<String> = expansion
         .columns
         .iter()
@@ -23,12 +23,12 @@ pub fn offered(expansion: &Expansion) -> String {
         .collect();
     parts.sort_unstable();
     parts.insert(0, expansion.name.clone());
-    tagged_text("hqdl columns offered v1", &parts)
+    tagged_hash("hqdl columns offered v1", &parts)
 }
 
 /// Returns whether the answer by this operator is true or false.
 #[must_use]
-pub fn is_truth(column: &Column, operator: &str) -> bool {
+pub fn answers_truth(column: &Column, operator: &str) -> bool {
     operator != "is" || (column.kind == Type::Boolean && column.many.is_none())
 }
 
@@ -36,16 +36,16 @@ pub fn is_truth(column: &Column, operator: &str) -> bool {
 ///
 /// # Errors
 /// The reason why the column cannot answer it this way.
-pub fn binding(
+pub fn build_binding(
     column: &Column,
     ask: &str,
     operator: &str,
     literal: &str,
 ) -> Result<Binding, String> {
-    let name = hqdl_values::sql::name(&column.name);
+    let name = hqdl_values::sql::quote_name(&column.name);
     let sql = match (operator, column.many.is_some()) {
         ("is", _) => None,
-        ("has", true) => Some(format!("EXISTS {}", spelled(column, literal)?)),
+        ("has", true) => Some(format!("EXISTS {}", format_literal(column, literal)?)),
         ("has", false) => return Err(format!("`{}` is not a list", column.name)),
         (_, true) => {
             return Err(format!(
@@ -53,7 +53,9 @@ pub fn binding(
                 column.name
             ));
         }
-        ("=" | "<>", false) => Some(format!("{name} {operator} {}", spelled(column, literal)?)),
+        ("=" | "<>", false) => {
+            Some(format!("{name} {operator} {}", format_literal(column, literal)?))
+        }
         ("<" | "<=" | ">" | ">=", false) => {
             if !column.kind.is_ordered() {
                 return Err(format!(
@@ -62,13 +64,15 @@ pub fn binding(
                     column.kind.name()
                 ));
             }
-            Some(format!("{name} {operator} {}", spelled(column, literal)?))
+            Some(format!("{name} {operator} {}", format_literal(column, literal)?))
         }
         ("in", false) => {
             let items: Vec<serde_json::Value> = serde_json::from_str(literal)
                 .map_err(|_| format!("`{literal}` is not a JSON array of values"))?;
-            let items: Result<Vec<String>, String> =
-                items.iter().map(|i| spelled(column, &Value::from_json(i).to_string())).collect();
+            let items: Result<Vec<String>, String> = items
+                .iter()
+                .map(|i| format_literal(column, &Value::from_json(i).to_string()))
+                .collect();
             let items = items?;
             if items.is_empty() {
                 return Err("`in` has no values".to_owned());
@@ -84,15 +88,15 @@ pub fn binding(
 }
 
 /// Formats a value of a column as SQL.
-fn spelled(column: &Column, literal: &str) -> Result<String, String> {
+fn format_literal(column: &Column, literal: &str) -> Result<String, String> {
     let literal = literal.trim();
     let listed = match &column.values {
         Some(list) => {
-            let words = normal(literal);
-            let same = |v: &&String| normal(v) == words;
+            let normalized = normalize_question(literal);
+            let is_same = |v: &&String| normalize_question(v) == normalized;
             let exact = list.values.iter().find(|v| *v == literal);
-            let mut alike = list.values.iter().filter(same);
-            match (exact, alike.next(), alike.next()) {
+            let mut matches = list.values.iter().filter(is_same);
+            match (exact, matches.next(), matches.next()) {
                 (Some(value), ..) | (None, Some(value), None) => value.as_str(),
                 _ if list.open => literal,
                 _ => {
@@ -105,9 +109,9 @@ fn spelled(column: &Column, literal: &str) -> Result<String, String> {
         }
         None => literal,
     };
-    let value = Checker::coerce(column.kind, listed).map(|(value, _)| value);
+    let value = Checker::parse_value(column.kind, listed).map(|(value, _)| value);
     match value {
-        Some(Value::Text(text)) if !text.is_empty() => Ok(hqdl_values::sql::text(&text)),
+        Some(Value::Text(text)) if !text.is_empty() => Ok(hqdl_values::sql::quote_text(&text)),
         Some(number @ (Value::Integer(_) | Value::Real(_))) => Ok(number.to_string()),
         _ => Err(format!(
             "\"{literal}\" is not a valid {} for `{}`",

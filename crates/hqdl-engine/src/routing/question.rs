@@ -5,7 +5,7 @@ use hqdl_spec::{Binding, Column, SLOTS};
 
 /// Normalizes a question for comparison: lower case, words and slots only.
 #[must_use]
-pub fn normal(question: &str) -> Vec<String> {
+pub fn normalize_question(question: &str) -> Vec<String> {
     question
         .to_lowercase()
         .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
@@ -16,22 +16,22 @@ pub fn normal(question: &str) -> Vec<String> {
 
 /// Value of a binding's slot in a question.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Slot {
+pub enum SlotValue {
     /// The binding has no slot.
-    None,
+    NoSlot,
     /// A text.
     Text(String),
     /// A number as it was written.
     Number(String),
 }
 
-impl Slot {
+impl SlotValue {
     /// Returns the slot as an SQL literal. Its text comes from the query, never from a model.
     #[must_use]
-    pub fn literal(&self) -> String {
+    pub fn to_sql_literal(&self) -> String {
         match self {
-            Self::None => String::new(),
-            Self::Text(text) => hqdl_values::sql::text(text),
+            Self::NoSlot => String::new(),
+            Self::Text(text) => hqdl_values::sql::quote_text(text),
             Self::Number(number) => number.clone(),
         }
     }
@@ -43,41 +43,41 @@ impl Slot {
 ///
 /// # Errors
 /// The reason if a binding matches except for its slot.
-pub fn binding<'c>(
+pub fn find_binding<'c>(
     columns: &'c [Column],
     at: usize,
     question: &str,
     stored: &mut dyn FnMut(usize) -> Option<Vec<String>>,
-) -> Result<Option<(&'c Binding, Slot)>, String> {
-    let words = normal(question);
+) -> Result<Option<(&'c Binding, SlotValue)>, String> {
+    let question_words = normalize_question(question);
     let Some(column) = columns.get(at) else { return Ok(None) };
-    let own = at;
-    let mut near = None;
+    let own_position = at;
+    let mut nearest_reason = None;
     for binding in &column.bindings {
-        let asked = normal(&binding.ask);
+        let asked = normalize_question(&binding.ask);
         let Some(at) = asked.iter().position(|w| SLOTS.contains(&w.as_str())) else {
-            if asked == words {
-                return Ok(Some((binding, Slot::None)));
+            if asked == question_words {
+                return Ok(Some((binding, SlotValue::NoSlot)));
             }
             continue;
         };
         let (before, after) = (&asked[..at], &asked[at + 1..]);
-        let fits = words.len() > before.len() + after.len()
-            && words.starts_with(before)
-            && words.ends_with(after);
-        if !fits {
+        let is_match = question_words.len() > before.len() + after.len()
+            && question_words.starts_with(before)
+            && question_words.ends_with(after);
+        if !is_match {
             continue;
         }
-        let filled = &words[before.len()..words.len() - after.len()];
-        let of = slot_column(columns, binding).unwrap_or(own);
+        let filled = &question_words[before.len()..question_words.len() - after.len()];
+        let slot_position = slot_column(columns, binding).unwrap_or(own_position);
         let mut all_known = true;
         let mut values = || {
-            stored(of).or_else(|| {
+            stored(slot_position).or_else(|| {
                 all_known = false;
                 None
             })
         };
-        if let Some(slot) = fill(&columns[of], &asked[at], filled, &mut values) {
+        if let Some(slot) = parse_slot(&columns[slot_position], &asked[at], filled, &mut values) {
             return Ok(Some((binding, slot)));
         }
         let why = if all_known {
@@ -85,12 +85,12 @@ pub fn binding<'c>(
         } else {
             format!(
                 "`{}` has no value list, and not all of its values are known yet: once they are materialized, it answers this",
-                columns[of].name
+                columns[slot_position].name
             )
         };
-        near = Some(format!("\"{}\" matches, but {why}", binding.ask));
+        nearest_reason = Some(format!("\"{}\" matches, but {why}", binding.ask));
     }
-    near.map_or(Ok(None), Err)
+    nearest_reason.map_or(Ok(None), Err)
 }
 
 /// Returns the column that a binding compares its slot with (the name before `= {value}`), if it is
@@ -106,32 +106,32 @@ fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
     named(name).or_else(|| named(name.rsplit(' ').next()?))
 }
 
-fn fill(
+fn parse_slot(
     column: &Column,
     slot: &str,
     filled: &[String],
     stored: &mut dyn FnMut() -> Option<Vec<String>>,
-) -> Option<Slot> {
+) -> Option<SlotValue> {
     match slot {
         "{number}" => {
             let joined = filled.join(".");
-            joined.parse::<f64>().ok().map(|_| Slot::Number(joined))
+            joined.parse::<f64>().ok().map(|_| SlotValue::Number(joined))
         }
         "{date}" => {
             let joined = filled.join("-");
             let date = joined.parse::<jiff::civil::Date>().ok()?;
-            Some(Slot::Text(date.to_string()))
+            Some(SlotValue::Text(date.to_string()))
         }
         _ => {
             // Two values that normalize to the same words are ambiguous.
-            let one = |values: &[String]| {
-                let mut hits = values.iter().filter(|v| normal(v) == filled);
-                hits.next().filter(|_| hits.next().is_none()).map(|v| Slot::Text(v.clone()))
+            let unique_match = |values: &[String]| {
+                let mut hits = values.iter().filter(|v| normalize_question(v) == filled);
+                hits.next().filter(|_| hits.next().is_none()).map(|v| SlotValue::Text(v.clone()))
             };
             let listed = column.values.as_ref();
-            listed.and_then(|list| one(&list.values)).or_else(|| match listed {
+            listed.and_then(|list| unique_match(&list.values)).or_else(|| match listed {
                 Some(list) if !list.open => None,
-                _ => one(&stored()?),
+                _ => unique_match(&stored()?),
             })
         }
     }

@@ -6,18 +6,18 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Val
 use super::{BoundQuestion, NewColumn, Suggestions};
 
 /// Maximum length of a one-line array, in bytes; longer arrays get one item per line.
-const LINE: usize = 90;
+const MAX_LINE_BYTES: usize = 90;
 
 /// Additions to a spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Added {
+pub struct Additions {
     /// New columns: expansion and name.
     pub columns: Vec<(String, String)>,
     /// New questions of existing columns: expansion, column, question.
     pub questions: Vec<(String, String, String)>,
 }
 
-impl Added {
+impl Additions {
     /// Returns true if nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -38,9 +38,9 @@ pub enum EditError {
 
 /// Formats a column as TOML.
 #[must_use]
-pub fn toml(column: &NewColumn) -> String {
+pub fn column_toml(column: &NewColumn) -> String {
     let mut columns = ArrayOfTables::new();
-    columns.push(table(column));
+    columns.push(column_table(column));
     let mut expansion = Table::new();
     expansion.set_implicit(true);
     expansion["column"] = Item::ArrayOfTables(columns);
@@ -51,8 +51,8 @@ pub fn toml(column: &NewColumn) -> String {
 
 /// Formats a bound question as TOML.
 #[must_use]
-pub fn question(bound: &BoundQuestion) -> String {
-    asked(bound).to_string().trim().to_owned()
+pub fn question_toml(bound_question: &BoundQuestion) -> String {
+    question_value(bound_question).to_string().trim().to_owned()
 }
 
 /// Returns the spec's text with all suggestions added. Of questions that differ only in type or
@@ -60,53 +60,69 @@ pub fn question(bound: &BoundQuestion) -> String {
 ///
 /// # Errors
 /// Returns [`EditError`] if the text cannot be edited.
-pub fn write(text: &str, all: &Suggestions) -> Result<(String, Added), EditError> {
+pub fn add_suggestions(
+    text: &str,
+    suggestions: &Suggestions,
+) -> Result<(String, Additions), EditError> {
     let mut document: DocumentMut = text.parse()?;
-    let mut added = Added::default();
+    let mut additions = Additions::default();
     let mut seen: Vec<(usize, Vec<String>)> = Vec::new();
-    for bound in all.bound.iter().filter(|b| !b.in_spec) {
-        let inline = || EditError::Inline(bound.expansion.clone());
-        let columns = columns(&mut document, bound.at).ok_or_else(inline)?;
-        let column = columns.get_mut(bound.column).ok_or_else(inline)?;
+    for bound_question in suggestions.bound_questions.iter().filter(|b| !b.in_spec) {
+        let inline_error = || EditError::Inline(bound_question.expansion.clone());
+        let columns = expansion_columns(&mut document, bound_question.expansion_index)
+            .ok_or_else(inline_error)?;
+        let column = columns.get_mut(bound_question.column).ok_or_else(inline_error)?;
         let name = column.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
         let questions = column.entry("questions").or_insert_with(|| value(Array::new()));
-        let questions = questions.as_array_mut().ok_or_else(inline)?;
-        append(questions, asked(bound));
-        seen.push((bound.at, crate::routing::question::normal(&bound.binding.ask)));
-        added.questions.push((bound.expansion.clone(), name, bound.binding.ask.clone()));
+        let questions = questions.as_array_mut().ok_or_else(inline_error)?;
+        append_item(questions, question_value(bound_question));
+        seen.push((
+            bound_question.expansion_index,
+            crate::routing::question::normalize_question(&bound_question.binding.ask),
+        ));
+        additions.questions.push((
+            bound_question.expansion.clone(),
+            name,
+            bound_question.binding.ask.clone(),
+        ));
     }
-    for suggestion in &all.questions {
-        let Ok(joins) = suggestion.writable() else { continue };
-        let same = (joins.at, crate::routing::question::normal(&suggestion.question));
-        if seen.contains(&same) {
+    for suggestion in &suggestions.questions {
+        let Ok(joins) = suggestion.check_writable() else { continue };
+        let key = (
+            joins.expansion_index,
+            crate::routing::question::normalize_question(&suggestion.question),
+        );
+        if seen.contains(&key) {
             continue;
         }
-        seen.push(same);
-        let inline = || EditError::Inline(joins.expansion.clone());
-        columns(&mut document, joins.at).ok_or_else(inline)?.push(table(&suggestion.column));
-        added.columns.push((joins.expansion.clone(), suggestion.column.name.clone()));
+        seen.push(key);
+        let inline_error = || EditError::Inline(joins.expansion.clone());
+        expansion_columns(&mut document, joins.expansion_index)
+            .ok_or_else(inline_error)?
+            .push(column_table(&suggestion.column));
+        additions.columns.push((joins.expansion.clone(), suggestion.column.name.clone()));
     }
-    if added.is_empty() {
-        return Ok((text.to_owned(), added));
+    if additions.is_empty() {
+        return Ok((text.to_owned(), additions));
     }
-    let mut written = document.to_string();
+    let mut edited = document.to_string();
     if text.contains("\r\n") {
-        written = written.replace("\r\n", "\n").replace('\n', "\r\n");
+        edited = edited.replace("\r\n", "\n").replace('\n', "\r\n");
     }
-    Ok((written, added))
+    Ok((edited, additions))
 }
 
 /// Returns the columns of an expansion.
-fn columns(document: &mut DocumentMut, at: usize) -> Option<&mut ArrayOfTables> {
-    let expansion = document.get_mut("expansion")?.as_array_of_tables_mut()?.get_mut(at)?;
+fn expansion_columns(document: &mut DocumentMut, index: usize) -> Option<&mut ArrayOfTables> {
+    let expansion = document.get_mut("expansion")?.as_array_of_tables_mut()?.get_mut(index)?;
     let columns = expansion.entry("column");
     columns.or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new())).as_array_of_tables_mut()
 }
 
-fn table(column: &NewColumn) -> Table {
+fn column_table(column: &NewColumn) -> Table {
     let mut table = Table::new();
     table["name"] = value(&column.name);
-    table["type"] = value(&column.kind);
+    table["type"] = value(&column.data_type);
     table["about"] = value(&column.about);
     if let Some(name) = &column.many {
         let mut many = InlineTable::new();
@@ -115,16 +131,16 @@ fn table(column: &NewColumn) -> Table {
         table["many"] = value(many);
     }
     if let Some(values) = &column.values {
-        table["values"] = value(array(values));
+        table["values"] = value(to_toml_array(values));
     }
-    table["questions"] = value(array(std::slice::from_ref(&column.question)));
+    table["questions"] = value(to_toml_array(std::slice::from_ref(&column.question)));
     table.decor_mut().set_prefix("\n");
     table
 }
 
-fn array(values: &[String]) -> Array {
+fn to_toml_array(values: &[String]) -> Array {
     let mut array: Array = values.iter().collect();
-    if array.to_string().len() > LINE {
+    if array.to_string().len() > MAX_LINE_BYTES {
         for item in array.iter_mut() {
             item.decor_mut().set_prefix("\n  ");
         }
@@ -135,9 +151,9 @@ fn array(values: &[String]) -> Array {
 }
 
 /// Formats a question of a column. Includes its SQL, unless the answer is the column itself.
-fn asked(bound: &BoundQuestion) -> Value {
-    let ask = bound.binding.ask.as_str();
-    let Some(sql) = &bound.binding.sql else { return ask.into() };
+fn question_value(bound_question: &BoundQuestion) -> Value {
+    let ask = bound_question.binding.ask.as_str();
+    let Some(sql) = &bound_question.binding.sql else { return ask.into() };
     let mut table = InlineTable::new();
     table.insert("ask", ask.into());
     table.insert("sql", sql.as_str().into());
@@ -145,7 +161,7 @@ fn asked(bound: &BoundQuestion) -> Value {
 }
 
 /// Appends an item and keeps the layout of the array.
-fn append(array: &mut Array, mut item: Value) {
+fn append_item(array: &mut Array, mut item: Value) {
     let prefix = array.iter().last().and_then(|last| last.decor().prefix()?.as_str());
     let Some(prefix) = prefix.filter(|p| p.contains('\n')).map(str::to_owned) else {
         array.push(item);
@@ -153,11 +169,11 @@ fn append(array: &mut Array, mut item: Value) {
     };
     let indent = prefix.rsplit('\n').next().unwrap_or_default();
     // Keep a trailing comment after the item it belongs to.
-    let said = array.trailing().as_str().unwrap_or_default().trim_end().to_owned();
-    let ends = array.trailing().as_str().is_some_and(|t| t.contains('\n'));
-    let said = if array.trailing_comma() { said } else { String::new() };
-    item.decor_mut().set_prefix(format!("{said}\n{indent}"));
-    if array.trailing_comma() && ends {
+    let trailing_comment = array.trailing().as_str().unwrap_or_default().trim_end().to_owned();
+    let ends_line = array.trailing().as_str().is_some_and(|t| t.contains('\n'));
+    let trailing_comment = if array.trailing_comma() { trailing_comment } else { String::new() };
+    item.decor_mut().set_prefix(format!("{trailing_comment}\n{indent}"));
+    if array.trailing_comma() && ends_line {
         array.set_trailing("\n");
     }
     array.push_formatted(item);

@@ -2,66 +2,70 @@
 
 use serde_json::{Value as Json, json};
 
-use super::edit::{self, Added};
-use super::{ColumnPlace, Suggestion, Suggestions};
+use super::edit::{self, Additions};
+use super::{ColumnLocation, Suggestion, Suggestions};
 
 impl Suggestions {
     /// Returns the output of `suggest --json`; `added` lists the changes to the spec.
     #[must_use]
-    pub fn to_json(&self, added: Option<&Added>) -> Json {
+    pub fn to_json(&self, additions: Option<&Additions>) -> Json {
         let questions: Vec<Json> = self.questions.iter().map(question_json).collect();
-        let bound: Vec<Json> = self
-            .bound
+        let bound_questions: Vec<Json> = self
+            .bound_questions
             .iter()
             .map(|b| {
                 json!({
-                    "question": b.binding.ask, "expansion": b.expansion, "column": b.learned.column,
-                    "sql": b.binding.sql, "model": b.learned.model, "bound_at": b.learned.bound_at,
+                    "question": b.binding.ask, "expansion": b.expansion, "column": b.question_binding.column,
+                    "sql": b.binding.sql, "model": b.question_binding.model, "bound_at": b.question_binding.bound_at,
                     "in_spec": b.in_spec,
                 })
             })
             .collect();
-        let columns = |a: &Added| -> Vec<String> {
+        let column_names = |a: &Additions| -> Vec<String> {
             a.columns.iter().map(|(expansion, column)| format!("{expansion}.{column}")).collect()
         };
-        let asks = |a: &Added| -> Vec<String> { a.questions.iter().map(|q| q.2.clone()).collect() };
+        let question_texts =
+            |a: &Additions| -> Vec<String> { a.questions.iter().map(|q| q.2.clone()).collect() };
         json!({
             "questions": questions,
-            "bound": bound,
-            "written": added.map(|a| json!({ "columns": columns(a), "questions": asks(a) })),
+            "bound": bound_questions,
+            "written": additions.map(|a| json!({ "columns": column_names(a), "questions": question_texts(a) })),
         })
     }
 }
 
 fn question_json(question: &Suggestion) -> Json {
-    let asked = &question.asked;
-    let place = match &question.place {
-        ColumnPlace::NoSpec | ColumnPlace::Nowhere => Json::Null,
-        ColumnPlace::Asked(expansion, column) => {
+    let live_question = &question.live_question;
+    let location = match &question.location {
+        ColumnLocation::NoSpec | ColumnLocation::NoMatch => Json::Null,
+        ColumnLocation::Existing(expansion, column) => {
             json!({ "expansion": expansion, "column": column })
         }
-        ColumnPlace::Joins(joins) => json!({
-            "expansion": joins.expansion, "key": joins.key, "found": joins.found,
-            "share": joins.share(), "asks": joins.asks,
+        ColumnLocation::Expansion(joins) => json!({
+            "expansion": joins.expansion, "key": joins.key, "found": joins.match_count,
+            "share": joins.matching_share(), "asks": joins.requested_keys,
         }),
     };
-    let origins: Vec<Json> =
-        asked.origins.iter().map(|o| json!({ "table": o.table, "column": o.column })).collect();
+    let origins: Vec<Json> = live_question
+        .origins
+        .iter()
+        .map(|o| json!({ "table": o.table, "column": o.column }))
+        .collect();
     json!({
         "question": question.question,
-        "type": asked.meaning.kind,
-        "many": asked.meaning.many,
-        "list": asked.list,
-        "values": asked.values,
+        "type": live_question.identity.kind,
+        "many": live_question.identity.many,
+        "list": live_question.list,
+        "values": live_question.values,
         "origins": origins,
-        "models": asked.models,
-        "requests": asked.requests,
-        "input_tokens": asked.input_tokens,
-        "output_tokens": asked.output_tokens,
-        "cost_usd": asked.cost_usd,
-        "last_asked": asked.last_asked,
-        "joins": place,
-        "left_out": question.writable().err(),
-        "toml": edit::toml(&question.column),
+        "models": live_question.models,
+        "requests": live_question.requests,
+        "input_tokens": live_question.input_tokens,
+        "output_tokens": live_question.output_tokens,
+        "cost_usd": live_question.cost_usd,
+        "last_asked": live_question.last_asked,
+        "joins": location,
+        "left_out": question.check_writable().err(),
+        "toml": edit::column_toml(&question.column),
     })
 }

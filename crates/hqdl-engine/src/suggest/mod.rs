@@ -10,15 +10,15 @@ use std::collections::HashSet;
 use crate::routing::{operator, question};
 use hqdl_database::keys::Keys;
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{Facts, FactsError, Learned, LiveQuestion, QuestionOrigin};
+use hqdl_facts::{Facts, FactsError, LiveQuestion, QuestionBinding, QuestionOrigin};
 use hqdl_spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 
 /// Minimum share of a question's values that must be keys of an expansion. Below it, the question
 /// is about something else.
-pub const LEAST_SHARE: f64 = 0.5;
+pub const MIN_SHARE: f64 = 0.5;
 /// Maximum length of a generated column name, in bytes.
-const NAME: usize = 48;
+const MAX_NAME_BYTES: usize = 48;
 
 /// Reasons why suggestions failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,40 +33,40 @@ pub enum SuggestError {
 
 /// Location of a question's column in the spec.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ColumnPlace {
+pub enum ColumnLocation {
     /// There is no spec.
     NoSpec,
     /// The values are keys of no expansion.
-    Nowhere,
+    NoMatch,
     /// The spec already has a column for the question: expansion and column.
-    Asked(String, String),
+    Existing(String, String),
     /// A new column of an expansion.
-    Joins(Joins),
+    Expansion(ExpansionMatch),
 }
 
 /// The expansion whose keys match a question's values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Joins {
+pub struct ExpansionMatch {
     /// Index of the expansion in the spec.
-    pub at: usize,
+    pub expansion_index: usize,
     /// Name of the expansion.
     pub expansion: String,
     /// The key column that contains the values.
     pub key: String,
     /// Number of values that are keys.
-    pub found: u64,
+    pub match_count: u64,
     /// Number of values.
-    pub of: u64,
+    pub value_count: u64,
     /// Number of keys that materializing the column would request. Keys whose stored answer belongs
     /// to the column are not counted.
-    pub asks: u64,
+    pub requested_keys: u64,
 }
 
-impl Joins {
+impl ExpansionMatch {
     /// Returns the share of the values that are keys.
     #[must_use]
-    pub fn share(&self) -> f64 {
-        self.found as f64 / self.of.max(1) as f64
+    pub fn matching_share(&self) -> f64 {
+        self.match_count as f64 / self.value_count.max(1) as f64
     }
 }
 
@@ -74,11 +74,11 @@ impl Joins {
 #[derive(Debug, Clone)]
 pub struct Suggestion {
     /// The question's values and cost.
-    pub asked: LiveQuestion,
+    pub live_question: LiveQuestion,
     /// The question as written in a query.
     pub question: String,
     /// Location of the column in the spec.
-    pub place: ColumnPlace,
+    pub location: ColumnLocation,
     /// The suggested column.
     pub column: NewColumn,
 }
@@ -89,7 +89,7 @@ pub struct NewColumn {
     /// Name of the column.
     pub name: String,
     /// Type of the column.
-    pub kind: String,
+    pub data_type: String,
     /// Description in the prompt.
     pub about: String,
     /// Table of the values, if the column is one-to-many.
@@ -104,7 +104,7 @@ pub struct NewColumn {
 #[derive(Debug, Clone)]
 pub struct BoundQuestion {
     /// Index of the expansion in the spec.
-    pub at: usize,
+    pub expansion_index: usize,
     /// Name of the expansion.
     pub expansion: String,
     /// Index of the column in the expansion.
@@ -112,7 +112,7 @@ pub struct BoundQuestion {
     /// The question and its SQL.
     pub binding: Binding,
     /// The model's answer.
-    pub learned: Learned,
+    pub question_binding: QuestionBinding,
     /// Whether the spec contains the question.
     pub in_spec: bool,
 }
@@ -123,7 +123,7 @@ pub struct Suggestions {
     /// Questions sent by queries, most expensive first.
     pub questions: Vec<Suggestion>,
     /// Questions that the model bound to columns of the spec.
-    pub bound: Vec<BoundQuestion>,
+    pub bound_questions: Vec<BoundQuestion>,
 }
 
 /// Returns suggestions for the questions that queries have sent so far. Without a spec, they have
@@ -131,160 +131,182 @@ pub struct Suggestions {
 ///
 /// # Errors
 /// Returns [`SuggestError`] if the facts or the database cannot be read.
-pub fn suggest(
+pub fn suggest_columns(
     facts: &Facts,
     spec: Option<(&Spec, &Database)>,
 ) -> Result<Suggestions, SuggestError> {
-    let asked = facts.history().live_questions()?;
+    let live_questions = facts.history().live_questions()?;
     let Some((spec, database)) = spec else {
-        let questions = asked.into_iter().map(|a| Suggestion::new(a, ColumnPlace::NoSpec, None));
-        return Ok(Suggestions { questions: questions.collect(), bound: Vec::new() });
+        let questions =
+            live_questions.into_iter().map(|a| Suggestion::new(a, ColumnLocation::NoSpec, None));
+        return Ok(Suggestions { questions: questions.collect(), bound_questions: Vec::new() });
     };
-    let mut all = Suggestions { questions: Vec::new(), bound: bound(facts, spec)? };
+    let mut all =
+        Suggestions { questions: Vec::new(), bound_questions: find_bound_questions(facts, spec)? };
     let values = facts.history().asked_values()?;
-    let sides = sides(database, spec, &values.values().flatten().collect())?;
-    let mut taken: Vec<HashSet<String>> = spec.expansions.iter().map(names).collect();
-    let mut tables: HashSet<String> = spec.expansions.iter().flat_map(made).collect();
-    for question in asked {
-        let none = HashSet::new();
-        let values = values.get(&question.id).unwrap_or(&none);
-        let place = place(&question, values, spec, &sides);
-        let mut suggestion = match place {
-            ColumnPlace::Joins(joins) => {
-                let expansion = &spec.expansions[joins.at];
-                let taken = &mut taken[joins.at];
-                let mut new =
-                    Suggestion::new(question, ColumnPlace::Joins(joins), Some((expansion, taken)));
-                taken.insert(new.column.name.to_lowercase());
-                if let Some(table) = &mut new.column.many {
-                    *table = free(table, &tables);
+    let key_overlaps = find_key_overlaps(database, spec, &values.values().flatten().collect())?;
+    let mut used_names: Vec<HashSet<String>> = spec.expansions.iter().map(reserved_names).collect();
+    let mut tables: HashSet<String> = spec.expansions.iter().flat_map(created_tables).collect();
+    for question in live_questions {
+        let no_values = HashSet::new();
+        let values = values.get(&question.id).unwrap_or(&no_values);
+        let location = locate_column(&question, values, spec, &key_overlaps);
+        let mut suggestion = match location {
+            ColumnLocation::Expansion(expansion_match) => {
+                let expansion = &spec.expansions[expansion_match.expansion_index];
+                let used_names = &mut used_names[expansion_match.expansion_index];
+                let mut new_suggestion = Suggestion::new(
+                    question,
+                    ColumnLocation::Expansion(expansion_match),
+                    Some((expansion, used_names)),
+                );
+                used_names.insert(new_suggestion.column.name.to_lowercase());
+                if let Some(table) = &mut new_suggestion.column.many {
+                    *table = unused_name(table, &tables);
                     tables.insert(table.to_lowercase());
                 }
-                new
+                new_suggestion
             }
             other => Suggestion::new(question, other, None),
         };
-        suggestion.count(spec);
+        suggestion.subtract_known_keys(spec);
         all.questions.push(suggestion);
     }
     Ok(all)
 }
 
 /// A key column of an expansion, and the questions' values that it contains.
-struct Side {
-    at: usize,
+struct KeyOverlap {
+    expansion_index: usize,
     key: String,
-    found: HashSet<String>,
-    keys: u64,
+    matching_values: HashSet<String>,
+    key_count: u64,
 }
 
-fn sides(
+fn find_key_overlaps(
     database: &Database,
     spec: &Spec,
-    asked: &HashSet<&String>,
-) -> Result<Vec<Side>, StoreError> {
-    let mut sides = Vec::new();
-    for (at, expansion) in spec.expansions.iter().enumerate() {
-        let keys = Keys::gather(database, expansion, None)?;
+    asked_values: &HashSet<&String>,
+) -> Result<Vec<KeyOverlap>, StoreError> {
+    let mut key_overlaps = Vec::new();
+    for (expansion_index, expansion) in spec.expansions.iter().enumerate() {
+        let keys = Keys::collect(database, expansion, None)?;
         let names = expansion.key.names();
-        let mut found: Vec<HashSet<String>> = vec![HashSet::new(); names.len()];
-        keys.each(&mut |row| {
-            for (value, found) in row.row.key.iter().zip(&mut found) {
-                if let Some(text) = value.canonical()
-                    && asked.contains(&text.as_ref().to_owned())
+        let mut matching_values: Vec<HashSet<String>> = vec![HashSet::new(); names.len()];
+        keys.for_each(&mut |row| {
+            for (value, matching) in row.row.key.iter().zip(&mut matching_values) {
+                if let Some(text) = value.canonical_text()
+                    && asked_values.contains(&text.as_ref().to_owned())
                 {
-                    found.insert(text.into_owned());
+                    matching.insert(text.into_owned());
                 }
             }
             Ok::<(), rusqlite::Error>(())
         })
-        .map_err(|e| database.error(&e))?;
+        .map_err(|e| database.to_store_error(&e))?;
         let count = keys.report.keys;
-        sides.extend(names.iter().zip(found).map(|(key, found)| Side {
-            at,
-            key: key.clone(),
-            found,
-            keys: count,
+        key_overlaps.extend(names.iter().zip(matching_values).map(|(key, matching_values)| {
+            KeyOverlap { expansion_index, key: key.clone(), matching_values, key_count: count }
         }));
     }
-    Ok(sides)
+    Ok(key_overlaps)
 }
 
 /// Returns the location of a question's column.
-fn place(
+fn locate_column(
     question: &LiveQuestion,
     values: &HashSet<String>,
     spec: &Spec,
-    sides: &[Side],
-) -> ColumnPlace {
-    let text = written(&question.meaning.about);
-    let best = sides
+    key_overlaps: &[KeyOverlap],
+) -> ColumnLocation {
+    let text = query_text(&question.identity.about);
+    let best = key_overlaps
         .iter()
-        .map(|side| {
-            let found = values.intersection(&side.found).count() as u64;
+        .map(|overlap| {
+            let match_count = values.intersection(&overlap.matching_values).count() as u64;
             (
-                found,
-                question.origins.iter().any(|o| comes_from(o, &spec.expansions[side.at], side)),
-                side,
+                match_count,
+                question
+                    .origins
+                    .iter()
+                    .any(|o| is_from_key(o, &spec.expansions[overlap.expansion_index], overlap)),
+                overlap,
             )
         })
-        .filter(|(found, ..)| *found > 0)
+        .filter(|(match_count, ..)| *match_count > 0)
         // On a tie, keep the first in the spec's order.
         .reduce(|best, next| if (next.0, next.1) > (best.0, best.1) { next } else { best });
     for expansion in &spec.expansions {
         let columns = &expansion.columns;
-        let asked = (0..columns.len())
-            .find(|c| matches!(question::binding(columns, *c, &text, &mut |_| None), Ok(Some(_))))
+        let existing = (0..columns.len())
+            .find(|c| {
+                matches!(question::find_binding(columns, *c, &text, &mut |_| None), Ok(Some(_)))
+            })
             .map(|c| &columns[c]);
-        if let Some(column) = asked {
-            return ColumnPlace::Asked(expansion.name.clone(), column.name.clone());
+        if let Some(column) = existing {
+            return ColumnLocation::Existing(expansion.name.clone(), column.name.clone());
         }
     }
-    let Some((found, _, side)) = best else { return ColumnPlace::Nowhere };
-    ColumnPlace::Joins(Joins {
-        at: side.at,
-        expansion: spec.expansions[side.at].name.clone(),
-        key: side.key.clone(),
-        found,
-        of: values.len() as u64,
-        asks: side.keys,
+    let Some((match_count, _, overlap)) = best else { return ColumnLocation::NoMatch };
+    ColumnLocation::Expansion(ExpansionMatch {
+        expansion_index: overlap.expansion_index,
+        expansion: spec.expansions[overlap.expansion_index].name.clone(),
+        key: overlap.key.clone(),
+        match_count,
+        value_count: values.len() as u64,
+        requested_keys: overlap.key_count,
     })
 }
 
 /// Returns true if the values came from the key column of an expansion's source.
-fn comes_from(origin: &QuestionOrigin, expansion: &Expansion, side: &Side) -> bool {
-    origin.column.eq_ignore_ascii_case(&side.key)
+fn is_from_key(origin: &QuestionOrigin, expansion: &Expansion, overlap: &KeyOverlap) -> bool {
+    origin.column.eq_ignore_ascii_case(&overlap.key)
         && expansion.sources.iter().any(
             |s| matches!(&s.rows, SourceRows::Table(t) if t.eq_ignore_ascii_case(&origin.table)),
         )
 }
 
 /// Returns the questions that the model bound to columns of the spec.
-fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
+fn find_bound_questions(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
     let mut all: Vec<BoundQuestion> = Vec::new();
-    for (at, expansion) in spec.expansions.iter().enumerate() {
-        for learned in facts.history().all_learned(&operator::offered(expansion))? {
-            let Some(column) = expansion.column(&learned.column) else { continue };
-            let of = &expansion.columns[column];
+    for (expansion_index, expansion) in spec.expansions.iter().enumerate() {
+        for question_binding in facts.history().all_bindings(&operator::columns_hash(expansion))? {
+            let Some(column) = expansion.find_column(&question_binding.column) else { continue };
+            let column_spec = &expansion.columns[column];
             // The value list may have changed since.
-            let Ok(binding) =
-                operator::binding(of, &learned.ask, &learned.operator, &learned.literal)
-            else {
+            let Ok(binding) = operator::build_binding(
+                column_spec,
+                &question_binding.ask,
+                &question_binding.operator,
+                &question_binding.literal,
+            ) else {
                 continue;
             };
-            let same = |b: &BoundQuestion| {
-                b.at == at && question::normal(&b.binding.ask) == question::normal(&binding.ask)
+            let is_same = |b: &BoundQuestion| {
+                b.expansion_index == expansion_index
+                    && question::normalize_question(&b.binding.ask)
+                        == question::normalize_question(&binding.ask)
             };
             // If models disagree, use the first binding: a question leads to one column.
-            if all.iter().any(same) {
+            if all.iter().any(is_same) {
                 continue;
             }
             let columns = &expansion.columns;
             let in_spec = (0..columns.len()).any(|c| {
-                matches!(question::binding(columns, c, &learned.ask, &mut |_| None), Ok(Some(_)))
+                matches!(
+                    question::find_binding(columns, c, &question_binding.ask, &mut |_| None),
+                    Ok(Some(_))
+                )
             });
             let expansion = expansion.name.clone();
-            all.push(BoundQuestion { at, expansion, column, binding, learned, in_spec });
+            all.push(BoundQuestion {
+                expansion_index,
+                expansion,
+                column,
+                binding,
+                question_binding,
+                in_spec,
+            });
         }
     }
     Ok(all)
@@ -292,54 +314,60 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
 
 impl Suggestion {
     fn new(
-        asked: LiveQuestion,
-        place: ColumnPlace,
+        live_question: LiveQuestion,
+        location: ColumnLocation,
         expansion: Option<(&Expansion, &mut HashSet<String>)>,
     ) -> Self {
-        let question = written(&asked.meaning.about);
-        let key = match &place {
-            ColumnPlace::Joins(joins) => joins.key.clone(),
-            _ => asked.origins.first().map_or_else(|| "value".to_owned(), |o| o.column.clone()),
+        let question = query_text(&live_question.identity.about);
+        let key = match &location {
+            ColumnLocation::Expansion(expansion_match) => expansion_match.key.clone(),
+            _ => live_question
+                .origins
+                .first()
+                .map_or_else(|| "value".to_owned(), |o| o.column.clone()),
         };
-        let mut name = slug(&question);
-        if let Some((expansion, taken)) = &expansion {
+        let mut name = name_from_question(&question);
+        if let Some((expansion, used_names)) = &expansion {
             // With the same key and name, the column has the same identity, so its facts are
             // reused.
-            let own = "answer".to_owned();
-            if expansion.key.names() == asked.meaning.key && !taken.contains(&own) {
-                name = own;
+            let own_name = "answer".to_owned();
+            if expansion.key.names() == live_question.identity.key
+                && !used_names.contains(&own_name)
+            {
+                name = own_name;
             } else {
-                name = free(&name, taken);
+                name = unused_name(&name, used_names);
             }
         }
-        let many = asked
-            .meaning
+        let many = live_question
+            .identity
             .many
             .then(|| expansion.map_or_else(|| name.clone(), |(e, _)| format!("{}_{name}", e.name)));
         let column = NewColumn {
-            kind: asked.meaning.kind.clone(),
-            about: asked.meaning.about.replace("{value}", &format!("{{{key}}}")),
+            data_type: live_question.identity.kind.clone(),
+            about: live_question.identity.about.replace("{value}", &format!("{{{key}}}")),
             many,
-            values: asked.list.clone(),
+            values: live_question.list.clone(),
             question: question.clone(),
             name,
         };
-        Self { asked, question, place, column }
+        Self { live_question, question, location, column }
     }
 
     /// Subtracts the keys that are already answered, if the stored answers belong to the column.
-    fn count(&mut self, spec: &Spec) {
-        let ColumnPlace::Joins(joins) = &mut self.place else { return };
-        let expansion = &spec.expansions[joins.at];
-        let meaning = Meaning {
+    fn subtract_known_keys(&mut self, spec: &Spec) {
+        let ColumnLocation::Expansion(expansion_match) = &mut self.location else { return };
+        let expansion = &spec.expansions[expansion_match.expansion_index];
+        let identity = ColumnIdentity {
             key: expansion.key.names().to_vec(),
             column: self.column.name.clone(),
             about: self.column.about.clone(),
             kinds: Vec::new(),
-            ..self.asked.meaning.clone()
+            ..self.live_question.identity.clone()
         };
-        if meaning.fingerprint() == self.asked.meaning.fingerprint() {
-            joins.asks = joins.asks.saturating_sub(joins.found);
+        if identity.fingerprint() == self.live_question.identity.fingerprint() {
+            expansion_match.requested_keys =
+                expansion_match.requested_keys.saturating_sub(expansion_match.match_count);
         }
     }
 
@@ -347,32 +375,35 @@ impl Suggestion {
     ///
     /// # Errors
     /// Returns the reason if the column cannot be added.
-    pub fn writable(&self) -> Result<&Joins, String> {
-        let joins = match &self.place {
-            ColumnPlace::NoSpec => return Err("there is no spec".to_owned()),
-            ColumnPlace::Nowhere => {
+    pub fn check_writable(&self) -> Result<&ExpansionMatch, String> {
+        let expansion_match = match &self.location {
+            ColumnLocation::NoSpec => return Err("there is no spec".to_owned()),
+            ColumnLocation::NoMatch => {
                 return Err("its values are not keys of an expansion".to_owned());
             }
-            ColumnPlace::Asked(expansion, column) => {
+            ColumnLocation::Existing(expansion, column) => {
                 return Err(format!("`{expansion}.{column}` answers it already"));
             }
-            ColumnPlace::Joins(joins) => joins,
+            ColumnLocation::Expansion(expansion_match) => expansion_match,
         };
-        if joins.share() < LEAST_SHARE {
-            return Err(format!("too few of its values are keys of `{}`", joins.expansion));
+        if expansion_match.matching_share() < MIN_SHARE {
+            return Err(format!(
+                "too few of its values are keys of `{}`",
+                expansion_match.expansion
+            ));
         }
-        if self.column.values.is_none() && self.asked.meaning.list != "none" {
+        if self.column.values.is_none() && self.live_question.identity.list != "none" {
             return Err("its value list was not stored".to_owned());
         }
         if SLOTS.iter().any(|s| self.question.contains(s)) {
             return Err("it looks like a question with a slot".to_owned());
         }
-        Ok(joins)
+        Ok(expansion_match)
     }
 }
 
 /// Returns a question as written in a query.
-fn written(about: &str) -> String {
+fn query_text(about: &str) -> String {
     let mut text = about.replace("{value}", "{}");
     for n in 2..10 {
         text = text.replace(&format!("{{value_{n}}}"), "{}");
@@ -381,11 +412,11 @@ fn written(about: &str) -> String {
 }
 
 /// Builds a column name from the words of a question.
-fn slug(question: &str) -> String {
+fn name_from_question(question: &str) -> String {
     let mut name = String::new();
     for word in question.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
         let word = word.to_lowercase();
-        if !name.is_empty() && name.len() + 1 + word.len() > NAME {
+        if !name.is_empty() && name.len() + 1 + word.len() > MAX_NAME_BYTES {
             break;
         }
         if !name.is_empty() {
@@ -401,17 +432,17 @@ fn slug(question: &str) -> String {
 }
 
 /// Returns an unused name, with a number appended if necessary.
-fn free(name: &str, taken: &HashSet<String>) -> String {
+fn unused_name(name: &str, used_names: &HashSet<String>) -> String {
     let lower = name.to_lowercase();
-    if !taken.contains(&lower) {
+    if !used_names.contains(&lower) {
         return name.to_owned();
     }
-    let numbered = |n: &u32| !taken.contains(&format!("{lower}_{n}"));
+    let numbered = |n: &u32| !used_names.contains(&format!("{lower}_{n}"));
     (2..u32::MAX).find(numbered).map_or_else(|| name.to_owned(), |n| format!("{name}_{n}"))
 }
 
 /// Returns the lowercase names that a new column of the expansion cannot have.
-fn names(expansion: &Expansion) -> HashSet<String> {
+fn reserved_names(expansion: &Expansion) -> HashSet<String> {
     let columns = expansion.columns.iter().map(|c| &c.name);
     columns
         .chain(expansion.key.names())
@@ -421,7 +452,7 @@ fn names(expansion: &Expansion) -> HashSet<String> {
 }
 
 /// Returns the lowercase names of the tables that an expansion creates.
-fn made(expansion: &Expansion) -> Vec<String> {
+fn created_tables(expansion: &Expansion) -> Vec<String> {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
     many.chain([&expansion.name]).map(|n| n.to_lowercase()).collect()
 }

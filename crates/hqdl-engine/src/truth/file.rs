@@ -9,7 +9,7 @@ use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::key::Entity;
-use hqdl_values::problem::nearest;
+use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
 /// Keys with their reference values.
@@ -38,11 +38,11 @@ pub struct TruthError {
 }
 
 /// An expansion with reference values in the file.
-struct TruthSide<'s> {
-    at: usize,
+struct TruthExpansion<'s> {
+    expansion_index: usize,
     expansion: &'s Expansion,
     /// For each key column, the index of its field in the file.
-    key: Vec<Option<usize>>,
+    key_fields: Vec<Option<usize>>,
     /// Column index in the expansion, and index of its field in the file.
     columns: Vec<(usize, usize)>,
     checkers: Vec<Checker>,
@@ -55,12 +55,15 @@ impl Truth {
     /// # Errors
     /// Returns [`TruthError`] if the file cannot be read, has no column of the spec, or contains
     /// two values for the same cell.
-    pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
+    pub fn read_csv(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
         let bytes =
             std::fs::read(path).map_err(|e| error(None, hqdl_values::format::io_reason(&e)))?;
-        if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
-            return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
+        if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
+            return Err(error(
+                u64::try_from(line).ok(),
+                hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
+            ));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(bytes.as_slice());
         let header: Vec<String> = reader
@@ -69,22 +72,24 @@ impl Truth {
             .iter()
             .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
             .collect();
-        let twice = header.iter().enumerate().find(|(at, name)| {
-            !name.is_empty() && header[..*at].iter().any(|h| h.eq_ignore_ascii_case(name))
+        let duplicate = header.iter().enumerate().find(|(index, name)| {
+            !name.is_empty() && header[..*index].iter().any(|h| h.eq_ignore_ascii_case(name))
         });
-        if let Some((_, name)) = twice {
+        if let Some((_, name)) = duplicate {
             return Err(error(Some(1), format!("the header names the column `{name}` twice")));
         }
-        let sides = sides(spec, &header);
+        let expansions = match_expansions(spec, &header);
         let mut truth = Self::default();
-        let used: HashSet<usize> = sides
+        let used_fields: HashSet<usize> = expansions
             .iter()
-            .flat_map(|s| s.key.iter().flatten().copied().chain(s.columns.iter().map(|c| c.1)))
+            .flat_map(|s| {
+                s.key_fields.iter().flatten().copied().chain(s.columns.iter().map(|c| c.1))
+            })
             .collect();
-        let unused = header.iter().enumerate().filter(|(at, _)| !used.contains(at));
+        let unused = header.iter().enumerate().filter(|(index, _)| !used_fields.contains(index));
         truth.ignored = unused.map(|(_, name)| name.clone()).collect();
-        if sides.is_empty() {
-            return Err(error(Some(1), nothing(spec, &header)));
+        if expansions.is_empty() {
+            return Err(error(Some(1), no_match_message(spec, &header)));
         }
         let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
         for record in reader.records() {
@@ -92,24 +97,27 @@ impl Truth {
                 record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
             let line = record.position().map(csv::Position::line);
             truth.lines += 1;
-            for side in &sides {
-                let key = side.key_of(&record);
+            for truth_expansion in &expansions {
+                let key = truth_expansion.parse_key(&record);
                 if key.iter().all(|part| *part == Value::Null) {
                     continue;
                 }
-                for (n, (column, field)) in side.columns.iter().enumerate() {
+                for (n, (column, field)) in truth_expansion.columns.iter().enumerate() {
                     let text = record.get(*field).unwrap_or_default();
                     if text.trim().is_empty() {
                         continue;
                     }
-                    let entity = side.expansion.entity(&key);
-                    if !seen.insert((side.at, *column, entity)) {
-                        let name = &side.expansion.columns[*column].name;
+                    let entity = truth_expansion.expansion.build_entity(&key);
+                    if !seen.insert((truth_expansion.expansion_index, *column, entity)) {
+                        let name = &truth_expansion.expansion.columns[*column].name;
                         let message = format!("two values of `{name}` for the same key");
                         return Err(error(line, message));
                     }
-                    let value = side.value(n, text);
-                    let values = truth.columns.entry((side.at, *column)).or_default();
+                    let value = truth_expansion.parse_value(n, text);
+                    let values = truth
+                        .columns
+                        .entry((truth_expansion.expansion_index, *column))
+                        .or_default();
                     values.push((key.clone(), value));
                 }
             }
@@ -122,23 +130,27 @@ impl Truth {
 
     /// Returns the keys and reference values of a column; both arguments are indices.
     #[must_use]
-    pub fn column(&self, expansion: usize, column: usize) -> Option<&[(Vec<Value>, CellValue)]> {
+    pub fn column_values(
+        &self,
+        expansion: usize,
+        column: usize,
+    ) -> Option<&[(Vec<Value>, CellValue)]> {
         self.columns.get(&(expansion, column)).map(Vec::as_slice)
     }
 }
 
-impl TruthSide<'_> {
-    fn key_of(&self, record: &csv::StringRecord) -> Vec<Value> {
-        let part = |at: &Option<usize>| {
-            let text = at.and_then(|at| record.get(at)).unwrap_or_default();
+impl TruthExpansion<'_> {
+    fn parse_key(&self, record: &csv::StringRecord) -> Vec<Value> {
+        let parse_part = |field: &Option<usize>| {
+            let text = field.and_then(|field_index| record.get(field_index)).unwrap_or_default();
             if text.is_empty() { Value::Null } else { Value::from(text) }
         };
-        self.key.iter().map(part).collect()
+        self.key_fields.iter().map(parse_part).collect()
     }
 
     /// Parses a field as its column does. Text that the column rejects is kept as it is.
-    fn value(&self, n: usize, text: &str) -> CellValue {
-        let answer = self.checkers[n].text(text);
+    fn parse_value(&self, n: usize, text: &str) -> CellValue {
+        let answer = self.checkers[n].check_text(text);
         if answer.state == State::Ok {
             return answer.value;
         }
@@ -152,14 +164,15 @@ impl TruthSide<'_> {
 }
 
 /// Returns the expansions whose rows the header identifies, with their columns in the file.
-fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
+fn match_expansions<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthExpansion<'s>> {
     let field = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
-    let side = |(at, expansion): (usize, &'s Expansion)| {
+    let to_truth_expansion = |(expansion_index, expansion): (usize, &'s Expansion)| {
         let names = expansion.key.names();
         let key: Vec<Option<usize>> = names.iter().map(|name| field(name)).collect();
-        let there: Vec<usize> = (0..names.len()).filter(|n| key[*n].is_some()).collect();
-        let whole = there.len() == names.len();
-        if !whole && !expansion.key_parts.iter().any(|part| part.iter().all(|n| there.contains(n)))
+        let present: Vec<usize> = (0..names.len()).filter(|n| key[*n].is_some()).collect();
+        let is_complete = present.len() == names.len();
+        if !is_complete
+            && !expansion.key_parts.iter().any(|part| part.iter().all(|n| present.contains(n)))
         {
             return None;
         }
@@ -173,14 +186,20 @@ fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
             })
             .collect();
         let checkers = columns.iter().map(|(n, _)| Checker::new(&expansion.columns[*n])).collect();
-        (!columns.is_empty()).then_some(TruthSide { at, expansion, key, columns, checkers })
+        (!columns.is_empty()).then_some(TruthExpansion {
+            expansion_index,
+            expansion,
+            key_fields: key,
+            columns,
+            checkers,
+        })
     };
-    spec.expansions.iter().enumerate().filter_map(side).collect()
+    spec.expansions.iter().enumerate().filter_map(to_truth_expansion).collect()
 }
 
 /// Returns the message for a header that identifies the rows of no expansion.
-fn nothing(spec: &Spec, header: &[String]) -> String {
-    let of = |e: &Expansion| {
+fn no_match_message(spec: &Spec, header: &[String]) -> String {
+    let requirement = |e: &Expansion| {
         let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
         format!(
             "for `{}` it needs {} and one of {}",
@@ -189,8 +208,9 @@ fn nothing(spec: &Spec, header: &[String]) -> String {
             columns.join(", ")
         )
     };
-    let needs: Vec<String> = spec.expansions.iter().map(of).collect();
-    let mut said = format!("its columns do not identify a cell of the spec: {}", needs.join("; "));
+    let needs: Vec<String> = spec.expansions.iter().map(requirement).collect();
+    let mut message =
+        format!("its columns do not identify a cell of the spec: {}", needs.join("; "));
     let known: Vec<&str> = spec
         .expansions
         .iter()
@@ -198,10 +218,10 @@ fn nothing(spec: &Spec, header: &[String]) -> String {
         .map(String::as_str)
         .collect();
     for name in header {
-        let strange = !known.iter().any(|k| k.eq_ignore_ascii_case(name));
-        if let Some(near) = nearest(name, known.iter().copied()).filter(|_| strange) {
-            said.push_str(&format!("; did you mean `{near}` instead of `{name}`?"));
+        let is_unknown = !known.iter().any(|k| k.eq_ignore_ascii_case(name));
+        if let Some(near) = find_nearest(name, known.iter().copied()).filter(|_| is_unknown) {
+            message.push_str(&format!("; did you mean `{near}` instead of `{name}`?"));
         }
     }
-    said
+    message
 }

@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 
 pub use self::file::{Truth, TruthError};
 pub use self::share::Share;
-use hqdl_database::provenance::VALUE;
+use hqdl_database::provenance::TYPED_VALUE_SQL;
 use hqdl_database::{Database, StoreError};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
@@ -56,7 +56,7 @@ pub struct Difference {
 }
 
 /// A published cell.
-struct CellUnderTruth {
+struct ScoredCell {
     state: String,
     value: CellValue,
     model: Option<String>,
@@ -70,24 +70,24 @@ const ABSENT: &str = "absent";
 ///
 /// # Errors
 /// Returns [`StoreError`] if the expanded database cannot be read.
-pub fn score(
+pub fn score_columns(
     spec: &Spec,
     database: &Database,
     truth: &Truth,
 ) -> Result<Vec<ColumnScore>, StoreError> {
     let mut scores = Vec::new();
     for (n, expansion) in spec.expansions.iter().enumerate() {
-        database.read_cells(&expansion.name)?;
-        for (at, column) in expansion.columns.iter().enumerate() {
-            let Some(values) = truth.column(n, at) else { continue };
-            let cells = cells(database, expansion, &column.name)?;
+        database.fetch_published_cells(&expansion.name)?;
+        for (column_index, column) in expansion.columns.iter().enumerate() {
+            let Some(true_values) = truth.column_values(n, column_index) else { continue };
+            let cells = load_cells(database, expansion, &column.name)?;
             let mut score = ColumnScore {
                 expansion: expansion.name.clone(),
                 column: column.name.clone(),
                 ..ColumnScore::default()
             };
-            for (key, wanted) in values {
-                score.add(key, wanted, cells.get(&expansion.entity(key)));
+            for (key, true_value) in true_values {
+                score.add_cell(key, true_value, cells.get(&expansion.build_entity(key)));
             }
             scores.push(score);
         }
@@ -96,24 +96,24 @@ pub fn score(
 }
 
 impl ColumnScore {
-    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&CellUnderTruth>) {
-        let given = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
-        let (said, is) = (values(given), values(wanted));
-        let both = said.intersection(&is).count();
-        let right = said == is && *given != CellValue::Nothing;
-        self.accuracy.add(right);
-        self.f1.right += 2.0 * both as f64;
-        self.f1.of += (said.len() + is.len()) as u64;
+    fn add_cell(&mut self, key: &[Value], true_value: &CellValue, cell: Option<&ScoredCell>) {
+        let published_value = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
+        let (stated, expected) = (canonical_values(published_value), canonical_values(true_value));
+        let common = stated.intersection(&expected).count();
+        let is_correct = stated == expected && *published_value != CellValue::Nothing;
+        self.accuracy.add(is_correct);
+        self.f1.correct += 2.0 * common as f64;
+        self.f1.total += (stated.len() + expected.len()) as u64;
         let state = cell.map_or(ABSENT, |cell| &cell.state);
-        self.states.entry(state.to_owned()).or_default().add(right);
+        self.states.entry(state.to_owned()).or_default().add(is_correct);
         if let Some(model) = cell.and_then(|cell| cell.model.as_ref()) {
-            self.models.entry(model.clone()).or_default().add(right);
+            self.models.entry(model.clone()).or_default().add(is_correct);
         }
-        if !right {
+        if !is_correct {
             self.differs.push(Difference {
                 key: key.iter().map(Value::to_json).collect(),
-                truth: wanted.to_json(),
-                value: given.to_json(),
+                truth: true_value.to_json(),
+                value: published_value.to_json(),
                 state: state.to_owned(),
             });
         }
@@ -121,8 +121,8 @@ impl ColumnScore {
 }
 
 /// Returns a cell's values in canonical form, so that different spellings of a number are equal.
-fn values(cell: &CellValue) -> BTreeSet<String> {
-    let text = |v: &Value| v.canonical().map(std::borrow::Cow::into_owned);
+fn canonical_values(cell: &CellValue) -> BTreeSet<String> {
+    let text = |v: &Value| v.canonical_text().map(std::borrow::Cow::into_owned);
     match cell {
         CellValue::Nothing => BTreeSet::new(),
         CellValue::One(value) => text(value).into_iter().collect(),
@@ -131,30 +131,32 @@ fn values(cell: &CellValue) -> BTreeSet<String> {
 }
 
 /// Returns the published cells of a column, by entity.
-fn cells(
+fn load_cells(
     database: &Database,
     expansion: &Expansion,
     column: &str,
-) -> Result<HashMap<Entity, CellUnderTruth>, StoreError> {
+) -> Result<HashMap<Entity, ScoredCell>, StoreError> {
     if !database.has_bookkeeping() {
         return Ok(HashMap::new());
     }
-    let many = expansion.column(column).is_some_and(|at| expansion.columns[at].many.is_some());
-    let read = || -> rusqlite::Result<HashMap<Entity, CellUnderTruth>> {
+    let many = expansion
+        .find_column(column)
+        .is_some_and(|column_index| expansion.columns[column_index].many.is_some());
+    let read = || -> rusqlite::Result<HashMap<Entity, ScoredCell>> {
         let mut statement = database.connection().prepare(&format!(
-            "SELECT key, state, {VALUE}, model FROM hqdl_cell
+            "SELECT key, state, {TYPED_VALUE_SQL}, model FROM hqdl_cell
              WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE"
         ))?;
         let mut rows = statement.query([&expansion.name, column])?;
-        let mut found = HashMap::new();
+        let mut cells_by_entity = HashMap::new();
         while let Some(row) = rows.next()? {
             let key: Vec<Json> =
                 serde_json::from_str(&row.get::<_, String>(0)?).unwrap_or_default();
             let key: Vec<Value> = key.iter().map(Value::from_json).collect();
             let state: String = row.get(1)?;
-            let value = Value::read(row.get_ref(2)?).unwrap_or(Value::Null);
-            let shows = [State::Ok, State::Overridden].iter().any(|s| s.name() == state);
-            let value = match (shows, many, value) {
+            let value = Value::from_sqlite(row.get_ref(2)?).unwrap_or(Value::Null);
+            let has_value = [State::Ok, State::Overridden].iter().any(|s| s.name() == state);
+            let value = match (has_value, many, value) {
                 (false, ..) | (true, _, Value::Null) => CellValue::Nothing,
                 (true, true, value) => {
                     let list = serde_json::from_str(&value.to_string()).unwrap_or_default();
@@ -162,18 +164,18 @@ fn cells(
                 }
                 (true, false, value) => CellValue::One(value),
             };
-            found.insert(
-                expansion.entity(&key),
-                CellUnderTruth { state, value, model: row.get(3)? },
+            cells_by_entity.insert(
+                expansion.build_entity(&key),
+                ScoredCell { state, value, model: row.get(3)? },
             );
         }
-        Ok(found)
+        Ok(cells_by_entity)
     };
-    read().map_err(|e| database.error(&e))
+    read().map_err(|e| database.to_store_error(&e))
 }
 
 /// Returns the scores as JSON. The format is stable.
 #[must_use]
-pub fn json(scores: &[ColumnScore]) -> Json {
+pub fn scores_to_json(scores: &[ColumnScore]) -> Json {
     json!({ "columns": scores })
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use hqdl_database::Database;
-use hqdl_engine::init::{Scaffold, scaffold};
-use hqdl_spec::{Draft, Spec};
-use hqdl_testkit::root;
+use hqdl_engine::init::{GeneratedSpec, generate_spec};
+use hqdl_spec::{Spec, UncheckedSpec};
+use hqdl_testkit::repository_root;
 use rusqlite::Connection;
 
 /// A database made of a batch of SQL; each test has its own.
@@ -17,7 +17,7 @@ fn made(test: &str, sql: &str) -> Database {
 }
 
 fn parsed(toml: &str, db: &Database) -> Spec {
-    let draft = Draft::parse(Path::new("first.toml"), toml.to_owned())
+    let draft = UncheckedSpec::parse(Path::new("first.toml"), toml.to_owned())
         .unwrap_or_else(|p| panic!("{}\n{toml}", p.render(false)));
     match draft.check(db) {
         Ok((spec, problems)) => {
@@ -29,17 +29,17 @@ fn parsed(toml: &str, db: &Database) -> Spec {
 }
 
 /// The scaffold and the spec it makes; fails when that does not pass.
-fn passes(db: &Database) -> (Scaffold, Spec) {
-    let made = scaffold(db, "data/the \"db\".sqlite").unwrap();
+fn passes(db: &Database) -> (GeneratedSpec, Spec) {
+    let made = generate_spec(db, "data/the \"db\".sqlite").unwrap();
     let spec = parsed(&made.toml, db);
     assert!(spec.database.ends_with("data/the \"db\".sqlite"));
     (made, spec)
 }
 
 /// The scaffold of a database without entities: TOML, and no expansion.
-fn has_only_an_example(db: &Database) -> Scaffold {
-    let made = scaffold(db, "a.sqlite").unwrap();
-    let draft = Draft::parse(Path::new("first.toml"), made.toml.clone()).unwrap();
+fn has_only_an_example(db: &Database) -> GeneratedSpec {
+    let made = generate_spec(db, "a.sqlite").unwrap();
+    let draft = UncheckedSpec::parse(Path::new("first.toml"), made.toml.clone()).unwrap();
     assert!(draft.file.expansion.is_empty(), "{}", made.toml);
     let problems = draft.check(db).unwrap_err().problems;
     assert_eq!(problems.len(), 1);
@@ -50,7 +50,7 @@ fn has_only_an_example(db: &Database) -> Scaffold {
 }
 
 /// The scaffold with its example taken out of the comments.
-fn uncommented(made: &Scaffold) -> String {
+fn uncommented(made: &GeneratedSpec) -> String {
     let at = made.toml.find("# [[expansion]]").unwrap();
     let (head, example) = made.toml.split_at(at);
     let lines = example.lines().map(|l| l.strip_prefix("# ").unwrap_or_default());
@@ -71,7 +71,8 @@ fn columns(spec: &Spec, expansion: usize) -> Vec<&str> {
 
 #[test]
 fn the_demo_gets_its_key_and_its_value_lists() {
-    let db = Database::open(&root().join("examples/superhero/superhero.sqlite")).unwrap();
+    let db =
+        Database::open(&repository_root().join("examples/superhero/superhero.sqlite")).unwrap();
     let (made, spec) = passes(&db);
     assert_eq!(spec.expansions.len(), 1);
     assert_eq!(spec.expansions[0].name, "llm_superhero");
@@ -91,7 +92,8 @@ fn the_demo_gets_its_key_and_its_value_lists() {
 
 #[test]
 fn commented_proposals_hold_when_the_comment_is_taken_away() {
-    let db = Database::open(&root().join("examples/superhero/superhero.sqlite")).unwrap();
+    let db =
+        Database::open(&repository_root().join("examples/superhero/superhero.sqlite")).unwrap();
     let (made, _) = passes(&db);
     let edited = made.toml.replace("# context", "context").replace("# many", "many");
     assert_ne!(edited, made.toml);
@@ -414,7 +416,7 @@ fn a_damaged_database_is_an_error() {
     bytes[4096..4200].fill(0x7f);
     std::fs::write(&path, bytes).unwrap();
     let db = Database::open(&path).unwrap();
-    assert!(scaffold(&db, "x").is_err());
+    assert!(generate_spec(&db, "x").is_err());
 }
 
 #[test]
@@ -547,7 +549,7 @@ fn the_spec_publishes_into_a_copy_and_a_note_names_it() {
         "copy",
         "CREATE TABLE city (name TEXT, n REAL); INSERT INTO city VALUES ('Rome', 1), ('Oslo', 2);",
     );
-    let made = scaffold(&db, "../data/a.db").unwrap();
+    let made = generate_spec(&db, "../data/a.db").unwrap();
     assert!(made.toml.contains("\noutput = \"../data/a.expanded.sqlite\"\n"), "{}", made.toml);
     assert!(made.notes.iter().any(|n| n.contains("../data/a.expanded.sqlite")), "{:?}", made.notes);
 }

@@ -1,8 +1,8 @@
 //! What the values of a column are: which columns share answers, and what a model is shown.
 
-use hqdl_engine::query::{Again, Meta, Smoothie, ValueQuestion, map, run};
+use hqdl_engine::query::{Meta, QueryResult, RefreshScope, ValueQuestion, map_values, run};
 use hqdl_engine::session::{Cache, Session, SpecOverrides};
-use hqdl_spec::{Draft, Provider, Type};
+use hqdl_spec::{Provider, Type, UncheckedSpec};
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
 use hqdl_values::value::Value;
@@ -29,23 +29,23 @@ const TABLES: &str = "
 
 impl Place {
     fn new(spec: &str) -> Self {
-        let (dir, endpoint) = (tempfile::tempdir().unwrap(), oracle::endpoint());
+        let (dir, endpoint) = (tempfile::tempdir().unwrap(), oracle::start_endpoint());
         let path = dir.path().join("data.sqlite");
         rusqlite::Connection::open(&path).unwrap().execute_batch(TABLES).unwrap();
         let overrides = SpecOverrides {
             provider: Some(Provider::Openai),
             model: Some("m".to_owned()),
-            base_url: Some(endpoint.url()),
+            base_url: Some(endpoint.base_url()),
             ..SpecOverrides::default()
         };
         let draft = if spec.is_empty() {
-            Draft::bare(path)
+            UncheckedSpec::without_file(path)
         } else {
             let text = format!(
                 "[database]\npath = \"data.sqlite\"\n[model]\nprovider = \"openai\"\nname = \"m\"\n\
                  base_url = \"http://127.0.0.1:1\"\n{spec}"
             );
-            Draft::parse(&dir.path().join("spec.toml"), text).unwrap().for_queries()
+            UncheckedSpec::parse(&dir.path().join("spec.toml"), text).unwrap().allow_no_expansions()
         };
         let session = Session::open(draft, &overrides, Cache::Temporary).unwrap();
         Self { dir, endpoint, session }
@@ -56,32 +56,32 @@ impl Place {
         self.query(value, from, None).values_asked
     }
 
-    fn query(&self, value: &str, from: &str, again: Option<Again>) -> Meta {
+    fn query(&self, value: &str, from: &str, again: Option<RefreshScope>) -> Meta {
         let sql = format!("SELECT {{{{LLMMap('fn:upper', {value})}}}} FROM {from}");
         let path = self.dir.path().join("data.sqlite");
-        let mut request = self.session.query(&path, &sql).unwrap();
-        request.model = Some(self.session.model().unwrap());
-        request.again = again;
-        run(&request, &mut Smoothie::default()).unwrap()
+        let mut request = self.session.new_query(&path, &sql).unwrap();
+        request.model = Some(self.session.connect_model().unwrap());
+        request.refresh = again;
+        run(&request, &mut QueryResult::default()).unwrap()
     }
 
     fn map(&self, value_kind: Option<&str>, value: &str) -> u64 {
         let question = ValueQuestion {
             text: "fn:upper",
-            kind: Type::Text,
-            list: false,
+            data_type: Type::Text,
+            is_list: false,
             options: None,
             value_kind,
         };
         let path = self.dir.path().join("data.sqlite");
-        let mut request = self.session.query(&path, question.text).unwrap();
-        request.model = Some(self.session.model().unwrap());
-        map(&request, &question, &[Value::from(value)]).unwrap().meta.values_asked
+        let mut request = self.session.new_query(&path, question.text).unwrap();
+        request.model = Some(self.session.connect_model().unwrap());
+        map_values(&request, &question, &[Value::from(value)]).unwrap().meta.values_asked
     }
 
     /// The user message of the last request.
     fn shown(&self) -> String {
-        let requests = self.endpoint.requests();
+        let requests = self.endpoint.received_requests();
         let body = &requests.last().unwrap().body;
         body["messages"][1]["content"].as_str().unwrap().to_owned()
     }
@@ -145,8 +145,9 @@ fn a_kind_of_columns_that_are_not_there_is_a_problem() {
     let text = "[database]\npath = \"data.sqlite\"\n[model]\nprovider = \"openai\"\nname = \"m\"\n\
                 [[kind]]\ncolumns = [\"city.nam\", \"citty.name\", \"city\"]\n[[kind]]\ncolumns = []\n";
     let place = Place::new("");
-    let draft = Draft::parse(&place.dir.path().join("spec.toml"), text.to_owned()).unwrap();
-    let opened = Session::open(draft.for_queries(), &SpecOverrides::default(), Cache::Temporary);
+    let draft = UncheckedSpec::parse(&place.dir.path().join("spec.toml"), text.to_owned()).unwrap();
+    let opened =
+        Session::open(draft.allow_no_expansions(), &SpecOverrides::default(), Cache::Temporary);
     let Err(error) = opened else { panic!("opened") };
     let error = format!("{error:?}");
     for part in ["no column `nam`", "no table `citty`", "`city` names no column", "two columns"] {
@@ -161,7 +162,7 @@ fn facts_without_a_kind_answer_until_they_are_refreshed() {
     let from = "president AS p WHERE p.name = 'Washington'";
     assert_eq!(place.ask("p.name", from), 0);
     assert_eq!(place.ask("s.name", "state AS s WHERE s.name = 'Washington'"), 0);
-    let again = Again { up_to: 1_000_000, failed: false };
+    let again = RefreshScope { up_to: 1_000_000, failed_only: false };
     assert_eq!(place.query("p.name", from, Some(again)).values_asked, 1);
 }
 

@@ -1,9 +1,9 @@
 //! One question about each of some values, through the library: the facts of
 //! `LLMMap`, without a query.
 
-use hqdl_engine::query::{Mapped, QueryError, Smoothie, ValueQuestion, map, run};
+use hqdl_engine::query::{MappedAnswers, QueryError, QueryResult, ValueQuestion, map_values, run};
 use hqdl_engine::session::{Cache, Session, SpecOverrides};
-use hqdl_spec::{Draft, Provider, Type};
+use hqdl_spec::{Provider, Type, UncheckedSpec};
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::value::Value;
 
@@ -19,7 +19,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let (dir, endpoint) = (tempfile::tempdir().unwrap(), oracle::endpoint());
+        let (dir, endpoint) = (tempfile::tempdir().unwrap(), oracle::start_endpoint());
         let path = dir.path().join("data.sqlite");
         let db = rusqlite::Connection::open(&path).unwrap();
         db.execute_batch("CREATE TABLE t (c); INSERT INTO t VALUES ('ant'), ('bee'), (NULL), (7)")
@@ -27,35 +27,36 @@ impl Place {
         let overrides = SpecOverrides {
             provider: Some(Provider::Openai),
             model: Some("m".to_owned()),
-            base_url: Some(endpoint.url()),
+            base_url: Some(endpoint.base_url()),
             ..SpecOverrides::default()
         };
-        let session = Session::open(Draft::bare(path), &overrides, Cache::Temporary).unwrap();
+        let session =
+            Session::open(UncheckedSpec::without_file(path), &overrides, Cache::Temporary).unwrap();
         Self { dir, endpoint, session }
     }
 
-    fn map(&self, question: &ValueQuestion<'_>, values: &[Value]) -> Mapped {
+    fn map(&self, question: &ValueQuestion<'_>, values: &[Value]) -> MappedAnswers {
         let path = self.dir.path().join("data.sqlite");
-        let mut request = self.session.query(&path, question.text).unwrap();
-        request.model = Some(self.session.model().unwrap());
-        map(&request, question, values).unwrap()
+        let mut request = self.session.new_query(&path, question.text).unwrap();
+        request.model = Some(self.session.connect_model().unwrap());
+        map_values(&request, question, values).unwrap()
     }
 
-    fn query(&self, sql: &str) -> Smoothie {
+    fn query(&self, sql: &str) -> QueryResult {
         let path = self.dir.path().join("data.sqlite");
-        let mut request = self.session.query(&path, sql).unwrap();
-        request.model = Some(self.session.model().unwrap());
-        let mut smoothie = Smoothie::default();
+        let mut request = self.session.new_query(&path, sql).unwrap();
+        request.model = Some(self.session.connect_model().unwrap());
+        let mut smoothie = QueryResult::default();
         smoothie.meta = run(&request, &mut smoothie).unwrap();
         smoothie
     }
 }
 
 fn about(text: &str, kind: Type) -> ValueQuestion<'_> {
-    ValueQuestion { text, kind, list: false, options: None, value_kind: None }
+    ValueQuestion { text, data_type: kind, is_list: false, options: None, value_kind: None }
 }
 
-fn shown(mapped: &Mapped) -> Vec<Option<String>> {
+fn shown(mapped: &MappedAnswers) -> Vec<Option<String>> {
     let text = |a: &Answer| a.value.to_json().to_string();
     mapped.answers.iter().map(|a| a.as_ref().map(text)).collect()
 }
@@ -80,11 +81,11 @@ fn each_value_is_asked_once_however_often_and_spelled_it_is_there() {
     let expected = [ant.clone(), bee, ant.clone(), ant, None, one.clone(), one.clone(), None, one];
     assert_eq!(shown(&mapped), expected);
     assert_eq!((mapped.meta.values_asked, mapped.meta.values_reused), (3, 0));
-    let asked = place.endpoint.count();
+    let asked = place.endpoint.request_count();
     let again = place.map(&question, &values);
     assert_eq!(shown(&again), expected);
     assert_eq!((again.meta.values_asked, again.meta.values_reused), (0, 3));
-    assert_eq!(place.endpoint.count(), asked);
+    assert_eq!(place.endpoint.request_count(), asked);
 }
 
 #[test]
@@ -92,12 +93,12 @@ fn it_is_the_question_that_a_query_asks() {
     let place = Place::new();
     let sql = "SELECT {{LLMMap('fn:length', t.c, return_type='int')}} FROM t";
     let rows = place.query(sql);
-    let asked = place.endpoint.count();
+    let asked = place.endpoint.request_count();
     let values: Vec<Value> =
         [texts(&["ant", "bee"]), vec![Value::Null, Value::Integer(7)]].concat();
     let of_column = ValueQuestion { value_kind: Some("t.c"), ..about("fn:length", Type::Integer) };
     let mapped = place.map(&of_column, &values);
-    assert_eq!(place.endpoint.count(), asked, "what a query asked is known");
+    assert_eq!(place.endpoint.request_count(), asked, "what a query asked is known");
     let of_rows: Vec<Option<String>> = (rows.rows.iter())
         .map(|r| match &r[0] {
             rusqlite::types::Value::Integer(i) => Some(i.to_string()),
@@ -109,10 +110,10 @@ fn it_is_the_question_that_a_query_asks() {
     let options = texts(&["ANT", "BEE", "7"]);
     let chosen = ValueQuestion { options: Some(&options), ..about("fn:upper", Type::Text) };
     place.map(&chosen, &values);
-    let asked = place.endpoint.count();
+    let asked = place.endpoint.request_count();
     let sql = "SELECT {{LLMMap('fn:upper', t.c, options=('ANT', 'BEE', '7'))}} FROM t";
     place.query(sql);
-    assert_eq!(place.endpoint.count(), asked, "what was mapped is known to a query");
+    assert_eq!(place.endpoint.request_count(), asked, "what was mapped is known to a query");
 }
 
 #[test]
@@ -132,10 +133,10 @@ fn without_a_model_what_is_known_is_told_and_what_is_not_is_an_error() {
     let question = about("fn:upper", Type::Text);
     place.map(&question, &texts(&["ant"]));
     let path = place.dir.path().join("data.sqlite");
-    let request = place.session.query(&path, question.text).unwrap();
-    let known = map(&request, &question, &texts(&["ant"])).unwrap();
+    let request = place.session.new_query(&path, question.text).unwrap();
+    let known = map_values(&request, &question, &texts(&["ant"])).unwrap();
     assert_eq!(shown(&known), [Some("\"ANT\"".to_owned())]);
-    assert!(map(&request, &question, &[]).unwrap().answers.is_empty());
-    let missing = map(&request, &question, &texts(&["ant", "cat"]));
+    assert!(map_values(&request, &question, &[]).unwrap().answers.is_empty());
+    let missing = map_values(&request, &question, &texts(&["ant", "cat"]));
     assert!(matches!(missing, Err(QueryError::NoModel)), "{missing:?}");
 }

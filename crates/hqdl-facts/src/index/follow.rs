@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::journal::Journal;
 
 /// How often a caller checks whether it can update the index.
-const TRY_EVERY: Duration = Duration::from_millis(1);
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 impl Index {
     /// Returns whether the journal has rows that the index lacks.
@@ -21,7 +21,7 @@ impl Index {
     /// # Errors
     /// [`FactsError::Journal`].
     pub(crate) fn is_behind(&self) -> Result<bool, FactsError> {
-        Ok(self.is_before(self.last()?))
+        Ok(self.is_before(self.last_row()?))
     }
 
     /// Updates the index to the journal's current end. Waits on this thread while another thread
@@ -29,12 +29,12 @@ impl Index {
     ///
     /// # Errors
     /// [`FactsError`].
-    pub(crate) fn follow_on(&self) -> Result<(), FactsError> {
-        let last = self.last()?;
+    pub(crate) fn wait_until_current(&self) -> Result<(), FactsError> {
+        let last = self.last_row()?;
         while self.is_before(last) {
-            match self.writing.try_connection() {
-                Some(_connection) => return self.catch_up(&self.writing),
-                None => std::thread::sleep(TRY_EVERY),
+            match self.writer_journal.try_connection() {
+                Some(_connection) => return self.catch_up(&self.writer_journal),
+                None => std::thread::sleep(RETRY_PAUSE),
             }
         }
         Ok(())
@@ -44,29 +44,29 @@ impl Index {
     pub(crate) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.head()?;
         match self.head() {
-            Some(head) if head < last => self.follow(journal, head),
+            Some(head) if head < last => self.apply_rows_after(journal, head),
             _ => Ok(()),
         }
     }
 
     /// Adds the rows after a row of the journal. If one of them is damaged, earlier records may be
     /// outdated, and the whole index is rebuilt.
-    pub(super) fn follow(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
-        let damage = journal.damage(head)?;
+    pub(super) fn apply_rows_after(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
+        let damage = journal.find_damage(head)?;
         if head > 0 && !damage.is_none() {
-            return self.rebuild(journal).map(drop);
+            return self.rebuild_records(journal).map(drop);
         }
         let mut batch = Vec::new();
-        let last = journal.answers_after(head, &damage, &mut |line, entity, facts| {
+        let last = journal.answers_after(head, &damage, &mut |fact_row, entity, facts| {
             batch.push((entity, facts));
             if batch.len() >= 1000 {
-                self.merge(std::mem::take(&mut batch), line)?;
+                self.merge_facts(std::mem::take(&mut batch), fact_row)?;
             }
             Ok(())
         })?;
-        self.merge(batch, last)?;
-        if let Some(remark) = damage.remark() {
-            warn!(remark);
+        self.merge_facts(batch, last)?;
+        if let Some(warning) = damage.warning() {
+            warn!(warning);
             *self.damage.lock().unwrap_or_else(PoisonError::into_inner) = damage;
         }
         Ok(())
@@ -78,12 +78,12 @@ impl Index {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn is_before(&self, line: i64) -> bool {
-        self.head().is_some_and(|head| head < line)
+    fn is_before(&self, fact_row: i64) -> bool {
+        self.head().is_some_and(|head| head < fact_row)
     }
 
     /// Returns the last row id of the journal.
-    fn last(&self) -> Result<i64, FactsError> {
-        self.looks.head()
+    fn last_row(&self) -> Result<i64, FactsError> {
+        self.reader_journal.head()
     }
 }

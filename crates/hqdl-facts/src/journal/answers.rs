@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::Value as Json;
 
 use crate::FactsError;
-use crate::checksum::{Damage, JournalLine, LINES};
+use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
 use crate::completion::Completion;
 use crate::history::Answers;
 use crate::journal::{Journal, json_fact};
@@ -16,7 +16,7 @@ use hqdl_values::key::Entity;
 
 impl Journal {
     /// Notes that a line put something else in the place of a value.
-    pub(crate) fn note_changed(&self, meaning: u32, line: i64) -> rusqlite::Result<()> {
+    pub(crate) fn store_last_change(&self, meaning: u32, line: i64) -> rusqlite::Result<()> {
         self.connection()
             .prepare_cached("UPDATE meaning SET changed = max(changed, ?2) WHERE id = ?1")?
             .execute(params![meaning, line])
@@ -58,15 +58,15 @@ fn lossy(r: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
 }
 
 impl Answers for Journal {
-    fn id(&self) -> Result<String, FactsError> {
+    fn journal_id(&self) -> Result<String, FactsError> {
         self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
     }
 
-    fn last_completion(&self) -> Result<i64, FactsError> {
+    fn last_completion_id(&self) -> Result<i64, FactsError> {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
     }
 
-    fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
+    fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
         let sql = format!("{COMPLETION} WHERE c.id = ?1");
         self.run(|c| c.prepare_cached(&sql)?.query_row([id], read_completion).optional())
     }
@@ -90,11 +90,11 @@ impl Answers for Journal {
     ) -> Result<i64, FactsError> {
         let error = |e: rusqlite::Error| self.error(&e);
         let connection = self.connection();
-        let mut statement = connection.prepare(LINES).map_err(error)?;
+        let mut statement = connection.prepare(ANSWER_ROWS_SQL).map_err(error)?;
         let mut rows = statement.query([line]).map_err(error)?;
         let mut last = line;
         while let Some(row) = rows.next().map_err(error)? {
-            let line = match JournalLine::read(row).map_err(error)? {
+            let line = match AnswerRow::from_row(row).map_err(error)? {
                 Ok(line) => line,
                 Err((id, _)) => {
                     last = id;
@@ -102,7 +102,7 @@ impl Answers for Journal {
                 }
             };
             last = line.id;
-            if !damage.spares(line.id, &line.entity) {
+            if !damage.is_trusted(line.id, &line.entity) {
                 continue;
             }
             let unknown = |what: String| FactsError::Journal {
@@ -122,11 +122,11 @@ impl Answers for Journal {
         Ok(last)
     }
 
-    fn place(&self) -> Result<(String, i64), FactsError> {
-        Ok((self.id()?, self.head()?))
+    fn journal_position(&self) -> Result<(String, i64), FactsError> {
+        Ok((self.journal_id()?, self.head()?))
     }
 
-    fn changed(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
         let read = || {
             self.connection()
                 .prepare_cached("SELECT changed FROM meaning WHERE id = ?1")?
@@ -135,7 +135,11 @@ impl Answers for Journal {
         read().map_err(|e| self.error(&e))
     }
 
-    fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError> {
+    fn entities_answered_since(
+        &self,
+        line: i64,
+        meanings: &[u32],
+    ) -> Result<HashSet<Entity>, FactsError> {
         self.run(|c| {
             let mut found = HashSet::new();
             let mut lines = c.prepare("SELECT entity, cells FROM answer WHERE id > ?1")?;

@@ -7,10 +7,10 @@ use rusqlite::{Connection, Row as SqlRow, params};
 use crate::FactsError;
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
-use crate::journal::reservations::Day;
+use crate::journal::reservations::DailySpending;
 use crate::journal::{Journal, RUNS_ALIVE};
-use hqdl_database::now;
-use hqdl_values::usage::Spent;
+use hqdl_database::current_timestamp;
+use hqdl_values::usage::SpentAmount;
 
 const PARCEL: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
@@ -20,7 +20,7 @@ fn nobodys() -> String {
 }
 
 impl BatchJobs for Journal {
-    fn form(&self, text: &str) -> Result<i64, FactsError> {
+    fn template_id(&self, text: &str) -> Result<i64, FactsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         self.change(|c| {
             c.execute("INSERT OR IGNORE INTO form (hash, form) VALUES (?1, ?2)", [&hash, text])?;
@@ -28,11 +28,15 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn form_text(&self, id: i64) -> Result<String, FactsError> {
+    fn template_text(&self, id: i64) -> Result<String, FactsError> {
         self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
     }
 
-    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError> {
+    fn create_batch_job(
+        &self,
+        parcel: &BatchJob,
+        packed: &[BatchRequest],
+    ) -> Result<i64, FactsError> {
         self.change(|c| {
             c.execute(
                 "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
@@ -44,7 +48,7 @@ impl BatchJobs for Journal {
                     parcel.endpoint,
                     parcel.stage.name(),
                     parcel.requests,
-                    now(),
+                    current_timestamp(),
                     parcel.file
                 ],
             )?;
@@ -54,26 +58,26 @@ impl BatchJobs for Journal {
                    worst_tokens = ?5, sent = sent + 1 WHERE id = ?1",
             )?;
             for p in packed {
-                set.execute(params![p.id, id, p.custom_id, p.worst.usd, p.worst.tokens])?;
+                set.execute(params![p.id, id, p.custom_id, p.worst_case.usd, p.worst_case.tokens])?;
             }
             Ok(id)
         })
     }
 
-    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
     }
 
-    fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+    fn mark_creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
         self.change(|c| {
             if let Some(most) = of_day {
-                let gone = Day::default().gone(self)?;
+                let gone = DailySpending::default().spent_today(self)?;
                 let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
                 let worst: f64 = c.query_row(sql, [parcel], |r| r.get(0))?;
                 if gone + worst > most {
@@ -81,32 +85,32 @@ impl BatchJobs for Journal {
                 }
             }
             let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
-            c.execute(sql, params![parcel, now()]).map(|_| None)
+            c.execute(sql, params![parcel, current_timestamp()]).map(|_| None)
         })
     }
 
-    fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_open(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![parcel, batch]).map(drop))
     }
 
-    fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+    fn close_batch_job(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
         self.change(|c| {
             drop_packed(c, parcel)?;
             c.execute(
                 "UPDATE parcel SET state = 'closed', closed_at = ?2, outcome = ?3 WHERE id = ?1",
-                params![parcel, now(), outcome],
+                params![parcel, current_timestamp(), outcome],
             )
             .map(drop)
         })
     }
 
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
+    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
         self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
     }
 
-    fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+    fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
         let nobodys = nobodys();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
@@ -115,7 +119,7 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
+    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let parcels: Vec<BatchJob> =
@@ -136,29 +140,29 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
+    fn delete_batch_job(&self, parcel: i64) -> Result<(), FactsError> {
         self.change(|c| forget(c, parcel))
     }
 
-    fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+    fn worst_case_cost(&self, parcel: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
                    FROM request WHERE parcel = ?1";
         self.run(|c| {
-            c.query_row(sql, [parcel], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+            c.query_row(sql, [parcel], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
         })
     }
 
-    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError> {
+    fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
         self.read(|c| has_under_way(c, run))
     }
 
-    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
-        let unanswered = self.unanswered(id)?.len() as u64;
+    fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
+        let unanswered = self.unanswered_requests(id)?.len() as u64;
         let sql = format!("{PARCEL} WHERE id = ?1");
         self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
     }
 
-    fn any_under_way(&self) -> Result<bool, FactsError> {
+    fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
         let sql = format!(
             "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
              UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')
@@ -168,7 +172,7 @@ impl BatchJobs for Journal {
         self.run(|c| c.prepare_cached(&sql)?.exists([]))
     }
 
-    fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn unanswered_cells(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";

@@ -4,19 +4,19 @@
 use rusqlite::Connection;
 
 use crate::FactsError;
-use crate::checksum::corrupt;
+use crate::checksum::corrupt_error;
 use crate::history::Dictionary;
 use crate::journal::Journal;
-use hqdl_values::key::{Fingerprint, ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, Fingerprint, ListHash};
 
 impl Dictionary for Journal {
-    fn model(&self, name: &str) -> Result<u32, FactsError> {
+    fn model_id(&self, name: &str) -> Result<u32, FactsError> {
         self.run(|c| {
             intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
         })
     }
 
-    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint: Fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.run(|c| {
@@ -29,7 +29,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         self.run(|c| {
             c.prepare("SELECT id FROM meaning WHERE name = ?1")?
                 .query_map([column], |r| r.get(0))?
@@ -37,7 +37,7 @@ impl Dictionary for Journal {
         })
     }
 
-    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.run(|c| {
             intern(
                 c,
@@ -56,7 +56,7 @@ impl Dictionary for Journal {
         self.all("SELECT id, hash FROM value_list")
     }
 
-    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.all("SELECT id, meaning FROM meaning")
     }
 }
@@ -88,7 +88,7 @@ fn intern(
         if agrees {
             return Ok(found);
         }
-        Err(corrupt(&format!("the index of the table `{table}` does not agree with it")))
+        Err(corrupt_error(&format!("the index of the table `{table}` does not agree with it")))
     };
     if let Some(id) = agrees()? {
         return Ok(id);

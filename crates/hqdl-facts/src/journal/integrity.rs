@@ -1,28 +1,28 @@
 //! Damage in the journal: found, and told.
 
-use crate::checksum::{Damage, JournalLine, LINES};
+use crate::checksum::{ANSWER_ROWS_SQL, AnswerRow, Damage};
 
 use crate::FactsError;
 use crate::history::Integrity;
 use crate::journal::Journal;
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 
 impl Integrity for Journal {
-    fn damage(&self, after: i64) -> Result<Damage, FactsError> {
+    fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
         self.run(|c| {
             let mut damage = Damage::default();
-            let mut statement = c.prepare(LINES)?;
+            let mut statement = c.prepare(ANSWER_ROWS_SQL)?;
             let mut rows = statement.query([after])?;
             while let Some(row) = rows.next()? {
-                if let Err((line, whose)) = JournalLine::read(row)? {
-                    damage.add(line, whose);
+                if let Err((line, whose)) = AnswerRow::from_row(row)? {
+                    damage.add_damage(line, whose);
                 }
             }
             Ok(damage)
         })
     }
 
-    fn check(&self) -> Result<(), FactsError> {
+    fn check_file(&self) -> Result<(), FactsError> {
         let wrong = self.run(|c| {
             let said: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
             if said != "ok" {
@@ -33,7 +33,7 @@ impl Integrity for Journal {
             while let Some(row) = rows.next()? {
                 let (id, fingerprint, text): (i64, String, String) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
-                let meaning = serde_json::from_str::<Meaning>(&text);
+                let meaning = serde_json::from_str::<ColumnIdentity>(&text);
                 if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
                     return Ok(Some(format!("meaning {id} is not what its fingerprint says")));
                 }
@@ -46,7 +46,7 @@ impl Integrity for Journal {
         }
     }
 
-    fn unreadable(&self, message: String) -> FactsError {
+    fn unreadable_error(&self, message: String) -> FactsError {
         FactsError::Journal { path: self.path().to_owned(), message }
     }
 }

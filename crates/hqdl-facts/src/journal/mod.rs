@@ -22,7 +22,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 
-use crate::checksum::checksum;
+use crate::checksum::answer_checksum;
 use crate::record::Fact;
 use crate::sessions::FactsSession;
 use crate::{FactsError, checksum};
@@ -56,7 +56,7 @@ impl Journal {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let connection = Connection::open(path).map_err(error)?;
         connection.busy_timeout(PATIENCE).map_err(error)?;
-        hqdl_values::sql::refuse_quoted_texts(&connection).map_err(error)?;
+        hqdl_values::sql::reject_quoted_texts(&connection).map_err(error)?;
         // FULL: what was paid for survives a power cut, too. The writer groups
         // commits, so this costs one fsync for many answers.
         connection
@@ -64,8 +64,8 @@ impl Journal {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
             )
             .map_err(error)?;
-        checksum::introduce(&connection).map_err(error)?;
-        migrate::journal(&connection).map_err(error)?;
+        checksum::register_function(&connection).map_err(error)?;
+        migrate::migrate_journal(&connection).map_err(error)?;
         Ok(Self { path: path.to_owned(), connection: ReentrantMutex::new(connection), session })
     }
 
@@ -163,7 +163,7 @@ impl Journal {
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
         let cells = cells_text(facts);
-        let checksum = checksum(entity.as_str(), completion, model, &cells);
+        let checksum = answer_checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
@@ -233,5 +233,5 @@ fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
     if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
         return FactsError::DiskFull { path: path.to_owned() };
     }
-    FactsError::Journal { path: path.to_owned(), message: store::message(error) }
+    FactsError::Journal { path: path.to_owned(), message: store::sqlite_message(error) }
 }

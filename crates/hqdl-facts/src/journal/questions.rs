@@ -1,6 +1,8 @@
 //! Questions of queries, and what a model said of them, in the journal.
 
-use crate::questions::{Learned, LiveQuestion, Note, QuestionOrigin, attribute};
+use crate::questions::{
+    LiveQuestion, QuestionBinding, QuestionOrigin, QuestionUse, attach_origins,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rusqlite::{OptionalExtension, params};
@@ -8,14 +10,14 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::history::{Dictionary, Questions};
 use crate::journal::Journal;
-use hqdl_database::now;
+use hqdl_database::current_timestamp;
 
 /// The question that a column's meaning is, when a query gave birth to it.
 const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 
 impl Questions for Journal {
-    fn note_question(
+    fn record_question(
         &self,
         meaning: u32,
         origin: &QuestionOrigin,
@@ -27,7 +29,7 @@ impl Questions for Journal {
                 "INSERT INTO question (meaning, origin_table, origin_column, list, asked_at)
                  VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at",
-                params![meaning, origin.table, origin.column, list, now()],
+                params![meaning, origin.table, origin.column, list, current_timestamp()],
             )
         })?;
         Ok(())
@@ -49,7 +51,7 @@ impl Questions for Journal {
                 let (meaning, models): (String, String) = (r.get(1)?, r.get(8)?);
                 let Ok(meaning) = serde_json::from_str(&meaning) else { return Ok(None) };
                 Ok(Some(LiveQuestion {
-                    meaning,
+                    identity: meaning,
                     id: r.get(0)?,
                     list: None,
                     origins: Vec::new(),
@@ -65,7 +67,7 @@ impl Questions for Journal {
             .filter_map(Result::transpose)
             .collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        let noted: Vec<Note> = self.run(|c| {
+        let noted: Vec<QuestionUse> = self.run(|c| {
             c.prepare(
                 "SELECT meaning, origin_table, origin_column, list FROM question ORDER BY asked_at",
             )?
@@ -74,7 +76,7 @@ impl Questions for Journal {
             })?
             .collect()
         })?;
-        attribute(&mut found, noted);
+        attach_origins(&mut found, noted);
         Ok(found)
     }
 
@@ -99,12 +101,12 @@ impl Questions for Journal {
         Ok(values)
     }
 
-    fn learned(
+    fn find_binding(
         &self,
         offered: &str,
         question: &str,
         model: &str,
-    ) -> Result<Option<Learned>, FactsError> {
+    ) -> Result<Option<QuestionBinding>, FactsError> {
         self.run(|c| {
             c.query_row(
                 &format!("{LEARNED} WHERE offered = ?1 AND question = ?2 AND m.name = ?3"),
@@ -115,7 +117,7 @@ impl Questions for Journal {
         })
     }
 
-    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
+    fn all_bindings(&self, offered: &str) -> Result<Vec<QuestionBinding>, FactsError> {
         self.run(|c| {
             c.prepare(&format!("{LEARNED} WHERE offered = ?1 ORDER BY b.id"))?
                 .query_map([offered], learned)?
@@ -123,8 +125,13 @@ impl Questions for Journal {
         })
     }
 
-    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError> {
-        let model = Dictionary::model(self, &learned.model)?;
+    fn store_binding(
+        &self,
+        offered: &str,
+        question: &str,
+        learned: &QuestionBinding,
+    ) -> Result<(), FactsError> {
+        let model = Dictionary::model_id(self, &learned.model)?;
         self.run(|c| {
             c.execute(
                 "INSERT INTO binding (offered, question, ask, model, expansion, \"column\", operator,
@@ -151,8 +158,8 @@ impl Questions for Journal {
 const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
   b.completion, b.bound_at FROM binding AS b JOIN model AS m ON m.id = b.model";
 
-fn learned(r: &rusqlite::Row<'_>) -> rusqlite::Result<Learned> {
-    Ok(Learned {
+fn learned(r: &rusqlite::Row<'_>) -> rusqlite::Result<QuestionBinding> {
+    Ok(QuestionBinding {
         ask: r.get(0)?,
         model: r.get(1)?,
         expansion: r.get(2)?,

@@ -9,25 +9,25 @@ use rusqlite::{OptionalExtension, params};
 use crate::FactsError;
 use crate::ids::ReservationId;
 use crate::journal::Journal;
-use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
-use crate::throttle::EndpointPlace;
+use crate::limits::{MAX_COUNTING_DELAY, MINUTE, PerMinute, RateLimitHint};
+use crate::throttle::LimiterKey;
 
 /// How long what an endpoint said is remembered when it does not say it again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Journal {
     /// A request is about to leave for a place, with so many tokens at the most.
-    pub(crate) fn note_sent(
+    pub(crate) fn store_sent_request(
         &self,
         reservation: ReservationId,
-        place: &EndpointPlace,
+        place: &LimiterKey,
         tokens: u64,
     ) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), millis());
         // With what was noted under the same number and never sent.
         c.prepare_cached("DELETE FROM sent_lately WHERE leaves_at <= ?1 OR reservation = ?2")?
             .execute(params![now, reservation])?;
-        let leaves = now + part(MINUTE + ON_ITS_WAY);
+        let leaves = now + part(MINUTE + MAX_COUNTING_DELAY);
         c.prepare_cached(
             "INSERT INTO sent_lately (endpoint, model, tokens, leaves_at, reservation)
              VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -54,7 +54,7 @@ impl Journal {
 
     /// What counts of an endpoint, or of one of its models: the tokens of each
     /// request, and how long it counts still.
-    pub(crate) fn sent_lately(
+    pub(crate) fn recent_requests(
         &self,
         endpoint: &str,
         model: Option<&str>,
@@ -73,7 +73,7 @@ impl Journal {
     }
 
     /// Writes down what an endpoint said, by the name of the limiter that heard it.
-    pub(crate) fn note_heard(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
+    pub(crate) fn store_limits(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), millis());
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at <= ?1")?
             .execute([now - part(REMEMBERED)])?;
@@ -87,7 +87,7 @@ impl Journal {
     }
 
     /// What an endpoint said, by the name of the limiter that heard it.
-    pub(crate) fn heard_of(&self, name: &str) -> Result<RateLimitHint, FactsError> {
+    pub(crate) fn stored_limits(&self, name: &str) -> Result<RateLimitHint, FactsError> {
         let now = millis();
         let heard = self.run(|c| {
             c.query_row(

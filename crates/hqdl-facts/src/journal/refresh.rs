@@ -6,15 +6,15 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::FactsError;
 use crate::history::RefreshJobs;
 use crate::journal::Journal;
-use hqdl_database::now;
+use hqdl_database::current_timestamp;
 
 impl RefreshJobs for Journal {
-    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
+    fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         self.run(|c| open_round(c, s))
     }
 
-    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
-        let begun_at = now();
+    fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
+        let begun_at = current_timestamp();
         self.change(|c| {
             // Somebody else may have begun it just now.
             if let Some(open) = open_round(c, s)? {
@@ -27,7 +27,7 @@ impl RefreshJobs for Journal {
                     s.kind.name(),
                     s.spec,
                     s.expansion,
-                    s.meaning,
+                    s.identity_id,
                     s.model,
                     s.scope,
                     up_to,
@@ -38,9 +38,12 @@ impl RefreshJobs for Journal {
         })
     }
 
-    fn end_round(&self, round: i64) -> Result<(), FactsError> {
+    fn finish_refresh(&self, round: i64) -> Result<(), FactsError> {
         self.connection()
-            .execute("UPDATE round SET ended_at = ?2 WHERE id = ?1", params![round, now()])
+            .execute(
+                "UPDATE round SET ended_at = ?2 WHERE id = ?1",
+                params![round, current_timestamp()],
+            )
             .map(|_| ())
             .map_err(|e| self.error(&e))
     }
@@ -51,7 +54,7 @@ fn open_round(c: &Connection, s: &RefreshSubject) -> rusqlite::Result<Option<Ope
         "SELECT id, up_to, begun_at FROM round
          WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5
            AND scope = ?6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1",
-        params![s.kind.name(), s.spec, s.expansion, s.meaning, s.model, s.scope],
+        params![s.kind.name(), s.spec, s.expansion, s.identity_id, s.model, s.scope],
         |r| Ok(OpenRefresh { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
     )
     .optional()

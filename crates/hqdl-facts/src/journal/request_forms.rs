@@ -3,12 +3,12 @@
 use rusqlite::{OptionalExtension, params};
 
 use crate::FactsError;
-use crate::history::RequestForms;
+use crate::history::EndpointFeatures;
 use crate::journal::Journal;
 use crate::journal::rates::{REMEMBERED, millis, part};
 
-impl RequestForms for Journal {
-    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+impl EndpointFeatures for Journal {
+    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         self.run(|c| {
             c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
                 .query_row(params![endpoint, millis() - part(REMEMBERED)], |r| r.get(0))
@@ -16,7 +16,11 @@ impl RequestForms for Journal {
         })
     }
 
-    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError> {
+    fn store_endpoint_features(
+        &self,
+        endpoint: &str,
+        form: Option<&str>,
+    ) -> Result<(), FactsError> {
         self.run(|c| match form {
             Some(form) => c.execute(
                 "INSERT OR REPLACE INTO request_form (endpoint, form, heard_at) VALUES (?1, ?2, ?3)",

@@ -9,7 +9,7 @@ use crate::ids::RunId;
 use crate::journal::reservations::UNDER_WAY;
 use crate::journal::{Journal, RUNS_ALIVE};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
@@ -25,13 +25,13 @@ fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite:
     )?;
     for r in requests {
         let id = request.insert(params![
-            r.form,
+            r.template,
             r.model,
             text(&r.columns),
-            text(&r.whole),
-            text(&r.meanings),
+            text(&r.source_columns),
+            text(&r.identity_ids),
             r.attempt,
-            r.sent,
+            r.sent_count,
             run
         ])?;
         for (n, (entity, cells)) in r.rows.iter().enumerate() {
@@ -42,11 +42,11 @@ fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite:
 }
 
 impl BatchRequests for Journal {
-    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
+    fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
         self.change(|c| enqueue(c, run, requests))
     }
 
-    fn split(
+    fn split_request(
         &self,
         run: RunId,
         request: &mut BatchedRequest,
@@ -63,7 +63,7 @@ impl BatchRequests for Journal {
         Ok(())
     }
 
-    fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
@@ -96,16 +96,16 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+    fn unanswered_requests(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
         self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
     }
 
-    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
+    fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
         self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
-    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
+    fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
         let sql =
             "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
                      worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";
@@ -113,10 +113,10 @@ impl BatchRequests for Journal {
     }
 
     fn drop_request(&self, request: i64) -> Result<(), FactsError> {
-        self.change(|c| settle(c, request, "dropped"))
+        self.change(|c| settle_request(c, request, "dropped"))
     }
 
-    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
         self.read(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
@@ -134,7 +134,11 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+    fn exported_columns(
+        &self,
+        entity: &Entity,
+        model: u32,
+    ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
         self.read(|c| {
             c.prepare_cached(
                 "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
@@ -147,7 +151,7 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+    fn mark_export_failed(&self, request: i64) -> Result<(), FactsError> {
         let sql = "UPDATE request SET failed = 1 WHERE id = ?1";
         self.change(|c| c.execute(sql, [request]).map(drop))
     }
@@ -155,7 +159,7 @@ impl BatchRequests for Journal {
 
 /// A request is answered, or needs no answer: its rows are not needed any more.
 /// The same request in a file that somebody else was to send goes with it.
-pub(crate) fn settle(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
+pub(crate) fn settle_request(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
     let mut same = c.prepare_cached(
         "SELECT r.id FROM request AS r JOIN parcel AS p ON p.id = r.parcel
          WHERE r.custom_id = (SELECT custom_id FROM request WHERE id = ?1)
@@ -179,17 +183,17 @@ fn one_request(
     let read = |r: &SqlRow<'_>| {
         Ok(BatchedRequest {
             id: r.get(0)?,
-            form: r.get(1)?,
+            template: r.get(1)?,
             model: r.get(2)?,
             columns: json(r, 3)?,
-            whole: json(r, 4)?,
-            meanings: json(r, 5)?,
+            source_columns: json(r, 4)?,
+            identity_ids: json(r, 5)?,
             rows: Vec::new(),
             attempt: r.get(6)?,
-            sent: r.get(7)?,
+            sent_count: r.get(7)?,
             run: r.get(8)?,
             sent_at: r.get(9)?,
-            worst: Spent { usd: r.get(10)?, tokens: r.get(11)? },
+            worst_case: SpentAmount { usd: r.get(10)?, tokens: r.get(11)? },
         })
     };
     let Some(mut request) = c.prepare_cached(sql)?.query_row(values, read).optional()? else {

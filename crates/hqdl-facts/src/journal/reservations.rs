@@ -5,8 +5,8 @@ use rusqlite::{Connection, params};
 
 use crate::ids::{ReservationId, RunId};
 use crate::journal::Journal;
-use hqdl_database::now;
-use hqdl_values::usage::Spent;
+use hqdl_database::current_timestamp;
+use hqdl_values::usage::SpentAmount;
 
 /// Holds of completions that were paid for. Recordings answer for nothing, and
 /// their names say that they are some ([`hqdl_model::replay`]).
@@ -19,23 +19,25 @@ pub(crate) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 impl Journal {
     /// Notes what a request of a session may cost at the worst; returns the
     /// note's id.
-    pub(crate) fn reserve(
+    pub(crate) fn insert_reservation(
         &self,
         session: &str,
         run: RunId,
-        worst: Spent,
+        worst: SpentAmount,
     ) -> rusqlite::Result<ReservationId> {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
-        insert.insert(params![run, worst.usd, worst.tokens, now(), session]).map(ReservationId)
+        insert
+            .insert(params![run, worst.usd, worst.tokens, current_timestamp(), session])
+            .map(ReservationId)
     }
 
     /// Takes a note out: its request is settled, or cost nothing. `used` says how
     /// many tokens it took, when that is known.
-    pub(crate) fn release(
+    pub(crate) fn release_reservation(
         &self,
         reservation: ReservationId,
         used: Option<u64>,
@@ -57,7 +59,7 @@ impl Journal {
 
 /// What is spent of a day, kept up to date completion by completion.
 #[derive(Debug, Default)]
-pub(crate) struct Day {
+pub(crate) struct DailySpending {
     /// The day, as RFC 3339 begins.
     date: String,
     /// The last completion that is counted.
@@ -65,11 +67,11 @@ pub(crate) struct Day {
     usd: f64,
 }
 
-impl Day {
+impl DailySpending {
     /// USD spent today (UTC), and what may be spent of what is under way or was
     /// never answered.
-    pub(crate) fn gone(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
-        let today = now().get(..10).unwrap_or_default().to_owned();
+    pub(crate) fn spent_today(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
+        let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         if self.date != today {
             *self = Self { date: today, ..Self::default() };
         }
@@ -92,7 +94,7 @@ impl Day {
 }
 
 /// What all requests that were sent since then and are under way may cost.
-pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<Spent> {
+pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<SpentAmount> {
     reserved(c, "p.sent_at >= ?1", &then)
 }
 
@@ -100,13 +102,13 @@ pub(crate) fn reserved(
     c: &Connection,
     which: &str,
     value: &dyn rusqlite::ToSql,
-) -> rusqlite::Result<Spent> {
+) -> rusqlite::Result<SpentAmount> {
     let sql = format!(
         "SELECT coalesce(sum(r.worst_usd), 0.0), coalesce(sum(r.worst_tokens), 0)
          FROM request AS r JOIN parcel AS p ON p.id = r.parcel
          WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
     );
-    c.query_row(&sql, [value], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+    c.query_row(&sql, [value], |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }))
 }
 
 /// Whether requests of a run are under way in a batch job.

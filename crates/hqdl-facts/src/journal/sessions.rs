@@ -11,14 +11,14 @@ use crate::history::Runs;
 use crate::ids::RunId;
 use crate::journal::Journal;
 use crate::journal::reservations::has_under_way;
-use hqdl_database::now;
-use hqdl_values::usage::{Doubt, Spent};
+use hqdl_database::current_timestamp;
+use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 /// Holds of what belongs to a session that is not over.
 const ALIVE: &str = "session IN (SELECT id FROM session)";
 impl Journal {
     /// A process owns the cache from now on: every other session is over.
-    pub(crate) fn begin_alone(&self) -> Result<(), FactsError> {
+    pub(crate) fn end_all_sessions(&self) -> Result<(), FactsError> {
         self.run(|c| {
             if c.prepare("SELECT 1 FROM session")?.exists([])? {
                 c.execute("DELETE FROM session", [])?;
@@ -28,22 +28,22 @@ impl Journal {
     }
 
     /// Writes down that a session has begun.
-    pub(crate) fn enter(&self, session: &FactsSession) -> rusqlite::Result<()> {
+    pub(crate) fn start_session(&self, session: &FactsSession) -> rusqlite::Result<()> {
         enter(&self.connection(), session)
     }
 
     /// A session is over.
-    pub(crate) fn leave(&self, session: &str) -> rusqlite::Result<()> {
+    pub(crate) fn end_session(&self, session: &str) -> rusqlite::Result<()> {
         self.connection().execute("DELETE FROM session WHERE id = ?1", [session]).map(drop)
     }
 
     fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<RunId> {
-        if self.session.owns {
+        if self.session.is_owner {
             enter(c, &self.session)?;
         }
         c.execute(
             "INSERT INTO run (started_at, command, spec, session) VALUES (?1, ?2, ?3, ?4)",
-            params![now(), command, spec, self.session.id],
+            params![current_timestamp(), command, spec, self.session.id],
         )?;
         Ok(RunId(c.last_insert_rowid()))
     }
@@ -62,17 +62,21 @@ impl Journal {
 }
 
 impl Runs for Journal {
-    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
+    fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
         self.change(|c| self.insert_run(c, command, spec))
     }
 
-    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError> {
+    fn resume_or_start_run(
+        &self,
+        command: &str,
+        spec: &str,
+    ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         self.change(|c| {
             let left = take_stock(c)?;
             let Some(run) = unfinished(c, spec)? else {
                 return Ok((self.insert_run(c, command, spec)?, left));
             };
-            if self.session.owns {
+            if self.session.is_owner {
                 enter(c, &self.session)?;
             }
             c.execute("UPDATE run SET session = ?2 WHERE id = ?1", params![run, self.session.id])?;
@@ -80,16 +84,16 @@ impl Runs for Journal {
         })
     }
 
-    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
+    fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
         self.run(|c| unfinished(c, spec))
     }
 
-    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
+    fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
         self.change(|c| end(c, run, outcome))
     }
 
-    fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
-        if self.unfinished(spec)?.is_none() {
+    fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
+        if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
         // Looked at again under the lock: somebody may have gone on with it.
@@ -99,14 +103,14 @@ impl Runs for Journal {
         })
     }
 
-    fn leave_open(&self, run: RunId) -> Result<(), FactsError> {
+    fn leave_run_open(&self, run: RunId) -> Result<(), FactsError> {
         self.change(|c| {
             forget_notes(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
     }
 
-    fn goes_on(&self, run: RunId) -> Result<bool, FactsError> {
+    fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
         let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
         self.run(|c| c.prepare(&sql)?.exists([run]))
     }
@@ -116,14 +120,14 @@ fn end(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
     forget_notes(c, run)?;
     c.execute(
         "UPDATE run SET ended_at = ?2, outcome = ?3, session = NULL WHERE id = ?1",
-        params![run, now(), outcome.name()],
+        params![run, current_timestamp(), outcome.name()],
     )
     .map(drop)
 }
 
 fn enter(c: &Connection, session: &FactsSession) -> rusqlite::Result<()> {
     c.prepare_cached("INSERT OR IGNORE INTO session (id, holder, entered_at) VALUES (?1, ?2, ?3)")?
-        .execute(params![session.id, session.holder, now()])
+        .execute(params![session.id, session.description, current_timestamp()])
         .map(drop)
 }
 
@@ -141,14 +145,17 @@ fn forget_notes(c: &Connection, run: RunId) -> rusqlite::Result<()> {
 }
 
 /// What was in flight when a session ended; from now on it is in doubt, and told.
-fn take_stock(c: &Connection) -> rusqlite::Result<Doubt> {
+fn take_stock(c: &Connection) -> rusqlite::Result<UnconfirmedCost> {
     let which = format!("in_doubt = 0 AND (session IS NULL OR NOT {ALIVE})");
     let sql = format!(
         "SELECT count(*), coalesce(sum(cost_usd), 0.0), coalesce(sum(tokens), 0)
          FROM reservation WHERE {which}"
     );
     let left = c.query_row(&sql, [], |r| {
-        Ok(Doubt { requests: r.get(0)?, most: Spent { usd: r.get(1)?, tokens: r.get(2)? } })
+        Ok(UnconfirmedCost {
+            requests: r.get(0)?,
+            max_spent: SpentAmount { usd: r.get(1)?, tokens: r.get(2)? },
+        })
     })?;
     if left.requests > 0 {
         c.execute(&format!("UPDATE reservation SET in_doubt = 1 WHERE {which}"), [])?;

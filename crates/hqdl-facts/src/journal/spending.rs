@@ -1,7 +1,7 @@
 //! What was spent, by the journal.
 
 use super::reservations::PAID;
-use crate::spending::{ColumnDay, Hour, Totals};
+use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
 use rusqlite::params;
 
 use crate::FactsError;
@@ -9,11 +9,11 @@ use crate::history::Spending;
 use crate::ids::RunId;
 use crate::journal::Journal;
 use crate::journal::reservations::{reserved, reserved_since};
-use hqdl_database::now;
-use hqdl_values::usage::Spent;
+use hqdl_database::current_timestamp;
+use hqdl_values::usage::SpentAmount;
 
 impl Spending for Journal {
-    fn spent(&self, run: RunId) -> Result<Spent, FactsError> {
+    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.run(|c| {
             c.query_row(
                 &format!(
@@ -24,7 +24,7 @@ impl Spending for Journal {
                      )"
                 ),
                 [run],
-                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
+                |r| Ok(SpentAmount { usd: r.get(0)?, tokens: r.get(1)? }),
             )
         })
     }
@@ -38,7 +38,7 @@ impl Spending for Journal {
                        UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
                      )"
                 ),
-                [now().get(..10).unwrap_or_default()],
+                [current_timestamp().get(..10).unwrap_or_default()],
                 |r| r.get(0),
             )
         })
@@ -68,16 +68,16 @@ impl Spending for Journal {
         })
     }
 
-    fn reserved(&self, run: RunId) -> Result<Spent, FactsError> {
+    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.read(|c| reserved(c, "p.run = ?1", &run))
     }
 
-    fn reserved_today(&self) -> Result<Spent, FactsError> {
-        let today = now().get(..10).unwrap_or_default().to_owned();
+    fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
+        let today = current_timestamp().get(..10).unwrap_or_default().to_owned();
         self.read(|c| reserved_since(c, &today))
     }
 
-    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
         let sql = format!(
             "SELECT substr(asked_at, 1, 13), m.name, sum(cost_usd), sum(input_tokens + output_tokens), count(*)
              FROM completion JOIN model AS m ON m.id = completion.model
@@ -86,7 +86,7 @@ impl Spending for Journal {
         self.run(|c| {
             c.prepare_cached(&sql)?
                 .query_map([since], |r| {
-                    Ok(Hour {
+                    Ok(HourlySpending {
                         hour: r.get(0)?,
                         model: r.get(1)?,
                         usd: r.get(2)?,
@@ -98,7 +98,11 @@ impl Spending for Journal {
         })
     }
 
-    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+    fn column_costs_after(
+        &self,
+        line: i64,
+        since: &str,
+    ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
         let last = self.head()?;
         let sql = format!(
             "SELECT substr(asked_at, 1, 10), m.meaning, sum(cost_usd / c.cells), count(*)
@@ -110,9 +114,9 @@ impl Spending for Journal {
         let columns = self.run(|c| {
             c.prepare_cached(&sql)?
                 .query_map(params![line, last, since], |r| {
-                    Ok(ColumnDay {
+                    Ok(ColumnDailyCost {
                         day: r.get(0)?,
-                        meaning: r.get(1)?,
+                        identity: r.get(1)?,
                         usd: r.get::<_, Option<f64>>(2)?.unwrap_or_default(),
                         cells: r.get(3)?,
                     })

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::limits::window::{Need, REQUEST_BURST, TOKEN_BURST, Window, WindowPace};
-use crate::limits::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
+use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, PerMinute, RateLimitHint};
 
 /// The limits, and the requests that count against them.
 #[derive(Debug)]
 pub struct Rates {
     /// The limits of the members.
-    asked: BTreeMap<u64, PerMinute>,
+    member_limits: BTreeMap<u64, PerMinute>,
     /// The limits that the endpoint last reported.
-    told: PerMinute,
+    server_limits: PerMinute,
     /// End of the pause that the endpoint asked for.
     not_before: Option<Instant>,
     /// The strictest of all limits.
@@ -27,8 +27,8 @@ pub struct Rates {
 impl Default for Rates {
     fn default() -> Self {
         Self {
-            asked: BTreeMap::new(),
-            told: PerMinute::default(),
+            member_limits: BTreeMap::new(),
+            server_limits: PerMinute::default(),
             not_before: None,
             limits: PerMinute::default(),
             window: Window::default(),
@@ -40,27 +40,30 @@ impl Default for Rates {
 
 impl Rates {
     /// Adds a member with its limits.
-    pub fn join(&mut self, member: u64, limits: PerMinute, now: Instant) {
-        self.asked.insert(member, limits);
-        self.apply(now);
+    pub fn add_member(&mut self, member: u64, limits: PerMinute, now: Instant) {
+        self.member_limits.insert(member, limits);
+        self.apply_limits(now);
     }
 
     /// Removes a member.
-    pub fn leave(&mut self, member: u64, now: Instant) {
-        self.asked.remove(&member);
-        self.apply(now);
+    pub fn remove_member(&mut self, member: u64, now: Instant) {
+        self.member_limits.remove(&member);
+        self.apply_limits(now);
     }
 
-    fn apply(&mut self, now: Instant) {
-        self.limits = self.asked.values().fold(self.told, |all, one| all.stricter(*one));
-        self.requests.set(self.limits.requests, now);
-        self.tokens.set(self.limits.tokens, now);
+    fn apply_limits(&mut self, now: Instant) {
+        self.limits = self
+            .member_limits
+            .values()
+            .fold(self.server_limits, |all, one| all.stricter_limits(*one));
+        self.requests.set_rate(self.limits.requests, now);
+        self.tokens.set_rate(self.limits.tokens, now);
     }
 
     /// Returns whether there are no members, no reported limits and no requests that count.
     pub fn is_idle(&mut self, now: Instant) -> bool {
-        self.asked.is_empty()
-            && self.told == PerMinute::default()
+        self.member_limits.is_empty()
+            && self.server_limits == PerMinute::default()
             && self.not_before.is_none_or(|until| until <= now)
             && self.window.is_empty(now)
     }
@@ -69,60 +72,62 @@ impl Rates {
     ///
     /// # Errors
     /// When the request must wait: the earliest time known so far.
-    pub fn admit(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
-        let full = self.window.full_until(now, self.limits, need.most);
-        let all = [self.not_before, full, self.requests.next(), self.tokens.next()];
-        if let Some(until) = all.into_iter().flatten().max().filter(|until| *until > now) {
+    pub fn try_acquire(&mut self, id: u64, need: Need, now: Instant) -> Result<(), Instant> {
+        let window_full_until = self.window.full_until(now, self.limits, need.max);
+        let earliest_times =
+            [self.not_before, window_full_until, self.requests.next_at(), self.tokens.next_at()];
+        if let Some(until) = earliest_times.into_iter().flatten().max().filter(|until| *until > now)
+        {
             return Err(until);
         }
-        self.window.enter(id, need);
-        self.requests.go(1, now);
-        self.tokens.go(need.likely, now);
+        self.window.add_request(id, need);
+        self.requests.advance_by(1, now);
+        self.tokens.advance_by(need.likely, now);
         Ok(())
     }
 
     /// Returns the permit of a request that is not sent; it no longer counts.
-    pub fn cancel(&mut self, id: u64) {
-        self.window.cancel(id);
+    pub fn cancel_request(&mut self, id: u64) {
+        self.window.cancel_request(id);
     }
 
     /// Marks a request as sent.
-    pub fn sent(&mut self, id: u64, now: Instant) {
-        self.window.sent(id, now);
+    pub fn mark_sent(&mut self, id: u64, now: Instant) {
+        self.window.mark_sent(id, now);
     }
 
     /// Records the tokens that an answered request used.
-    pub fn settle(&mut self, id: u64, used: u64, now: Instant) {
-        if let Some(likely) = self.window.settle(id, used, now) {
-            self.tokens.settle(likely, used);
+    pub fn reconcile_usage(&mut self, id: u64, used: u64, now: Instant) {
+        if let Some(likely) = self.window.reconcile_usage(id, used, now) {
+            self.tokens.reconcile_usage(likely, used);
         }
     }
 
     /// Adds a request of an earlier process that counts for `counts_for`.
-    pub fn remember(&mut self, id: u64, tokens: u64, counts: Duration, now: Instant) {
-        self.window.remember(id, tokens, now + counts.min(MINUTE + ON_ITS_WAY));
+    pub fn restore_request(&mut self, id: u64, tokens: u64, counts_for: Duration, now: Instant) {
+        self.window.restore_request(id, tokens, now + counts_for.min(MINUTE + MAX_COUNTING_DELAY));
     }
 
     /// Applies a rate-limit hint of the endpoint. Returns whether something changed.
-    pub fn hear(&mut self, hint: RateLimitHint, now: Instant) -> bool {
-        let told = PerMinute {
-            requests: hint.limits.requests.or(self.told.requests),
-            tokens: hint.limits.tokens.or(self.told.tokens),
+    pub fn apply_hint(&mut self, hint: RateLimitHint, now: Instant) -> bool {
+        let reported_limits = PerMinute {
+            requests: hint.limits.requests.or(self.server_limits.requests),
+            tokens: hint.limits.tokens.or(self.server_limits.tokens),
         };
-        let new = told != self.told || hint.wait.is_some();
-        if told != self.told {
-            self.told = told;
-            self.apply(now);
+        let is_new = reported_limits != self.server_limits || hint.wait.is_some();
+        if reported_limits != self.server_limits {
+            self.server_limits = reported_limits;
+            self.apply_limits(now);
         }
-        let until = hint.wait.map(|wait| now + wait.min(LONGEST_WAIT));
+        let until = hint.wait.map(|wait| now + wait.min(MAX_PAUSE));
         self.not_before = self.not_before.max(until);
-        new
+        is_new
     }
 
     /// Returns the limits that the endpoint reported, and the remaining pause.
     #[must_use]
-    pub fn heard(&self, now: Instant) -> RateLimitHint {
+    pub fn observed_limits(&self, now: Instant) -> RateLimitHint {
         let wait = self.not_before.map(|until| until.saturating_duration_since(now));
-        RateLimitHint { limits: self.told, wait: wait.filter(|w| !w.is_zero()) }
+        RateLimitHint { limits: self.server_limits, wait: wait.filter(|w| !w.is_zero()) }
     }
 }

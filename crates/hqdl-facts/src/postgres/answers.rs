@@ -13,8 +13,8 @@ use crate::postgres::Server;
 use crate::postgres::link::{Link, Worked};
 use crate::postgres::records::{LINE, StoredLine};
 use crate::record::Fact;
-use hqdl_database::postgres::address::ANSWER;
-use hqdl_values::key::{Entity, Meaning};
+use hqdl_database::postgres::address::ANSWER_TIMEOUT;
+use hqdl_values::key::{ColumnIdentity, Entity};
 
 /// Lines that are read at once.
 const MANY: i64 = 5000;
@@ -30,7 +30,7 @@ pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
 impl Server {
     /// How many entities something is known of.
     pub(super) async fn entities(&self) -> Result<u64, FactsError> {
-        let within = ANSWER * 40;
+        let within = ANSWER_TIMEOUT * 40;
         self.link
             .run_for(within, |client| async move {
                 let sql = "SELECT count(DISTINCT key) FROM hqdl.answer";
@@ -93,19 +93,22 @@ fn read_completion(r: &Row) -> Worked<(Completion, String)> {
 }
 
 impl Answers for Server {
-    fn id(&self) -> Result<String, FactsError> {
+    fn journal_id(&self) -> Result<String, FactsError> {
         Ok(self.cache.clone())
     }
 
-    fn last_completion(&self) -> Result<i64, FactsError> {
+    fn last_completion_id(&self) -> Result<i64, FactsError> {
         self.one("SELECT completion FROM hqdl.head", &[], id)
     }
 
-    fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
+    fn load_completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
         self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
     }
 
-    fn completions(&self, ids: &[i64]) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
+    fn load_completions(
+        &self,
+        ids: &[i64],
+    ) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
         let all = self.all(&format!("{COMPLETION} WHERE c.id = ANY($1)"), &[&ids], |r| {
             Ok((r.try_get::<_, i64>(14)?, read_completion(r)?))
         })?;
@@ -130,7 +133,7 @@ impl Answers for Server {
     ) -> Result<i64, FactsError> {
         self.lines_after(line, &mut |line| {
             let Some(facts) = line.facts() else { return Ok(()) };
-            if !damage.spares(line.id, line.entity()) {
+            if !damage.is_trusted(line.id, line.entity()) {
                 return Ok(());
             }
             let entity = Entity::parse(line.entity())
@@ -139,18 +142,22 @@ impl Answers for Server {
         })
     }
 
-    fn place(&self) -> Result<(String, i64), FactsError> {
+    fn journal_position(&self) -> Result<(String, i64), FactsError> {
         let last = self.one("SELECT line FROM hqdl.head", &[], id)?;
         self.copy.seen();
         Ok((self.cache.clone(), last))
     }
 
-    fn changed(&self, meaning: u32) -> Result<i64, FactsError> {
+    fn last_changed_row(&self, meaning: u32) -> Result<i64, FactsError> {
         let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
         self.known_change(meaning, || self.one(sql, &[&meaning.cast_signed()], id))
     }
 
-    fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError> {
+    fn entities_answered_since(
+        &self,
+        line: i64,
+        meanings: &[u32],
+    ) -> Result<HashSet<Entity>, FactsError> {
         let mut found = HashSet::new();
         let sql = format!(
             "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1
@@ -186,24 +193,24 @@ impl Answers for Server {
 }
 
 impl Integrity for Server {
-    fn damage(&self, after: i64) -> Result<Damage, FactsError> {
+    fn find_damage(&self, after: i64) -> Result<Damage, FactsError> {
         let mut damage = Damage::default();
         self.lines_after(after, &mut |line| {
             if line.facts().is_none() {
-                damage.note(line.id, line.entity());
+                damage.mark_damaged(line.id, line.entity());
             }
             Ok(())
         })?;
         Ok(damage)
     }
 
-    fn check(&self) -> Result<(), FactsError> {
+    fn check_file(&self) -> Result<(), FactsError> {
         let sql = "SELECT id, fingerprint, meaning FROM hqdl.meaning";
         let all = self.all(sql, &[], |r| {
             Ok((r.try_get::<_, i32>(0)?, r.try_get::<_, String>(1)?, r.try_get::<_, String>(2)?))
         })?;
         for (id, fingerprint, text) in all {
-            let meaning = serde_json::from_str::<Meaning>(&text);
+            let meaning = serde_json::from_str::<ColumnIdentity>(&text);
             if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
                 return Err(FactsError::Damaged {
                     path: self.link.shown.clone().into(),
@@ -214,7 +221,7 @@ impl Integrity for Server {
         Ok(())
     }
 
-    fn unreadable(&self, what: String) -> FactsError {
+    fn unreadable_error(&self, what: String) -> FactsError {
         self.failed(&what)
     }
 }

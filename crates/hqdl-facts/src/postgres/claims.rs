@@ -37,7 +37,7 @@ impl Claims {
 fn hash(key: &ClaimKey) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
     match key {
-        ClaimKey::Cell { entity, meaning, model } => {
+        ClaimKey::Cell { entity, identity_id: meaning, model } => {
             hasher.update(b"cell");
             hasher.update(&meaning.to_le_bytes());
             hasher.update(&model.to_le_bytes());
@@ -109,7 +109,7 @@ impl Server {
         }
         Ok(ClaimedCells {
             granted: hashes.iter().map(|key| left.remove(key)).collect(),
-            under_way: of
+            batched_columns: of
                 .iter()
                 .map(|key| under_way.get(key).cloned().unwrap_or_default())
                 .collect(),

@@ -11,8 +11,8 @@ use crate::postgres::Server;
 use crate::postgres::link::Worked;
 use crate::postgres::reserve::{TODAY, UNDER_WAY};
 use crate::postgres::runs::runs_alive;
-use hqdl_database::now;
-use hqdl_values::usage::Spent;
+use hqdl_database::current_timestamp;
+use hqdl_values::usage::SpentAmount;
 
 const PARCEL: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file
@@ -59,7 +59,7 @@ async fn forget(all: &Transaction<'_>, parcel: i64) -> Worked<()> {
 }
 
 impl BatchJobs for Server {
-    fn form(&self, text: &str) -> Result<i64, FactsError> {
+    fn template_id(&self, text: &str) -> Result<i64, FactsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         let sql =
             "INSERT INTO hqdl.form (hash, form) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING";
@@ -67,15 +67,19 @@ impl BatchJobs for Server {
         self.one("SELECT id FROM hqdl.form WHERE hash = $1", &[&hash], |r| Ok(r.try_get(0)?))
     }
 
-    fn form_text(&self, id: i64) -> Result<String, FactsError> {
+    fn template_text(&self, id: i64) -> Result<String, FactsError> {
         self.one("SELECT form FROM hqdl.form WHERE id = $1", &[&id], |r| Ok(r.try_get(0)?))
     }
 
-    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError> {
+    fn create_batch_job(
+        &self,
+        parcel: &BatchJob,
+        packed: &[BatchRequest],
+    ) -> Result<i64, FactsError> {
         let ids: Vec<i64> = packed.iter().map(|p| p.id).collect();
         let custom: Vec<&str> = packed.iter().map(|p| p.custom_id.as_str()).collect();
-        let usd: Vec<f64> = packed.iter().map(|p| p.worst.usd).collect();
-        let tokens: Vec<i64> = packed.iter().map(|p| p.worst.tokens.cast_signed()).collect();
+        let usd: Vec<f64> = packed.iter().map(|p| p.worst_case.usd).collect();
+        let tokens: Vec<i64> = packed.iter().map(|p| p.worst_case.tokens.cast_signed()).collect();
         self.once_only(&async |all: &Transaction<'_>| {
             let sql = "INSERT INTO hqdl.parcel (token, run, spec, endpoint, state, requests, written_at, file)
                        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
@@ -87,7 +91,7 @@ impl BatchJobs for Server {
                     &parcel.endpoint,
                     &parcel.stage.name(),
                     &parcel.requests.cast_signed(),
-                    &now(),
+                    &current_timestamp(),
                     &parcel.file,
                 ])
                 .await?;
@@ -101,16 +105,16 @@ impl BatchJobs for Server {
         })
     }
 
-    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_batch_jobs(&self, run: RunId) -> Result<u64, FactsError> {
         self.one("SELECT count(*) FROM hqdl.parcel WHERE run = $1", &[&run.0], count)
     }
 
-    fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+    fn mark_uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'uploaded', input_file = $2 WHERE id = $1";
         self.write(sql, &[&parcel, &file])
     }
 
-    fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+    fn mark_creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
         let lock = format!(
             "INSERT INTO hqdl.day (date, usd) VALUES ({TODAY}, 0)
              ON CONFLICT (date) DO UPDATE SET usd = day.usd"
@@ -119,7 +123,7 @@ impl BatchJobs for Server {
         let begun = format!(
             "UPDATE hqdl.parcel SET state = 'creating', sent_at = $2, sent_on = {TODAY} WHERE id = $1"
         );
-        let worst = self.worst_of(parcel)?;
+        let worst = self.worst_case_cost(parcel)?;
         let mut over = std::cell::Cell::new(None);
         self.once_only(&async |all: &Transaction<'_>| {
             if let Some(most) = of_day {
@@ -131,18 +135,18 @@ impl BatchJobs for Server {
                 }
             }
             over.set(None);
-            all.execute(begun.as_str(), &[&parcel, &now()]).await?;
+            all.execute(begun.as_str(), &[&parcel, &current_timestamp()]).await?;
             Ok(parcel)
         })?;
         Ok(over.get_mut().take())
     }
 
-    fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+    fn mark_open(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE hqdl.parcel SET state = 'open', batch = $2 WHERE id = $1";
         self.write(sql, &[&parcel, &batch])
     }
 
-    fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+    fn close_batch_job(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
         let outcome = super::text(outcome);
         self.once_only(&async |all: &Transaction<'_>| {
             drop_packed(all, parcel).await?;
@@ -154,12 +158,12 @@ impl BatchJobs for Server {
         .map(drop)
     }
 
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
+    fn open_batch_jobs(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql = format!("{PARCEL} WHERE spec = $1 AND {UNDER_WAY} ORDER BY id");
         self.all(&sql, &[&spec], parcel)
     }
 
-    fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+    fn has_interrupted_batch_run(&self, spec: &str) -> Result<bool, FactsError> {
         let nobodys = nobodys();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM hqdl.request WHERE state = 'waiting' AND {nobodys})
@@ -169,7 +173,7 @@ impl BatchJobs for Server {
         self.one(&sql, &[&spec], |r| Ok(r.try_get(0)?))
     }
 
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
+    fn delete_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         let unsent = format!("{PARCEL} WHERE spec = $1 AND state IN ('written', 'uploaded')");
         let parcels = self.all(&unsent, &[&spec], parcel)?;
         let which = format!("state = 'waiting' AND (run = $1 OR {})", nobodys());
@@ -189,32 +193,32 @@ impl BatchJobs for Server {
         Ok(parcels)
     }
 
-    fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
+    fn delete_batch_job(&self, parcel: i64) -> Result<(), FactsError> {
         self.once_only(&async |all: &Transaction<'_>| forget(all, parcel).await.map(|()| 0))
             .map(drop)
     }
 
-    fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+    fn worst_case_cost(&self, parcel: i64) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0), coalesce(sum(worst_tokens), 0)::bigint
                    FROM hqdl.request WHERE parcel = $1";
         self.one(sql, &[&parcel], |r| {
-            Ok(Spent { usd: r.try_get(0)?, tokens: r.try_get::<_, i64>(1)?.cast_unsigned() })
+            Ok(SpentAmount { usd: r.try_get(0)?, tokens: r.try_get::<_, i64>(1)?.cast_unsigned() })
         })
     }
 
-    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError> {
+    fn has_open_batch_jobs(&self, run: RunId) -> Result<bool, FactsError> {
         let sql =
             format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {UNDER_WAY} LIMIT 1");
         Ok(!self.rows(&sql, &[&run.0])?.is_empty())
     }
 
-    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
-        let unanswered = self.unanswered(id)?.len() as u64;
+    fn load_batch_job(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
+        let unanswered = self.unanswered_requests(id)?.len() as u64;
         let parcel = self.one(&format!("{PARCEL} WHERE id = $1"), &[&id], parcel)?;
         Ok((parcel, unanswered))
     }
 
-    fn any_under_way(&self) -> Result<bool, FactsError> {
+    fn has_batch_requests_in_flight(&self) -> Result<bool, FactsError> {
         let alive = runs_alive();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM hqdl.parcel AS p WHERE {UNDER_WAY})
@@ -225,7 +229,7 @@ impl BatchJobs for Server {
         self.one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn unanswered_cells(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql =
             "SELECT r.form, sum(json_array_length(r.columns::json))::bigint FROM hqdl.request AS r
                    JOIN hqdl.request_row AS e ON e.request = r.id

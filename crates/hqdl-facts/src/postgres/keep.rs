@@ -9,14 +9,14 @@ use tokio_postgres::error::SqlState;
 use tracing::debug;
 
 use crate::FactsError;
-use crate::checksum::checksum;
+use crate::checksum::answer_checksum;
 use crate::journal::cells_text;
 use crate::postgres::Server;
 use crate::postgres::key::keyed;
 use crate::postgres::link::{BEGIN, Client, Worked};
 use crate::postgres::words::Parameter;
 use crate::store::CommitUnit;
-use hqdl_database::postgres::address::ANSWER;
+use hqdl_database::postgres::address::ANSWER_TIMEOUT;
 
 /// Units that are committed together.
 const TOGETHER: usize = 256;
@@ -54,7 +54,7 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
             let _ = reply.send(match &kept {
                 Ok(()) => Ok(()),
                 Err(_) if refused => server.commit(&[unit]).await,
-                Err(error) => Err(error.again()),
+                Err(error) => Err(error.clone_for_waiter()),
             });
         }
     }
@@ -121,7 +121,7 @@ impl UnitColumns {
                 let key = keyed(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
-                lines.checksum.push(checksum(entity.as_str(), 0, c.model, &cells));
+                lines.checksum.push(answer_checksum(entity.as_str(), 0, c.model, &cells));
                 lines.key.push(key.key);
                 lines.entity.push(key.entity.map(str::to_owned));
                 lines.model.push(c.model.cast_signed());
@@ -220,7 +220,7 @@ impl Server {
     /// is not committed again, whoever sent it.
     pub(super) async fn commit(&self, units: &[Arc<KeptUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
-        let within = ANSWER + ANSWER * (lines / 50_000) as u32;
+        let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
         let work = |client: Client| async move {
             let mut statements = Statements::of(&client).await?;
             let mut left = units.to_vec();

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::FactsError;
-use crate::limits::{LONGEST_WAIT, MINUTE, Need, ON_ITS_WAY, PerMinute, RateLimitHint};
+use crate::limits::{MAX_COUNTING_DELAY, MAX_PAUSE, MINUTE, Need, PerMinute, RateLimitHint};
 use crate::postgres::words::Parameter;
 use crate::postgres::{Server, unless_refused};
-use crate::throttle::{Admission, EndpointPlace, RateLimits, RemainingPause};
+use crate::throttle::{LimiterKey, PauseFuture, RateLimits, TicketFuture};
 
 /// How late a request may leave after its turn and count as it was counted.
 pub(super) const LATE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ enum Messages {
     /// It is not sent.
     Cancelled(i64),
     /// An endpoint said something.
-    Heard(EndpointPlace, RateLimitHint),
+    Heard(LimiterKey, RateLimitHint),
     Left(i64),
     /// All is said.
     End(oneshot::Sender<()>),
@@ -55,10 +55,10 @@ pub(super) struct ServerLimits {
 #[derive(Default)]
 struct LimitState {
     tickets: HashMap<u64, ServerTicket>,
-    queues: BTreeMap<EndpointPlace, LimitTurns>,
+    queues: BTreeMap<LimiterKey, LimitTurns>,
     /// Until when endpoints asked this process to wait.
     paused: HashMap<String, Instant>,
-    told: BTreeMap<EndpointPlace, PerMinute>,
+    told: BTreeMap<LimiterKey, PerMinute>,
     /// What those of this process ask for who use a place.
     members: HashMap<u64, (String, PerMinute)>,
 }
@@ -67,14 +67,15 @@ impl LimitState {
     /// The strictest that this process asks for of an endpoint.
     fn own(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
-        here.fold(PerMinute::default(), |all, (_, one)| all.stricter(*one))
+        here.fold(PerMinute::default(), |all, (_, one)| all.stricter_limits(*one))
     }
 
     /// How many seconds the pace of a place goes on, for so many tokens more (or less)
     /// than a request was paced for.
-    fn paces(&self, place: &EndpointPlace, tokens: f64) -> Vec<(String, f64)> {
+    fn paces(&self, place: &LimiterKey, tokens: f64) -> Vec<(String, f64)> {
         let told = self.told.get(place).and_then(|told| told.tokens);
-        let limits = [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.name(), told)];
+        let limits =
+            [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.limiter_name(), told)];
         let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
         limits.into_iter().filter_map(|(name, n)| Some((name.clone(), seconds(n?)))).collect()
     }
@@ -83,7 +84,7 @@ impl LimitState {
 /// A request that was admitted.
 struct ServerTicket {
     id: i64,
-    place: EndpointPlace,
+    place: LimiterKey,
     likely: u64,
     turn: Instant,
 }
@@ -102,12 +103,12 @@ impl ServerLimits {
     /// Enters the limits of one more who uses a place.
     fn register(
         &self,
-        place: &EndpointPlace,
+        place: &LimiterKey,
         limits: PerMinute,
         member: u64,
     ) -> Result<(), FactsError> {
         let session = self.server.link.here(self.server.enter())?.to_string();
-        let names = vec![place.endpoint.clone(), place.name()];
+        let names = vec![place.endpoint.clone(), place.limiter_name()];
         self.server.write(
             "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
              ON CONFLICT (name) DO NOTHING",
@@ -137,7 +138,7 @@ fn lock(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
 }
 
 impl RateLimits for ServerLimits {
-    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError> {
+    fn add_member(&self, place: &LimiterKey, limits: PerMinute) -> Result<u64, FactsError> {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         // A role that may only read can run queries whose values are known. A request of its
         // own fails when it reserves what it may cost.
@@ -146,12 +147,12 @@ impl RateLimits for ServerLimits {
         Ok(member)
     }
 
-    fn leave(&self, _: &EndpointPlace, member: u64) {
+    fn remove_member(&self, _: &LimiterKey, member: u64) {
         self.state().members.remove(&member);
         let _ = self.said.send(Messages::Left(member.cast_signed()));
     }
 
-    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a> {
+    fn acquire_ticket<'a>(&'a self, place: &'a LimiterKey, need: Need) -> TicketFuture<'a> {
         let (reply, turn) = oneshot::channel();
         let mut state = self.state();
         let queue = state.queues.entry(place.clone()).or_insert_with(|| {
@@ -166,7 +167,7 @@ impl RateLimits for ServerLimits {
         Box::pin(async { turn.await.unwrap_or_default() })
     }
 
-    fn sent(&self, ticket: u64) {
+    fn mark_sent(&self, ticket: u64) {
         let late = {
             let state = self.state();
             let ticket = state.tickets.get(&ticket);
@@ -175,7 +176,7 @@ impl RateLimits for ServerLimits {
         late.map(|id| self.said.send(Messages::Leaves(id)));
     }
 
-    fn settle(&self, ticket: u64, used: Option<u64>) {
+    fn settle_ticket(&self, ticket: u64, used: Option<u64>) {
         let mut state = self.state();
         let Some(ServerTicket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
             return;
@@ -189,12 +190,12 @@ impl RateLimits for ServerLimits {
         });
     }
 
-    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
+    fn apply_hint(&self, place: &LimiterKey, hint: RateLimitHint) {
         let new = {
             let mut state = self.state();
             if let Some(wait) = hint.wait {
                 info!(?wait, "the limiter pauses");
-                let until = Instant::now() + wait.min(LONGEST_WAIT);
+                let until = Instant::now() + wait.min(MAX_PAUSE);
                 let paused = state.paused.entry(place.endpoint.clone()).or_insert(until);
                 *paused = until.max(*paused);
             }
@@ -206,7 +207,7 @@ impl RateLimits for ServerLimits {
         }
     }
 
-    fn remaining_pause<'a>(&'a self, place: &'a EndpointPlace) -> RemainingPause<'a> {
+    fn remaining_pause<'a>(&'a self, place: &'a LimiterKey) -> PauseFuture<'a> {
         let until = self.state().paused.get(&place.endpoint).copied();
         let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
         Box::pin(std::future::ready(pause.filter(|pause| !pause.is_zero())))
@@ -218,7 +219,7 @@ struct Waiters {
     server: Arc<Server>,
     state: Arc<Mutex<LimitState>>,
     said: mpsc::UnboundedSender<Messages>,
-    place: EndpointPlace,
+    place: LimiterKey,
 }
 
 type Turn = (Need, oneshot::Sender<u64>);
@@ -356,7 +357,7 @@ impl Server {
         let names: Vec<&str> = paces.keys().map(String::as_str).collect();
         let deltas: Vec<f64> = paces.values().copied().collect();
         let (names, deltas, minute) = (&names, &deltas, MINUTE.as_secs_f64());
-        let late = (MINUTE + ON_ITS_WAY).as_secs_f64();
+        let late = (MINUTE + MAX_COUNTING_DELAY).as_secs_f64();
         self.link
             .run(|client| async move {
                 if !leaves.is_empty() {
@@ -397,12 +398,12 @@ impl Server {
             .await
     }
 
-    async fn tell_heard(&self, hints: &[(EndpointPlace, RateLimitHint)]) -> Result<(), FactsError> {
+    async fn tell_heard(&self, hints: &[(LimiterKey, RateLimitHint)]) -> Result<(), FactsError> {
         for (place, hint) in hints {
-            let wait = hint.wait.map(|wait| wait.min(LONGEST_WAIT).as_secs_f64());
+            let wait = hint.wait.map(|wait| wait.min(MAX_PAUSE).as_secs_f64());
             let limits = hint.limits;
             let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
-            let (endpoint, name) = (&place.endpoint, &place.name());
+            let (endpoint, name) = (&place.endpoint, &place.limiter_name());
             self.link
                 .run(|client| async move {
                     let sql = format!(

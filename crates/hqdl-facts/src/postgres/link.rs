@@ -14,7 +14,9 @@ use tokio_postgres::error::SqlState;
 use tracing::debug;
 
 use crate::FactsError;
-use hqdl_database::postgres::address::{ANSWER, Address, CONNECTING, said};
+use hqdl_database::postgres::address::{
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, ServerAddress, error_with_cause,
+};
 use hqdl_database::postgres::thread::ServerThread;
 
 /// Connections of one process: looks, commits and the heartbeat hold up nobody.
@@ -28,7 +30,7 @@ const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs
 /// since a proxy lost it, holds its locks no longer than a commit may take.
 pub(super) const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 5000";
 /// Who is told that a server cannot be reached, and that it can again.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+pub type StatusCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A connection out of the pool.
 pub(super) type Client = Object;
@@ -92,7 +94,7 @@ pub(super) struct Link {
     /// The shortest that it took to answer, in microseconds.
     least: AtomicU64,
     shared: tokio::sync::Mutex<SharedConnection>,
-    say: Say,
+    say: StatusCallback,
     /// How long a server that cannot be reached is waited for.
     patience: Duration,
     /// What is the matter with the server, if anything.
@@ -101,8 +103,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(address: Address, say: Say, patience: Duration) -> Result<Self, FactsError> {
-        let shown = address.shown;
+    pub(super) fn new(
+        address: ServerAddress,
+        say: StatusCallback,
+        patience: Duration,
+    ) -> Result<Self, FactsError> {
+        let shown = address.display_url;
         let failed = |message: String| FactsError::Journal { path: shown.clone().into(), message };
         let thread = ServerThread::start().map_err(|e| failed(e.to_string()))?;
         let handle = thread.handle.clone();
@@ -120,7 +126,7 @@ impl Link {
 
     /// Waits for the server on this thread, whatever runs here.
     pub(super) fn here<T>(&self, work: impl Future<Output = T>) -> T {
-        self.thread.wait(work)
+        self.thread.block_on(work)
     }
 
     /// Works with a connection; again when the server was not reached or asks to
@@ -130,7 +136,7 @@ impl Link {
     where
         F: Future<Output = Worked<T>>,
     {
-        self.run_for(ANSWER, work).await
+        self.run_for(ANSWER_TIMEOUT, work).await
     }
 
     /// The same on a connection that is shared: the work of many is on its way there at
@@ -147,7 +153,7 @@ impl Link {
         debug_assert!(self.thread.is_here(), "statements of others may come in between");
         self.persist(|| async {
             let client = self.shared().await?;
-            let done = self.answered(ANSWER, Box::pin(work(Arc::clone(&client)))).await;
+            let done = self.answered(ANSWER_TIMEOUT, Box::pin(work(Arc::clone(&client)))).await;
             if matches!(done, Err(LinkTrouble::Passing(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
@@ -250,12 +256,13 @@ impl Link {
     /// A connection that nobody else uses.
     async fn client(&self) -> Result<Client, LinkTrouble> {
         // Whoever has a connection gives it back, so waiting for one is no failure.
-        let times = Timeouts { wait: None, create: Some(CONNECTING), recycle: Some(CONNECTING) };
+        let times =
+            Timeouts { wait: None, create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         self.pool.timeout_get(&times).await.map_err(|e| match e {
             PoolError::Backend(e) => self.trouble(&e),
             // It is there, and says nothing.
             PoolError::Timeout(_) => {
-                let why = format!("no connection within {} s", CONNECTING.as_secs());
+                let why = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
                 LinkTrouble::Passing(Passing::unreached(why))
             }
             other => LinkTrouble::Passing(Passing::unreached(other.to_string())),
@@ -358,7 +365,7 @@ impl Link {
             let io = cause.and_then(|c| c.downcast_ref::<std::io::Error>());
             let broken = error.is_closed()
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
-            let message = said(error);
+            let message = error_with_cause(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
                 return LinkTrouble::Passing(Passing::unreached(message));
             }

@@ -46,7 +46,7 @@ use self::claims::Claims;
 use self::copy::LocalCopy;
 use self::limits::ServerLimits;
 use self::link::Link;
-pub use self::link::Say;
+pub use self::link::StatusCallback;
 use self::sessions::Presence;
 use crate::FactsError;
 use crate::checksum::Damage;
@@ -54,12 +54,12 @@ use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
-use crate::store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{EndpointPlace, RateLimits};
+use crate::store::{ClaimedCells, CommitUnit, FactStore, ReserveOutcome, StoreFuture};
+use crate::throttle::{LimiterKey, RateLimits};
 
-use hqdl_database::postgres::address::{ANSWER, Address, BadAddress};
+use hqdl_database::postgres::address::{ANSWER_TIMEOUT, AddressError, ServerAddress};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// How long what a process holds is its own after the server last heard of it.
 const LEASE: Duration = Duration::from_secs(90);
@@ -94,11 +94,16 @@ impl PostgresStore {
     /// Opens the cache of a server, and makes it when it is missing. `dir` is where
     /// directories are kept for what stays on this machine; `holder` describes this
     /// process to others.
-    pub(super) fn open(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
-        let address = Address::read(url)?;
+    pub(super) fn open(
+        url: &str,
+        dir: &Path,
+        holder: &str,
+        say: StatusCallback,
+    ) -> Result<Self, FactsError> {
+        let address = ServerAddress::parse(url)?;
         if address.schema.is_some() {
             return Err(FactsError::Refused {
-                url: address.shown,
+                url: address.display_url,
                 message: "a cache is always in the schema `hqdl`".to_owned(),
                 hint: "remove `schema` from its URL",
             });
@@ -147,9 +152,9 @@ impl Server {
     }
 }
 
-impl From<BadAddress> for FactsError {
-    fn from(bad: BadAddress) -> Self {
-        Self::Refused { url: bad.shown, message: bad.message, hint: bad.hint }
+impl From<AddressError> for FactsError {
+    fn from(bad: AddressError) -> Self {
+        Self::Refused { url: bad.display_url, message: bad.message, hint: bad.hint }
     }
 }
 
@@ -184,7 +189,7 @@ impl FactStore for PostgresStore {
         None
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.server.link.shown.clone()
     }
 
@@ -219,13 +224,13 @@ impl FactStore for PostgresStore {
         })
     }
 
-    fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
+    fn read_page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
         let page = self.server.link.here(self.server.page_after(after));
         self.server.copy.seen();
         page
     }
 
-    fn is_far(&self) -> bool {
+    fn is_high_latency(&self) -> bool {
         self.server.link.is_far()
     }
 
@@ -250,26 +255,26 @@ impl FactStore for PostgresStore {
         Ok(())
     }
 
-    fn rebuild(&self) -> Result<u64, FactsError> {
+    fn rebuild_records(&self) -> Result<u64, FactsError> {
         // There is no index beside the table; what is worth a look is whether it is whole.
         self.server.copy.seen();
-        self.history().check()?;
+        self.history().check_file()?;
         self.server.link.here(self.server.entities())
     }
 
-    fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+    fn import_facts(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let read = |entities: &[Entity]| self.server.link.here(self.server.records(entities));
-        let (run, units, count) = super::transfer::units(self.history(), &read, input)?;
+        let (run, units, count) = super::transfer::prepare_import(self.history(), &read, input)?;
         let units: Vec<_> =
             units.into_iter().map(|unit| Arc::new(keep::KeptUnit::new(unit))).collect();
         let kept = self.server.link.here(self.server.commit(&units));
         self.server.copy.seen();
         kept?;
-        self.history().end(run, super::Outcome::Complete)?;
+        self.history().finish_run(run, super::Outcome::Complete)?;
         Ok(count)
     }
 
-    fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
+    fn commit_unit(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
         let (server, units) = (Arc::clone(&self.server), self.units.clone());
         self.on_server(async move {
             let kept = server.keep_safely(units, unit).await;
@@ -278,13 +283,13 @@ impl FactStore for PostgresStore {
         })
     }
 
-    fn reserve(
+    fn reserve_cost(
         &self,
         run: RunId,
-        worst: Spent,
+        worst: SpentAmount,
         of_day: Option<f64>,
-        place: Option<EndpointPlace>,
-    ) -> StoreFuture<'_, Noted> {
+        place: Option<LimiterKey>,
+    ) -> StoreFuture<'_, ReserveOutcome> {
         let server = Arc::clone(&self.server);
         let (reply, noted) = oneshot::channel();
         self.server.link.handle.spawn(async move {
@@ -293,12 +298,16 @@ impl FactStore for PostgresStore {
         Box::pin(async { noted.await.map_err(|_| self.server.failed("its thread has ended"))? })
     }
 
-    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
+    fn finish_reservation(
+        &self,
+        reservation: ReservationId,
+        in_doubt: bool,
+    ) -> StoreFuture<'_, ()> {
         let server = Arc::clone(&self.server);
         self.on_server(async move { server.settle(reservation, in_doubt).await })
     }
 
-    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
+    fn claim_keys<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async { Ok(self.claim_cells(keys, &[], None).await?.granted) })
     }
 
@@ -323,11 +332,11 @@ impl FactStore for PostgresStore {
         Box::pin(async { claimed.await.map_err(|_| self.server.failed("its thread has ended"))? })
     }
 
-    fn release(&self, keys: &[ClaimKey]) {
+    fn release_keys(&self, keys: &[ClaimKey]) {
         self.server.release(keys);
     }
 
-    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
+    fn wait_for_release<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         let (server, key) = (Arc::clone(&self.server), key.clone());
         self.on_server(async move { server.released(&key).await })
     }
@@ -340,7 +349,7 @@ impl Drop for PostgresStore {
         // let go of.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
-            let patience = ANSWER * 2;
+            let patience = ANSWER_TIMEOUT * 2;
             self.server.link.here(async { drop(tokio::time::timeout(patience, commits).await) });
         }
         self.limits.end();

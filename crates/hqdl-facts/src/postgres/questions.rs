@@ -11,9 +11,9 @@ use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::texts;
 use crate::postgres::link::Worked;
 use crate::postgres::{Server, text, unless_refused};
-use crate::questions::{Learned, LiveQuestion, QuestionOrigin, attribute};
+use crate::questions::{LiveQuestion, QuestionBinding, QuestionOrigin, attach_origins};
 use crate::refresh::{OpenRefresh, RefreshSubject};
-use hqdl_database::now;
+use hqdl_database::current_timestamp;
 
 /// The questions that a query gave birth to.
 const ASKED: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
@@ -22,8 +22,8 @@ const ASKED: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
 const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
   b.completion, b.bound_at FROM hqdl.binding AS b JOIN hqdl.model AS m ON m.id = b.model";
 
-fn learned(r: &Row) -> Worked<Learned> {
-    Ok(Learned {
+fn learned(r: &Row) -> Worked<QuestionBinding> {
+    Ok(QuestionBinding {
         ask: r.try_get(0)?,
         model: r.try_get(1)?,
         expansion: r.try_get(2)?,
@@ -40,7 +40,7 @@ fn number(r: &Row, at: usize) -> Worked<u64> {
 }
 
 impl Questions for Server {
-    fn note_question(
+    fn record_question(
         &self,
         meaning: u32,
         origin: &QuestionOrigin,
@@ -68,7 +68,7 @@ impl Questions for Server {
         let found = self.all(&sql, &[], |r| {
             let Ok(meaning) = serde_json::from_str(r.try_get(1)?) else { return Ok(None) };
             Ok(Some(LiveQuestion {
-                meaning,
+                identity: meaning,
                 id: r.try_get::<_, i32>(0)?.cast_unsigned(),
                 list: None,
                 origins: Vec::new(),
@@ -88,7 +88,7 @@ impl Questions for Server {
             let list: Option<String> = r.try_get(3)?;
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), origin, list))
         })?;
-        attribute(&mut found, noted);
+        attach_origins(&mut found, noted);
         Ok(found)
     }
 
@@ -112,24 +112,29 @@ impl Questions for Server {
         Ok(values)
     }
 
-    fn learned(
+    fn find_binding(
         &self,
         offered: &str,
         question: &str,
         model: &str,
-    ) -> Result<Option<Learned>, FactsError> {
+    ) -> Result<Option<QuestionBinding>, FactsError> {
         let sql = format!(
             "{LEARNED} WHERE offered = $1 AND md5(question) = md5($2) AND question = $2 AND m.name = $3"
         );
         self.first(&sql, &[&offered, &text(question), &text(model)], learned)
     }
 
-    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
+    fn all_bindings(&self, offered: &str) -> Result<Vec<QuestionBinding>, FactsError> {
         self.all(&format!("{LEARNED} WHERE offered = $1 ORDER BY b.id"), &[&offered], learned)
     }
 
-    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError> {
-        let model = Dictionary::model(self, &learned.model)?.cast_signed();
+    fn store_binding(
+        &self,
+        offered: &str,
+        question: &str,
+        learned: &QuestionBinding,
+    ) -> Result<(), FactsError> {
+        let model = Dictionary::model_id(self, &learned.model)?.cast_signed();
         let sql = "INSERT INTO hqdl.binding (offered, question, ask, model, expansion, \"column\", operator,
                literal, completion, bound_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
@@ -160,15 +165,15 @@ fn open(r: &Row) -> Worked<OpenRefresh> {
 }
 
 impl RefreshJobs for Server {
-    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
+    fn open_refresh(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
-        let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
+        let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.first(OPEN, &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope], open)
     }
 
-    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
+    fn start_refresh(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
-        let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
+        let (meaning, model) = (s.identity_id.cast_signed(), s.model.cast_signed());
         self.once_only(&async |all: &Transaction<'_>| {
             // Somebody else may have begun it just now.
             all.batch_execute("SELECT 1 FROM hqdl.head FOR UPDATE").await?;
@@ -180,13 +185,13 @@ impl RefreshJobs for Server {
             }
             let sql = "INSERT INTO hqdl.round (kind, spec, expansion, meaning, model, scope, up_to, begun_at)
                        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
-            let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &now()];
+            let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &current_timestamp()];
             Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
         })?;
-        self.open_round(s)?.ok_or_else(|| self.failed("a round has ended as it began"))
+        self.open_refresh(s)?.ok_or_else(|| self.failed("a round has ended as it began"))
     }
 
-    fn end_round(&self, round: i64) -> Result<(), FactsError> {
+    fn finish_refresh(&self, round: i64) -> Result<(), FactsError> {
         self.write("UPDATE hqdl.round SET ended_at = now() WHERE id = $1", &[&round])
     }
 }

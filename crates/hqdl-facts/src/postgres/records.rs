@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use tokio_postgres::Row;
 
 use crate::FactsError;
-use crate::checksum::checksum;
+use crate::checksum::answer_checksum;
 use crate::journal::json_fact;
 use crate::postgres::Server;
 use crate::postgres::key::{head, key};
@@ -60,7 +60,7 @@ impl StoredLine {
     /// Its facts; `None` when it is not what was kept.
     pub(super) fn facts(&self) -> Option<Vec<Fact>> {
         // The server gives completions their ids, so they are no part of the sum.
-        if self.checksum != checksum(self.entity(), 0, self.model, &self.cells) {
+        if self.checksum != answer_checksum(self.entity(), 0, self.model, &self.cells) {
             return None;
         }
         let cells: Vec<Json> = serde_json::from_str(&self.cells).ok()?;

@@ -1,17 +1,21 @@
 //! What endpoints have refused of requests.
 
 use crate::FactsError;
-use crate::history::RequestForms;
+use crate::history::EndpointFeatures;
 use crate::postgres::Server;
 
-impl RequestForms for Server {
-    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+impl EndpointFeatures for Server {
+    fn endpoint_features(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
         let sql = "SELECT form FROM hqdl.request_form
              WHERE endpoint = $1 AND heard_at > now() - interval '1 day'";
         self.first(sql, &[&endpoint], |r| Ok(r.try_get(0)?))
     }
 
-    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError> {
+    fn store_endpoint_features(
+        &self,
+        endpoint: &str,
+        form: Option<&str>,
+    ) -> Result<(), FactsError> {
         let Some(form) = form else {
             return self.write("DELETE FROM hqdl.request_form WHERE endpoint = $1", &[&endpoint]);
         };

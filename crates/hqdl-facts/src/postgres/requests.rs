@@ -16,7 +16,7 @@ use crate::postgres::runs::runs_alive;
 use crate::postgres::words::Parameters;
 use crate::requests::{BatchedRequest, KnownRequest};
 use hqdl_values::key::Entity;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 const REQUEST: &str =
     "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
@@ -44,13 +44,13 @@ async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[BatchedRequest])
             .query_one(
                 &request,
                 &[
-                    &r.form,
+                    &r.template,
                     &r.model.cast_signed(),
                     &written(&r.columns),
-                    &written(&r.whole),
-                    &written(&r.meanings),
+                    &written(&r.source_columns),
+                    &written(&r.identity_ids),
                     &small(r.attempt),
-                    &small(r.sent),
+                    &small(r.sent_count),
                     &run.0,
                 ],
             )
@@ -73,17 +73,17 @@ impl Server {
         let found = self.first(sql, values, |r| {
             Ok(BatchedRequest {
                 id: r.try_get(0)?,
-                form: r.try_get(1)?,
+                template: r.try_get(1)?,
                 model: r.try_get::<_, i32>(2)?.cast_unsigned(),
                 columns: json(self, r, 3)?,
-                whole: json(self, r, 4)?,
-                meanings: json(self, r, 5)?,
+                source_columns: json(self, r, 4)?,
+                identity_ids: json(self, r, 5)?,
                 rows: Vec::new(),
                 attempt: back(r, 6)?,
-                sent: back(r, 7)?,
+                sent_count: back(r, 7)?,
                 run: RunId(r.try_get(8)?),
                 sent_at: r.try_get(9)?,
-                worst: Spent {
+                worst_case: SpentAmount {
                     usd: r.try_get(10)?,
                     tokens: r.try_get::<_, i64>(11)?.cast_unsigned(),
                 },
@@ -101,11 +101,11 @@ impl Server {
 }
 
 impl BatchRequests for Server {
-    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
+    fn enqueue_requests(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
         self.once_only(&async |all: &Transaction<'_>| enqueue(all, run, requests).await).map(drop)
     }
 
-    fn split(
+    fn split_request(
         &self,
         run: RunId,
         request: &mut BatchedRequest,
@@ -123,7 +123,7 @@ impl BatchRequests for Server {
         Ok(())
     }
 
-    fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
+    fn count_waiting(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM hqdl.request WHERE state = 'waiting' AND run = $1";
         self.one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }
@@ -156,16 +156,16 @@ impl BatchRequests for Server {
         Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
     }
 
-    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+    fn unanswered_requests(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM hqdl.request WHERE parcel = $1 AND state = 'packed' ORDER BY id";
         self.all(sql, &[&parcel], |r| Ok(r.try_get(0)?))
     }
 
-    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
+    fn load_request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
         self.one_request(&format!("{REQUEST} WHERE r.id = $1"), &[&id])
     }
 
-    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
+    fn requeue_request(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
         let less = i64::from(!counts);
         self.once_only(&async |all: &Transaction<'_>| {
             let sql = "UPDATE hqdl.request SET state = 'waiting', parcel = NULL, custom_id = NULL,
@@ -195,7 +195,7 @@ impl BatchRequests for Server {
         .map(drop)
     }
 
-    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+    fn batched_columns(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
         let sql = format!(
             "SELECT r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request
              LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel
@@ -208,7 +208,11 @@ impl BatchRequests for Server {
         Ok(found.concat())
     }
 
-    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+    fn exported_columns(
+        &self,
+        entity: &Entity,
+        model: u32,
+    ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
         let sql = "SELECT r.parcel, r.meanings FROM hqdl.request_row AS e
              JOIN hqdl.request AS r ON r.id = e.request JOIN hqdl.parcel AS p ON p.id = r.parcel
              WHERE e.key = $1 AND r.model = $2 AND r.state = 'packed' AND NOT r.failed
@@ -218,7 +222,7 @@ impl BatchRequests for Server {
         })
     }
 
-    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+    fn mark_export_failed(&self, request: i64) -> Result<(), FactsError> {
         self.write("UPDATE hqdl.request SET failed = true WHERE id = $1", &[&request])
     }
 }

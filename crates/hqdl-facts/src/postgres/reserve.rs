@@ -11,8 +11,8 @@ use crate::ids::{ReservationId, RunId};
 use crate::postgres::Server;
 use crate::postgres::link::{BEGIN, Worked};
 use crate::postgres::sessions::ALIVE;
-use crate::store::Noted;
-use hqdl_values::usage::Spent;
+use crate::store::ReserveOutcome;
+use hqdl_values::usage::SpentAmount;
 
 /// How often one who waits for the budget of the day looks again, at first and at
 /// last.
@@ -49,10 +49,10 @@ impl Server {
     pub(super) async fn reserve(
         &self,
         run: RunId,
-        worst: Spent,
+        worst: SpentAmount,
         of_day: Option<f64>,
         admitted: bool,
-        mut reply: oneshot::Sender<Result<Noted, FactsError>>,
+        mut reply: oneshot::Sender<Result<ReserveOutcome, FactsError>>,
     ) {
         let id = fastrand::i64(1..);
         let [mut wait, longest] = LOOK_EVERY;
@@ -61,11 +61,11 @@ impl Server {
             // Who admitted it may say something else by now.
             let dry = waited && admitted;
             match self.try_reserve(id, run, worst, of_day, dry).await {
-                Ok(Tried::Noted) => break Ok(Noted::Note(ReservationId(id))),
-                Ok(Tried::Fits) => break Ok(Noted::Again),
-                Ok(Tried::Ended) => break Ok(Noted::Ended),
+                Ok(Tried::Noted) => break Ok(ReserveOutcome::Reserved(ReservationId(id))),
+                Ok(Tried::Fits) => break Ok(ReserveOutcome::Retry),
+                Ok(Tried::Ended) => break Ok(ReserveOutcome::RunEnded),
                 Ok(Tried::Lapsed) => break Err(self.lapsed()),
-                Ok(Tried::Beyond(gone, false)) => break Ok(Noted::Beyond(gone)),
+                Ok(Tried::Beyond(gone, false)) => break Ok(ReserveOutcome::BudgetExceeded(gone)),
                 Ok(Tried::Beyond(_, true)) => {
                     waited = true;
                     tokio::select! {
@@ -77,7 +77,7 @@ impl Server {
                 Err(error) => break Err(error),
             }
         };
-        if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
+        if let Err(Ok(ReserveOutcome::Reserved(note))) = reply.send(noted) {
             // Whoever wanted to ask has gone meanwhile, and asks nothing.
             let _ = self.settle(note, false).await;
         }
@@ -96,7 +96,7 @@ impl Server {
         &self,
         id: i64,
         run: RunId,
-        worst: Spent,
+        worst: SpentAmount,
         of_day: Option<f64>,
         dry: bool,
     ) -> Result<Tried, FactsError> {

@@ -12,8 +12,8 @@ use crate::postgres::link::Worked;
 use crate::postgres::reserve::{TODAY, UNDER_WAY};
 use crate::postgres::sessions::ALIVE;
 use crate::postgres::words::typed;
-use crate::spending::{ColumnDay, Hour, Totals};
-use hqdl_values::usage::{Doubt, Spent};
+use crate::spending::{ColumnDailyCost, HourlySpending, Totals};
+use hqdl_values::usage::{SpentAmount, UnconfirmedCost};
 
 /// The runs of sessions that are not over.
 pub(super) fn runs_alive() -> String {
@@ -44,8 +44,8 @@ async fn end(client: &Transaction<'_>, run: i64, outcome: Outcome) -> Worked<i64
     Ok(run)
 }
 
-fn spent(row: &Row) -> Worked<Spent> {
-    Ok(Spent { usd: row.try_get(0)?, tokens: row.try_get::<_, i64>(1)?.cast_unsigned() })
+fn spent(row: &Row) -> Worked<SpentAmount> {
+    Ok(SpentAmount { usd: row.try_get(0)?, tokens: row.try_get::<_, i64>(1)?.cast_unsigned() })
 }
 
 impl Server {
@@ -56,7 +56,7 @@ impl Server {
 }
 
 impl Runs for Server {
-    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
+    fn start_run(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
         let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.once_only(&async |all: &Transaction<'_>| {
@@ -65,7 +65,11 @@ impl Runs for Server {
         Ok(RunId(run))
     }
 
-    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError> {
+    fn resume_or_start_run(
+        &self,
+        command: &str,
+        spec: &str,
+    ) -> Result<(RunId, UnconfirmedCost), FactsError> {
         let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
         let (command, spec, session) = (&command, &spec, &session);
         // Told once: what is told is in doubt from then on.
@@ -76,7 +80,7 @@ impl Runs for Server {
         );
         let doubt = self.one(&stock, &[], |r| {
             let requests = r.try_get::<_, i64>(2)?.cast_unsigned() as _;
-            Ok(Doubt { requests, most: spent(r)? })
+            Ok(UnconfirmedCost { requests, max_spent: spent(r)? })
         })?;
         let unfinished = &unfinished();
         let run = self.once_only(&async |all: &Transaction<'_>| {
@@ -95,16 +99,16 @@ impl Runs for Server {
         Ok((RunId(run), doubt))
     }
 
-    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
+    fn find_unfinished_run(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
         self.first(&unfinished(), &[&super::text(spec)], |r| Ok(RunId(r.try_get(0)?)))
     }
 
-    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
+    fn finish_run(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
         self.once_only(&async |all: &Transaction<'_>| end(all, run.0, outcome).await).map(drop)
     }
 
-    fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
-        if self.unfinished(spec)?.is_none() {
+    fn finish_unfinished_run(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
+        if self.find_unfinished_run(spec)?.is_none() {
             return Ok(());
         }
         let (spec, unfinished) = (&super::text(spec), &unfinished());
@@ -124,19 +128,19 @@ impl Runs for Server {
         .map(drop)
     }
 
-    fn leave_open(&self, run: RunId) -> Result<(), FactsError> {
+    fn leave_run_open(&self, run: RunId) -> Result<(), FactsError> {
         self.write(END[0], &[&run.0])?;
         self.write("UPDATE hqdl.run SET session = NULL WHERE id = $1", &[&run.0])
     }
 
-    fn goes_on(&self, run: RunId) -> Result<bool, FactsError> {
+    fn is_run_active(&self, run: RunId) -> Result<bool, FactsError> {
         let sql = format!("SELECT 1 WHERE $1 IN ({})", runs_alive());
         Ok(!self.rows(&sql, &[&run.0])?.is_empty())
     }
 }
 
 impl Spending for Server {
-    fn spent(&self, run: RunId) -> Result<Spent, FactsError> {
+    fn spent_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         let sql = "SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0)::bigint FROM (
              SELECT c.cost_usd AS usd, c.input_tokens + c.output_tokens AS tokens
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
@@ -153,21 +157,21 @@ impl Spending for Server {
         self.one(&sql, &[], |r| Ok(r.try_get(0)?))
     }
 
-    fn reserved(&self, run: RunId) -> Result<Spent, FactsError> {
+    fn reserved_by_run(&self, run: RunId) -> Result<SpentAmount, FactsError> {
         self.one(&reserved("p.run = $1"), &[&run.0], spent)
     }
 
-    fn reserved_today(&self) -> Result<Spent, FactsError> {
+    fn reserved_today(&self) -> Result<SpentAmount, FactsError> {
         self.one(&reserved(&format!("p.sent_on = {TODAY}")), &[], spent)
     }
 
-    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+    fn hourly_spending(&self, since: &str) -> Result<Vec<HourlySpending>, FactsError> {
         let sql = "SELECT to_char(date_trunc('hour', c.kept_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD\"T\"HH24'),
                m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              WHERE c.kept_at >= ($1::text)::timestamp AT TIME ZONE 'UTC' GROUP BY 1, 2 ORDER BY 1, 2";
         self.all(sql, &[&since], |r| {
-            Ok(Hour {
+            Ok(HourlySpending {
                 hour: r.try_get(0)?,
                 model: r.try_get(1)?,
                 usd: r.try_get(2)?,
@@ -177,7 +181,11 @@ impl Spending for Server {
         })
     }
 
-    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+    fn column_costs_after(
+        &self,
+        line: i64,
+        since: &str,
+    ) -> Result<(i64, Vec<ColumnDailyCost>), FactsError> {
         let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
         let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
         // No text here may hold a NUL, in a value that nobody looks at, either.
@@ -192,9 +200,9 @@ impl Spending for Server {
              GROUP BY 1, t.id, 2 ORDER BY 1, 2";
         let columns = |without: &[i64]| {
             self.all(sql, &[&line, &last, &since, &without], |r| {
-                Ok(ColumnDay {
+                Ok(ColumnDailyCost {
                     day: r.try_get(0)?,
-                    meaning: r.try_get(1)?,
+                    identity: r.try_get(1)?,
                     usd: r.try_get::<_, Option<f64>>(2)?.unwrap_or_default(),
                     cells: r.try_get::<_, i64>(3)?.cast_unsigned(),
                 })
@@ -202,7 +210,7 @@ impl Spending for Server {
         };
         let columns = match columns(&[]) {
             // What is damaged is left out; where nothing is, it was something else.
-            Err(error @ FactsError::Journal { .. }) => match self.damage(line)?.lines {
+            Err(error @ FactsError::Journal { .. }) => match self.find_damage(line)?.fact_rows {
                 damaged if damaged.is_empty() => return Err(error),
                 damaged => columns(&damaged)?,
             },

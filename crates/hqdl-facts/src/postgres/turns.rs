@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 
 use crate::FactsError;
-use crate::limits::{MINUTE, Need, ON_ITS_WAY, PerMinute};
+use crate::limits::{MAX_COUNTING_DELAY, MINUTE, Need, PerMinute};
 use crate::postgres::Server;
 use crate::postgres::limits::LATE;
 use crate::postgres::link::{BEGIN, Worked};
 use crate::postgres::words::Parameter;
-use crate::throttle::EndpointPlace;
+use crate::throttle::LimiterKey;
 
 /// How far ahead turns are given, in seconds.
 const AHEAD: f64 = 0.25;
@@ -86,7 +86,7 @@ impl Server {
     /// process and all others'.
     pub(super) async fn turns(
         &self,
-        place: &EndpointPlace,
+        place: &LimiterKey,
         own: PerMinute,
         needs: &[Need],
         limited: bool,
@@ -100,16 +100,17 @@ impl Server {
 
     async fn ask_turns(
         &self,
-        place: &EndpointPlace,
+        place: &LimiterKey,
         own: PerMinute,
         needs: &[Need],
         locked: bool,
     ) -> Result<Turns, FactsError> {
         let ids: Vec<i64> = needs.iter().map(|_| fastrand::i64(1..)).collect();
         let likely: Vec<i64> = needs.iter().map(|need| need.likely.cast_signed()).collect();
-        let most: Vec<i64> = needs.iter().map(|need| need.most.cast_signed()).collect();
+        let most: Vec<i64> = needs.iter().map(|need| need.max.cast_signed()).collect();
         let (requests, tokens) = (own.requests.map(i64::from), own.tokens.map(i64::from));
-        let (name, counts) = (place.name(), (MINUTE + ON_ITS_WAY + LATE).as_secs_f64());
+        let (name, counts) =
+            (place.limiter_name(), (MINUTE + MAX_COUNTING_DELAY + LATE).as_secs_f64());
         let values: [Parameter<'_>; 11] = [
             &ids,
             &place.endpoint,

@@ -9,7 +9,7 @@ use crate::history::Dictionary;
 use crate::postgres::Server;
 use crate::postgres::copy;
 use crate::postgres::link::{Client, Worked};
-use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, ListHash};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
 pub(super) type Parameters<'v> = [&'v dyn Typed];
@@ -120,7 +120,7 @@ impl Server {
     ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
             super::link::Failed::Postgres(e) => {
-                self.failed(&hqdl_database::postgres::address::said(&e))
+                self.failed(&hqdl_database::postgres::address::error_with_cause(&e))
             }
             super::link::Failed::Facts(e) => e,
         })
@@ -178,7 +178,7 @@ impl Server {
 }
 
 impl Dictionary for Server {
-    fn model(&self, name: &str) -> Result<u32, FactsError> {
+    fn model_id(&self, name: &str) -> Result<u32, FactsError> {
         let name = super::text(name);
         self.intern(
             (copy::DictionaryTable::Model, &name),
@@ -192,7 +192,7 @@ impl Dictionary for Server {
         )
     }
 
-    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+    fn column_identity_id(&self, meaning: &ColumnIdentity) -> Result<u32, FactsError> {
         let fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.intern(
@@ -206,14 +206,14 @@ impl Dictionary for Server {
         )
     }
 
-    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+    fn column_identity_ids(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
         self.known_meanings(column, || {
             self.all(sql, &[&super::text(column)], |r| Ok(r.try_get::<_, i32>(0)?.cast_unsigned()))
         })
     }
 
-    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn value_list_id(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.intern(
             (copy::DictionaryTable::ValueList, hash.as_str()),
             [
@@ -232,7 +232,7 @@ impl Dictionary for Server {
         self.all("SELECT id, hash FROM hqdl.value_list ORDER BY id", &[], word)
     }
 
-    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError> {
+    fn column_identities(&self) -> Result<Vec<(u32, String)>, FactsError> {
         self.all("SELECT id, meaning FROM hqdl.meaning ORDER BY id", &[], word)
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hqdl_facts::{CommitUnit, Completion, Fact, Facts, FactsError};
 use hqdl_values::cell::{Answer, CellValue};
-use hqdl_values::key::{Entity, KeyColumns, Meaning};
+use hqdl_values::key::{ColumnIdentity, Entity, KeyColumns};
 use hqdl_values::value::Value;
 
 const ENTITIES: usize = 60;
@@ -19,8 +19,8 @@ const FLIPS: usize = 48;
 /// Entity, column and model to value.
 type Known = BTreeMap<(String, &'static str, &'static str), String>;
 
-fn meaning(column: &str) -> Meaning {
-    Meaning {
+fn meaning(column: &str) -> ColumnIdentity {
+    ColumnIdentity {
         key: vec!["name".to_owned()],
         column: column.to_owned(),
         kind: "text".to_owned(),
@@ -32,15 +32,15 @@ fn meaning(column: &str) -> Meaning {
 }
 
 fn entity(n: usize) -> Entity {
-    KeyColumns::new(vec!["name".to_owned()]).entity(&[Value::from(format!("Hero {n}"))])
+    KeyColumns::new(vec!["name".to_owned()]).build_entity(&[Value::from(format!("Hero {n}"))])
 }
 
 /// Keeps what some columns of some entities are, in requests of five.
 fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let run = facts.history().begin("test", "").unwrap();
+    let run = facts.history().start_run("test", "").unwrap();
     for model in MODELS {
-        let id = facts.history().model(model).unwrap();
+        let id = facts.history().model_id(model).unwrap();
         for five in which.chunks(5) {
             let mut batch = CommitUnit {
                 completion: Completion {
@@ -59,7 +59,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                     let value = format!("{column} of {n}, {model}, {generation}");
                     known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
                     Fact {
-                        meaning: facts.history().meaning(&meaning(column)).unwrap(),
+                        meaning: facts.history().column_identity_id(&meaning(column)).unwrap(),
                         model: id,
                         list: None,
                         completion: 0,
@@ -69,7 +69,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                 };
                 batch.facts.push((entity(*n), COLUMNS.map(fact).to_vec()));
             }
-            runtime.block_on(facts.keep(batch)).unwrap();
+            runtime.block_on(facts.commit_unit(batch)).unwrap();
         }
     }
 }
@@ -92,9 +92,9 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     let mut found = Known::new();
     let told = !facts.known_damage().is_none();
     for model in MODELS {
-        let by = facts.history().model(model)?;
+        let by = facts.history().model_id(model)?;
         for column in COLUMNS {
-            let of = facts.history().meaning(&meaning(column))?;
+            let of = facts.history().column_identity_id(&meaning(column))?;
             for n in 0..ENTITIES {
                 let facts = facts.get(&entity(n))?.unwrap_or_default().facts;
                 if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {

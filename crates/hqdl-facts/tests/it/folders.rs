@@ -32,7 +32,7 @@ fn a_cache_of_an_earlier_version_becomes_private() {
     set_mode(dir.path(), 0o755);
     set_mode(&dir.path().join("index.sled"), 0o755);
     set_mode(&dir.path().join("journal.sqlite"), 0o644);
-    let _facts = Facts::own(dir.path(), "test", std::time::Duration::ZERO).unwrap();
+    let _facts = Facts::open_as_owner(dir.path(), "test", std::time::Duration::ZERO).unwrap();
     assert_eq!(mode(dir.path()), 0o700);
     assert_eq!(mode(&dir.path().join("index.sled")), 0o700);
     assert_eq!(mode(&dir.path().join("journal.sqlite")), 0o600);
@@ -55,9 +55,10 @@ fn a_url_that_is_not_known_is_no_folder() {
     let dir = tempfile::tempdir().unwrap();
     for url in ["mysql://x", "postgress://user@host/database"] {
         let path = dir.path().join(url);
-        for opened in
-            [Facts::open(&path, "test"), Facts::own(&path, "test", std::time::Duration::ZERO)]
-        {
+        for opened in [
+            Facts::open(&path, "test"),
+            Facts::open_as_owner(&path, "test", std::time::Duration::ZERO),
+        ] {
             let message = opened.err().expect(url).to_string();
             assert!(message.contains("postgres://"), "{url}: {message}");
         }

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use hqdl_facts::limits::{Need, PerMinute};
-use hqdl_facts::server::{CacheServer, serve};
+use hqdl_facts::server::{CacheServer, serve_cache};
 use hqdl_facts::{
-    BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome,
-    Record, RunId,
+    BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Outcome, Record,
+    ReserveOutcome, RunId,
 };
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue};
-use hqdl_values::key::{Entity, KeyColumns, Meaning};
-use hqdl_values::usage::Spent;
+use hqdl_values::key::{ColumnIdentity, Entity, KeyColumns};
+use hqdl_values::usage::SpentAmount;
 use hqdl_values::value::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use hqdl_testkit::daemon::until;
+use hqdl_testkit::daemon::wait_until;
 use hqdl_testkit::postgres;
 
 /// Two sessions that share a store, whatever kind of it each has.
@@ -43,15 +43,15 @@ struct Served(Option<CacheServer>);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.0.take().unwrap().end(Duration::from_secs(5));
+        self.0.take().unwrap().shut_down(Duration::from_secs(5));
     }
 }
 
 fn local() -> Vec<Pair> {
     let pair = |what, sessions: fn(&Facts, &dyn Fn() -> Facts) -> [Facts; 2]| {
         let dir = tempfile::tempdir().unwrap();
-        let owner = Facts::own(dir.path(), "hqdl test", Duration::ZERO).unwrap();
-        let lending = serve(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
+        let owner = Facts::open_as_owner(dir.path(), "hqdl test", Duration::ZERO).unwrap();
+        let lending = serve_cache(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
         let begin = || Facts::open(dir.path(), "hqdl test").unwrap();
         let [one, other] = sessions(&owner, &begin);
         let runtime = Runtime::new().unwrap();
@@ -67,10 +67,10 @@ fn local() -> Vec<Pair> {
 
 fn server() -> Vec<Pair> {
     let dir = tempfile::tempdir().unwrap();
-    let url = postgres::database();
+    let url = postgres::create_database();
     let begin = || {
         let say = Arc::new(|line: &str| println!("{line}"));
-        Facts::connect(&url, dir.path(), "hqdl test", say).unwrap()
+        Facts::connect_server(&url, dir.path(), "hqdl test", say).unwrap()
     };
     let (one, other) = (begin(), begin());
     let runtime = Runtime::new().unwrap();
@@ -110,11 +110,11 @@ of_every_store! {
 }
 
 fn entity(name: &str) -> Entity {
-    KeyColumns::new(vec!["name".to_owned()]).entity(&[Value::from(name.to_owned())])
+    KeyColumns::new(vec!["name".to_owned()]).build_entity(&[Value::from(name.to_owned())])
 }
 
-fn meaning() -> Meaning {
-    Meaning {
+fn meaning() -> ColumnIdentity {
+    ColumnIdentity {
         key: vec!["name".to_owned()],
         column: "motto".to_owned(),
         kind: "text".to_owned(),
@@ -128,7 +128,8 @@ fn meaning() -> Meaning {
 /// An answer about some entities, to be kept in a run.
 fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
     let history = facts.history();
-    let (model, of) = (history.model("a model").unwrap(), history.meaning(&meaning()).unwrap());
+    let (model, of) =
+        (history.model_id("a model").unwrap(), history.column_identity_id(&meaning()).unwrap());
     let fact = Fact {
         meaning: of,
         model,
@@ -164,9 +165,9 @@ fn values(found: &[Option<Record>]) -> Vec<Option<String>> {
 
 fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
-        runtime.block_on(one.keep(unit(one, run, &["B", "A"], "first"))).unwrap();
-        runtime.block_on(other.keep(unit(other, run, &["C"], "second"))).unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
+        runtime.block_on(one.commit_unit(unit(one, run, &["B", "A"], "first"))).unwrap();
+        runtime.block_on(other.commit_unit(unit(other, run, &["C"], "second"))).unwrap();
         let (a, b, c, d) = (entity("A"), entity("B"), entity("C"), entity("D"));
         let asked = [&c, &a, &d, &b];
         let expected = ["second", "first", "", "first"];
@@ -175,16 +176,20 @@ fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
         for facts in [one, other] {
             let latest = runtime.block_on(facts.get_latest(&asked)).unwrap();
             assert_eq!(values(&latest), expected, "{what}");
-            assert_eq!(values(&facts.latest().get_many(&asked).unwrap()), expected, "{what}");
+            assert_eq!(values(&facts.with_latest().get_many(&asked).unwrap()), expected, "{what}");
             let all: Vec<Entity> = facts.iter().map(|entry| entry.unwrap().0).collect();
             assert_eq!(all, [a.clone(), b.clone(), c.clone()], "{what}: in the order of entities");
-            assert!(facts.page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
-            let spent = facts.history().spent(run).unwrap();
+            assert!(facts.read_page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
+            let spent = facts.history().spent_by_run(run).unwrap();
             assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
             assert_eq!(facts.history().totals().unwrap().requests, 2, "{what}");
         }
-        assert_eq!(one.history().place().unwrap(), other.history().place().unwrap(), "{what}");
-        assert_eq!(one.rebuild().unwrap(), 3, "{what}");
+        assert_eq!(
+            one.history().journal_position().unwrap(),
+            other.history().journal_position().unwrap(),
+            "{what}"
+        );
+        assert_eq!(one.rebuild_records().unwrap(), 3, "{what}");
         assert_eq!(values(&other.get_many(&asked).unwrap()), expected, "{what}: made again");
     }
 }
@@ -193,28 +198,31 @@ fn an_id_is_one_number_for_all_and_stays(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
         for _ in 0..2 {
-            assert_eq!(one.model("m").unwrap(), other.model("m").unwrap(), "{what}");
-            assert_eq!(other.meaning(&meaning()).unwrap(), one.meaning(&meaning()).unwrap());
+            assert_eq!(one.model_id("m").unwrap(), other.model_id("m").unwrap(), "{what}");
+            assert_eq!(
+                other.column_identity_id(&meaning()).unwrap(),
+                one.column_identity_id(&meaning()).unwrap()
+            );
         }
-        assert_eq!(one.id().unwrap(), other.id().unwrap(), "{what}");
+        assert_eq!(one.journal_id().unwrap(), other.journal_id().unwrap(), "{what}");
     }
 }
 
 fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
-        let key = |name: &str| ClaimKey::Cell { entity: entity(name), meaning: 1, model: 1 };
+        let key = |name: &str| ClaimKey::Cell { entity: entity(name), identity_id: 1, model: 1 };
         runtime.block_on(async {
-            let first = one.claim(vec![key("A"), key("B")]).await.unwrap();
+            let first = one.claim_keys(vec![key("A"), key("B")]).await.unwrap();
             assert_eq!(first.granted(), [true, true], "{what}");
-            let second = other.claim(vec![key("B"), key("C")]).await.unwrap();
+            let second = other.claim_keys(vec![key("B"), key("C")]).await.unwrap();
             assert_eq!(second.granted(), [false, true], "{what}");
             let wanted = key("B");
-            let mut waiting = other.released(&wanted);
+            let mut waiting = other.wait_for_release(&wanted);
             assert!((&mut waiting).now_or_never().is_none(), "{what}: it is held");
             drop(first);
             waiting.await.unwrap();
             drop(second);
-            let again = other.claim(vec![key("B")]).await.unwrap();
+            let again = other.claim_keys(vec![key("B")]).await.unwrap();
             assert_eq!(again.granted(), [true], "{what}");
             drop(again);
         });
@@ -231,95 +239,106 @@ fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
         // The owner's own session ends with the store.
         let (gone, stays) = if other.owner().is_some() { (other, one) } else { (one, other) };
-        let run = gone.history().begin("test", "a spec").unwrap();
+        let run = gone.history().start_run("test", "a spec").unwrap();
         let key = ClaimKey::Name("something".to_owned());
-        let most = Spent { usd: 1.0, tokens: 10 };
+        let most = SpentAmount { usd: 1.0, tokens: 10 };
         runtime.block_on(async {
             // Without the guard that would give it back: as when a process is killed.
-            let granted = FactStore::claim(&*gone, std::slice::from_ref(&key)).await.unwrap();
+            let granted = FactStore::claim_keys(&*gone, std::slice::from_ref(&key)).await.unwrap();
             assert_eq!(granted, [true], "{what}");
-            let noted = gone.reserve(run, most, None, None).await.unwrap();
-            assert!(matches!(noted, Noted::Note(_)), "{what}: {noted:?}");
+            let noted = gone.reserve_cost(run, most, None, None).await.unwrap();
+            assert!(matches!(noted, ReserveOutcome::Reserved(_)), "{what}: {noted:?}");
         });
-        assert!(stays.history().goes_on(run).unwrap(), "{what}: it is somebody's");
+        assert!(stays.history().is_run_active(run).unwrap(), "{what}: it is somebody's");
         drop(gone);
         runtime.block_on(async {
-            stays.released(&key).await.unwrap();
-            assert_eq!(stays.claim(vec![key]).await.unwrap().granted(), [true], "{what}");
+            stays.wait_for_release(&key).await.unwrap();
+            assert_eq!(stays.claim_keys(vec![key]).await.unwrap().granted(), [true], "{what}");
         });
         let began = Instant::now();
-        while stays.history().goes_on(run).unwrap() {
+        while stays.history().is_run_active(run).unwrap() {
             assert!(began.elapsed() < Duration::from_secs(120), "{what}: its session goes on");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (next, doubt) = stays.history().begin_or_go_on("test", "a spec").unwrap();
-        assert_eq!((next, doubt.requests, doubt.most), (run, 1, most), "{what}");
+        let (next, doubt) = stays.history().resume_or_start_run("test", "a spec").unwrap();
+        assert_eq!((next, doubt.requests, doubt.max_spent), (run, 1, most), "{what}");
     }
 }
 
 fn all_who_share_a_store_share_the_budget_of_the_day(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
-        let next = other.history().begin("test", "another spec").unwrap();
-        let all = Spent { usd: 1.0, tokens: 1 };
+        let run = one.history().start_run("test", "a spec").unwrap();
+        let next = other.history().start_run("test", "another spec").unwrap();
+        let all = SpentAmount { usd: 1.0, tokens: 1 };
         runtime.block_on(async {
-            let Noted::Note(note) = one.reserve(run, all, Some(1.0), None).await.unwrap() else {
+            let ReserveOutcome::Reserved(note) =
+                one.reserve_cost(run, all, Some(1.0), None).await.unwrap()
+            else {
                 panic!("{what}: the day has begun");
             };
-            let mut waiting = other.reserve(next, all, Some(1.0), None);
+            let mut waiting = other.reserve_cost(next, all, Some(1.0), None);
             assert!((&mut waiting).now_or_never().is_none(), "{what}: it is held");
-            one.settle(note, false).await.unwrap();
-            let Noted::Note(note) = waiting.await.unwrap() else { panic!("{what}: it is free") };
+            one.finish_reservation(note, false).await.unwrap();
+            let ReserveOutcome::Reserved(note) = waiting.await.unwrap() else {
+                panic!("{what}: it is free")
+            };
             // In doubt, it stands: the day is over.
-            other.settle(note, true).await.unwrap();
-            let beyond = one.reserve(run, all, Some(1.0), None).await.unwrap();
-            assert!(matches!(beyond, Noted::Beyond(gone) if gone >= 1.0), "{what}: {beyond:?}");
+            other.finish_reservation(note, true).await.unwrap();
+            let beyond = one.reserve_cost(run, all, Some(1.0), None).await.unwrap();
+            assert!(
+                matches!(beyond, ReserveOutcome::BudgetExceeded(gone) if gone >= 1.0),
+                "{what}: {beyond:?}"
+            );
         });
         let history = one.history();
-        assert!((other.history().spent(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
-        history.end(run, Outcome::Complete).unwrap();
-        assert!(!other.history().goes_on(run).unwrap(), "{what}");
-        let ended = runtime.block_on(one.reserve(run, all, None, None)).unwrap();
-        assert_eq!(ended, Noted::Ended, "{what}: nothing leaves for a run that has ended");
+        assert!((other.history().spent_by_run(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
+        history.finish_run(run, Outcome::Complete).unwrap();
+        assert!(!other.history().is_run_active(run).unwrap(), "{what}");
+        let ended = runtime.block_on(one.reserve_cost(run, all, None, None)).unwrap();
+        assert_eq!(
+            ended,
+            ReserveOutcome::RunEnded,
+            "{what}: nothing leaves for a run that has ended"
+        );
     }
 }
 
 fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
-        runtime.block_on(one.keep(unit(one, run, &["A", "B"], "value"))).unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
+        runtime.block_on(one.commit_unit(unit(one, run, &["A", "B"], "value"))).unwrap();
         let mut lines = Vec::new();
         assert_eq!(other.export(&mut lines).unwrap(), 2, "{what}");
-        assert_eq!(other.import(&mut &*lines).unwrap(), 0, "{what}: all is known");
-        let fresh = Facts::temporary().unwrap();
-        assert_eq!(fresh.import(&mut &*lines).unwrap(), 2, "{what}");
+        assert_eq!(other.import_facts(&mut &*lines).unwrap(), 0, "{what}: all is known");
+        let fresh = Facts::open_temporary().unwrap();
+        assert_eq!(fresh.import_facts(&mut &*lines).unwrap(), 2, "{what}");
         assert_eq!(values(&[fresh.get(&entity("A")).unwrap()]), [Some("value".to_owned())]);
         let more = String::from_utf8(lines).unwrap().replace("\"A\"", "\"Z\"");
         let broken = format!("{more}no line\n");
-        let error = other.import(&mut broken.as_bytes()).unwrap_err().to_string();
+        let error = other.import_facts(&mut broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3"), "{what}: {error}");
-        assert_eq!(other.latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
+        assert_eq!(other.with_latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
     }
 }
 
 /// What a model writes is whatever it is: a server's text holds no NUL.
 fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
         // What one machine's processes tell each other has a smaller limit.
         let pages = if *what == "a server" { 1 << 20 } else { 1 << 16 };
         let long = "text of a page. ".repeat(pages);
         for value in ["a\0b", "\\u0000 \\ \"quoted\"", "\u{1F600}\r\n\t", &long] {
-            runtime.block_on(one.keep(unit(one, run, &[value], value))).unwrap();
+            runtime.block_on(one.commit_unit(unit(one, run, &[value], value))).unwrap();
             let name = entity(value);
             let found = runtime.block_on(other.get_latest(&[&name])).unwrap();
             assert_eq!(values(&found), [Some(value.to_owned())], "{what}");
             let completion = found[0].as_ref().unwrap().facts[0].completion;
-            let (kept, _) = other.history().completion(completion).unwrap().unwrap();
+            let (kept, _) = other.history().load_completion(completion).unwrap().unwrap();
             assert!(kept.content.as_deref() == Some(value), "{what}: {} bytes", value.len());
         }
         // Not what the tests say of it, but what it says of itself.
-        assert!(one.history().damage(0).unwrap().is_none(), "{what}");
+        assert!(one.history().find_damage(0).unwrap().is_none(), "{what}");
         assert_eq!(other.iter().count(), 4, "{what}");
     }
 }
@@ -328,18 +347,24 @@ fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
 /// place, whoever put it there.
 fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
-        let of = one.history().meaning(&meaning()).unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
+        let of = one.history().column_identity_id(&meaning()).unwrap();
         let keep = |facts: &Facts, names: &[&str], value| {
-            runtime.block_on(facts.keep(unit(facts, run, names, value))).unwrap();
-            let (id, last) = one.history().place().unwrap();
-            assert_eq!(other.history().place().unwrap(), (id, last), "{what}");
+            runtime.block_on(facts.commit_unit(unit(facts, run, names, value))).unwrap();
+            let (id, last) = one.history().journal_position().unwrap();
+            assert_eq!(other.history().journal_position().unwrap(), (id, last), "{what}");
             last
         };
-        assert_eq!((keep(one, &["A", "B"], "x"), one.history().changed(of).unwrap()), (2, 0));
-        assert_eq!((keep(other, &["A"], "x"), one.history().changed(of).unwrap()), (3, 0));
-        assert_eq!((keep(other, &["B", "C"], "y"), one.history().changed(of).unwrap()), (5, 4));
-        let since = other.history().answered_since(3, &[of]).unwrap();
+        assert_eq!(
+            (keep(one, &["A", "B"], "x"), one.history().last_changed_row(of).unwrap()),
+            (2, 0)
+        );
+        assert_eq!((keep(other, &["A"], "x"), one.history().last_changed_row(of).unwrap()), (3, 0));
+        assert_eq!(
+            (keep(other, &["B", "C"], "y"), one.history().last_changed_row(of).unwrap()),
+            (5, 4)
+        );
+        let since = other.history().entities_answered_since(3, &[of]).unwrap();
         assert_eq!(since, [entity("B"), entity("C")].into(), "{what}");
     }
 }
@@ -350,8 +375,8 @@ fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
 fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
     const NAMES: [&str; 4] = ["A", "B", "C", "D"];
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
-        let of = one.history().meaning(&meaning()).unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
+        let of = one.history().column_identity_id(&meaning()).unwrap();
         let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
         let mut kept = [0; NAMES.len()];
         // What each must see at the least: of entities, and the line that changed a value.
@@ -368,11 +393,11 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
                 0 | 1 => {
                     let names: Vec<&str> = wanted.iter().map(|n| NAMES[*n]).collect();
                     let unit = unit(facts, run, &names, &step.to_string());
-                    runtime.block_on(facts.keep(unit)).unwrap();
-                    changed = facts.history().changed(of).unwrap();
+                    runtime.block_on(facts.commit_unit(unit)).unwrap();
+                    changed = facts.history().last_changed_row(of).unwrap();
                     wanted.iter().for_each(|n| kept[*n] = step);
                 }
-                2 => drop(facts.history().place().unwrap()),
+                2 => drop(facts.history().journal_position().unwrap()),
                 3 => drop(runtime.block_on(facts.get_latest(&entities)).unwrap()),
                 4 => facts.catch_up().unwrap(),
                 _ => seen = false,
@@ -386,14 +411,15 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
                 assert!((*floor..=kept[*n]).contains(&value), "{what}, step {step}: {value}");
                 *floor = value;
             }
-            let line = facts.history().changed(of).unwrap();
+            let line = facts.history().last_changed_row(of).unwrap();
             assert!((lines[who]..=changed).contains(&line), "{what}, step {step}: line {line}");
             lines[who] = line;
         }
         let all: Vec<&Entity> = all.iter().collect();
         for facts in [one, other] {
-            until("what the other has kept is seen", || {
-                values(&facts.recent().get_many(&all).unwrap()) == kept.map(|v| Some(v.to_string()))
+            wait_until("what the other has kept is seen", || {
+                values(&facts.with_recent().get_many(&all).unwrap())
+                    == kept.map(|v| Some(v.to_string()))
             });
         }
     }
@@ -403,7 +429,7 @@ fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
 fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
     for Pair { what, one, .. } in &pairs {
         let history = one.history();
-        let run = history.begin("test", "a spec").unwrap();
+        let run = history.start_run("test", "a spec").unwrap();
         let row = |name: &&str| {
             let key = vec![Value::from((*name).to_owned())];
             (entity(name), Row { key, context: Vec::new() })
@@ -411,19 +437,19 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
         let rows: Vec<_> = ["A", "B", "C"].iter().map(row).collect();
         let request = BatchedRequest {
             id: 0,
-            form: history.form("a form").unwrap(),
-            model: history.model("a model").unwrap(),
+            template: history.template_id("a form").unwrap(),
+            model: history.model_id("a model").unwrap(),
             columns: vec![0],
-            whole: vec![0],
-            meanings: vec![history.meaning(&meaning()).unwrap()],
+            source_columns: vec![0],
+            identity_ids: vec![history.column_identity_id(&meaning()).unwrap()],
             rows: rows.clone(),
             attempt: 1,
-            sent: 0,
+            sent_count: 0,
             run,
             sent_at: String::new(),
-            worst: Spent::default(),
+            worst_case: SpentAmount::default(),
         };
-        history.enqueue(run, &[request]).unwrap();
+        history.enqueue_requests(run, &[request]).unwrap();
         let mut first = history.next_waiting(run, 0).unwrap().unwrap();
         let journal = one.dir().join("journal.sqlite");
         if journal.exists() {
@@ -431,13 +457,13 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
             let journal = rusqlite::Connection::open(journal).unwrap();
             let full = "CREATE TRIGGER full BEFORE INSERT ON request BEGIN SELECT RAISE(ABORT, 'full'); END";
             journal.execute_batch(full).unwrap();
-            history.split(run, &mut first, 1).unwrap_err();
+            history.split_request(run, &mut first, 1).unwrap_err();
             assert_eq!(first.rows, rows, "{what}: in memory");
             let kept = history.next_waiting(run, 0).unwrap().unwrap();
             assert_eq!(kept.rows, rows, "{what}: in the journal");
             journal.execute_batch("DROP TRIGGER full").unwrap();
         }
-        history.split(run, &mut first, 1).unwrap();
+        history.split_request(run, &mut first, 1).unwrap();
         let kept = history.next_waiting(run, 0).unwrap().unwrap();
         let rest = history.next_waiting(run, kept.id).unwrap().unwrap();
         assert_eq!(
@@ -445,7 +471,7 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
             (&rows[..1].to_vec(), rows[..1].to_vec(), rows[1..].to_vec()),
             "{what}"
         );
-        assert_eq!(history.waiting(run).unwrap(), 2, "{what}");
+        assert_eq!(history.count_waiting(run).unwrap(), 2, "{what}");
     }
 }
 
@@ -453,16 +479,17 @@ fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
-    let (dir, url) = (tempfile::tempdir().unwrap(), postgres::database());
-    let begin = || Facts::connect(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
+    let (dir, url) = (tempfile::tempdir().unwrap(), postgres::create_database());
+    let begin =
+        || Facts::connect_server(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
     let one = begin();
-    let ids = ["a", "b"].map(|name| one.history().model(name).unwrap());
+    let ids = ["a", "b"].map(|name| one.history().model_id(name).unwrap());
     postgres::sql_at(&url, "DROP SCHEMA hqdl CASCADE");
     let other = begin();
-    let turned = ["b", "a"].map(|name| other.history().model(name).unwrap());
+    let turned = ["b", "a"].map(|name| other.history().model_id(name).unwrap());
     assert_eq!(turned, ids);
     one.catch_up().unwrap();
-    assert_eq!(["b", "a"].map(|name| one.history().model(name).unwrap()), turned);
+    assert_eq!(["b", "a"].map(|name| one.history().model_id(name).unwrap()), turned);
 }
 
 /// Limits are of all who share a store, and so is what they were admitted for.
@@ -473,20 +500,22 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
         let second = other.throttle("an endpoint", "another model", PerMinute::default()).unwrap();
         let elsewhere = other.throttle("elsewhere", "a model", PerMinute::default()).unwrap();
         runtime.block_on(async {
-            let all = first.admit(Need::exactly(1000)).await;
-            all.sent();
-            let mut waiting = pin!(second.admit(Need::exactly(10)));
+            let all = first.acquire_permit(Need::exactly(1000)).await;
+            all.mark_sent();
+            let mut waiting = pin!(second.acquire_permit(Need::exactly(10)));
             let soon = tokio::time::timeout(Duration::from_millis(400), &mut waiting).await;
             assert!(soon.is_err(), "{what}: the minute is full");
-            drop(elsewhere.admit(Need::exactly(1000)).await);
+            drop(elsewhere.acquire_permit(Need::exactly(1000)).await);
             // It took nothing after all.
-            all.settle(0);
+            all.reconcile_usage(0);
             let admitted = waiting.await;
-            assert_eq!(admitted.place().model, "another model", "{what}");
+            assert_eq!(admitted.limiter_key().model, "another model", "{what}");
             drop(admitted);
-            first.pause(Duration::from_secs(600));
-            let paused =
-                tokio::time::timeout(Duration::from_millis(400), first.admit(Need::default()));
+            first.pause_for(Duration::from_secs(600));
+            let paused = tokio::time::timeout(
+                Duration::from_millis(400),
+                first.acquire_permit(Need::default()),
+            );
             assert!(paused.await.is_err(), "{what}: the endpoint asked to wait");
         });
     }
@@ -494,32 +523,35 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
 
 fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
     for Pair { what, one, other, runtime, .. } in &pairs {
-        let run = one.history().begin("test", "a spec").unwrap();
+        let run = one.history().start_run("test", "a spec").unwrap();
         // Of four cells three were answered, one of them with what no text may hold.
         let mut partial = unit(one, run, &["A", "B\u{0}", "C"], "a\u{0}\"b");
         partial.completion.cells = 4;
-        runtime.block_on(one.keep(partial)).unwrap();
-        let (line, found) = other.history().columns_after(0, "2026-01-01").unwrap();
+        runtime.block_on(one.commit_unit(partial)).unwrap();
+        let (line, found) = other.history().column_costs_after(0, "2026-01-01").unwrap();
         let [day] = &found[..] else { panic!("{what}: {found:?}") };
         assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
-        let of: Meaning = serde_json::from_str(&day.meaning).unwrap();
+        let of: ColumnIdentity = serde_json::from_str(&day.identity).unwrap();
         assert_eq!(of, meaning(), "{what}");
         // What came since, and nothing twice.
-        runtime.block_on(other.keep(unit(other, run, &["D"], "second"))).unwrap();
-        let (last, found) = one.history().columns_after(line, "2026-01-01").unwrap();
+        runtime.block_on(other.commit_unit(unit(other, run, &["D"], "second"))).unwrap();
+        let (last, found) = one.history().column_costs_after(line, "2026-01-01").unwrap();
         assert!(last > line && found.len() == 1 && found[0].cells == 1, "{what}: {found:?}");
-        assert!(one.history().columns_after(last, "2026-01-01").unwrap().1.is_empty(), "{what}");
-        assert!(one.history().columns_after(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
+        assert!(
+            one.history().column_costs_after(last, "2026-01-01").unwrap().1.is_empty(),
+            "{what}"
+        );
+        assert!(one.history().column_costs_after(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
         let latest = |model: &str, most| one.history().latest_completions(model, most).unwrap();
         let last = latest("a model", 1);
         assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
         assert_eq!(latest("a model", 9).len(), 2, "{what}");
         // However many others have answered since, it is its own.
-        let other_model = one.history().model("another").unwrap();
+        let other_model = one.history().model_id("another").unwrap();
         for n in 0..5 {
             let mut of_another = unit(one, run, &["E"], &format!("other {n}"));
             of_another.completion.model = other_model;
-            runtime.block_on(one.keep(of_another)).unwrap();
+            runtime.block_on(one.commit_unit(of_another)).unwrap();
         }
         assert_eq!(latest("a model", 1)[0].content, last[0].content, "{what}");
         assert_eq!((latest("another", 9).len(), latest("nobody", 9).len()), (5, 0), "{what}");
@@ -529,12 +561,12 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
 fn what_an_endpoint_refused_is_known_to_all(pairs: Vec<Pair>) {
     for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
-        assert_eq!(one.request_form("here").unwrap(), None, "{what}");
-        one.note_request_form("here", Some("first")).unwrap();
-        one.note_request_form("here", Some("second")).unwrap();
-        assert_eq!(other.request_form("here").unwrap().as_deref(), Some("second"), "{what}");
-        assert_eq!(other.request_form("there").unwrap(), None, "{what}");
-        other.note_request_form("here", None).unwrap();
-        assert_eq!(one.request_form("here").unwrap(), None, "{what}");
+        assert_eq!(one.endpoint_features("here").unwrap(), None, "{what}");
+        one.store_endpoint_features("here", Some("first")).unwrap();
+        one.store_endpoint_features("here", Some("second")).unwrap();
+        assert_eq!(other.endpoint_features("here").unwrap().as_deref(), Some("second"), "{what}");
+        assert_eq!(other.endpoint_features("there").unwrap(), None, "{what}");
+        other.store_endpoint_features("here", None).unwrap();
+        assert_eq!(one.endpoint_features("here").unwrap(), None, "{what}");
     }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 use tracing::info;
 
 use super::Dispatch;
-use super::form::{self, Readers, cut};
-use super::read::{self, Lines, UnansweredSink};
-use super::send::stopped;
+use super::read::{self, LineCounts, UnansweredSink};
+use super::send::stop_reason;
+use super::template::{self, AnswerParsers, row_batch_of};
 use crate::ModelError;
 use crate::batch::Batch;
-use crate::generate::{Event, Stopped, halves};
+use crate::generate::{Event, StopReason, split_in_half};
 use crate::openai::Endpoint;
 use crate::plan::RowBatch;
 use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
@@ -21,54 +21,54 @@ use hqdl_values::cell::State;
 use hqdl_values::format::count_noun;
 
 /// How often a request is sent if its batch expires or fails as a whole.
-const SENDS: u32 = 2;
+const MAX_SENDS: u32 = 2;
 /// How often an incomplete file is downloaded again.
-const SHORT: u32 = 8;
+const MAX_DOWNLOADS: u32 = 8;
 /// How often a request is sent if it fails by itself.
-const TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 impl Dispatch<'_, '_> {
     /// Stores the answers of a finished batch and closes its batch job. `has_others` states whether
     /// more batches are in progress.
-    pub(super) async fn collect(
+    pub(super) async fn collect_batch(
         &mut self,
-        parcel: &BatchJob,
+        batch_job: &BatchJob,
         batch: &Batch,
-        others: bool,
-    ) -> Result<(), Stopped> {
+        has_others: bool,
+    ) -> Result<(), StopReason> {
         let history = || self.facts().history();
-        let mut rest = Rest {
-            readers: &self.readers,
+        let mut handler = UnansweredRequests {
+            parsers: &self.parsers,
             run: self.run,
             endpoint: self.endpoint,
-            fate: Fate::of(batch, others),
-            answers: batch.completed > 0,
+            retry_policy: RetryPolicy::for_batch(batch, has_others),
+            has_answers: batch.completed > 0,
             status: &batch.status,
             given_up: Vec::new(),
             cancelled: 0,
             refused: None,
         };
-        let mut lines = Lines::default();
+        let mut lines = LineCounts::default();
         let mut deleted = Vec::new();
         let files = [
             (&batch.output_file, "output", batch.completed),
             (&batch.error_file, "errors", batch.failed),
         ];
-        for (file, what, lines_there) in files {
+        for (file, what, line_count) in files {
             let Some(file) = file else { continue };
             std::fs::create_dir_all(&self.dir)
                 .map_err(|error| FactsError::File { path: self.dir.clone(), error })?;
-            let path = self.dir.join(format!("{}.{what}.jsonl", parcel.token));
-            match self.bring(file, &path, lines_there).await {
+            let path = self.dir.join(format!("{}.{what}.jsonl", batch_job.token));
+            match self.download_complete(file, &path, line_count).await {
                 Ok(()) => {}
                 // The batch exists, so the file was deleted or has expired.
-                Err(Stopped::Endpoint(ModelError::Refused { status: 404, .. })) => {
+                Err(StopReason::Endpoint(ModelError::Refused { status: 404, .. })) => {
                     deleted.push(what);
                     continue;
                 }
-                Err(stopped) => return Err(stopped),
+                Err(reason) => return Err(reason),
             }
-            let read = self.readers.read_file(&path, Some(parcel.id), &mut rest).await?;
+            let read = self.parsers.read_file(&path, Some(batch_job.id), &mut handler).await?;
             lines.answered += read.answered;
             lines.failed += read.failed;
             lines.unreadable += read.unreadable;
@@ -76,12 +76,16 @@ impl Dispatch<'_, '_> {
         }
         if deleted.contains(&"output") {
             let id = &batch.id;
-            self.in_doubt(parcel, format!("the endpoint no longer has the output of {id}")).await?;
+            self.count_unconfirmed(
+                batch_job,
+                format!("the endpoint no longer has the output of {id}"),
+            )
+            .await?;
         }
         // Requests without an output line.
-        let unanswered = history().unanswered(parcel.id)?;
+        let unanswered = history().unanswered_requests(batch_job.id)?;
         for id in unanswered {
-            let Some(request) = history().request(id)? else { continue };
+            let Some(request) = history().load_request(id)? else { continue };
             lines.failed += 1;
             let message = match &batch.error {
                 Some((code, message)) => format!("the batch {}: {code}: {message}", batch.status),
@@ -89,58 +93,63 @@ impl Dispatch<'_, '_> {
                     format!("the batch is {} and contains no answer to this request", batch.status)
                 }
             };
-            let error = ModelError::Passing { message, wait: None, in_doubt: false };
-            rest.failed(request, error)?;
+            let error = ModelError::Temporary { message, wait: None, in_doubt: false };
+            handler.handle_failure(request, error)?;
         }
-        let Rest { given_up, cancelled, refused, fate, .. } = rest;
-        for (id, state, why) in given_up {
-            let Some(request) = history().request(id)? else { continue };
-            self.give_up(&request, state, &why).await?;
+        let UnansweredRequests { given_up, cancelled, refused, retry_policy, .. } = handler;
+        for (id, state, reason) in given_up {
+            let Some(request) = history().load_request(id)? else { continue };
+            self.store_failure(&request, state, &reason).await?;
         }
-        history().close(parcel.id, &batch.status)?;
+        history().close_batch_job(batch_job.id, &batch.status)?;
         info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
-        (self.readers.events.listener)(&Event::Collected {
+        (self.parsers.events.listener)(&Event::Collected {
             batch: batch.id.clone(),
             status: batch.status.clone(),
             answered: lines.answered,
             failed: lines.failed,
         });
         if cancelled > 0 {
-            (self.readers.events.listener)(&Event::Warning(format!(
+            (self.parsers.events.listener)(&Event::Warning(format!(
                 "{} was cancelled; {cancelled} of its requests have no answer, and the next run sends them again",
                 batch.id
             )));
         }
         if lines.unreadable > 0 {
-            (self.readers.events.listener)(&Event::Warning(format!(
+            (self.parsers.events.listener)(&Event::Warning(format!(
                 "{}: ignored {} that hqdl cannot read as output of a batch",
                 batch.id,
                 count_noun(lines.unreadable, "line")
             )));
         }
         // A finished batch frees capacity at the endpoint, unless it never entered the queue.
-        self.holding = fate == Fate::Queued;
-        refused.map_or(Ok(()), |error| Err(Stopped::Endpoint(error)))
+        self.is_endpoint_full = retry_policy == RetryPolicy::Requeue;
+        refused.map_or(Ok(()), |error| Err(StopReason::Endpoint(error)))
     }
 
     /// Downloads a file with `lines` lines. A file with fewer lines was truncated without an error,
     /// and must be downloaded again: otherwise paid answers would be lost. If it has the same
     /// length as before, it is accepted as it is.
-    async fn bring(&self, file: &str, path: &Path, lines: u64) -> Result<(), Stopped> {
+    async fn download_complete(
+        &self,
+        file: &str,
+        path: &Path,
+        lines: u64,
+    ) -> Result<(), StopReason> {
         let disk = |error| FactsError::File { path: path.to_owned(), error };
         let mut lengths = HashSet::new();
         loop {
-            self.endpoint.download(file, path).await.map_err(stopped)?;
-            let found = read::count(path).map_err(disk)?;
+            self.endpoint.download_file(file, path).await.map_err(stop_reason)?;
+            let found = read::count_output_lines(path).map_err(disk)?;
             let length = std::fs::metadata(path).map_err(disk)?.len();
             if found >= lines || !lengths.insert(length) {
                 return Ok(());
             }
             info!(file, found, lines, "a file came in part, and is brought again");
-            if lengths.len() > SHORT as usize {
+            if lengths.len() > MAX_DOWNLOADS as usize {
                 let why =
                     format!("only {found} of {lines} lines of {file} arrive, even after retries");
-                return Err(Stopped::Gone(why));
+                return Err(StopReason::Gone(why));
             }
             tokio::time::sleep(self.first_pause()).await;
         }
@@ -148,148 +157,189 @@ impl Dispatch<'_, '_> {
 
     /// Closes a batch job that the endpoint no longer knows. Its cells are missing and may be asked
     /// for again.
-    pub(super) async fn lost(&self, parcel: &BatchJob, batch: &str) -> Result<(), Stopped> {
-        self.in_doubt(parcel, format!("the endpoint no longer knows {batch}")).await?;
-        self.facts().history().close(parcel.id, "lost")?;
+    pub(super) async fn close_lost_job(
+        &self,
+        batch_job: &BatchJob,
+        batch: &str,
+    ) -> Result<(), StopReason> {
+        self.count_unconfirmed(batch_job, format!("the endpoint no longer knows {batch}")).await?;
+        self.facts().history().close_batch_job(batch_job.id, "lost")?;
         Ok(())
     }
 
     /// Counts every unanswered request of a batch at its worst-case cost, because it may have been
     /// answered and billed.
-    async fn in_doubt(&self, parcel: &BatchJob, why: String) -> Result<(), Stopped> {
-        let unanswered = self.facts().history().unanswered(parcel.id)?;
+    async fn count_unconfirmed(
+        &self,
+        batch_job: &BatchJob,
+        reason: String,
+    ) -> Result<(), StopReason> {
+        let unanswered = self.facts().history().unanswered_requests(batch_job.id)?;
         for id in unanswered {
-            let request = self.facts().history().request(id)?;
+            let request = self.facts().history().load_request(id)?;
             let Some(request) = request else { continue };
-            let record = Completion {
-                error: Some(why.clone()),
-                cost_usd: request.worst.usd,
-                input_tokens: request.worst.tokens,
-                ..self.record(&request)?
+            let completion = Completion {
+                error: Some(reason.clone()),
+                cost_usd: request.worst_case.usd,
+                input_tokens: request.worst_case.tokens,
+                ..self.completion_record(&request)?
             };
             let answers = Some(request.id);
-            let batch =
-                hqdl_facts::CommitUnit { completion: record, answers, ..Default::default() };
-            self.readers.facts.keep(batch).await?;
+            let unit = hqdl_facts::CommitUnit { completion, answers, ..Default::default() };
+            self.parsers.facts.commit_unit(unit).await?;
         }
-        (self.readers.events.listener)(&Event::Warning(format!(
-            "{why}: what it may have cost counts against the budget"
+        (self.parsers.events.listener)(&Event::Warning(format!(
+            "{reason}: what it may have cost counts against the budget"
         )));
         Ok(())
     }
 
     /// Stores the permanent failure of a request in its cells.
-    async fn give_up(
+    async fn store_failure(
         &self,
         request: &BatchedRequest,
         state: State,
-        why: &str,
-    ) -> Result<(), Stopped> {
-        let context = self.readers.get(request.form, request.run)?;
-        let record = self.record(request)?;
+        reason: &str,
+    ) -> Result<(), StopReason> {
+        let context = self.parsers.context_for(request.template, request.run)?;
+        let completion = self.completion_record(request)?;
         if state == State::Error {
-            (self.readers.events.listener)(&Event::Failed(why.to_owned()));
+            (self.parsers.events.listener)(&Event::Failed(reason.to_owned()));
         }
-        context.keep_failure(&cut(request), record, state, why, Some(request.id)).await
+        context
+            .keep_failure(&row_batch_of(request), completion, state, reason, Some(request.id))
+            .await
     }
 
     /// Returns the completion record of a request that was sent.
-    fn record(&self, request: &BatchedRequest) -> Result<Completion, Stopped> {
-        let context = self.readers.get(request.form, request.run)?;
-        let cut = cut(request);
-        let (_, prompt) = context.prompt(&cut);
+    fn completion_record(&self, request: &BatchedRequest) -> Result<Completion, StopReason> {
+        let context = self.parsers.context_for(request.template, request.run)?;
+        let row_batch = row_batch_of(request);
+        let (_, prompt) = context.build_prompt(&row_batch);
         let asked_at = request.sent_at.clone();
-        Ok(Completion { asked_at, ..context.record(&cut, prompt.hash()) })
+        Ok(Completion { asked_at, ..context.new_completion(&row_batch, prompt.provenance_hash()) })
     }
 }
 
 /// Policy for the requests of a batch without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum RetryPolicy {
     /// They are sent again, up to this number of times in total; then they fail.
-    Again(u32),
+    Retry(u32),
     /// They are sent again once; then the run stops.
-    Mended,
+    RetryOnce,
     /// They are sent again when the endpoint has capacity.
-    Queued,
+    Requeue,
     /// They are left for the next run.
-    Left,
+    LeaveForNextRun,
 }
 
-impl Fate {
-    fn of(batch: &Batch, others: bool) -> Self {
+impl RetryPolicy {
+    fn for_batch(batch: &Batch, has_others: bool) -> Self {
         let code = batch.error.as_ref().map(|(code, _)| code.as_str());
         match batch.status.as_str() {
             // Someone cancelled the batch.
-            "cancelled" => Self::Left,
+            "cancelled" => Self::LeaveForNextRun,
             // The endpoint's limit of queued tokens is exceeded.
-            "failed" if code == Some("token_limit_exceeded") && others => Self::Queued,
-            "failed" => Self::Mended,
-            "expired" => Self::Again(SENDS),
-            _ => Self::Again(TRIES),
+            "failed" if code == Some("token_limit_exceeded") && has_others => Self::Requeue,
+            "failed" => Self::RetryOnce,
+            "expired" => Self::Retry(MAX_SENDS),
+            _ => Self::Retry(MAX_TRIES),
         }
     }
 }
 
 /// Handles the requests of a batch without an answer.
-struct Rest<'r, 'f> {
-    readers: &'r Readers<'f>,
+struct UnansweredRequests<'r, 'f> {
+    parsers: &'r AnswerParsers<'f>,
     /// The run whose queue receives the requests to retry.
     run: RunId,
     endpoint: &'r Endpoint,
-    fate: Fate,
+    retry_policy: RetryPolicy,
     /// Whether the batch has any answers, so that a failure is due to the rows.
-    answers: bool,
+    has_answers: bool,
     status: &'r str,
     given_up: Vec<(i64, State, String)>,
     cancelled: u64,
     refused: Option<ModelError>,
 }
 
-impl UnansweredSink for Rest<'_, '_> {
-    fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
-        again(self.readers, self.run, form, cuts)
+impl UnansweredSink for UnansweredRequests<'_, '_> {
+    fn queue_retries(
+        &mut self,
+        template_id: i64,
+        row_batches: Vec<(RowBatch, u32)>,
+    ) -> Result<(), StopReason> {
+        enqueue_retries(self.parsers, self.run, template_id, row_batches)
     }
 
-    fn failed(&mut self, request: BatchedRequest, error: ModelError) -> Result<(), Stopped> {
-        let history = || self.readers.facts.history();
-        let context = self.readers.get(request.form, request.run)?;
-        let cut = cut(&request);
+    fn handle_failure(
+        &mut self,
+        request: BatchedRequest,
+        error: ModelError,
+    ) -> Result<(), StopReason> {
+        let history = || self.parsers.facts.history();
+        let context = self.parsers.context_for(request.template, request.run)?;
+        let row_batch = row_batch_of(&request);
         // A rejected request is not billed. If the endpoint rejected `response_format`, later
         // requests leave it out.
         let error = match error {
-            ModelError::Refused { .. } => self.endpoint.understood(&context.prompt(&cut).1, error),
+            ModelError::Refused { .. } => {
+                self.endpoint.interpret_batch_error(&context.build_prompt(&row_batch).1, error)
+            }
             error => error,
         };
-        match (error, self.fate) {
-            (ModelError::TooLong(_) | ModelError::Filtered(_), _) if cut.gaps.len() > 1 => {
-                again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
+        match (error, self.retry_policy) {
+            (ModelError::TooLong(_) | ModelError::Filtered(_), _)
+                if row_batch.missing_rows.len() > 1 =>
+            {
+                enqueue_retries(
+                    self.parsers,
+                    self.run,
+                    request.template,
+                    split_in_half(&row_batch, request.attempt),
+                )?;
                 history().drop_request(request.id)?;
             }
-            (ModelError::Passing { .. }, Fate::Left) => {
+            (ModelError::Temporary { .. }, RetryPolicy::LeaveForNextRun) => {
                 self.cancelled += 1;
                 history().drop_request(request.id)?;
             }
-            (ModelError::Passing { .. }, Fate::Queued) => {
-                history().send_again(request.id, self.run, false)?;
+            (ModelError::Temporary { .. }, RetryPolicy::Requeue) => {
+                history().requeue_request(request.id, self.run, false)?;
             }
             // It failed by itself while others were answered, so its rows are at fault.
-            (ModelError::Passing { .. }, Fate::Again(TRIES))
-                if request.sent >= TRIES && self.answers && cut.gaps.len() > 1 =>
+            (ModelError::Temporary { .. }, RetryPolicy::Retry(MAX_TRIES))
+                if request.sent_count >= MAX_TRIES
+                    && self.has_answers
+                    && row_batch.missing_rows.len() > 1 =>
             {
-                again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
+                enqueue_retries(
+                    self.parsers,
+                    self.run,
+                    request.template,
+                    split_in_half(&row_batch, request.attempt),
+                )?;
                 history().drop_request(request.id)?;
             }
-            (ModelError::Passing { message, .. }, Fate::Again(most)) if request.sent >= most => {
+            (ModelError::Temporary { message, .. }, RetryPolicy::Retry(max))
+                if request.sent_count >= max =>
+            {
                 self.given_up.push((request.id, State::Error, message));
             }
-            (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
-                let message =
-                    format!("{message} (sent {})", count_noun(u64::from(request.sent), "time"));
+            (ModelError::Temporary { message, .. }, RetryPolicy::RetryOnce)
+                if request.sent_count >= MAX_SENDS =>
+            {
+                let message = format!(
+                    "{message} (sent {})",
+                    count_noun(u64::from(request.sent_count), "time")
+                );
                 self.refused.get_or_insert(ModelError::Refused { status: 400, message });
                 history().drop_request(request.id)?;
             }
-            (ModelError::Passing { .. }, _) => history().send_again(request.id, self.run, true)?,
+            (ModelError::Temporary { .. }, _) => {
+                history().requeue_request(request.id, self.run, true)?
+            }
             // As for live requests: the endpoint rejects all requests like this one.
             (error @ ModelError::Filtered(_), _) => {
                 self.given_up.push((request.id, State::Refused, error.to_string()));
@@ -311,8 +361,8 @@ impl UnansweredSink for Rest<'_, '_> {
                 | ModelError::NoAnswer(_)),
                 _,
             ) => {
-                let why = format!("{error} (batch {})", self.status);
-                self.given_up.push((request.id, State::Error, why));
+                let reason = format!("{error} (batch {})", self.status);
+                self.given_up.push((request.id, State::Error, reason));
             }
         }
         Ok(())
@@ -320,17 +370,19 @@ impl UnansweredSink for Rest<'_, '_> {
 }
 
 /// Queues rows that must be asked again.
-fn again(
-    readers: &Readers<'_>,
+fn enqueue_retries(
+    parsers: &AnswerParsers<'_>,
     run: RunId,
-    form: i64,
-    cuts: Vec<(RowBatch, u32)>,
-) -> Result<(), Stopped> {
-    let context = readers.get(form, readers.run.unwrap_or_default())?;
-    let requests: Vec<BatchedRequest> = cuts
+    template_id: i64,
+    row_batches: Vec<(RowBatch, u32)>,
+) -> Result<(), StopReason> {
+    let context = parsers.context_for(template_id, parsers.run.unwrap_or_default())?;
+    let requests: Vec<BatchedRequest> = row_batches
         .into_iter()
-        .map(|(cut, attempt)| form::request(form, &context.wanted, cut, attempt))
+        .map(|(row_batch, attempt)| {
+            template::new_request(template_id, &context.requirements, row_batch, attempt)
+        })
         .collect();
-    readers.facts.history().enqueue(run, &requests)?;
+    parsers.facts.history().enqueue_requests(run, &requests)?;
     Ok(())
 }

@@ -16,7 +16,7 @@
 //! settled.
 
 mod collect;
-pub mod form;
+pub mod template;
 mod pack;
 pub mod read;
 mod send;
@@ -28,28 +28,28 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::debug;
 
-use self::form::{ColumnUsed, Readers};
-use self::pack::{Made, Packer, Purse};
-use self::send::{interrupted, stopped};
+use self::pack::{BatchBudget, BatchPacker, PackOutcome};
+use self::send::{stop_reason, wait_for_interrupt};
+use self::template::{AnswerParsers, ColumnUsageEntry};
 use crate::ModelError;
-use crate::budget::{Reached, allowance};
-use crate::generate::{Event, Stopped};
+use crate::budget::{BudgetExhausted, run_allowance};
+use crate::generate::{Event, StopReason};
 use crate::openai::Endpoint;
 use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// First interval between two polls of a batch; it grows up to the spec's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Factor by which the poll interval grows.
-const GROWTH: f64 = 1.5;
+const PAUSE_GROWTH: f64 = 1.5;
 
 /// Number of failed polls in a row after which the endpoint counts as gone.
-const MISSED: u32 = 20;
+const MAX_MISSED_POLLS: u32 = 20;
 
 /// Sends queued batch requests and collects their results.
 pub struct Dispatch<'d, 'f> {
-    readers: Readers<'f>,
+    parsers: AnswerParsers<'f>,
     endpoint: &'d Endpoint,
     limits: Limits,
     run: RunId,
@@ -58,7 +58,7 @@ pub struct Dispatch<'d, 'f> {
     interrupt: watch::Receiver<bool>,
     unsent: Unsent,
     /// Whether the endpoint has no capacity: nothing more is sent until a batch finishes.
-    holding: bool,
+    is_endpoint_full: bool,
 }
 
 impl Drop for Dispatch<'_, '_> {
@@ -69,7 +69,7 @@ impl Drop for Dispatch<'_, '_> {
 }
 
 /// Options of a batch run.
-pub struct Errands<'d> {
+pub struct BatchRunOptions<'d> {
     /// The endpoint to ask.
     pub endpoint: &'d Endpoint,
     /// Budgets and batch limits.
@@ -92,10 +92,20 @@ pub type Unsent = HashMap<String, Option<String>>;
 impl<'d, 'f> Dispatch<'d, 'f> {
     /// Prepares a batch run; sends nothing.
     #[must_use]
-    pub fn new(readers: Readers<'f>, errands: Errands<'d>) -> Self {
-        let Errands { endpoint, limits, run, spec, dir, interrupt, unsent } = errands;
+    pub fn new(parsers: AnswerParsers<'f>, options: BatchRunOptions<'d>) -> Self {
+        let BatchRunOptions { endpoint, limits, run, spec, dir, interrupt, unsent } = options;
         let dir = dir.join(run.to_string());
-        Self { readers, endpoint, limits, run, spec, dir, interrupt, unsent, holding: false }
+        Self {
+            parsers,
+            endpoint,
+            limits,
+            run,
+            spec,
+            dir,
+            interrupt,
+            unsent,
+            is_endpoint_full: false,
+        }
     }
 
     /// Resumes an interrupted run: discards unsent jobs, polls sent ones once and collects those
@@ -103,46 +113,46 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub async fn recover(&mut self) -> Result<Unsent, Stopped> {
-        let forgotten = self.facts().history().forget_unsent(&self.spec, self.run)?;
-        self.unsent = forgotten.into_iter().map(|p| (p.token, p.input_file)).collect();
-        self.tidy()?;
-        let parcels = self.facts().history().parcels_under_way(&self.spec)?;
-        for mut parcel in parcels {
-            if parcel.endpoint != self.endpoint.base() {
-                (self.readers.events.listener)(&Event::Warning(format!(
+    pub async fn recover_jobs(&mut self) -> Result<Unsent, StopReason> {
+        let deleted = self.facts().history().delete_unsent(&self.spec, self.run)?;
+        self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
+        self.delete_old_files()?;
+        let batch_jobs = self.facts().history().open_batch_jobs(&self.spec)?;
+        for mut batch_job in batch_jobs {
+            if batch_job.endpoint != self.endpoint.base_url() {
+                (self.parsers.events.listener)(&Event::Warning(format!(
                     "batch {} is at another endpoint, {}: collect it with `--base-url {}`",
-                    parcel.batch.as_deref().unwrap_or("(unknown)"),
-                    parcel.endpoint,
-                    parcel.endpoint
+                    batch_job.batch.as_deref().unwrap_or("(unknown)"),
+                    batch_job.endpoint,
+                    batch_job.endpoint
                 )));
                 continue;
             }
-            if parcel.stage == Stage::Creating {
-                if let Some(batch) = self.find(&parcel).await.map_err(stopped)? {
-                    self.opened(&mut parcel, &batch)?;
+            if batch_job.stage == Stage::Creating {
+                if let Some(batch) = self.find_batch_of(&batch_job).await.map_err(stop_reason)? {
+                    self.mark_open(&mut batch_job, &batch)?;
                 } else {
-                    self.facts().history().forget_parcel(parcel.id)?;
-                    self.unsent.insert(parcel.token, parcel.input_file);
+                    self.facts().history().delete_batch_job(batch_job.id)?;
+                    self.unsent.insert(batch_job.token, batch_job.input_file);
                     continue;
                 }
             }
-            self.begin(&parcel)?;
-            self.look(&parcel, false).await?;
+            self.report_job(&batch_job)?;
+            self.poll_job(&batch_job, false).await?;
         }
         // Rows to ask again are missing, and are asked with all other missing rows.
-        self.facts().history().forget_unsent(&self.spec, self.run)?;
+        self.facts().history().delete_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
 
     /// Deletes the files of finished runs.
-    fn tidy(&self) -> Result<(), FactsError> {
-        let all = self.dir.parent().map(std::fs::read_dir);
-        let Some(Ok(all)) = all else { return Ok(()) };
-        for path in all.flatten().map(|entry| entry.path()) {
+    fn delete_old_files(&self) -> Result<(), FactsError> {
+        let entries = self.dir.parent().map(std::fs::read_dir);
+        let Some(Ok(entries)) = entries else { return Ok(()) };
+        for path in entries.flatten().map(|entry| entry.path()) {
             let run = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<i64>().ok());
-            let other = run.map(RunId::from).filter(|run| *run != self.run);
-            if !other.map_or(Ok(false), |run| self.facts().history().goes_on(run))? {
+            let other_run = run.map(RunId::from).filter(|run| *run != self.run);
+            if !other_run.map_or(Ok(false), |run| self.facts().history().is_run_active(run))? {
                 let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
             }
         }
@@ -154,58 +164,60 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     ///
     /// # Errors
     /// [`Stopped`]. Batches in progress stay at the endpoint, and the next run collects them.
-    pub async fn run(&mut self) -> Result<(), Stopped> {
+    pub async fn run_to_completion(&mut self) -> Result<(), StopReason> {
         let mut pause = self.first_pause();
-        let mut missed = 0;
+        let mut missed_polls = 0;
         loop {
-            let beyond = self.send_all().await?;
-            let open = self.open()?;
+            let exceeded = self.send_all().await?;
+            let open_jobs = self.open_jobs()?;
             if *self.interrupt.borrow() {
-                return Err(self.left()?);
+                return Err(self.interrupt_reason()?);
             }
-            if open.is_empty() {
+            if open_jobs.is_empty() {
                 // Uploads of a killed run that are not needed.
                 for file in std::mem::take(&mut self.unsent).into_values().flatten() {
                     self.endpoint.delete_file(&file).await;
                 }
-                match beyond {
-                    Some(beyond) => return Err(Stopped::Endpoint(ModelError::Budget(beyond))),
-                    None if self.facts().history().waiting(self.run)? == 0 => return Ok(()),
+                match exceeded {
+                    Some(exceeded) => {
+                        return Err(StopReason::Endpoint(ModelError::Budget(exceeded)));
+                    }
+                    None if self.facts().history().count_waiting(self.run)? == 0 => return Ok(()),
                     // No batch is left that could free capacity.
-                    None => self.holding = false,
+                    None => self.is_endpoint_full = false,
                 }
                 continue;
             }
             let mut interrupt = self.interrupt.clone();
             tokio::select! {
                 biased;
-                () = interrupted(&mut interrupt) => return Err(self.left()?),
+                () = wait_for_interrupt(&mut interrupt) => return Err(self.interrupt_reason()?),
                 () = tokio::time::sleep(pause) => {}
             }
-            let mut ended = 0;
-            for parcel in &open {
-                let others = open.len() > 1 + ended;
-                match self.look(parcel, others).await {
+            let mut ended_count = 0;
+            for batch_job in &open_jobs {
+                let has_others = open_jobs.len() > 1 + ended_count;
+                match self.poll_job(batch_job, has_others).await {
                     Ok(has_ended) => {
-                        ended += usize::from(has_ended);
-                        missed = 0;
+                        ended_count += usize::from(has_ended);
+                        missed_polls = 0;
                     }
                     // A batch takes up to a day, and continues at the endpoint despite a failed
                     // poll.
-                    Err(Stopped::Gone(why)) if missed < MISSED => {
-                        if missed == 0 {
-                            let why = format!("checking a batch failed; hqdl retries: {why}");
-                            (self.readers.events.listener)(&Event::Warning(why));
+                    Err(StopReason::Gone(reason)) if missed_polls < MAX_MISSED_POLLS => {
+                        if missed_polls == 0 {
+                            let reason = format!("checking a batch failed; hqdl retries: {reason}");
+                            (self.parsers.events.listener)(&Event::Warning(reason));
                         }
-                        missed += 1;
+                        missed_polls += 1;
                     }
-                    Err(stopped) => return Err(stopped),
+                    Err(reason) => return Err(reason),
                 }
             }
-            pause = if ended > 0 {
+            pause = if ended_count > 0 {
                 self.first_pause()
             } else {
-                pause.mul_f64(GROWTH).min(self.limits.batches.poll)
+                pause.mul_f64(PAUSE_GROWTH).min(self.limits.batches.poll)
             };
         }
     }
@@ -215,32 +227,34 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     ///
     /// # Errors
     /// [`Stopped`] if a file cannot be written.
-    pub fn export(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, Spent)>, Stopped> {
-        let packer = Packer { dir, stage: Stage::Exported, ..self.packer() };
+    pub fn export_files(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, SpentAmount)>, StopReason> {
+        let packer = BatchPacker { dir, stage: Stage::Exported, ..self.new_packer() };
         let mut files = Vec::new();
-        while let Made::BatchJob(parcel, path, worst) = packer.pack(&Purse::default())? {
-            files.push((path, parcel.requests, worst));
+        while let PackOutcome::Packed(batch_job, path, worst_case) =
+            packer.pack_job(&BatchBudget::default())?
+        {
+            files.push((path, batch_job.requests, worst_case));
         }
         Ok(files)
     }
 
     /// Returns the usage of the columns whose answers arrived.
     #[must_use]
-    pub fn used(&self) -> Vec<ColumnUsed> {
-        self.readers.used()
+    pub fn column_usage(&self) -> Vec<ColumnUsageEntry> {
+        self.parsers.column_usage()
     }
 
     fn facts(&self) -> &'f Facts {
-        self.readers.facts
+        self.parsers.facts
     }
 
     fn first_pause(&self) -> Duration {
         FIRST_PAUSE.min(self.limits.batches.poll)
     }
 
-    fn packer(&self) -> Packer<'_, 'f> {
-        Packer {
-            readers: &self.readers,
+    fn new_packer(&self) -> BatchPacker<'_, 'f> {
+        BatchPacker {
+            parsers: &self.parsers,
             endpoint: self.endpoint,
             limits: self.limits.batches,
             run: self.run,
@@ -252,73 +266,86 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     }
 
     /// Sends queued requests, as far as the budget and the endpoint allow.
-    async fn send_all(&mut self) -> Result<Option<Reached>, Stopped> {
-        while !self.holding && !*self.interrupt.borrow() {
-            let purse = self.purse()?;
-            match self.packer().pack(&purse)? {
-                Made::BatchJob(mut parcel, path, _) => self.send(&mut parcel, &path).await?,
-                Made::Nothing => break,
-                Made::Beyond(reached) => return Ok(Some(reached)),
+    async fn send_all(&mut self) -> Result<Option<BudgetExhausted>, StopReason> {
+        while !self.is_endpoint_full && !*self.interrupt.borrow() {
+            let budget = self.batch_budget()?;
+            match self.new_packer().pack_job(&budget)? {
+                PackOutcome::Packed(mut batch_job, path, _) => {
+                    self.send_job(&mut batch_job, &path).await?
+                }
+                PackOutcome::Empty => break,
+                PackOutcome::BudgetExceeded(exhausted) => return Ok(Some(exhausted)),
             }
         }
         Ok(None)
     }
 
     /// Returns the budget that is left, from the journal alone.
-    fn purse(&self) -> Result<Purse, FactsError> {
-        let (caps, committed) = allowance(self.facts().history(), &self.limits, Some(self.run))?;
-        Ok(Purse { caps, committed })
+    fn batch_budget(&self) -> Result<BatchBudget, FactsError> {
+        let (caps, committed) =
+            run_allowance(self.facts().history(), &self.limits, Some(self.run))?;
+        Ok(BatchBudget { caps, committed })
     }
 
     /// Returns the batch jobs that this endpoint is processing.
-    fn open(&self) -> Result<Vec<BatchJob>, FactsError> {
-        let mut open = self.facts().history().parcels_under_way(&self.spec)?;
-        open.retain(|p| p.endpoint == self.endpoint.base() && p.batch.is_some());
-        Ok(open)
+    fn open_jobs(&self) -> Result<Vec<BatchJob>, FactsError> {
+        let mut open_jobs = self.facts().history().open_batch_jobs(&self.spec)?;
+        open_jobs.retain(|p| p.endpoint == self.endpoint.base_url() && p.batch.is_some());
+        Ok(open_jobs)
     }
 
     /// Polls a batch once. Returns true if it had finished and was collected.
-    async fn look(&mut self, parcel: &BatchJob, others: bool) -> Result<bool, Stopped> {
-        let Some(id) = &parcel.batch else { return Ok(false) };
-        let batch = match self.endpoint.batch(id).await {
+    async fn poll_job(
+        &mut self,
+        batch_job: &BatchJob,
+        has_others: bool,
+    ) -> Result<bool, StopReason> {
+        let Some(id) = &batch_job.batch else { return Ok(false) };
+        let batch = match self.endpoint.get_batch(id).await {
             Ok(batch) => batch,
             Err(ModelError::Refused { status: 404, message }) => {
                 // The endpoint itself may be missing, instead of the batch.
-                if self.endpoint.find_batch(&parcel.token).await.map_err(stopped)?.is_some() {
-                    return Err(stopped(ModelError::Refused { status: 404, message }));
+                if self.endpoint.find_batch(&batch_job.token).await.map_err(stop_reason)?.is_some()
+                {
+                    return Err(stop_reason(ModelError::Refused { status: 404, message }));
                 }
-                self.lost(parcel, id).await?;
+                self.close_lost_job(batch_job, id).await?;
                 return Ok(true);
             }
-            Err(error) => return Err(stopped(error)),
+            Err(error) => return Err(stop_reason(error)),
         };
         debug!(batch = batch.id, status = batch.status, "a batch is looked at");
-        (self.readers.events.listener)(&Event::Polled {
+        (self.parsers.events.listener)(&Event::Polled {
             batch: batch.id.clone(),
             status: batch.status.clone(),
             completed: batch.completed,
             failed: batch.failed,
-            requests: parcel.requests,
+            requests: batch_job.requests,
         });
         if batch.has_ended() {
-            self.collect(parcel, &batch, others).await?;
+            self.collect_batch(batch_job, &batch, has_others).await?;
         }
         Ok(batch.has_ended())
     }
 
     /// Reports a batch job of an earlier run.
-    fn begin(&self, parcel: &BatchJob) -> Result<(), FactsError> {
-        let cells = self.facts().history().cells_of(parcel.id)?;
-        for (form, cells) in cells {
-            let context = self.readers.get(form, parcel.run)?;
+    fn report_job(&self, batch_job: &BatchJob) -> Result<(), FactsError> {
+        let cells = self.facts().history().unanswered_cells(batch_job.id)?;
+        for (template_id, cells) in cells {
+            let context = self.parsers.context_for(template_id, batch_job.run)?;
             let expansion = context.expansion.name.clone();
-            (self.readers.events.listener)(&Event::Begin { expansion, cells });
+            (self.parsers.events.listener)(&Event::Begin { expansion, cells });
         }
         Ok(())
     }
 
-    fn left(&self) -> Result<Stopped, FactsError> {
-        let open: Vec<String> = self.open()?.into_iter().filter_map(|p| p.batch).collect();
-        Ok(if open.is_empty() { Stopped::Interrupted } else { Stopped::Left(open) })
+    fn interrupt_reason(&self) -> Result<StopReason, FactsError> {
+        let open_jobs: Vec<String> =
+            self.open_jobs()?.into_iter().filter_map(|p| p.batch).collect();
+        Ok(if open_jobs.is_empty() {
+            StopReason::Interrupted
+        } else {
+            StopReason::BatchesPending(open_jobs)
+        })
     }
 }

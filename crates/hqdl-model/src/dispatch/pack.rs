@@ -5,26 +5,26 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::form::{Readers, cut};
-use crate::budget::{Caps, Reached};
-use crate::generate::{Context, Stopped};
+use super::template::{AnswerParsers, row_batch_of};
+use crate::budget::{BudgetExhausted, Caps};
+use crate::generate::{Context, StopReason};
 use crate::openai::Endpoint;
 use hqdl_facts::{BatchJob, BatchRequest, BatchedRequest, FactsError, RunId, Stage};
 use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// The budget of a batch job.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Purse {
+pub(super) struct BatchBudget {
     /// The caps.
     pub caps: Caps,
     /// The cost so far, including the worst-case cost of requests in flight.
-    pub committed: Spent,
+    pub committed: SpentAmount,
 }
 
-impl Purse {
-    fn covers(&self, packed: Spent, next: Spent) -> bool {
+impl BatchBudget {
+    fn covers_request(&self, packed: SpentAmount, next: SpentAmount) -> bool {
         let usd = self.committed.usd + packed.usd + next.usd;
         let tokens = self.committed.tokens + packed.tokens + next.tokens;
         self.caps.usd.is_none_or(|cap| usd <= cap)
@@ -33,8 +33,8 @@ impl Purse {
 }
 
 /// Settings for packing batch jobs.
-pub(super) struct Packer<'p, 'f> {
-    pub readers: &'p Readers<'f>,
+pub(super) struct BatchPacker<'p, 'f> {
+    pub parsers: &'p AnswerParsers<'f>,
     pub endpoint: &'p Endpoint,
     pub limits: BatchLimits,
     pub run: RunId,
@@ -47,100 +47,103 @@ pub(super) struct Packer<'p, 'f> {
 }
 
 /// Result of [`Packer::pack`].
-pub(super) enum Made {
+pub(super) enum PackOutcome {
     /// A batch job, its file and its worst-case cost.
-    BatchJob(BatchJob, PathBuf, Spent),
+    Packed(BatchJob, PathBuf, SpentAmount),
     /// The queue is empty.
-    Nothing,
+    Empty,
     /// The budget does not cover the next request.
-    Beyond(Reached),
+    BudgetExceeded(BudgetExhausted),
 }
 
-impl Packer<'_, '_> {
+impl BatchPacker<'_, '_> {
     /// Packs as many queued requests as fit into a batch job and the budget.
-    pub(super) fn pack(&self, purse: &Purse) -> Result<Made, Stopped> {
-        let facts = self.readers.facts;
-        let file = |path: &Path| {
+    pub(super) fn pack_job(&self, budget: &BatchBudget) -> Result<PackOutcome, StopReason> {
+        let facts = self.parsers.facts;
+        let io_error = |path: &Path| {
             let path = path.to_owned();
-            move |error| Stopped::Facts(FactsError::File { path, error })
+            move |error| StopReason::Facts(FactsError::File { path, error })
         };
-        let mut made: Vec<BatchRequest> = Vec::new();
+        let mut packed: Vec<BatchRequest> = Vec::new();
         let mut ids = HashSet::new();
-        let mut worst = Spent::default();
-        let mut beyond = None;
-        let (mut bytes, mut last) = (0, 0);
-        std::fs::create_dir_all(self.dir).map_err(file(self.dir))?;
-        let part = self.dir.join(self.part()?);
-        let mut out = std::io::BufWriter::new(std::fs::File::create(&part).map_err(file(&part))?);
-        while made.len() < self.limits.requests as usize {
-            let Some(mut request) = facts.history().next_waiting(self.run, last)? else { break };
-            last = request.id;
-            let context = self.readers.get(request.form, self.run)?;
-            let (mut prompt, mut next) = worst_case(&context, &request, request.rows.len());
-            if !purse.covers(worst, next) {
-                let spent = purse.committed;
-                beyond = Some(Reached { caps: purse.caps, spent, next });
+        let mut worst_case = SpentAmount::default();
+        let mut exceeded = None;
+        let (mut bytes, mut last_id) = (0, 0);
+        std::fs::create_dir_all(self.dir).map_err(io_error(self.dir))?;
+        let partial_path = self.dir.join(self.partial_name()?);
+        let mut out = std::io::BufWriter::new(
+            std::fs::File::create(&partial_path).map_err(io_error(&partial_path))?,
+        );
+        while packed.len() < self.limits.requests as usize {
+            let Some(mut request) = facts.history().next_waiting(self.run, last_id)? else { break };
+            last_id = request.id;
+            let context = self.parsers.context_for(request.template, self.run)?;
+            let (mut prompt, mut next_cost) =
+                prompt_and_cost(&context, &request, request.rows.len());
+            if !budget.covers_request(worst_case, next_cost) {
+                let spent = budget.committed;
+                exceeded = Some(BudgetExhausted { caps: budget.caps, spent, next: next_cost });
                 // Take as many of its rows as the budget covers.
                 let mut rows = request.rows.len();
-                while rows > 1 && !purse.covers(worst, next) {
+                while rows > 1 && !budget.covers_request(worst_case, next_cost) {
                     rows /= 2;
-                    (prompt, next) = worst_case(&context, &request, rows);
+                    (prompt, next_cost) = prompt_and_cost(&context, &request, rows);
                 }
-                if !purse.covers(worst, next) {
+                if !budget.covers_request(worst_case, next_cost) {
                     break;
                 }
-                facts.history().split(self.run, &mut request, rows)?;
+                facts.history().split_request(self.run, &mut request, rows)?;
             }
-            let custom_id = prompt.hash();
+            let custom_id = prompt.provenance_hash();
             // A row that is asked alone again has the same prompt, so it goes into the next job.
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
-            let line = self.endpoint.line(&custom_id, &prompt, &context.choice.parameters);
-            if !made.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
+            let line = self.endpoint.batch_line(&custom_id, &prompt, &context.choice.parameters);
+            if !packed.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
                 break;
             }
-            out.write_all(line.as_bytes()).map_err(file(&part))?;
+            out.write_all(line.as_bytes()).map_err(io_error(&partial_path))?;
             bytes += line.len() as u64;
-            worst.usd += next.usd;
-            worst.tokens += next.tokens;
-            made.push(BatchRequest { id: request.id, custom_id, worst: next });
+            worst_case.usd += next_cost.usd;
+            worst_case.tokens += next_cost.tokens;
+            packed.push(BatchRequest { id: request.id, custom_id, worst_case: next_cost });
         }
-        out.flush().map_err(file(&part))?;
+        out.flush().map_err(io_error(&partial_path))?;
         drop(out);
-        if made.is_empty() {
-            let _ = std::fs::remove_file(&part);
-            return Ok(beyond.map_or(Made::Nothing, Made::Beyond));
+        if packed.is_empty() {
+            let _ = std::fs::remove_file(&partial_path);
+            return Ok(exceeded.map_or(PackOutcome::Empty, PackOutcome::BudgetExceeded));
         }
-        let token = self.token(&made)?;
+        let token = self.job_token(&packed)?;
         let path = self.dir.join(format!("{}{token}.jsonl", self.prefix));
         let exported = self.stage == Stage::Exported;
         let full = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-        let mut parcel = BatchJob {
+        let mut batch_job = BatchJob {
             id: 0,
             token,
             run: self.run,
             spec: self.spec.to_owned(),
-            endpoint: self.endpoint.base().to_owned(),
+            endpoint: self.endpoint.base_url().to_owned(),
             stage: self.stage,
-            requests: made.len() as u64,
+            requests: packed.len() as u64,
             input_file: None,
             batch: None,
             file: exported.then(|| full.to_string_lossy().into_owned()),
         };
         // Commit the job before its file exists, because the user might send the file.
-        parcel.id = facts.history().pack(&parcel, &made)?;
-        if let Err(error) = std::fs::rename(&part, &path) {
-            facts.history().forget_parcel(parcel.id)?;
-            return Err(file(&path)(error));
+        batch_job.id = facts.history().create_batch_job(&batch_job, &packed)?;
+        if let Err(error) = std::fs::rename(&partial_path, &path) {
+            facts.history().delete_batch_job(batch_job.id)?;
+            return Err(io_error(&path)(error));
         }
-        Ok(Made::BatchJob(parcel, path, worst))
+        Ok(PackOutcome::Packed(batch_job, path, worst_case))
     }
 
     /// Returns the name of a file until it is complete. The name is unique to this journal and
     /// spec.
-    fn part(&self) -> Result<String, Stopped> {
-        let journal = self.readers.facts.history().id()?;
+    fn partial_name(&self) -> Result<String, StopReason> {
+        let journal = self.parsers.facts.history().journal_id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
@@ -148,13 +151,13 @@ impl Packer<'_, '_> {
     /// Returns the token of a batch job. Packing the same requests of the same run again gives the
     /// same token, so that an upload is found after a kill. Sending them again gives a different
     /// one.
-    fn token(&self, made: &[BatchRequest]) -> Result<String, Stopped> {
-        let history = self.readers.facts.history();
+    fn job_token(&self, packed: &[BatchRequest]) -> Result<String, StopReason> {
+        let history = self.parsers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
-        hasher.update(history.id()?.as_bytes());
+        hasher.update(history.journal_id()?.as_bytes());
         hasher.update(&self.run.get().to_le_bytes());
-        hasher.update(&history.parcels_of(self.run)?.to_le_bytes());
-        made.iter().for_each(|p| {
+        hasher.update(&history.count_batch_jobs(self.run)?.to_le_bytes());
+        packed.iter().for_each(|p| {
             hasher.update(p.custom_id.as_bytes());
         });
         Ok(hasher.finalize().to_hex().as_str()[..24].to_owned())
@@ -162,11 +165,15 @@ impl Packer<'_, '_> {
 }
 
 /// Returns the prompt for the first `rows` rows of a request, and its worst-case cost.
-fn worst_case(context: &Context, request: &BatchedRequest, rows: usize) -> (Prompt, Spent) {
-    let mut cut = cut(request);
-    cut.gaps.truncate(rows);
-    let (_, prompt) = context.prompt(&cut);
+fn prompt_and_cost(
+    context: &Context,
+    request: &BatchedRequest,
+    rows: usize,
+) -> (Prompt, SpentAmount) {
+    let mut row_batch = row_batch_of(request);
+    row_batch.missing_rows.truncate(rows);
+    let (_, prompt) = context.build_prompt(&row_batch);
     let price = context.choice.price.as_ref();
-    let worst = Spent::worst(prompt.input_tokens, prompt.max_output, price);
-    (prompt, worst)
+    let worst_case = SpentAmount::worst_case(prompt.input_tokens, prompt.max_output, price);
+    (prompt, worst_case)
 }

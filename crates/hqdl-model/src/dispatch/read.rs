@@ -7,23 +7,23 @@ use std::path::Path;
 use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
-use super::form::{Readers, cut};
-use crate::generate::{ArrivedReply, Stopped};
+use super::template::{AnswerParsers, row_batch_of};
+use crate::generate::{ArrivedReply, StopReason};
 use crate::plan::RowBatch;
 use crate::{ModelError, Reply, openai};
 use hqdl_facts::{BatchedRequest, FactsError, KnownRequest};
 
 /// Number of answers that are stored concurrently; they share a commit.
-const TOGETHER: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 /// Maximum length of a line in bytes: one answer with its envelope.
-const LINE: u64 = 16 << 20;
+const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// The template id of a stored answer, and the rows to ask again.
 type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
 /// Counts of the lines of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct LineCounts {
     /// Answers that were stored.
     pub answered: u64,
     /// Requests that failed.
@@ -42,29 +42,37 @@ pub trait UnansweredSink {
     ///
     /// # Errors
     /// [`Stopped`] if that cannot be stored.
-    fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped>;
+    fn queue_retries(
+        &mut self,
+        template_id: i64,
+        row_batches: Vec<(RowBatch, u32)>,
+    ) -> Result<(), StopReason>;
 
     /// Handles a failed request.
     ///
     /// # Errors
     /// [`Stopped`] if that cannot be stored.
-    fn failed(&mut self, request: BatchedRequest, error: ModelError) -> Result<(), Stopped>;
+    fn handle_failure(
+        &mut self,
+        request: BatchedRequest,
+        error: ModelError,
+    ) -> Result<(), StopReason>;
 }
 
 /// Counts the batch output lines of a file.
 ///
 /// # Errors
 /// Errors of the operating system.
-pub(super) fn count(path: &Path) -> std::io::Result<u64> {
+pub(super) fn count_output_lines(path: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
         let json: Json = serde_json::from_slice(&line?).unwrap_or(Json::Null);
-        count += u64::from(openai::read_line(&json).is_some());
+        count += u64::from(openai::parse_batch_line(&json).is_some());
     }
     Ok(count)
 }
 
-impl Readers<'_> {
+impl AnswerParsers<'_> {
     /// Parses a file of output lines (plain or .gz) and stores each answer once. `batch_job` is the
     /// batch job of the lines; without it, they may belong to any job.
     ///
@@ -73,34 +81,34 @@ impl Readers<'_> {
     pub async fn read_file(
         &self,
         path: &Path,
-        parcel: Option<i64>,
+        batch_job: Option<i64>,
         sink: &mut dyn UnansweredSink,
-    ) -> Result<Lines, Stopped> {
-        let disk = |error| FactsError::File { path: path.to_owned(), error };
-        let file = std::fs::File::open(path).map_err(disk)?;
+    ) -> Result<LineCounts, StopReason> {
+        let io_error = |error| FactsError::File { path: path.to_owned(), error };
+        let file = std::fs::File::open(path).map_err(io_error)?;
         let reader: Box<dyn Read + Send> = if path.extension().is_some_and(|e| e == "gz") {
             Box::new(flate2::read::MultiGzDecoder::new(file))
         } else {
             Box::new(file)
         };
-        let mut lines = Lines::default();
+        let mut lines = LineCounts::default();
         let mut seen = HashSet::new();
         let mut tasks = JoinSet::new();
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
         // An answer with implausible usage; the other answers are paid for, so store them first.
-        let mut beyond = None;
-        while next_line(&mut reader, &mut line).map_err(disk)? {
+        let mut implausible = None;
+        while next_line(&mut reader, &mut line).map_err(io_error)? {
             if line.trim_ascii().is_empty() {
                 continue;
             }
             let json: Json = serde_json::from_slice(&line).unwrap_or(Json::Null);
-            let Some((id, reply)) = openai::read_line(&json) else {
+            let Some((id, reply)) = openai::parse_batch_line(&json) else {
                 lines.unreadable += 1;
                 continue;
             };
-            let known = self.facts.history().find_request(&id, parcel)?;
-            let request = match known {
+            let state = self.facts.history().find_request(&id, batch_job)?;
+            let request = match state {
                 // Its first answer may not be committed yet.
                 KnownRequest::Open(request) if seen.insert(request.id) => request,
                 KnownRequest::Open(_) | KnownRequest::Done => {
@@ -117,82 +125,82 @@ impl Readers<'_> {
                     lines.answered += 1;
                     // If the user sent the batch, only the answer has the time.
                     let created = json.pointer("/response/body/created").and_then(Json::as_i64);
-                    let at = created.filter(|_| parcel.is_none() && self.run.is_some());
-                    while tasks.len() >= TOGETHER {
-                        self.next(&mut tasks, sink, &mut beyond).await?;
+                    let created_at = created.filter(|_| batch_job.is_none() && self.run.is_some());
+                    while tasks.len() >= MAX_CONCURRENT {
+                        self.store_next(&mut tasks, sink, &mut implausible).await?;
                     }
-                    tasks.spawn(self.task(*request, id, reply, at)?);
+                    tasks.spawn(self.store_answer(*request, id, reply, created_at)?);
                 }
                 Err(error) => {
                     lines.failed += 1;
-                    sink.failed(*request, error)?;
+                    sink.handle_failure(*request, error)?;
                 }
             }
         }
         while !tasks.is_empty() {
-            self.next(&mut tasks, sink, &mut beyond).await?;
+            self.store_next(&mut tasks, sink, &mut implausible).await?;
         }
-        beyond.map_or(Ok(lines), Err)
+        implausible.map_or(Ok(lines), Err)
     }
 
     /// Waits until one answer is stored.
-    async fn next(
+    async fn store_next(
         &self,
-        tasks: &mut JoinSet<Result<KeptAnswer, Stopped>>,
+        tasks: &mut JoinSet<Result<KeptAnswer, StopReason>>,
         sink: &mut dyn UnansweredSink,
-        beyond: &mut Option<Stopped>,
-    ) -> Result<(), Stopped> {
+        implausible: &mut Option<StopReason>,
+    ) -> Result<(), StopReason> {
         match tasks.join_next().await {
-            Some(Ok(Err(why @ Stopped::Endpoint(ModelError::Usage(_))))) => {
-                beyond.get_or_insert(why);
+            Some(Ok(Err(reason @ StopReason::Endpoint(ModelError::Usage(_))))) => {
+                implausible.get_or_insert(reason);
                 Ok(())
             }
             Some(Ok(kept)) => {
-                let (form, again) = kept?;
-                if again.is_empty() { Ok(()) } else { sink.again(form, again) }
+                let (template_id, to_retry) = kept?;
+                if to_retry.is_empty() { Ok(()) } else { sink.queue_retries(template_id, to_retry) }
             }
-            Some(Err(bug)) => Err(Stopped::Bug(bug.to_string())),
+            Some(Err(bug)) => Err(StopReason::Bug(bug.to_string())),
             None => Ok(()),
         }
     }
 
     /// Stores one answer. Returns its template id and the rows to ask again.
-    fn task(
+    fn store_answer(
         &self,
         request: BatchedRequest,
         custom_id: String,
         mut reply: Reply,
         created: Option<i64>,
-    ) -> Result<impl Future<Output = Result<KeptAnswer, Stopped>> + use<>, Stopped> {
-        let context = self.get(request.form, request.run)?;
+    ) -> Result<impl Future<Output = Result<KeptAnswer, StopReason>> + use<>, StopReason> {
+        let context = self.context_for(request.template, request.run)?;
         Ok(async move {
-            let cut = cut(&request);
-            let mut record = context.record(&cut, custom_id);
+            let row_batch = row_batch_of(&request);
+            let mut completion = context.new_completion(&row_batch, custom_id);
             let created = created.and_then(|c| jiff::Timestamp::from_second(c).ok());
             if let Some(created) = created {
-                record.asked_at = created.to_string();
+                completion.asked_at = created.to_string();
             } else if !request.sent_at.is_empty() {
                 let sent: Option<jiff::Timestamp> = request.sent_at.parse().ok();
-                let passed = sent.map(|s| jiff::Timestamp::now().duration_since(s).as_secs_f64());
-                record.seconds = passed.unwrap_or_default().max(0.0);
-                record.asked_at = request.sent_at;
+                let elapsed = sent.map(|s| jiff::Timestamp::now().duration_since(s).as_secs_f64());
+                completion.seconds = elapsed.unwrap_or_default().max(0.0);
+                completion.asked_at = request.sent_at;
             }
-            let (frame, prompt) = context.prompt(&cut);
-            reply.settle(
-                |reply| context.count(&frame, &prompt, reply),
+            let (frame, prompt) = context.build_prompt(&row_batch);
+            reply.resolve_tokens(
+                |reply| context.count_tokens(&frame, &prompt, reply),
                 |reply| context.plausible_tokens(&prompt, reply),
             );
-            let asked = ArrivedReply {
-                cut: &cut,
+            let arrived = ArrivedReply {
+                row_batch: &row_batch,
                 frame: &frame,
                 prompt: &prompt,
                 attempt: request.attempt,
-                note: None,
-                worst: request.worst,
+                reservation_id: None,
+                worst_case: request.worst_case,
                 answers: Some(request.id),
             };
-            let again = context.take_in(asked, record, reply).await?;
-            Ok((request.form, again))
+            let to_retry = context.store_reply(arrived, completion, reply).await?;
+            Ok((request.template, to_retry))
         })
     }
 }
@@ -201,10 +209,10 @@ impl Readers<'_> {
 /// Returns false at the end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
-    if reader.by_ref().take(LINE).read_until(b'\n', line)? == 0 {
+    if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)? == 0 {
         return Ok(false);
     }
-    if line.len() as u64 == LINE && !line.ends_with(b"\n") {
+    if line.len() as u64 == MAX_LINE_BYTES && !line.ends_with(b"\n") {
         line.truncate(1);
         reader.skip_until(b'\n')?;
     }

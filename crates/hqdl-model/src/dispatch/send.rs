@@ -9,91 +9,106 @@ use tracing::info;
 use super::Dispatch;
 use crate::ModelError;
 use crate::batch::Batch;
-use crate::budget::{Caps, Reached};
-use crate::generate::{Event, Stopped};
+use crate::budget::{BudgetExhausted, Caps};
+use crate::generate::{Event, StopReason};
 use hqdl_facts::{BatchJob, Stage};
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 
 /// How often creation of a batch is requested while it is unconfirmed.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
     /// Sends a parcel.
-    pub(super) async fn send(&mut self, parcel: &mut BatchJob, path: &Path) -> Result<(), Stopped> {
-        let file = match self.upload(parcel, path).await {
+    pub(super) async fn send_job(
+        &mut self,
+        batch_job: &mut BatchJob,
+        path: &Path,
+    ) -> Result<(), StopReason> {
+        let file = match self.upload_file(batch_job, path).await {
             Ok(Some(file)) => file,
             // Interrupted before the batch was requested.
             Ok(None) => return Ok(()),
             Err(error) => {
-                self.facts().history().forget_parcel(parcel.id)?;
-                return Err(stopped(error));
+                self.facts().history().delete_batch_job(batch_job.id)?;
+                return Err(stop_reason(error));
             }
         };
-        self.facts().history().uploaded(parcel.id, &file)?;
+        self.facts().history().mark_uploaded(batch_job.id, &file)?;
         // From here on, the batch may exist.
-        let of_day = self.limits.budget_usd_per_day;
-        let beyond = self.facts().history().creating(parcel.id, of_day)?;
-        if let Some(gone) = beyond {
+        let daily_budget = self.limits.budget_usd_per_day;
+        let exceeded = self.facts().history().mark_creating(batch_job.id, daily_budget)?;
+        if let Some(spent_usd) = exceeded {
             // Other runs have spent the budget since this job was packed.
-            let next = self.facts().history().worst_of(parcel.id)?;
-            self.facts().history().forget_parcel(parcel.id)?;
+            let next = self.facts().history().worst_case_cost(batch_job.id)?;
+            self.facts().history().delete_batch_job(batch_job.id)?;
             self.endpoint.delete_file(&file).await;
-            let caps = Caps { usd: of_day, tokens: None, is_of_day: true };
-            let spent = Spent { usd: gone, tokens: 0 };
-            return Err(Stopped::Endpoint(ModelError::Budget(Reached { caps, spent, next })));
+            let caps = Caps { usd: daily_budget, tokens: None, is_daily: true };
+            let spent = SpentAmount { usd: spent_usd, tokens: 0 };
+            return Err(StopReason::Endpoint(ModelError::Budget(BudgetExhausted {
+                caps,
+                spent,
+                next,
+            })));
         }
-        match self.create(&file, &parcel.token).await {
+        match self.create_batch(&file, &batch_job.token).await {
             Ok(batch) => {
-                self.opened(parcel, &batch)?;
+                self.mark_open(batch_job, &batch)?;
                 let _ = std::fs::remove_file(path);
-                info!(batch = batch.id, requests = parcel.requests, "a batch is submitted");
-                (self.readers.events.listener)(&Event::Submitted {
+                info!(batch = batch.id, requests = batch_job.requests, "a batch is submitted");
+                (self.parsers.events.listener)(&Event::Submitted {
                     batch: batch.id,
-                    requests: parcel.requests,
+                    requests: batch_job.requests,
                 });
                 Ok(())
             }
-            Err(error @ ModelError::Passing { .. }) => Err(stopped(error)),
+            Err(error @ ModelError::Temporary { .. }) => Err(stop_reason(error)),
             // A definite rejection: the batch does not exist.
             Err(error) => {
-                self.facts().history().forget_parcel(parcel.id)?;
+                self.facts().history().delete_batch_job(batch_job.id)?;
                 self.endpoint.delete_file(&file).await;
-                Err(stopped(error))
+                Err(stop_reason(error))
             }
         }
     }
 
     /// Records the batch of a batch job.
-    pub(super) fn opened(&self, parcel: &mut BatchJob, batch: &Batch) -> Result<(), Stopped> {
-        self.facts().history().opened(parcel.id, &batch.id)?;
-        parcel.batch = Some(batch.id.clone());
-        parcel.stage = Stage::Open;
+    pub(super) fn mark_open(
+        &self,
+        batch_job: &mut BatchJob,
+        batch: &Batch,
+    ) -> Result<(), StopReason> {
+        self.facts().history().mark_open(batch_job.id, &batch.id)?;
+        batch_job.batch = Some(batch.id.clone());
+        batch_job.stage = Stage::Open;
         Ok(())
     }
 
     /// Finds the batch of a job that was killed around its creation. `None` means that it was never
     /// created.
-    pub(super) async fn find(&self, parcel: &BatchJob) -> Result<Option<Batch>, ModelError> {
-        let found = self.endpoint.find_batch(&parcel.token).await?;
+    pub(super) async fn find_batch_of(
+        &self,
+        batch_job: &BatchJob,
+    ) -> Result<Option<Batch>, ModelError> {
+        let found = self.endpoint.find_batch(&batch_job.token).await?;
         if found.is_some() {
             return Ok(found);
         }
         // A batch that was created just now may not be listed yet.
         tokio::time::sleep(self.first_pause()).await;
-        self.endpoint.find_batch(&parcel.token).await
+        self.endpoint.find_batch(&batch_job.token).await
     }
 
     /// Returns the uploaded file of a batch job: the one from before a kill, or a new upload.
     /// `None` if interrupted.
-    async fn upload(
+    async fn upload_file(
         &mut self,
-        parcel: &BatchJob,
+        batch_job: &BatchJob,
         path: &Path,
     ) -> Result<Option<String>, ModelError> {
-        let name = format!("hqdl-{}.jsonl", parcel.token);
-        if let Some(before) = self.unsent.remove(&parcel.token) {
+        let name = format!("hqdl-{}.jsonl", batch_job.token);
+        if let Some(earlier_upload) = self.unsent.remove(&batch_job.token) {
             let size = std::fs::metadata(path).map_or(0, |m| m.len());
-            let found = match before {
+            let found = match earlier_upload {
                 Some(file) => Some(file),
                 // If the endpoint cannot list files, upload the file again.
                 None => self.endpoint.find_upload(&name, size).await.unwrap_or_default(),
@@ -105,45 +120,45 @@ impl Dispatch<'_, '_> {
         let mut interrupt = self.interrupt.clone();
         tokio::select! {
             biased;
-            uploaded = self.endpoint.upload(path, &name) => uploaded.map(Some),
-            () = interrupted(&mut interrupt) => Ok(None),
+            uploaded = self.endpoint.upload_file(path, &name) => uploaded.map(Some),
+            () = wait_for_interrupt(&mut interrupt) => Ok(None),
         }
     }
 
     /// Creates a batch. If a request is unconfirmed, looks for the batch before it requests it
     /// again.
-    async fn create(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
-        let mut tries = 1;
+    async fn create_batch(&self, file: &str, token: &str) -> Result<Batch, ModelError> {
+        let mut attempts = 1;
         loop {
             let error = match self.endpoint.create_batch(file, token).await {
-                Err(error @ ModelError::Passing { .. }) if tries < TRIES => error,
-                ended => return ended,
+                Err(error @ ModelError::Temporary { .. }) if attempts < MAX_TRIES => error,
+                result => return result,
             };
-            let asked = match error {
-                ModelError::Passing { wait: Some(wait), .. } => wait,
+            let requested_pause = match error {
+                ModelError::Temporary { wait: Some(wait), .. } => wait,
                 _ => Duration::ZERO,
             };
-            let pause = self.first_pause() * 2u32.pow(tries - 1);
-            tokio::time::sleep(pause.max(asked.min(crate::limits::LONGEST_WAIT))).await;
+            let pause = self.first_pause() * 2u32.pow(attempts - 1);
+            tokio::time::sleep(pause.max(requested_pause.min(crate::limits::MAX_PAUSE))).await;
             if let Some(batch) = self.endpoint.find_batch(token).await? {
                 return Ok(batch);
             }
-            tries += 1;
+            attempts += 1;
         }
     }
 }
 
 /// Completes when the user interrupts; never if the sender is gone.
-pub(super) async fn interrupted(interrupt: &mut tokio::sync::watch::Receiver<bool>) {
+pub(super) async fn wait_for_interrupt(interrupt: &mut tokio::sync::watch::Receiver<bool>) {
     if interrupt.wait_for(|i| *i).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Converts an endpoint's error to the reason why the run stops.
-pub(super) fn stopped(error: ModelError) -> Stopped {
+pub(super) fn stop_reason(error: ModelError) -> StopReason {
     match error {
-        ModelError::Passing { message, .. } => Stopped::Gone(message),
-        error => Stopped::Endpoint(error),
+        ModelError::Temporary { message, .. } => StopReason::Gone(message),
+        error => StopReason::Endpoint(error),
     }
 }

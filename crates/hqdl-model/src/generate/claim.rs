@@ -3,27 +3,32 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::elsewhere::Elsewhere;
-use super::{Context, Stopped};
+use super::claimed_by_others::ClaimedByOthers;
+use super::{Context, StopReason};
 use crate::plan::{MissingRow, RowBatch};
-use hqdl_facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
+use hqdl_facts::{CellLookup, CellRequirements, Claim, ClaimKey, Facts, FactsError};
 
 /// Result of claiming a batch.
-pub struct Claimed {
+pub struct ClaimedBatches {
     /// The batches to ask for, claimed as long as this value lives.
-    pub ours: Vec<RowBatch>,
+    pub batches: Vec<RowBatch>,
     /// Rows that other runs have claimed.
-    pub(super) elsewhere: Vec<Elsewhere>,
+    pub(super) claimed_by_others: Vec<ClaimedByOthers>,
     /// Number of cells that other runs have answered in the meantime.
-    found: u64,
+    answered_cells: u64,
     _claim: Claim,
 }
 
 impl Context {
     /// Claims the cells of a batch.
-    pub(super) async fn claim(&self, cut: RowBatch) -> Result<Claimed, Stopped> {
-        let claimed = claim(&self.run.facts, &self.wanted, cut, self.beside_batches).await?;
-        self.run.found.fetch_add(claimed.found, Ordering::Relaxed);
+    pub(super) async fn claim_batch(
+        &self,
+        row_batch: RowBatch,
+    ) -> Result<ClaimedBatches, StopReason> {
+        let claimed =
+            claim_row_batch(&self.run.facts, &self.requirements, row_batch, self.skip_batched)
+                .await?;
+        self.run.answered_by_others.fetch_add(claimed.answered_cells, Ordering::Relaxed);
         Ok(claimed)
     }
 }
@@ -31,52 +36,65 @@ impl Context {
 /// Claims the cells of a batch. Cells that other runs hold are returned separately. Cells that were
 /// answered since they were found missing are skipped, and so are those that open batch jobs ask
 /// for if `skip_batched` is true.
-pub async fn claim(
+pub async fn claim_row_batch(
     facts: &Facts,
-    wanted: &Wanted,
-    cut: RowBatch,
-    beside_batches: bool,
-) -> Result<Claimed, FactsError> {
-    let of = |gap: &MissingRow, column: &usize| wanted.claimed(&gap.entity, *column);
-    let things: Vec<ClaimKey> =
-        cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
-    let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
-    let beside = beside_batches.then_some(wanted.model);
-    let (claim, under_way, known) = facts.claim_cells(things, &entities, beside).await?;
+    requirements: &CellRequirements,
+    row_batch: RowBatch,
+    skip_batched: bool,
+) -> Result<ClaimedBatches, FactsError> {
+    let claim_key_of = |missing_row: &MissingRow, column: &usize| {
+        requirements.claim_key(&missing_row.entity, *column)
+    };
+    let keys: Vec<ClaimKey> = row_batch
+        .missing_rows
+        .iter()
+        .flat_map(|g| row_batch.columns.iter().filter_map(move |c| claim_key_of(g, c)))
+        .collect();
+    let entities: Vec<_> = row_batch.missing_rows.iter().map(|g| &g.entity).collect();
+    let batch_model = skip_batched.then_some(requirements.model);
+    let (claim, batched_columns, known) = facts.claim_cells(keys, &entities, batch_model).await?;
     let mut ours: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
     let mut theirs: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
-    let mut found = 0;
-    let rows = claim.granted().chunks(cut.columns.len().max(1));
-    for (n, ((gap, record), granted)) in cut.gaps.into_iter().zip(&known).zip(rows).enumerate() {
-        let (mut mine, mut other) = (Vec::new(), Vec::new());
-        for (column, granted) in cut.columns.iter().copied().zip(granted) {
-            let asked = under_way.get(n).zip(wanted.meaning(column));
-            if matches!(wanted.find(record.as_ref(), column), Found::Known(_)) {
-                found += 1;
-            } else if !asked.is_some_and(|(all, meaning)| all.contains(&meaning)) {
-                if *granted { &mut mine } else { &mut other }.push(column);
+    let mut answered_cells = 0;
+    let rows = claim.granted().chunks(row_batch.columns.len().max(1));
+    for (n, ((missing_row, record), granted)) in
+        row_batch.missing_rows.into_iter().zip(&known).zip(rows).enumerate()
+    {
+        let (mut granted_columns, mut held_columns) = (Vec::new(), Vec::new());
+        for (column, granted) in row_batch.columns.iter().copied().zip(granted) {
+            let batched = batched_columns.get(n).zip(requirements.identity_id(column));
+            if matches!(requirements.look_up_cell(record.as_ref(), column), CellLookup::Known(_)) {
+                answered_cells += 1;
+            } else if !batched.is_some_and(|(all, identity_id)| all.contains(&identity_id)) {
+                if *granted { &mut granted_columns } else { &mut held_columns }.push(column);
             }
         }
-        if !other.is_empty() {
-            theirs.entry(other).or_default().push(gap.clone());
+        if !held_columns.is_empty() {
+            theirs.entry(held_columns).or_default().push(missing_row.clone());
         }
-        if !mine.is_empty() {
-            ours.entry(mine).or_default().push(gap);
+        if !granted_columns.is_empty() {
+            ours.entry(granted_columns).or_default().push(missing_row);
         }
     }
-    let cuts = |parts: BTreeMap<Vec<usize>, Vec<MissingRow>>| {
-        let whole = cut.whole.clone();
-        parts.into_iter().map(move |(columns, gaps)| RowBatch {
+    let to_batches = |parts: BTreeMap<Vec<usize>, Vec<MissingRow>>| {
+        let whole = row_batch.source_columns.clone();
+        parts.into_iter().map(move |(columns, missing_rows)| RowBatch {
             columns,
-            whole: whole.clone(),
-            gaps,
+            source_columns: whole.clone(),
+            missing_rows,
         })
     };
-    let elsewhere = cuts(theirs)
-        .filter_map(|cut| {
-            let first = of(cut.gaps.first()?, cut.columns.first()?)?;
-            Some(Elsewhere { cut, first, attempt: 1 })
+    let claimed_by_others = to_batches(theirs)
+        .filter_map(|row_batch| {
+            let first_key =
+                claim_key_of(row_batch.missing_rows.first()?, row_batch.columns.first()?)?;
+            Some(ClaimedByOthers { row_batch, first_key, attempt: 1 })
         })
         .collect();
-    Ok(Claimed { ours: cuts(ours).collect(), elsewhere, found, _claim: claim })
+    Ok(ClaimedBatches {
+        batches: to_batches(ours).collect(),
+        claimed_by_others,
+        answered_cells,
+        _claim: claim,
+    })
 }

@@ -20,7 +20,7 @@ pub enum Event {
         cells: u64,
     },
     /// A request was answered and its facts are stored.
-    Kept {
+    Stored {
         /// Finished cells, by state.
         cells: Tally,
         /// Usage of the run so far.
@@ -72,7 +72,7 @@ impl Event {
             Self::Begin { expansion, cells } => {
                 json!({ "event": "begin", "expansion": expansion, "cells": cells })
             }
-            Self::Kept { cells, usage } => json!({
+            Self::Stored { cells, usage } => json!({
                 "event": "kept", "cells": cells.to_json(), "requests": usage.requests,
                 "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
                 "cost_usd": usage.cost_usd,
@@ -99,7 +99,7 @@ pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Why a run stopped early.
 #[derive(Debug, thiserror::Error)]
-pub enum Stopped {
+pub enum StopReason {
     /// The endpoint rejects all requests.
     #[error(transparent)]
     Endpoint(#[from] ModelError),
@@ -117,5 +117,5 @@ pub enum Stopped {
     Interrupted,
     /// The user interrupted the run while the endpoint is processing batches.
     #[error("interrupted; the endpoint continues with {}", .0.join(", "))]
-    Left(Vec<String>),
+    BatchesPending(Vec<String>),
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Context;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::{Prompt, PromptFrame, ShownImage};
+use hqdl_prompt::{Prompt, PromptFrame, PromptImage};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -17,43 +17,58 @@ pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<PromptFram
 
 impl Context {
     /// Returns the prompt of a row batch and its frame.
-    pub(crate) fn prompt(&self, cut: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
-        let frame = self.frame_of(cut);
-        let rows: Vec<Cow<'_, Row>> = self.rows(cut);
-        let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
-        prompt.images = self.images(cut).map(|image| self.named(image)).collect();
-        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts);
-        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.choice.max_output);
-        prompt.with_keys = self.endpoint().finds_by_prompt().then(|| self.hash_with_keys(cut));
+    pub(crate) fn build_prompt(&self, row_batch: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
+        let frame = self.prompt_frame(row_batch);
+        let rows: Vec<Cow<'_, Row>> = self.shown_rows(row_batch);
+        let mut prompt = frame.build_prompt(rows.iter().map(AsRef::as_ref));
+        prompt.images = self.row_images(row_batch).map(|image| self.image_by_name(image)).collect();
+        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts_tokens);
+        prompt.max_output =
+            self.output_cap.max_tokens(prompt.planned_output).min(self.choice.max_output);
+        prompt.full_key_hash =
+            self.endpoint().looks_up_by_prompt().then(|| self.legacy_prompt_hash(row_batch));
         (frame, prompt)
     }
 
     /// Returns the images of a row batch, in order.
-    fn images<'c>(&'c self, cut: &'c RowBatch) -> impl Iterator<Item = &'c Value> {
-        cut.gaps.iter().flat_map(|gap| self.expansion.images_of(&gap.row))
+    fn row_images<'c>(&'c self, row_batch: &'c RowBatch) -> impl Iterator<Item = &'c Value> {
+        row_batch
+            .missing_rows
+            .iter()
+            .flat_map(|missing_row| self.expansion.images_of(&missing_row.row))
     }
 
     /// Returns an image by name, without its content.
-    fn named(&self, image: &Value) -> ShownImage {
-        let name = self.expansion.image_files.name(image).to_string();
-        ShownImage { name, url: String::new() }
+    fn image_by_name(&self, image: &Value) -> PromptImage {
+        let name = self.expansion.image_files.identity(image).to_string();
+        PromptImage { name, url: String::new() }
     }
 
     /// Reads the images of a prompt.
     ///
     /// # Errors
     /// A message, if an image cannot be read.
-    pub(super) fn show_images(&self, cut: &RowBatch, prompt: &mut Prompt) -> Result<(), String> {
-        if cut.gaps.iter().any(|gap| self.expansion.lacks_images(&gap.row)) {
+    pub(super) fn show_images(
+        &self,
+        row_batch: &RowBatch,
+        prompt: &mut Prompt,
+    ) -> Result<(), String> {
+        if row_batch
+            .missing_rows
+            .iter()
+            .any(|missing_row| self.expansion.lacks_images(&missing_row.row))
+        {
             return Err("its image is in `context`, not in its key: only `hqdl materialize` can read it, not a query"
                 .to_owned());
         }
-        for (shown, image) in prompt.images.iter_mut().zip(self.images(cut)) {
-            shown.url = self.expansion.image_files.url(image, &shown.name)?;
+        for (shown, image) in prompt.images.iter_mut().zip(self.row_images(row_batch)) {
+            shown.url = self.expansion.image_files.to_url(image, &shown.name)?;
         }
         // The answers are stored for the images that were looked up.
-        let same = |gap: &MissingRow| self.expansion.entity(&gap.row.key) == gap.entity;
-        if prompt.images.is_empty() || cut.gaps.iter().all(same) {
+        let is_unchanged = |missing_row: &MissingRow| {
+            self.expansion.build_entity(&missing_row.row.key) == missing_row.entity
+        };
+        if prompt.images.is_empty() || row_batch.missing_rows.iter().all(is_unchanged) {
             Ok(())
         } else {
             Err("an image changed during the run".to_owned())
@@ -61,48 +76,60 @@ impl Context {
     }
 
     /// Returns the hash that the request had before row labels were introduced.
-    fn hash_with_keys(&self, cut: &RowBatch) -> String {
-        let expansion = self.expansion.asked_by(first_key(cut));
-        let whole = PromptFrame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
-        let rows = self.rows(cut);
-        whole.prompt(rows.iter().map(AsRef::as_ref)).hash()
+    fn legacy_prompt_hash(&self, row_batch: &RowBatch) -> String {
+        let expansion = self.expansion.for_key(first_key(row_batch));
+        let frame = PromptFrame::with_full_keys(
+            &expansion,
+            self.prompt_columns(row_batch),
+            self.choice.format,
+        );
+        let rows = self.shown_rows(row_batch);
+        frame.build_prompt(rows.iter().map(AsRef::as_ref)).provenance_hash()
     }
 
     /// Returns the frame of the batch's prompt.
-    pub(crate) fn frame_of(&self, cut: &RowBatch) -> Arc<PromptFrame> {
-        let (key, columns) = (first_key(cut), self.on_paper(cut));
-        let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
+    pub(crate) fn prompt_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
+        let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
+        let frame_key = (self.expansion.key_part(key).map(<[usize]>::to_vec), columns.to_vec());
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || {
-            let expansion = self.expansion.asked_by(key);
+        let build_frame = || {
+            let expansion = self.expansion.for_key(key);
             // Recordings are found by the rows of a table.
-            let is_recorded = self.endpoint().finds_by_prompt();
-            let make = if is_recorded { PromptFrame::of_tables } else { PromptFrame::new };
-            Arc::new(make(&expansion, columns, self.choice.format))
+            let is_recorded = self.endpoint().looks_up_by_prompt();
+            let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
+            Arc::new(constructor(&expansion, columns, self.choice.format))
         };
-        Arc::clone(frames.entry(of).or_insert_with(make))
+        Arc::clone(frames.entry(frame_key).or_insert_with(build_frame))
     }
 
     /// Returns the keys that the answer must repeat, and the names of their columns.
-    pub(super) fn keys(&self, cut: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
-        let rows = self.rows(cut);
+    pub(super) fn request_keys(&self, row_batch: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
+        let rows = self.shown_rows(row_batch);
         let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
-        let keys = keys.among(self.known_keys.clone());
-        (keys, self.expansion.key_shown(first_key(cut)))
+        let keys = keys.with_known_keys(self.known_keys.clone());
+        (keys, self.expansion.prompt_key_names(first_key(row_batch)))
     }
 
     /// Returns the columns in the prompt: the requested ones, or all columns of the row if the
     /// model answers whole rows.
-    pub(super) fn on_paper<'c>(&self, cut: &'c RowBatch) -> &'c [usize] {
-        if self.endpoint().answers_whole_rows() { &cut.whole } else { &cut.columns }
+    pub(super) fn prompt_columns<'c>(&self, row_batch: &'c RowBatch) -> &'c [usize] {
+        if self.endpoint().answers_whole_rows() {
+            &row_batch.source_columns
+        } else {
+            &row_batch.columns
+        }
     }
 
-    fn rows<'c>(&self, cut: &'c RowBatch) -> Vec<Cow<'c, Row>> {
-        cut.gaps.iter().map(|gap| self.expansion.shown(&gap.row)).collect()
+    fn shown_rows<'c>(&self, row_batch: &'c RowBatch) -> Vec<Cow<'c, Row>> {
+        row_batch
+            .missing_rows
+            .iter()
+            .map(|missing_row| self.expansion.to_prompt_row(&missing_row.row))
+            .collect()
     }
 }
 
 /// Returns the key of the first row; all rows of a batch have the same part of the key.
-fn first_key(cut: &RowBatch) -> &[Value] {
-    cut.gaps.first().map_or(&[], |gap| &gap.row.key)
+fn first_key(row_batch: &RowBatch) -> &[Value] {
+    row_batch.missing_rows.first().map_or(&[], |missing_row| &missing_row.row.key)
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Zoned};
 use tokio::sync::watch;
 
-use super::{Event, Listener, Liveness};
+use super::{CircuitBreaker, Event, Listener};
 use crate::Model;
 use crate::budget::Budget;
-use crate::plan::reasoning;
+use crate::plan::reasoning_tokens;
 use hqdl_facts::{Facts, FactsError, RunId};
 use hqdl_spec::Spec;
 use hqdl_values::usage::Usage;
@@ -34,18 +34,18 @@ pub struct ModelRun {
     /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
     /// Whether tokens must be counted before a request is sent, because of a limit or a budget.
-    pub counts: bool,
+    pub counts_tokens: bool,
     /// Maximum number of requests in flight.
     pub concurrency: usize,
     /// Number of cells that other runs answered after they were found missing.
-    pub found: AtomicU64,
+    pub answered_by_others: AtomicU64,
     /// Names of the models that reason before they answer: their answers may use the whole output
     /// limit.
-    pub reasons: Vec<String>,
+    pub reasoning_models: Vec<String>,
     /// Circuit breaker of the endpoint.
-    pub liveness: Liveness,
+    pub circuit_breaker: CircuitBreaker,
     /// End of the pause that was last reported to the user.
-    pub told_pause: Mutex<Option<Instant>>,
+    pub reported_pause: Mutex<Option<Instant>>,
 }
 
 /// The listener of a run's events, and the usage so far.
@@ -60,7 +60,7 @@ pub struct Events {
 impl Events {
     /// Creates events with a usage of zero.
     #[must_use]
-    pub fn of(listener: &Listener) -> Self {
+    pub fn new(listener: &Listener) -> Self {
         Self { listener: Arc::clone(listener), usage: Arc::default() }
     }
 
@@ -76,7 +76,7 @@ impl ModelRun {
     ///
     /// # Errors
     /// [`FactsError`] if the spending cannot be read from the history.
-    pub fn of(
+    pub fn new(
         spec: &Spec,
         endpoint: Arc<dyn Model>,
         facts: &Facts,
@@ -84,22 +84,22 @@ impl ModelRun {
         events: Events,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, FactsError> {
-        let budget = Budget::of_run(facts.history(), spec, id)?;
+        let budget = Budget::for_run(facts.history(), spec, id)?;
         Ok(Self {
-            counts: budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
+            counts_tokens: budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
             budget,
             concurrency: spec.limits.concurrency as usize,
             interrupt,
-            reasons: reasoning(facts.history(), spec)?.into_keys().collect(),
-            ..Self::of_answers(endpoint, facts, id, events)
+            reasoning_models: reasoning_tokens(facts.history(), spec)?.into_keys().collect(),
+            ..Self::for_answers(endpoint, facts, id, events)
         })
     }
 
     /// Creates a run that sends no requests: it parses the answers of batch jobs.
     #[must_use]
-    pub fn of_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: RunId, events: Events) -> Self {
+    pub fn for_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: RunId, events: Events) -> Self {
         Self {
-            reasons: Vec::new(),
+            reasoning_models: Vec::new(),
             id,
             endpoint,
             // The budget is checked when the batch job is packed.
@@ -108,23 +108,24 @@ impl ModelRun {
             events,
             interrupt: watch::channel(false).1,
             // Another run may have a budget even if this one has none.
-            counts: true,
+            counts_tokens: true,
             concurrency: 1,
-            found: AtomicU64::default(),
-            liveness: Liveness::default(),
-            told_pause: Mutex::default(),
+            answered_by_others: AtomicU64::default(),
+            circuit_breaker: CircuitBreaker::default(),
+            reported_pause: Mutex::default(),
         }
     }
 
     /// Reports a pause of a model's requests to the user, once per pause.
-    pub fn tell_pause(&self, model: &str, pause: Duration) {
+    pub fn report_pause(&self, model: &str, pause: Duration) {
         let until = Instant::now() + pause;
         {
-            let mut told = self.told_pause.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.is_some_and(|told| until <= told + SAME_PAUSE) {
+            let mut reported_until =
+                self.reported_pause.lock().unwrap_or_else(PoisonError::into_inner);
+            if reported_until.is_some_and(|told| until <= told + SAME_PAUSE) {
                 return;
             }
-            *told = Some(until);
+            *reported_until = Some(until);
         }
         let clock =
             Zoned::now().saturating_add(SignedDuration::try_from(pause).unwrap_or_default());

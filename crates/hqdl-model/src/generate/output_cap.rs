@@ -7,15 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::info;
 
 use crate::Tokens;
-use hqdl_prompt::{Prompt, answer_part};
+use hqdl_prompt::{Prompt, strip_reasoning};
 
 /// How much longer than the longest recent answer the next one may be.
 const HEADROOM: f64 = 1.5;
 /// Share of the excess that the factor drops after an answer that needed less.
-const BACK: f64 = 0.1;
+const DECAY: f64 = 0.1;
 /// An answer is attributed to its cap if it used at least this share of it. A shorter truncated
 /// answer reached the end of the model's context.
-const AT_CAP: f64 = 0.9;
+const AT_CAP_SHARE: f64 = 0.9;
 
 /// A factor on the planned length of an answer; never below 1.
 #[derive(Debug)]
@@ -23,39 +23,39 @@ pub struct OutputCap {
     factor: Mutex<f64>,
     /// Whether the model reasons first. The length of reasoning does not depend on the rows, so
     /// only the model's own limit applies.
-    reasons: AtomicBool,
+    is_reasoning: AtomicBool,
 }
 
 impl OutputCap {
     /// Creates the cap for a model that reasons, or does not.
-    pub(super) fn of_model(reasons: bool) -> Self {
-        Self { factor: Mutex::new(1.0), reasons: reasons.into() }
+    pub(super) fn new(is_reasoning: bool) -> Self {
+        Self { factor: Mutex::new(1.0), is_reasoning: is_reasoning.into() }
     }
 
     /// Returns the maximum number of tokens of an answer.
-    pub(super) fn of(&self, planned: u64) -> u64 {
-        if self.reasons.load(Ordering::Relaxed) {
+    pub(super) fn max_tokens(&self, planned: u64) -> u64 {
+        if self.is_reasoning.load(Ordering::Relaxed) {
             return u64::MAX;
         }
-        (planned as f64 * *self.factor()).ceil() as u64
+        (planned as f64 * *self.lock_factor()).ceil() as u64
     }
 
     /// Adapts the factor to a complete answer.
-    pub(super) fn learn(&self, prompt: &Prompt, tokens: Tokens) {
+    pub(super) fn adapt_to_answer(&self, prompt: &Prompt, tokens: Tokens) {
         let needed =
             (HEADROOM * tokens.output as f64 / prompt.planned_output.max(1) as f64).max(1.0);
-        let mut factor = self.factor();
-        *factor = if needed > *factor { needed } else { *factor + BACK * (needed - *factor) };
+        let mut factor = self.lock_factor();
+        *factor = if needed > *factor { needed } else { *factor + DECAY * (needed - *factor) };
     }
 
     /// Returns whether a sound answer was truncated at its cap, and doubles the cap for the next
     /// ones. Several answers truncated at the same cap double it only once.
-    pub(super) fn was_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
+    pub(super) fn raise_if_too_small(&self, prompt: &Prompt, tokens: Tokens) -> bool {
         let (cap, planned) = (prompt.max_output as f64, prompt.planned_output.max(1) as f64);
-        if (tokens.output as f64) < AT_CAP * cap {
+        if (tokens.output as f64) < AT_CAP_SHARE * cap {
             return false;
         }
-        let mut factor = self.factor();
+        let mut factor = self.lock_factor();
         let next = factor.max(2.0 * cap / planned);
         if next > *factor {
             info!(from = *factor, to = next, "the cap on answers");
@@ -66,17 +66,17 @@ impl OutputCap {
 
     /// Returns whether reasoning used the whole cap before the answer began. That shows nothing
     /// about the answer's length, so the next answers may use the whole output limit.
-    pub(super) fn was_reasoned_away(&self, prompt: &Prompt, said: &str, tokens: Tokens) -> bool {
-        let all_of_it = tokens.output as f64 >= AT_CAP * prompt.max_output as f64;
-        let has_answer = answer_part(said).is_some_and(|answer| !answer.trim().is_empty());
-        if !all_of_it || has_answer {
+    pub(super) fn was_reasoned_away(&self, prompt: &Prompt, text: &str, tokens: Tokens) -> bool {
+        let used_whole_cap = tokens.output as f64 >= AT_CAP_SHARE * prompt.max_output as f64;
+        let has_answer = strip_reasoning(text).is_some_and(|answer| !answer.trim().is_empty());
+        if !used_whole_cap || has_answer {
             return false;
         }
-        self.reasons.store(true, Ordering::Relaxed);
+        self.is_reasoning.store(true, Ordering::Relaxed);
         true
     }
 
-    fn factor(&self) -> MutexGuard<'_, f64> {
+    fn lock_factor(&self) -> MutexGuard<'_, f64> {
         self.factor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

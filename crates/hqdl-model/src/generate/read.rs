@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use super::packing::AskedAgain;
-use super::{Context, Event, Stopped};
+use super::packing::RowsToRetry;
+use super::{Context, Event, StopReason};
 use crate::plan::RowBatch;
 use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
@@ -15,79 +15,88 @@ use hqdl_values::key::Entity;
 
 impl Context {
     /// Parses a reply. Returns the facts, and the rows to ask again by columns.
-    pub(super) fn read(
+    pub(super) fn parse_reply(
         &self,
-        cut: &RowBatch,
+        row_batch: &RowBatch,
         frame: &PromptFrame,
         reply: &Reply,
-        last: bool,
-    ) -> (Vec<(Entity, Vec<Fact>)>, AskedAgain) {
-        let (keys, names) = self.keys(cut);
-        let on_paper = self.on_paper(cut);
+        is_last_attempt: bool,
+    ) -> (Vec<(Entity, Vec<Fact>)>, RowsToRetry) {
+        let (keys, key_names) = self.request_keys(row_batch);
+        let prompt_columns = self.prompt_columns(row_batch);
         let checkers: Vec<&Checker> =
-            on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let mut outcomes = frame.read(&reply.content, reply.finish(), &keys, &names, &checkers);
+            prompt_columns.iter().filter_map(|c| self.requirements.checker(*c)).collect();
+        let mut outcomes =
+            frame.read(&reply.content, reply.finish_state(), &keys, &key_names, &checkers);
         if reply.refused {
             // Answers before the refusal count; the remaining rows are refused.
             for outcome in &mut outcomes {
-                if let RowOutcome::Failed { state, why, .. } = outcome {
+                if let RowOutcome::Failed { state, reason: why, .. } = outcome {
                     *state = State::Refused;
                     "the model refused".clone_into(why);
                 }
             }
         }
         // A row that is refused together with others may be answered alone.
-        let company = cut.gaps.len() > 1 && !self.endpoint().repeats_itself();
+        let is_shared = row_batch.missing_rows.len() > 1 && !self.endpoint().is_deterministic();
         let mut facts = Vec::new();
-        let mut again: AskedAgain = BTreeMap::new();
-        for (gap, outcome) in cut.gaps.iter().zip(outcomes) {
+        let mut to_retry: RowsToRetry = BTreeMap::new();
+        for (missing_row, outcome) in row_batch.missing_rows.iter().zip(outcomes) {
             let answers: Vec<Answer> = match outcome {
-                RowOutcome::Read(answers) => answers,
-                RowOutcome::Failed { state: State::Refused, .. } if company => {
-                    again.entry(cut.columns.clone()).or_default().push(gap.clone());
+                RowOutcome::Answered(answers) => answers,
+                RowOutcome::Failed { state: State::Refused, .. } if is_shared => {
+                    to_retry
+                        .entry(row_batch.columns.clone())
+                        .or_default()
+                        .push(missing_row.clone());
                     continue;
                 }
                 // A row that is missing from a shared answer is asked alone before it is given up.
-                RowOutcome::Failed { state: State::Invalid, .. } if !last || company => {
-                    again.entry(cut.columns.clone()).or_default().push(gap.clone());
+                RowOutcome::Failed { state: State::Invalid, .. }
+                    if !is_last_attempt || is_shared =>
+                {
+                    to_retry
+                        .entry(row_batch.columns.clone())
+                        .or_default()
+                        .push(missing_row.clone());
                     continue;
                 }
                 // The recording has no answer for it.
                 RowOutcome::Failed { .. } if reply.partial => {
-                    vec![Answer::without_value(State::Error, None); on_paper.len()]
+                    vec![Answer::without_value(State::Error, None); prompt_columns.len()]
                 }
-                RowOutcome::Failed { state, why, raw } => {
+                RowOutcome::Failed { state, reason: why, raw } => {
                     let answer = Answer {
                         state,
                         value: CellValue::Nothing,
                         raw: Some(raw),
                         repair: Some(why),
                     };
-                    vec![answer; on_paper.len()]
+                    vec![answer; prompt_columns.len()]
                 }
             };
-            let said = answers.into_iter().map(|a| match (a.state, &a.raw) {
+            let checked_answers = answers.into_iter().map(|a| match (a.state, &a.raw) {
                 (State::Invalid, None) if reply.partial => {
                     Answer::without_value(State::Error, None)
                 }
                 _ => a,
             });
-            let (unread, read): (Vec<_>, Vec<_>) = on_paper
+            let (unreadable, read): (Vec<_>, Vec<_>) = prompt_columns
                 .iter()
-                .zip(said)
-                .filter(|(c, _)| cut.columns.contains(c))
-                .partition(|(_, a)| a.state == State::Invalid && !last);
-            if !unread.is_empty() {
-                let columns = unread.into_iter().map(|(c, _)| *c).collect();
-                again.entry(columns).or_default().push(gap.clone());
+                .zip(checked_answers)
+                .filter(|(c, _)| row_batch.columns.contains(c))
+                .partition(|(_, a)| a.state == State::Invalid && !is_last_attempt);
+            if !unreadable.is_empty() {
+                let columns = unreadable.into_iter().map(|(c, _)| *c).collect();
+                to_retry.entry(columns).or_default().push(missing_row.clone());
             }
             let read: Vec<Fact> =
-                read.into_iter().filter_map(|(c, a)| self.wanted.fact(*c, a)).collect();
+                read.into_iter().filter_map(|(c, a)| self.requirements.build_fact(*c, a)).collect();
             if !read.is_empty() {
-                facts.push((gap.entity.clone(), read));
+                facts.push((missing_row.entity.clone(), read));
             }
         }
-        (facts, again)
+        (facts, to_retry)
     }
 
     /// Stores the failure of a request as the state of its cells: `refused` or `error`. An `error`
@@ -95,31 +104,31 @@ impl Context {
     /// empty.
     pub(crate) async fn keep_failure(
         &self,
-        cut: &RowBatch,
-        mut record: Completion,
+        row_batch: &RowBatch,
+        mut completion: Completion,
         state: State,
-        why: &str,
+        reason: &str,
         answers: Option<i64>,
-    ) -> Result<(), Stopped> {
-        record.error = Some(why.to_owned());
-        let raw = (state == State::Refused).then(|| why.to_owned());
+    ) -> Result<(), StopReason> {
+        completion.error = Some(reason.to_owned());
+        let raw = (state == State::Refused).then(|| reason.to_owned());
         let answer = Answer::without_value(state, raw);
-        let fact = |c: &usize| self.wanted.fact(*c, answer.clone());
-        let facts: Vec<_> = cut
-            .gaps
+        let fact = |c: &usize| self.requirements.build_fact(*c, answer.clone());
+        let facts: Vec<_> = row_batch
+            .missing_rows
             .iter()
-            .map(|g| (g.entity.clone(), cut.columns.iter().filter_map(fact).collect()))
+            .map(|g| (g.entity.clone(), row_batch.columns.iter().filter_map(fact).collect()))
             .collect();
         let mut tally = Tally::default();
-        tally.add(state, record.cells);
-        let tallies = self.tallies(cut, &facts);
+        tally.add(state, completion.cells);
+        let tallies = self.tally_columns(row_batch, &facts);
         self.run
             .facts
-            .keep(CommitUnit { completion: record, facts, settles: None, answers })
+            .commit_unit(CommitUnit { completion, facts, settles: None, answers })
             .await?;
-        self.share(cut, &tallies, Tokens::default(), 0.0);
+        self.share_cost(row_batch, &tallies, Tokens::default(), 0.0);
         let usage = *self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.run.events.listener)(&Event::Kept { cells: tally, usage });
+        (self.run.events.listener)(&Event::Stored { cells: tally, usage });
         Ok(())
     }
 }

@@ -11,10 +11,15 @@ use hqdl_values::key::Entity;
 
 impl Context {
     /// Counts the cells of each column of a batch by state.
-    pub(super) fn tallies(&self, cut: &RowBatch, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
-        let mut tallies = vec![Tally::default(); cut.columns.len()];
+    pub(super) fn tally_columns(
+        &self,
+        row_batch: &RowBatch,
+        facts: &[(Entity, Vec<Fact>)],
+    ) -> Vec<Tally> {
+        let mut tallies = vec![Tally::default(); row_batch.columns.len()];
         for fact in facts.iter().flat_map(|(_, f)| f) {
-            let column = cut.columns.iter().position(|c| self.wanted.means(*c, fact));
+            let column =
+                row_batch.columns.iter().position(|c| self.requirements.matches_fact(*c, fact));
             if let Some(tally) = column.and_then(|at| tallies.get_mut(at)) {
                 tally.add(fact.answer.state, 1);
             }
@@ -23,11 +28,17 @@ impl Context {
     }
 
     /// Divides the cost of a request among its columns.
-    pub(super) fn share(&self, cut: &RowBatch, tallies: &[Tally], tokens: Tokens, cost: f64) {
+    pub(super) fn share_cost(
+        &self,
+        row_batch: &RowBatch,
+        tallies: &[Tally],
+        tokens: Tokens,
+        cost: f64,
+    ) {
         let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (at, tally) in cut.columns.iter().zip(tallies) {
-            if let Some(usage) = columns.get_mut(*at) {
-                usage.add(tally, cut.columns.len(), tokens, cost);
+        for (position, tally) in row_batch.columns.iter().zip(tallies) {
+            if let Some(usage) = columns.get_mut(*position) {
+                usage.add_request(tally, row_batch.columns.len(), tokens, cost);
             }
         }
     }

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Approximate maximum time that a prepared request waits for a slot.
-const WAITING: Duration = Duration::from_secs(2);
+const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of requests in progress per slot.
-const FOR_EACH: usize = 3;
+const REQUESTS_PER_SLOT: usize = 3;
 
 /// The slots of an endpoint.
 #[derive(Debug)]
 pub struct Slots {
     free: Semaphore,
-    most: usize,
-    ahead: bool,
+    max: usize,
+    prepares_ahead: bool,
     /// Moving average of the time that a slot is held.
-    held: Mutex<Option<Duration>>,
+    average_hold: Mutex<Option<Duration>>,
 }
 
 /// A slot, released when this is dropped.
 #[derive(Debug)]
 pub struct HeldSlot<'s> {
     slots: &'s Slots,
-    since: Instant,
+    acquired_at: Instant,
     _permit: SemaphorePermit<'s>,
 }
 
@@ -35,27 +35,27 @@ impl Slots {
     /// Creates `max` slots; `prepares_ahead` states whether requests are prepared before a slot is
     /// free.
     #[must_use]
-    pub fn new(most: usize, ahead: bool) -> Self {
-        let most = most.max(1);
-        Self { free: Semaphore::new(most), most, ahead, held: Mutex::default() }
+    pub fn new(max: usize, prepares_ahead: bool) -> Self {
+        let max = max.max(1);
+        Self { free: Semaphore::new(max), max, prepares_ahead, average_hold: Mutex::default() }
     }
 
     /// Returns the number of requests that may be in progress now.
     #[must_use]
-    pub fn requests(&self) -> usize {
-        let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let ahead = held.filter(|_| self.ahead).map_or(0, |held| {
-            let each = WAITING.as_secs_f64() / held.as_secs_f64().max(0.001);
+    pub fn max_requests(&self) -> usize {
+        let average_hold = *self.average_hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = average_hold.filter(|_| self.prepares_ahead).map_or(0, |held| {
+            let per_slot = MAX_SLOT_WAIT.as_secs_f64() / held.as_secs_f64().max(0.001);
             // In whole requests.
-            (self.most as f64 * each) as usize
+            (self.max as f64 * per_slot) as usize
         });
-        self.most + ahead.min((FOR_EACH - 1) * self.most)
+        self.max + ahead.min((REQUESTS_PER_SLOT - 1) * self.max)
     }
 
     /// Waits for a slot; `None` if no more requests may be sent.
-    pub async fn take(&self) -> Option<HeldSlot<'_>> {
+    pub async fn acquire_slot(&self) -> Option<HeldSlot<'_>> {
         let permit = self.free.acquire().await.ok()?;
-        Some(HeldSlot { slots: self, since: Instant::now(), _permit: permit })
+        Some(HeldSlot { slots: self, acquired_at: Instant::now(), _permit: permit })
     }
 
     /// Rejects all further requests.
@@ -66,8 +66,9 @@ impl Slots {
 
 impl Drop for HeldSlot<'_> {
     fn drop(&mut self) {
-        let now = self.since.elapsed();
-        let mut held = self.slots.held.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = Some(held.map_or(now, |before| (before * 3 + now) / 4));
+        let now = self.acquired_at.elapsed();
+        let mut average_hold =
+            self.slots.average_hold.lock().unwrap_or_else(PoisonError::into_inner);
+        *average_hold = Some(average_hold.map_or(now, |before| (before * 3 + now) / 4));
     }
 }

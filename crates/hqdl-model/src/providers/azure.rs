@@ -3,29 +3,29 @@
 
 use reqwest::Url;
 
-use super::{Habits, NEW_CAP, OTHER};
+use super::{DEFAULT_PROFILE, NEW_LIMIT_NAME, ProviderProfile};
 
 /// API version of a classic URL without one: the latest that is generally available.
 const VERSION: &str = "2024-10-21";
 
 /// See <https://learn.microsoft.com/azure/ai-services/openai/reference>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Azure OpenAI",
-    serves: |url| {
+    matches_url: |url| {
         let host = url.host_str().unwrap_or_default();
         host.ends_with(".azure.com") || is_classic(url)
     },
     key_variable: Some("AZURE_OPENAI_API_KEY"),
     key_header: Some("api-key"),
-    cap: NEW_CAP,
-    base: |url| {
+    limit_name: NEW_LIMIT_NAME,
+    prepare_url: |url| {
         if is_classic(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
             url.query_pairs_mut().append_pair("api-version", VERSION);
         }
     },
     // Files and batches belong to the resource, not to a deployment.
-    batches: |url| url.path().split_once("/deployments/").map(|(root, _)| root.to_owned()),
-    ..OTHER
+    batch_path: |url| url.path().split_once("/deployments/").map(|(root, _)| root.to_owned()),
+    ..DEFAULT_PROFILE
 };
 
 /// Returns whether the URL names a deployment; also matches a gateway in front of Azure.

@@ -1,12 +1,12 @@
 //! Gemini's own OpenAI-compatible endpoint,
 //! `https://generativelanguage.googleapis.com/v1beta/openai`.
 
-use super::{Habits, OTHER, is_host};
+use super::{DEFAULT_PROFILE, ProviderProfile, is_host};
 
 /// See <https://ai.google.dev/gemini-api/docs/openai>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Gemini",
-    serves: |url| is_host(url, "generativelanguage.googleapis.com"),
+    matches_url: |url| is_host(url, "generativelanguage.googleapis.com"),
     key_variable: Some("GEMINI_API_KEY"),
-    ..OTHER
+    ..DEFAULT_PROFILE
 };

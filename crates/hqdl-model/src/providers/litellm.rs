@@ -1,12 +1,12 @@
 //! The `LiteLLM` proxy, recognized by its port.
 
-use super::{CacheBreakpoint, Habits, OTHER, PromptCaching, is_port};
+use super::{CacheBreakpoint, DEFAULT_PROFILE, PromptCaching, ProviderProfile, is_port};
 
 /// See <https://docs.litellm.ai/docs/simple_proxy> and
 /// <https://docs.litellm.ai/docs/completion/prompt_caching>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "LiteLLM",
-    serves: |url| is_port(url, 4000),
+    matches_url: |url| is_port(url, 4000),
     caching: |model| PromptCaching {
         breakpoint: model
             .split(['/', '-', '.'])
@@ -14,6 +14,6 @@ pub(super) const HABITS: Habits = Habits {
             .then_some(CacheBreakpoint::CacheControl),
         key: false,
     },
-    start: Some("start it with `litellm --config FILE`"),
-    ..OTHER
+    start_hint: Some("start it with `litellm --config FILE`"),
+    ..DEFAULT_PROFILE
 };

@@ -1,11 +1,11 @@
 //! LM Studio, recognized by its port.
 
-use super::{Habits, OTHER, is_port};
+use super::{DEFAULT_PROFILE, ProviderProfile, is_port};
 
 /// See <https://lmstudio.ai/docs/developer/openai-compat>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "LM Studio",
-    serves: |url| is_port(url, 1234),
-    start: Some("start it with `lms server start`"),
-    ..OTHER
+    matches_url: |url| is_port(url, 1234),
+    start_hint: Some("start it with `lms server start`"),
+    ..DEFAULT_PROFILE
 };

@@ -17,31 +17,31 @@ use reqwest::Url;
 pub use super::prompt_cache::{CacheBreakpoint, PromptCaching};
 
 /// All known profiles; the first one that matches a URL is used.
-const ALL: [&Habits; 10] = [
-    &openai::HABITS,
-    &azure::HABITS,
-    &anthropic::HABITS,
-    &gemini::HABITS,
-    &openrouter::HABITS,
-    &ollama::HABITS,
-    &llama_cpp::HABITS,
-    &vllm::HABITS,
-    &litellm::HABITS,
-    &lm_studio::HABITS,
+const PROFILES: [&ProviderProfile; 10] = [
+    &openai::PROFILE,
+    &azure::PROFILE,
+    &anthropic::PROFILE,
+    &gemini::PROFILE,
+    &openrouter::PROFILE,
+    &ollama::PROFILE,
+    &llama_cpp::PROFILE,
+    &vllm::PROFILE,
+    &litellm::PROFILE,
+    &lm_studio::PROFILE,
 ];
 
 /// The newer name of the parameter for the output limit.
-pub(super) const NEW_CAP: &str = "max_completion_tokens";
+pub(super) const NEW_LIMIT_NAME: &str = "max_completion_tokens";
 /// The older name, which most servers accept.
-pub(super) const OLD_CAP: &str = "max_tokens";
+pub(super) const OLD_LIMIT_NAME: &str = "max_tokens";
 
 /// Profile of a provider.
 #[derive(Debug, Clone, Copy)]
-pub struct Habits {
+pub struct ProviderProfile {
     /// Display name, for messages.
     pub name: &'static str,
     /// Returns whether a base URL belongs to the provider.
-    pub serves: fn(&Url) -> bool,
+    pub matches_url: fn(&Url) -> bool,
     /// Environment variable of the API key, if the spec names no other.
     pub key_variable: Option<&'static str>,
     /// Header of the API key, if it is not a bearer token.
@@ -49,38 +49,38 @@ pub struct Habits {
     /// Additional headers, with the environment variables of their values.
     pub headers: &'static [(&'static str, &'static str)],
     /// Name of the parameter for the output limit.
-    pub cap: &'static str,
+    pub limit_name: &'static str,
     /// Whether it supports structured output (`response_format`).
-    pub schema: bool,
+    pub supports_schema: bool,
     /// Prompt-caching features by model.
     pub caching: fn(&str) -> PromptCaching,
     /// Prepares a base URL for requests.
-    pub base: fn(&mut Url),
+    pub prepare_url: fn(&mut Url),
     /// Path of files and batches that replaces the path of the base URL.
-    pub batches: fn(&Url) -> Option<String>,
+    pub batch_path: fn(&Url) -> Option<String>,
     /// How to start the server, if the user runs it.
-    pub start: Option<&'static str>,
+    pub start_hint: Option<&'static str>,
 }
 
 /// Profile of an unknown endpoint.
-pub const OTHER: Habits = Habits {
+pub const DEFAULT_PROFILE: ProviderProfile = ProviderProfile {
     name: "the endpoint",
-    serves: |_| true,
+    matches_url: |_| true,
     key_variable: None,
     key_header: None,
     headers: &[],
-    cap: OLD_CAP,
-    schema: true,
+    limit_name: OLD_LIMIT_NAME,
+    supports_schema: true,
     caching: |_| PromptCaching { breakpoint: None, key: false },
-    base: |_| {},
-    batches: |_| None,
-    start: None,
+    prepare_url: |_| {},
+    batch_path: |_| None,
+    start_hint: None,
 };
 
 /// Returns the profile of the provider of a base URL.
 #[must_use]
-pub fn of(base: &Url) -> &'static Habits {
-    ALL.into_iter().find(|h| (h.serves)(base)).unwrap_or(&OTHER)
+pub fn profile_of(base: &Url) -> &'static ProviderProfile {
+    PROFILES.into_iter().find(|h| (h.matches_url)(base)).unwrap_or(&DEFAULT_PROFILE)
 }
 
 /// Returns whether a URL points to this machine.

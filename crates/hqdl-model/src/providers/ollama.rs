@@ -1,11 +1,11 @@
 //! Ollama, recognized by its port.
 
-use super::{Habits, OTHER, is_port};
+use super::{DEFAULT_PROFILE, ProviderProfile, is_port};
 
 /// See <https://docs.ollama.com/api/openai-compatibility>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "Ollama",
-    serves: |url| is_port(url, 11434),
-    start: Some("start it with `ollama serve`, and download a model with `ollama pull NAME`"),
-    ..OTHER
+    matches_url: |url| is_port(url, 11434),
+    start_hint: Some("start it with `ollama serve`, and download a model with `ollama pull NAME`"),
+    ..DEFAULT_PROFILE
 };

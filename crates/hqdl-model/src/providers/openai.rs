@@ -1,20 +1,22 @@
 //! `OpenAI` itself. Its newer models accept only the newer name of the output limit; older ones
 //! accept both.
 
-use super::super::prompt_cache::takes_explicit_breakpoints;
-use super::{CacheBreakpoint, Habits, NEW_CAP, OTHER, PromptCaching, is_host};
+use super::super::prompt_cache::supports_explicit_breakpoints;
+use super::{
+    CacheBreakpoint, DEFAULT_PROFILE, NEW_LIMIT_NAME, PromptCaching, ProviderProfile, is_host,
+};
 
 /// See <https://platform.openai.com/docs/api-reference/chat> and
 /// <https://developers.openai.com/api/docs/guides/prompt-caching>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "OpenAI",
-    serves: |url| is_host(url, "api.openai.com"),
+    matches_url: |url| is_host(url, "api.openai.com"),
     key_variable: Some("OPENAI_API_KEY"),
     headers: &[("openai-organization", "OPENAI_ORG_ID"), ("openai-project", "OPENAI_PROJECT_ID")],
-    cap: NEW_CAP,
+    limit_name: NEW_LIMIT_NAME,
     caching: |model| PromptCaching {
-        breakpoint: takes_explicit_breakpoints(model).then_some(CacheBreakpoint::Explicit),
+        breakpoint: supports_explicit_breakpoints(model).then_some(CacheBreakpoint::Explicit),
         key: true,
     },
-    ..OTHER
+    ..DEFAULT_PROFILE
 };

@@ -1,11 +1,11 @@
 //! vLLM, recognized by its port.
 
-use super::{Habits, OTHER, is_port};
+use super::{DEFAULT_PROFILE, ProviderProfile, is_port};
 
 /// See <https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html>.
-pub(super) const HABITS: Habits = Habits {
+pub(super) const PROFILE: ProviderProfile = ProviderProfile {
     name: "vLLM",
-    serves: |url| is_port(url, 8000),
-    start: Some("start it with `vllm serve MODEL`"),
-    ..OTHER
+    matches_url: |url| is_port(url, 8000),
+    start_hint: Some("start it with `vllm serve MODEL`"),
+    ..DEFAULT_PROFILE
 };

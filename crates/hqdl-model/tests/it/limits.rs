@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hqdl_model::budget::{Budget, Caps};
 use hqdl_model::limits::{Limiter, Need, retry_after};
-use hqdl_values::usage::Spent;
+use hqdl_values::usage::SpentAmount;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
@@ -36,7 +36,7 @@ fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
             let (limiter, all) = (Arc::clone(&limiter), Arc::clone(&all));
             tasks.spawn(async move {
                 for n in 0.. {
-                    limiter.admit(task * 1_000_000 + n, Need::exactly(tokens)).await;
+                    limiter.acquire_permit(task * 1_000_000 + n, Need::exactly(tokens)).await;
                     all.lock().unwrap().push(began.elapsed());
                 }
             });
@@ -70,10 +70,10 @@ fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
 fn tokens_used_beyond_those_admitted_are_paid_back_first() {
     run(async {
         let limiter = Limiter::new(None, Some(60_000));
-        limiter.admit(1, Need::exactly(10)).await;
-        limiter.settle(1, 1510);
+        limiter.acquire_permit(1, Need::exactly(10)).await;
+        limiter.reconcile_usage(1, 1510);
         let began = Instant::now();
-        limiter.admit(2, Need::exactly(10)).await;
+        limiter.acquire_permit(2, Need::exactly(10)).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
     });
 }
@@ -82,30 +82,30 @@ fn tokens_used_beyond_those_admitted_are_paid_back_first() {
 fn the_endpoints_last_word_counts_when_it_is_stricter() {
     run(async {
         let limiter = Limiter::new(Some(60_000), None);
-        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "120")]));
+        limiter.update_from_headers(&headers(&[("x-ratelimit-limit-requests", "120")]));
         let began = Instant::now();
         for n in 0..3 {
-            limiter.admit(n, Need::default()).await;
+            limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
         // A word without limits changes nothing.
-        limiter.observe(&headers(&[("x-ratelimit-remaining-requests", "7")]));
+        limiter.update_from_headers(&headers(&[("x-ratelimit-remaining-requests", "7")]));
         let began = Instant::now();
-        limiter.admit(200, Need::default()).await;
+        limiter.acquire_permit(200, Need::default()).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
         // What it allows later it allows; at 120 a minute it would take 10 s.
-        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        limiter.update_from_headers(&headers(&[("x-ratelimit-limit-requests", "60000")]));
         let began = Instant::now();
         for n in 200..220 {
-            limiter.admit(n, Need::default()).await;
+            limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // But never more than was asked for.
         let limiter = Limiter::new(Some(120), None);
-        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        limiter.update_from_headers(&headers(&[("x-ratelimit-limit-requests", "60000")]));
         let began = Instant::now();
         for n in 0..3 {
-            limiter.admit(n, Need::default()).await;
+            limiter.acquire_permit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
     });
@@ -115,12 +115,12 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
 fn nobody_is_admitted_before_a_reset() {
     run(async {
         let limiter = Limiter::new(None, None);
-        limiter.observe(&headers(&[
+        limiter.update_from_headers(&headers(&[
             ("x-ratelimit-remaining-requests", "0"),
             ("x-ratelimit-reset-requests", "400ms"),
         ]));
         let began = Instant::now();
-        limiter.admit(300, Need::default()).await;
+        limiter.acquire_permit(300, Need::default()).await;
         assert!(began.elapsed() >= Duration::from_millis(390), "{:?}", began.elapsed());
     });
 }
@@ -139,21 +139,21 @@ fn every_spelling_of_retry_after_is_understood() {
 fn a_budget_is_never_overshot_whatever_the_schedule() {
     run(async {
         let caps = Caps { usd: Some(1.0), ..Caps::default() };
-        let budget = Arc::new(Budget::new(caps, Spent::default()));
+        let budget = Arc::new(Budget::new(caps, SpentAmount::default()));
         let most = Arc::new(AtomicU64::new(0));
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..64u64 {
             let (budget, most) = (Arc::clone(&budget), Arc::clone(&most));
             tasks.spawn(async move {
                 for i in 0..20 {
-                    let worst = Spent { usd: 0.04, tokens: 10 };
-                    let Ok(reservation) = budget.reserve(worst).await else { return };
+                    let worst = SpentAmount { usd: 0.04, tokens: 10 };
+                    let Ok(reservation) = budget.reserve_cost(worst).await else { return };
                     tokio::time::sleep(Duration::from_micros(n * 37 % 900)).await;
                     // Answers, refusals and broken connections, in any order.
                     match (n + i) % 4 {
                         0 => drop(reservation),
                         1 => reservation.settle_in_doubt(),
-                        _ => reservation.settle(Spent { usd: 0.013, tokens: 4 }),
+                        _ => reservation.settle(SpentAmount { usd: 0.013, tokens: 4 }),
                     }
                     most.fetch_max((budget.spent().usd * 1e9) as u64, Ordering::Relaxed);
                 }
@@ -172,11 +172,11 @@ fn tokens_are_capped_where_there_is_no_price() {
     run(async {
         let budget = Budget::new(
             Caps { tokens: Some(100), ..Caps::default() },
-            Spent { usd: 0.0, tokens: 60 },
+            SpentAmount { usd: 0.0, tokens: 60 },
         );
-        let worst = Spent { usd: 0.0, tokens: 40 };
-        budget.reserve(worst).await.unwrap().settle(Spent { usd: 0.0, tokens: 35 });
-        let reached = budget.reserve(worst).await.unwrap_err();
+        let worst = SpentAmount { usd: 0.0, tokens: 40 };
+        budget.reserve_cost(worst).await.unwrap().settle(SpentAmount { usd: 0.0, tokens: 35 });
+        let reached = budget.reserve_cost(worst).await.unwrap_err();
         assert!(reached.to_string().contains("95 of 100 tokens"), "{reached}");
     });
 }

@@ -37,8 +37,8 @@ fn prompt() -> Prompt {
         planned_output: 10,
         max_output: 10,
         input_tokens: 10,
-        with_keys: None,
-        answers: AnswerForm::default(),
+        full_key_hash: None,
+        answer_form: AnswerForm::default(),
         rows: 1,
         temperature: None,
         images: Vec::new(),
@@ -74,7 +74,7 @@ fn a_redirect_is_an_error_that_names_its_location() {
              content-length: 0\r\nconnection: close\r\n\r\n"
         ));
         let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
-        let error = runtime.block_on(endpoint.ask(&prompt())).unwrap_err();
+        let error = runtime.block_on(endpoint.send_prompt(&prompt())).unwrap_err();
         assert_eq!(reached.load(Ordering::SeqCst), 0, "{status} was followed");
         assert!(matches!(error, ModelError::Refused { .. }), "{status}: {error:?}");
         let message = error.to_string();

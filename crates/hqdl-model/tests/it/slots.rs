@@ -7,7 +7,7 @@ use hqdl_model::generate::Slots;
 fn hold(slots: &Slots, how_long: Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let slot = slots.take().await.unwrap();
+        let slot = slots.acquire_slot().await.unwrap();
         tokio::time::sleep(how_long).await;
         drop(slot);
     });
@@ -17,16 +17,16 @@ fn hold(slots: &Slots, how_long: Duration) {
 fn as_many_are_made_ready_as_leave_soon() {
     let near = Slots::new(4, false);
     hold(&near, Duration::from_millis(1));
-    assert_eq!(near.requests(), 4);
+    assert_eq!(near.max_requests(), 4);
     let far = Slots::new(4, true);
     // Before the first answer nobody knows how long one takes.
-    assert_eq!(far.requests(), 4);
+    assert_eq!(far.max_requests(), 4);
     hold(&far, Duration::from_millis(1));
-    assert_eq!(far.requests(), 12);
+    assert_eq!(far.max_requests(), 12);
     // One at a time that takes long: another one would wait for too long.
     let slow = Slots::new(1, true);
     hold(&slow, Duration::from_millis(2100));
-    assert_eq!(slow.requests(), 1);
+    assert_eq!(slow.max_requests(), 1);
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn no_more_than_there_are_are_held_and_none_when_it_is_over() {
     let slots = Slots::new(2, true);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let held = (slots.take().await.unwrap(), slots.take().await.unwrap());
-        let third = slots.take();
+        let held = (slots.acquire_slot().await.unwrap(), slots.acquire_slot().await.unwrap());
+        let third = slots.acquire_slot();
         let mut third = std::pin::pin!(third);
         assert!(
             std::future::poll_fn(|c| std::task::Poll::Ready(third.as_mut().poll(c).is_pending()))
@@ -44,6 +44,6 @@ fn no_more_than_there_are_are_held_and_none_when_it_is_over() {
         slots.close();
         assert!(third.await.is_none());
         drop(held);
-        assert!(slots.take().await.is_none());
+        assert!(slots.acquire_slot().await.is_none());
     });
 }

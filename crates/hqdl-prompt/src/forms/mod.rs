@@ -17,17 +17,17 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
-pub(super) use self::pack::{PackForm, write_arrays, write_lines};
+pub(super) use self::pack::{PackForm, format_lines, write_arrays};
 use super::align::RequestKeys;
-use super::completion::{self, Finish, RowOutcome};
-use super::reasoning::answer_part;
+use super::completion::{self, FinishReason, RowOutcome};
+use super::reasoning::strip_reasoning;
 use super::unambiguous::UnambiguousJson;
 use super::{AnswerForm, AskedColumn, Prompt, Question, schema};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Echo, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::{Answer, State};
-use hqdl_values::key::quote;
+use hqdl_values::key::quote_json;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
@@ -43,7 +43,7 @@ pub(super) struct SingleForm {
     /// Names of the context columns.
     context: Vec<String>,
     /// Base column of the value.
-    origin: Option<String>,
+    base_column: Option<String>,
     question: String,
     /// Names of the members of an answer.
     members: Vec<String>,
@@ -52,7 +52,7 @@ pub(super) struct SingleForm {
     /// Instructions of the task.
     task_instructions: Instructions,
     /// Instructions about texts, used if the value is a text.
-    text: Instructions,
+    text_instructions: Instructions,
 }
 
 /// System message, and its token count once it was computed.
@@ -65,34 +65,35 @@ struct Instructions {
 impl SingleForm {
     /// Returns the form for the columns (by position) asked for; `None` if they need a table.
     pub(super) fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Option<Self> {
-        let asked: Vec<&Column> =
+        let requested: Vec<&Column> =
             columns.iter().filter_map(|at| expansion.columns.get(*at)).collect();
-        if !is_plain(expansion, format) {
+        if !needs_no_table(expansion, format) {
             return None;
         }
         if expansion.task == Task::Columns {
-            let system = row::system(expansion, columns, &asked);
-            let members = asked.iter().map(|column| column.name.clone()).collect();
+            let system = row::system(expansion, columns, &requested);
+            let members = requested.iter().map(|column| column.name.clone()).collect();
             return Some(Self::of(
                 expansion,
-                &asked,
+                &requested,
                 members,
                 row::QUESTION.to_owned(),
                 [&system; 2],
             ));
         }
-        let [column] = asked.as_slice() else { return Self::of_several(expansion, &asked) };
-        let about = super::write::about(column).unwrap_or_default();
+        let [column] = requested.as_slice() else { return Self::of_several(expansion, &requested) };
+        let about = super::write::column_description(column).unwrap_or_default();
         let (intro, question) = match expansion.task {
             Task::Text => (&text::INTRO, about.to_owned()),
             Task::Rows => (&table::INTRO, about.to_owned()),
             Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
             Task::Value | Task::Columns => (&value::INTRO, about.to_owned()),
         };
-        let named = Column { name: ANSWER.to_owned(), ..(*column).clone() };
-        let systems = [&system(intro, column), &system(&text::INTRO, column)];
+        let answer_column = Column { name: ANSWER.to_owned(), ..(*column).clone() };
+        let systems =
+            [&build_system_message(intro, column), &build_system_message(&text::INTRO, column)];
         let question = format!("Question: {question}");
-        Some(Self::of(expansion, &[&named], vec![ANSWER.to_owned()], question, systems))
+        Some(Self::of(expansion, &[&answer_column], vec![ANSWER.to_owned()], question, systems))
     }
 
     /// Returns the form of several questions about one value or text.
@@ -116,20 +117,20 @@ impl SingleForm {
         question: String,
         systems: [&String; 2],
     ) -> Self {
-        let schema = schema::cells(asked);
+        let schema = schema::cells_schema(asked);
         let [task_instructions, text] = systems
             .map(|system| Instructions { system: system.as_str().into(), tokens: OnceLock::new() });
         Self {
             task: expansion.task,
             key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
             context: expansion.context.clone(),
-            origin: asked.first().and_then(|column| column.origin.as_deref()).map(on_one_line),
+            base_column: asked.first().and_then(|column| column.origin.as_deref()).map(on_one_line),
             question,
             members,
             schema_text: schema.to_string(),
             schema: Arc::new(schema),
             task_instructions,
-            text,
+            text_instructions: text,
         }
     }
 
@@ -139,26 +140,26 @@ impl SingleForm {
     }
 
     /// Returns the number of tokens of the system message and the schema.
-    pub(super) fn tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
-        let of_task = &self.task_instructions;
-        let is_of_task = Arc::ptr_eq(&prompt.system, &of_task.system);
-        let instructions = if is_of_task { of_task } else { &self.text };
+    pub(super) fn shared_tokens(&self, prompt: &Prompt, tokenizer: Tokenizer) -> u64 {
+        let task_instructions = &self.task_instructions;
+        let is_for_task = Arc::ptr_eq(&prompt.system, &task_instructions.system);
+        let instructions = if is_for_task { task_instructions } else { &self.text_instructions };
         *instructions.tokens.get_or_init(|| {
-            tokenizer.count(&instructions.system) + tokenizer.count(&self.schema_text)
+            tokenizer.count_tokens(&instructions.system) + tokenizer.count_tokens(&self.schema_text)
         })
     }
 
     /// Builds the prompt that asks about `row`.
-    pub(super) fn prompt(&self, row: &Row, planned_output: u64) -> Prompt {
-        let origin = self.origin.as_deref();
-        let is_text = self.task == Task::Value && text::is_text(row);
-        let instructions = if is_text { &self.text } else { &self.task_instructions };
+    pub(super) fn build_prompt(&self, row: &Row, planned_output: u64) -> Prompt {
+        let base_column = self.base_column.as_deref();
+        let is_text = self.task == Task::Value && text::is_long_text(row);
+        let instructions = if is_text { &self.text_instructions } else { &self.task_instructions };
         let mut user = match self.task {
-            Task::Text => text::write(&row.context, origin),
-            Task::Rows => table::write(&self.context, &row.context),
-            _ if is_text => text::write(&row.key, origin),
+            Task::Text => text::format_texts(&row.context, base_column),
+            Task::Rows => table::format_tables(&self.context, &row.context),
+            _ if is_text => text::format_texts(&row.key, base_column),
             Task::Columns => row::write(row, &self.key, &self.context),
-            Task::Value | Task::Join => value::write(row, &self.key, origin),
+            Task::Value | Task::Join => value::format_values(row, &self.key, base_column),
         };
         user.push('\n');
         user.push_str(&self.question);
@@ -169,8 +170,8 @@ impl SingleForm {
             planned_output,
             max_output: planned_output,
             input_tokens: 0,
-            with_keys: None,
-            answers: AnswerForm::Single,
+            full_key_hash: None,
+            answer_form: AnswerForm::Single,
             rows: 1,
             temperature: self.is_live().then_some(0.0),
             images: Vec::new(),
@@ -178,10 +179,10 @@ impl SingleForm {
     }
 
     /// Reads the answer to a prompt of this form.
-    pub(super) fn read(
+    pub(super) fn parse_answer(
         &self,
         content: &str,
-        finish: Finish,
+        finish: FinishReason,
         keys: &RequestKeys,
         key_names: &[String],
         checkers: &[&Checker],
@@ -189,18 +190,18 @@ impl SingleForm {
         if let Some(cells) = self.cells(content) {
             let answer = |(cell, checker): (&Option<Json>, &&Checker)| {
                 let missing = || Answer::without_value(State::Invalid, None);
-                let answer = cell.as_ref().map_or_else(missing, |cell| checker.json(cell));
-                checker.in_row(answer, |part| keys.part(0, part))
+                let answer = cell.as_ref().map_or_else(missing, |cell| checker.check_json(cell));
+                checker.complete_in_row(answer, |part| keys.key_part(0, part))
             };
-            return vec![RowOutcome::Read(cells.iter().zip(checkers).map(answer).collect())];
+            return vec![RowOutcome::Answered(cells.iter().zip(checkers).map(answer).collect())];
         }
         // The model wrote something else around its answer, or a row of a table.
-        completion::read(content, finish, keys, key_names, &self.members, checkers)
+        completion::parse_completion(content, finish, keys, key_names, &self.members, checkers)
     }
 
     /// Returns the cells of a completion that is one answer and nothing else.
     fn cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
-        let answer = answer_part(content)?;
+        let answer = strip_reasoning(content)?;
         let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
         let Json::Object(mut object) = json else { return None };
         let cells: Vec<_> = self.members.iter().map(|name| object.remove(name)).collect();
@@ -209,7 +210,7 @@ impl SingleForm {
 }
 
 /// Returns whether an expansion needs no table to ask about one row.
-fn is_plain(expansion: &Expansion, format: Format) -> bool {
+fn needs_no_table(expansion: &Expansion, format: Format) -> bool {
     let needs_examples = expansion.task != Task::Columns && !expansion.shots.is_empty();
     format == Format::Json
         && expansion.echo == Echo::Short
@@ -225,31 +226,33 @@ struct Intro {
 }
 
 /// Types in the order in which they are tried when a prompt is parsed.
-const KINDS: [Type; 6] =
+const TYPES: [Type; 6] =
     [Type::Boolean, Type::Integer, Type::Real, Type::Date, Type::Url, Type::Text];
 
 /// Returns an example of an answer.
-fn example(kind: Type, many: bool, options: bool) -> String {
-    let one = match kind {
+fn example_answer(data_type: Type, is_many: bool, has_options: bool) -> String {
+    let item = match data_type {
         Type::Boolean => json!(true),
         Type::Integer => json!(12),
         Type::Real => json!(1.5),
         Type::Date => json!("2024-05-31"),
         Type::Url => json!("https://example.com/page"),
-        Type::Text if options => json!("one of the options"),
+        Type::Text if has_options => json!("one of the options"),
         Type::Text => json!("your answer"),
     };
-    match kind {
-        _ if many => format!("{{\"{ANSWER}\": [{one}, …]}}, {{\"{ANSWER}\": []}} if there is none"),
+    match data_type {
+        _ if is_many => {
+            format!("{{\"{ANSWER}\": [{item}, …]}}, {{\"{ANSWER}\": []}} if there is none")
+        }
         Type::Boolean => format!("{{\"{ANSWER}\": true}} or {{\"{ANSWER}\": false}}"),
-        _ => format!("{{\"{ANSWER}\": {one}}}"),
+        _ => format!("{{\"{ANSWER}\": {item}}}"),
     }
 }
 
 /// Returns the system message of a form.
-fn system(intro: &Intro, column: &Column) -> String {
+fn build_system_message(intro: &Intro, column: &Column) -> String {
     let Intro { task, unknown } = intro;
-    let example = example(column.kind, column.many.is_some(), column.values.is_some());
+    let example = example_answer(column.kind, column.many.is_some(), column.values.is_some());
     let mut system =
         format!("{task} Answer with JSON: {example}, or {{\"{ANSWER}\": null}} {unknown}.");
     add_options(&mut system, column);
@@ -270,15 +273,15 @@ fn add_forms(system: &mut String, column: &Column) {
 /// Adds the options for the answer.
 fn add_options(system: &mut String, column: &Column) {
     let Some(list) = &column.values else { return };
-    let open = if list.open { " Another value is allowed if none of them fits." } else { "" };
+    let open_note = if list.open { " Another value is allowed if none of them fits." } else { "" };
     system.push_str(&format!(
-        "\nCopy the answer from the options.{open}\nOptions: {}",
+        "\nCopy the answer from the options.{open_note}\nOptions: {}",
         json!(list.values)
     ));
 }
 
 /// Parses the options of a system message.
-fn read_options(system: &str) -> Option<Vec<String>> {
+fn parse_options(system: &str) -> Option<Vec<String>> {
     let options = system.lines().skip(1).find_map(|line| line.strip_prefix("Options: "))?;
     serde_json::from_str(options).ok()
 }
@@ -289,21 +292,21 @@ fn on_one_line(text: &str) -> String {
 }
 
 /// Formats a value as JSON on one line.
-fn write_value(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
-        Value::Text(text) => quote(text),
+        Value::Text(text) => quote_json(text),
         other => other.to_json().to_string(),
     }
 }
 
 /// Parses a line of JSON and returns its value and the text after the line.
-fn read_quoted(line: &str) -> Option<(Json, &str)> {
+fn parse_json_line(line: &str) -> Option<(Json, &str)> {
     let (value, rest) = line.split_once('\n')?;
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
 /// Returns an answer as a model should write it, of members and cells.
-pub(super) fn write_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
+pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
     let cells: serde_json::Map<String, Json> =
         cells.map(|(name, cell)| (name.to_owned(), cell)).collect();
     Json::Object(cells).to_string()
@@ -313,8 +316,8 @@ pub(super) fn write_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> 
 fn read_several(system: &str, user: &str) -> Option<Question> {
     let is = |intro: &Intro| system.starts_with(&several::task(intro));
     let (table, key, row, rest) = match () {
-        () if is(&text::INTRO) => text::read(user)?,
-        () if is(&value::INTRO) => value::read(user)?,
+        () if is(&text::INTRO) => text::parse_text(user)?,
+        () if is(&value::INTRO) => value::parse_values(user)?,
         () => return None,
     };
     let mut columns = several::read_questions(system, rest.strip_prefix('\n')?)?;
@@ -326,13 +329,13 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
         format: Format::Json,
         columns,
         rows: vec![row],
-        tags: Vec::new(),
-        answers: AnswerForm::Single,
+        row_tags: Vec::new(),
+        answer_form: AnswerForm::Single,
     })
 }
 
 /// Reads a prompt of a form back; `None` if it is a prompt about a table.
-pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     let question = read_form(system, user)?;
     let column = user.strip_prefix("Column: ").and_then(|rest| rest.split_once('\n'));
     let text = || user.strip_prefix("Text of ").and_then(|rest| rest.split_once(":\n"));
@@ -341,40 +344,42 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
 }
 
 fn read_form(system: &str, user: &str) -> Option<Question> {
-    if let Some(question) = pack::read_back(system, user).or_else(|| row::read_back(system, user)) {
+    if let Some(question) =
+        pack::parse_prompt(system, user).or_else(|| row::read_back(system, user))
+    {
         return Some(question);
     }
     if let Some(question) = read_several(system, user) {
         return Some(question);
     }
-    let is = |intro: &Intro| system.starts_with(intro.task);
+    let has_intro = |intro: &Intro| system.starts_with(intro.task);
     let (table, key, row, rest) = match () {
-        () if is(&text::INTRO) => text::read(user)?,
-        () if is(&table::INTRO) => table::read(user)?,
-        () if is(&value::INTRO) => value::read(user)?,
-        () if is(&join::INTRO) => {
-            let (_, key, row, rest) = value::read(user)?;
+        () if has_intro(&text::INTRO) => text::parse_text(user)?,
+        () if has_intro(&table::INTRO) => table::parse_tables(user)?,
+        () if has_intro(&value::INTRO) => value::parse_values(user)?,
+        () if has_intro(&join::INTRO) => {
+            let (_, key, row, rest) = value::parse_values(user)?;
             ("join", key, row, rest)
         }
         () => return None,
     };
     let about = rest.strip_prefix("\nQuestion: ")?;
     let about = if table == "join" { about.strip_prefix(join::QUESTION)? } else { about };
-    let first = system.lines().next()?.split_once(" Answer with JSON: ")?.1;
-    let shapes = KINDS.iter().flat_map(|kind| {
+    let example_line = system.lines().next()?.split_once(" Answer with JSON: ")?.1;
+    let variants = TYPES.iter().flat_map(|data_type| {
         [(false, false), (false, true), (true, false), (true, true)]
-            .map(|(many, options)| (*kind, many, options))
+            .map(|(is_many, has_options)| (*data_type, is_many, has_options))
     });
-    let of = |(kind, many, options): &(Type, bool, bool)| {
-        first.starts_with(&(example(*kind, *many, *options) + ", or "))
+    let is_variant = |(data_type, is_many, has_options): &(Type, bool, bool)| {
+        example_line.starts_with(&(example_answer(*data_type, *is_many, *has_options) + ", or "))
     };
-    let (kind, many, _) = shapes.into_iter().find(of)?;
+    let (data_type, is_many, _) = variants.into_iter().find(is_variant)?;
     let column = AskedColumn {
         name: ANSWER.to_owned(),
-        kind: kind.name().to_owned(),
+        data_type: data_type.name().to_owned(),
         about: about.to_owned(),
-        many,
-        values: read_options(system),
+        many: is_many,
+        values: parse_options(system),
     };
     Some(Question {
         origin: None,
@@ -383,7 +388,7 @@ fn read_form(system: &str, user: &str) -> Option<Question> {
         format: Format::Json,
         columns: vec![column],
         rows: vec![row],
-        tags: Vec::new(),
-        answers: AnswerForm::Single,
+        row_tags: Vec::new(),
+        answer_form: AnswerForm::Single,
     })
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    ANSWER, KINDS, add_forms, add_options, is_plain, on_one_line, read_options, read_quoted,
-    several, write_value,
+    ANSWER, TYPES, add_forms, add_options, format_value, needs_no_table, on_one_line,
+    parse_json_line, parse_options, several,
 };
-use crate::{AnswerForm, AskedColumn, AskedRow, EchoForm, Line, Question, csv, label, write};
+use crate::{
+    AnswerForm, AskedColumn, AskedRow, PromptRow, Question, SharedPrompt, csv, label, write,
+};
 use hqdl_spec::{Column, Expansion, Format, Task, Type};
 use hqdl_values::Row;
 
@@ -25,28 +27,29 @@ const ENTRIES: &str = ", one entry for each value: its number and word as given,
 #[derive(Debug, Clone)]
 pub(crate) struct PackForm {
     /// System message and schema.
-    pub echo: EchoForm,
+    pub shared: SharedPrompt,
     /// Whether answers are lines or arrays.
     pub answers: AnswerForm,
     /// Names of the key columns.
     key: Vec<String>,
     /// Base column of the values.
-    origin: Option<String>,
+    base_column: Option<String>,
     /// The question or questions, with their heading.
     question: String,
 }
 
 impl PackForm {
     /// Returns the form for the requested columns; `None` if they need a table.
-    pub fn new(expansion: &Expansion, asked: &[&Column], format: Format) -> Option<Self> {
-        let fits = expansion.task == Task::Value && is_plain(expansion, format);
-        if !fits || asked.is_empty() {
+    pub fn new(expansion: &Expansion, requested: &[&Column], format: Format) -> Option<Self> {
+        let is_supported = expansion.task == Task::Value && needs_no_table(expansion, format);
+        if !is_supported || requested.is_empty() {
             return None;
         }
-        let is_short = asked.iter().all(|column| is_short(column));
+        let is_short = requested.iter().all(|column| is_short(column));
         let answers = if is_short { AnswerForm::Lines } else { AnswerForm::Arrays };
-        let example = if is_short { example_of_lines(asked) } else { example_of_arrays(asked) };
-        let (system, question) = if let [column] = asked {
+        let example =
+            if is_short { example_of_lines(requested) } else { example_of_arrays(requested) };
+        let (system, question) = if let [column] = requested {
             let comma =
                 if is_short { "a comma and the answer, or ?" } else { "and the answer, or null" };
             let mut system = format!("{TASK}{example}{ENTRIES}{comma} if you do not know.");
@@ -54,7 +57,7 @@ impl PackForm {
             if !is_short {
                 add_forms(&mut system, column);
             }
-            let about = write::about(column).unwrap_or_default();
+            let about = write::column_description(column).unwrap_or_default();
             (system, format!("Question: {about}"))
         } else {
             let or = if is_short { "with commas between them, or ?" } else { "or null" };
@@ -62,24 +65,25 @@ impl PackForm {
                 "{TASK_OF_SEVERAL}{example}{ENTRIES}and the answers in the order of the questions, \
                  {or} for what you do not know."
             );
-            several::add_options(&mut system, asked);
-            (system, several::questions(asked))
+            several::add_options(&mut system, requested);
+            (system, several::questions(requested))
         };
         let schema = schema_of(answers);
         Some(Self {
             answers,
-            echo: EchoForm { system: system.into(), schema: Some(Arc::new(schema)) },
+            shared: SharedPrompt { system: system.into(), schema: Some(Arc::new(schema)) },
             key: expansion.key.names().iter().map(|name| on_one_line(name)).collect(),
-            origin: asked.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
+            base_column: requested.first().and_then(|c| c.origin.as_deref()).map(on_one_line),
             question,
         })
     }
 
     /// Builds the user message from rows and their labels.
-    pub fn write<'r>(&self, rows: impl Iterator<Item = (&'r Row, Json)>) -> String {
-        let mut user = self.origin.as_ref().map_or(String::new(), |o| format!("Column: {o}\n"));
+    pub fn build_user_message<'r>(&self, rows: impl Iterator<Item = (&'r Row, Json)>) -> String {
+        let mut user =
+            self.base_column.as_ref().map_or(String::new(), |o| format!("Column: {o}\n"));
         for (row, label) in rows {
-            user.push_str(&self.row(&label, row));
+            user.push_str(&self.format_row(&label, row));
             user.push('\n');
         }
         user.push('\n');
@@ -88,25 +92,25 @@ impl PackForm {
     }
 
     /// Returns the line of the prompt and the echoed line of a row.
-    pub fn line(&self, label: &Json, row: &Row) -> Line {
+    pub fn to_prompt_row(&self, label: &Json, row: &Row) -> PromptRow {
         let label_text = label.as_str().unwrap_or_default();
         let echoed = match self.answers {
             AnswerForm::Lines => format!("\"{label_text},\","),
             _ => format!("[\"{label_text}\",],"),
         };
-        Line { asked: self.row(label, row), echoed }
+        PromptRow { prompt_line: self.format_row(label, row), echo_line: echoed }
     }
 
     /// Formats a row: its label and its value, or its values by name.
-    fn row(&self, label: &Json, row: &Row) -> String {
+    fn format_row(&self, label: &Json, row: &Row) -> String {
         let label = label.as_str().unwrap_or_default();
         match row.key.as_slice() {
-            [value] => format!("{label}: {}", write_value(value)),
+            [value] => format!("{label}: {}", format_value(value)),
             values => {
-                let named = |(name, value): (&String, &_)| {
-                    format!("{}: {}", json!(name), write_value(value))
+                let format_named = |(name, value): (&String, &_)| {
+                    format!("{}: {}", json!(name), format_value(value))
                 };
-                let parts: Vec<String> = self.key.iter().zip(values).map(named).collect();
+                let parts: Vec<String> = self.key.iter().zip(values).map(format_named).collect();
                 format!("{label}: {{{}}}", parts.join(", "))
             }
         }
@@ -116,7 +120,7 @@ impl PackForm {
 /// Returns whether the answers of a column need no quotes in a line.
 fn is_short(column: &Column) -> bool {
     let is_short = match (&column.values, column.kind) {
-        (Some(list), _) => !list.open && list.values.iter().all(|value| is_plain_word(value)),
+        (Some(list), _) => !list.open && list.values.iter().all(|value| needs_no_quotes(value)),
         (None, Type::Boolean | Type::Integer | Type::Real | Type::Date) => true,
         (None, Type::Text | Type::Url) => false,
     };
@@ -124,8 +128,8 @@ fn is_short(column: &Column) -> bool {
 }
 
 /// Returns true if an option needs no quotes in a line and has no special meaning there.
-fn is_plain_word(option: &str) -> bool {
-    !label::says_none(option)
+fn needs_no_quotes(option: &str) -> bool {
+    !label::is_null_text(option)
         && !option.is_empty()
         && option.trim() == option
         && !option.contains([',', '"', '\'', '|', '`'])
@@ -183,12 +187,12 @@ fn example_cells(kind: Type, options: bool) -> [&'static str; 2] {
 }
 
 /// Formats labels and cells as the answer that a model should write.
-pub(crate) fn write_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
+pub(crate) fn format_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
     let line = |(label, cells): (Json, Vec<Json>)| {
         let label = label.as_str().unwrap_or_default().to_owned();
         let fields: Vec<String> =
-            [label].into_iter().chain(cells.iter().map(write::csv_cell)).collect();
-        csv::answer_line(&fields, 1)
+            [label].into_iter().chain(cells.iter().map(write::format_csv_cell)).collect();
+        csv::format_answer_line(&fields, 1)
     };
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
@@ -209,16 +213,16 @@ fn read_kinds(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
         return Some(AnswerForm::Arrays);
     }
     for (column, cell) in columns.iter_mut().zip(row.as_str()?.split(',').skip(1)) {
-        let options = column.values.is_some();
-        let is = |kind: &&Type| !options && example_cells(**kind, false)[0] == cell;
-        let kind = KINDS.iter().find(is).copied().unwrap_or(Type::Text);
-        kind.name().clone_into(&mut column.kind);
+        let has_options = column.values.is_some();
+        let is = |kind: &&Type| !has_options && example_cells(**kind, false)[0] == cell;
+        let data_type = TYPES.iter().find(is).copied().unwrap_or(Type::Text);
+        data_type.name().clone_into(&mut column.data_type);
     }
     Some(AnswerForm::Lines)
 }
 
 /// Parses a prompt about several values.
-pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
+pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     let rest = system.strip_prefix(TASK).or_else(|| system.strip_prefix(TASK_OF_SEVERAL))?;
     let mut examples = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
     let example = examples.next()?.ok()?;
@@ -230,8 +234,8 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let (mut rows, mut tags, mut names) = (Vec::new(), Vec::new(), vec!["value".to_owned()]);
     while !rest.starts_with('\n') {
         let (label, value) = rest.split_once(": ")?;
-        let (number, tag) = label::read(label)?;
-        let (value, next) = read_quoted(value)?;
+        let (number, tag) = label::parse_label(label)?;
+        let (value, next) = parse_json_line(value)?;
         let key = match value {
             Json::Object(values) => {
                 names = values.keys().cloned().collect();
@@ -247,10 +251,10 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let mut columns = match asked.strip_prefix("Question: ") {
         Some(about) => vec![AskedColumn {
             name: ANSWER.to_owned(),
-            kind: String::new(),
+            data_type: String::new(),
             about: about.to_owned(),
             many: false,
-            values: read_options(system),
+            values: parse_options(system),
         }],
         None => several::read_questions(system, asked)?,
     };
@@ -262,7 +266,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         format: Format::Json,
         columns,
         rows,
-        tags,
-        answers,
+        row_tags: tags,
+        answer_form: answers,
     })
 }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{KINDS, on_one_line, read_quoted, write_value};
+use super::{TYPES, format_value, on_one_line, parse_json_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
-use hqdl_values::key::quote;
+use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
 /// How the system message begins.
@@ -29,13 +29,13 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
     let spellings: Vec<&str> = Type::ALL
         .iter()
         .filter(|kind| asked.iter().any(|column| column.kind == **kind))
-        .filter_map(|kind| kind.spelling())
+        .filter_map(|kind| kind.format_hint())
         .collect();
     if !spellings.is_empty() {
         let _ = write!(text, " Write {}.", spellings.join(", "));
     }
     let about = on_one_line(expansion.about.trim());
-    let _ = write!(text, "\nTable {}: {about}\nColumns:", quote(&expansion.name));
+    let _ = write!(text, "\nTable {}: {about}\nColumns:", quote_json(&expansion.name));
     // A list that several columns share is written once.
     let mut lists: Vec<&ValueList> = Vec::new();
     for column in asked {
@@ -47,8 +47,9 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
             });
             format!("list {}", at + 1)
         });
-        let about = on_one_line(write::about(column).unwrap_or_default());
-        let _ = write!(text, "\n{} ({}): {about}", quote(&column.name), describe(column, list));
+        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let _ =
+            write!(text, "\n{} ({}): {about}", quote_json(&column.name), describe(column, list));
     }
     for (n, list) in lists.iter().enumerate() {
         let _ = write!(text, "\nList {}: {}", n + 1, json!(list.values));
@@ -68,7 +69,7 @@ fn example(asked: &[&Column]) -> String {
             Type::Url | Type::Text => json!("…"),
         };
         let cell = if column.many.is_some() { json!([one]) } else { one };
-        format!("{}: {cell}", quote(&column.name))
+        format!("{}: {cell}", quote_json(&column.name))
     });
     format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
 }
@@ -82,10 +83,10 @@ fn describe(column: &Column, list: Option<String>) -> String {
         words.push_str(&list);
     }
     if let Some(example) = &column.example {
-        let _ = write!(words, ", such as {}", quote(example));
+        let _ = write!(words, ", such as {}", quote_json(example));
     }
     if let Some(pattern) = &column.pattern {
-        let _ = write!(words, ", matching {}", quote(pattern));
+        let _ = write!(words, ", matching {}", quote_json(pattern));
     }
     words
 }
@@ -98,7 +99,8 @@ fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked:
     };
     for shot in &expansion.shots {
         let cells = columns.iter().zip(asked).filter_map(|(at, column)| {
-            cell(shot, at).map(|cell| (column.name.clone(), write::json_cell(column.kind, &cell)))
+            cell(shot, at)
+                .map(|cell| (column.name.clone(), write::cell_to_json(column.kind, &cell)))
         });
         let cells: Map<String, Json> = cells.collect();
         if cells.is_empty() {
@@ -113,7 +115,7 @@ fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked:
 }
 
 fn member(name: &str, value: &Value) -> String {
-    format!("{}: {}", quote(name), write_value(value))
+    format!("{}: {}", quote_json(name), format_value(value))
 }
 
 /// Writes the key and the context of a row, a value a line.
@@ -162,8 +164,8 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
         format: Format::Json,
         columns,
         rows: vec![AskedRow { number: 1, key, context }],
-        tags: Vec::new(),
-        answers: AnswerForm::Single,
+        row_tags: Vec::new(),
+        answer_form: AnswerForm::Single,
     })
 }
 
@@ -175,7 +177,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
         Some(rest) => (true, rest),
         None => (false, rest),
     };
-    let kind = KINDS.iter().find(|kind| rest.starts_with(kind.name()))?;
+    let kind = TYPES.iter().find(|kind| rest.starts_with(kind.name()))?;
     let mut rest = &rest[kind.name().len()..];
     let mut list = None;
     for copied in [", copied from list ", ", if possible copied from list "] {
@@ -191,7 +193,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
         }
     }
     let about = rest.strip_prefix("): ")?.to_owned();
-    Some((AskedColumn { name, kind: kind.name().to_owned(), about, many, values: None }, list))
+    Some((AskedColumn { name, data_type: kind.name().to_owned(), about, many, values: None }, list))
 }
 
 /// Reads a JSON string: its text, and what follows it.
@@ -207,7 +209,7 @@ fn read_values(mut text: &str) -> Option<(Vec<String>, Vec<Json>, &str)> {
     let (mut names, mut values) = (Vec::new(), Vec::new());
     while text.starts_with('"') {
         let (name, rest) = read_string(text)?;
-        let (value, rest) = read_quoted(rest.strip_prefix(": ")?)?;
+        let (value, rest) = parse_json_line(rest.strip_prefix(": ")?)?;
         names.push(name);
         values.push(value);
         text = rest;

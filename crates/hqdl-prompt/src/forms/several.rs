@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value as Json, json};
 
 use super::row::read_string;
-use super::{Intro, KINDS, on_one_line};
+use super::{Intro, TYPES, on_one_line};
 use crate::{AskedColumn, write};
 use hqdl_spec::{Column, Type};
-use hqdl_values::key::quote;
+use hqdl_values::key::quote_json;
 
 /// Heading of the questions.
 const QUESTIONS: &str = "Questions:";
@@ -24,8 +24,9 @@ pub(super) fn task(intro: &Intro) -> String {
 /// Returns the system message of a form.
 pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
     let (task, unknown) = (task(intro), intro.unknown);
-    let members =
-        asked.iter().map(|column| format!("{}: {}", quote(&column.name), example_cell(column)));
+    let members = asked
+        .iter()
+        .map(|column| format!("{}: {}", quote_json(&column.name), example_cell(column)));
     let members = members.collect::<Vec<_>>().join(", ");
     let mut system = format!("{task} Answer with JSON: {{{members}}}, with null {unknown}.");
     add_options(&mut system, asked);
@@ -54,17 +55,18 @@ fn example(kind: Type, options: bool) -> Json {
 /// Adds the options, examples and patterns of columns.
 pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
     for column in asked {
-        let name = quote(&column.name);
+        let name = quote_json(&column.name);
         if let Some(list) = &column.values {
             let or = if list.open { ", or another value if none fits" } else { "" };
             let _ =
                 write!(system, "{OPTIONS}{name}, copied as they are{or}: {}", json!(list.values));
         }
         if let Some(example) = &column.example {
-            let _ = write!(system, "\n{name} looks like {}.", quote(example));
+            let _ = write!(system, "\n{name} looks like {}.", quote_json(example));
         }
         if let Some(pattern) = &column.pattern {
-            let _ = write!(system, "\n{name} matches the regular expression {}.", quote(pattern));
+            let _ =
+                write!(system, "\n{name} matches the regular expression {}.", quote_json(pattern));
         }
     }
 }
@@ -73,8 +75,8 @@ pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
 pub(super) fn questions(asked: &[&Column]) -> String {
     let mut text = QUESTIONS.to_owned();
     for column in asked {
-        let about = on_one_line(write::about(column).unwrap_or_default());
-        let _ = write!(text, "\n{}: {about}", quote(&column.name));
+        let about = on_one_line(write::column_description(column).unwrap_or_default());
+        let _ = write!(text, "\n{}: {about}", quote_json(&column.name));
     }
     text
 }
@@ -87,7 +89,7 @@ pub(super) fn read_questions(system: &str, text: &str) -> Option<Vec<AskedColumn
         let (name, about) = read_string(line)?;
         let about = about.strip_prefix(": ")?.to_owned();
         let kind = Type::Text.name().to_owned();
-        columns.push(AskedColumn { name, kind, about, many: false, values: None });
+        columns.push(AskedColumn { name, data_type: kind, about, many: false, values: None });
     }
     for line in system.lines().filter_map(|line| line.strip_prefix(OPTIONS.trim_start())) {
         let (name, rest) = read_string(line)?;
@@ -111,6 +113,6 @@ pub(super) fn read_kind(cell: &Json, column: &mut AskedColumn) -> Option<()> {
     column.many = cell.is_array();
     let cell = if column.many { cell.get(0)? } else { cell };
     let is = |kind: &&Type| [true, false].iter().any(|options| example(**kind, *options) == *cell);
-    KINDS.iter().find(is)?.name().clone_into(&mut column.kind);
+    TYPES.iter().find(is)?.name().clone_into(&mut column.data_type);
     Some(())
 }

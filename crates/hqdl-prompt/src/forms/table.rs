@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Intro, read_quoted, write_value};
+use super::{Intro, format_value, parse_json_line};
 use crate::AskedRow;
 use hqdl_values::value::Value;
 
@@ -17,12 +17,12 @@ pub(super) const INTRO: Intro = Intro {
 ///
 /// In a test with a small model, JSON arrays led to 10 of 40 correct look-ups, CSV and Markdown to
 /// 6 and 4.
-pub(super) fn write(names: &[String], contexts: &[Value]) -> String {
+pub(super) fn format_tables(names: &[String], contexts: &[Value]) -> String {
     let mut text = String::new();
     for (name, context) in names.iter().zip(contexts) {
         let name = if names.len() > 1 { format!(" {name}") } else { String::new() };
-        let Some((columns, rows)) = read_table(context) else {
-            text.push_str(&format!("Text{name}:\n{}\n", write_value(context)));
+        let Some((columns, rows)) = parse_table(context) else {
+            text.push_str(&format!("Text{name}:\n{}\n", format_value(context)));
             continue;
         };
         text.push_str(&format!("Table{name}:\n{columns}\n"));
@@ -32,7 +32,7 @@ pub(super) fn write(names: &[String], contexts: &[Value]) -> String {
 }
 
 /// Returns the column names and the rows of a context that is a table.
-fn read_table(context: &Value) -> Option<(Json, Vec<Json>)> {
+fn parse_table(context: &Value) -> Option<(Json, Vec<Json>)> {
     let Value::Text(text) = context else { return None };
     let Json::Object(mut table) = serde_json::from_str(text).ok()? else { return None };
     let (columns, rows) = (table.remove("columns")?, table.remove("rows")?);
@@ -45,17 +45,17 @@ fn read_table(context: &Value) -> Option<(Json, Vec<Json>)> {
 
 /// Parses the output of [`write`] and returns the table, the key columns, the row, and the
 /// remaining text.
-pub(super) fn read(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
+pub(super) fn parse_tables(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let (mut rest, mut context) = (user, Vec::new());
     while !rest.starts_with('\n') {
         let (heading, body) = rest.split_once('\n')?;
-        let (first, mut next) = read_quoted(body)?;
+        let (first, mut next) = parse_json_line(body)?;
         if heading.starts_with("Table") {
             let mut rows = Vec::new();
             while next.starts_with('[') {
-                let (row, after) = read_quoted(next)?;
+                let (row, after_row) = parse_json_line(next)?;
                 rows.push(row);
-                next = after;
+                next = after_row;
             }
             context.push(json!({ "columns": first, "rows": rows }).to_string().into());
         } else {

@@ -1,6 +1,6 @@
 //! Question about a value, or about the values of several arguments.
 
-use super::{Intro, read_quoted, write_value};
+use super::{Intro, format_value, parse_json_line};
 use crate::AskedRow;
 use hqdl_values::Row;
 
@@ -9,17 +9,18 @@ pub(super) const INTRO: Intro =
     Intro { task: "Answer the question about the value.", unknown: "if you do not know" };
 
 /// Formats the values of a row, one per line.
-pub(super) fn write(row: &Row, names: &[String], origin: Option<&str>) -> String {
-    let mut lines = origin.map(|origin| format!("Column: {origin}\n")).unwrap_or_default();
+pub(super) fn format_values(row: &Row, names: &[String], base_column: Option<&str>) -> String {
+    let mut lines =
+        base_column.map(|base_column| format!("Column: {base_column}\n")).unwrap_or_default();
     for (name, value) in names.iter().zip(&row.key) {
-        lines.push_str(&format!("{name}: {}\n", write_value(value)));
+        lines.push_str(&format!("{name}: {}\n", format_value(value)));
     }
     lines
 }
 
 /// Parses the output of [`write`] and returns the table, the key columns, the row, and the
 /// remaining text.
-pub(super) fn read(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
+pub(super) fn parse_values(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let mut rest = match user.strip_prefix("Column: ") {
         Some(rest) => rest.split_once('\n')?.1,
         None => user,
@@ -28,7 +29,7 @@ pub(super) fn read(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &
     // An empty line separates the values from the question.
     while !rest.starts_with('\n') {
         let (name, value) = rest.split_once(": ")?;
-        let (value, next) = read_quoted(value)?;
+        let (value, next) = parse_json_line(value)?;
         names.push(name.to_owned());
         key.push(value);
         rest = next;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{ExpansionKeys, PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format};
@@ -14,7 +14,7 @@ use hqdl_values::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::fixture::{Fixture, nonsense, random};
+use hqdl_testkit::fixture::{Fixture, malformed_answers, random_runner};
 
 pub const HEROES: &str = r#"
 [database]
@@ -61,7 +61,7 @@ pub struct Asked {
 impl Asked {
     pub fn new(toml: &str, rows: &[&[Option<&str>]]) -> Self {
         Self::of(
-            Fixture::new().expansion(toml),
+            Fixture::new().only_expansion(toml),
             rows.iter()
                 .map(|r| r.iter().map(|p| p.map_or(Value::Null, Value::from)).collect())
                 .collect(),
@@ -99,16 +99,23 @@ impl Asked {
     }
 
     fn outcomes(&self, content: &str, truncated: bool) -> Vec<RowOutcome> {
-        self.finished(content, if truncated { Finish::Cut } else { Finish::Stop })
+        self.finished(content, if truncated { FinishReason::Truncated } else { FinishReason::Stop })
     }
 
-    pub fn finished(&self, content: &str, finish: Finish) -> Vec<RowOutcome> {
+    pub fn finished(&self, content: &str, finish: FinishReason) -> Vec<RowOutcome> {
         let columns: Vec<String> = self.expansion.columns.iter().map(|c| c.name.clone()).collect();
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
         let keys = RequestKeys::new(self.rows.iter().map(Vec::as_slice));
-        let keys = keys.among(self.known.clone());
-        completion::read(content, finish, &keys, self.expansion.key.names(), &columns, &checkers)
+        let keys = keys.with_known_keys(self.known.clone());
+        completion::parse_completion(
+            content,
+            finish,
+            &keys,
+            self.expansion.key.names(),
+            &columns,
+            &checkers,
+        )
     }
 
     /// Each row in short: its cells as JSON, or `failed: why`.
@@ -118,17 +125,17 @@ impl Asked {
 
     pub fn notes(&self, content: &str) -> String {
         match &self.outcomes(content, false)[0] {
-            RowOutcome::Read(cells) => {
+            RowOutcome::Answered(cells) => {
                 cells.iter().filter_map(|c| c.repair.clone()).collect::<Vec<_>>().join(" / ")
             }
-            RowOutcome::Failed { why, .. } => panic!("{why}"),
+            RowOutcome::Failed { reason: why, .. } => panic!("{why}"),
         }
     }
 
     /// The label that a prompt gives a row.
     pub fn label(&self, row: usize) -> String {
         let question = self.question(Format::Json);
-        let answer = question.answer(|_, _| Json::Null);
+        let answer = question.write_answer(|_, _| Json::Null);
         let answer: Json = serde_json::from_str(&answer).unwrap();
         answer["rows"][row]["row"].as_str().unwrap().to_owned()
     }
@@ -137,16 +144,16 @@ impl Asked {
         let all: Vec<usize> = (0..self.expansion.columns.len()).collect();
         let rows: Vec<Row> =
             self.rows.iter().map(|key| Row { key: key.clone(), context: Vec::new() }).collect();
-        let prompt = PromptFrame::of_tables(&self.expansion, &all, format).prompt(&rows);
-        Question::read(&prompt.system, &prompt.user).expect("a prompt of ours")
+        let prompt = PromptFrame::for_table(&self.expansion, &all, format).build_prompt(&rows);
+        Question::parse(&prompt.system, &prompt.user).expect("a prompt of ours")
     }
 }
 
 /// `[value, {"invalid": raw}, …]`, or `"failed: why"`.
 pub fn short(outcome: &RowOutcome) -> Json {
     match outcome {
-        RowOutcome::Read(cells) => cells.iter().map(short_cell).collect(),
-        RowOutcome::Failed { state, why, .. } => format!("{}: {why}", state.name()).into(),
+        RowOutcome::Answered(cells) => cells.iter().map(short_cell).collect(),
+        RowOutcome::Failed { state, reason: why, .. } => format!("{}: {why}", state.name()).into(),
     }
 }
 
@@ -198,7 +205,7 @@ fn well_formed_answers_are_read_without_repair() {
     for content in [CSV.to_owned(), json_rows().to_string()] {
         three(&content, [man(), bat(), abe()]);
         for outcome in Asked::three().outcomes(&content, false) {
-            let RowOutcome::Read(cells) = outcome else { panic!("{content}") };
+            let RowOutcome::Answered(cells) = outcome else { panic!("{content}") };
             assert!(cells.iter().all(|c| c.repair.is_none() && c.raw.is_none()), "{cells:?}");
         }
     }
@@ -697,7 +704,7 @@ fn an_html_page_is_no_answer() {
 fn megabytes_of_nonsense_end_soon() {
     let three = Asked::three();
     let one = Asked::one("Abe Sapien", None);
-    for (n, (name, content)) in nonsense(3 << 20).into_iter().enumerate() {
+    for (n, (name, content)) in malformed_answers(3 << 20).into_iter().enumerate() {
         let asked = if n % 5 == 0 { &one } else { &three };
         // What grew with the square of the text would not end here at all.
         let read = asked.outcomes(&content, false);
@@ -850,7 +857,7 @@ fn a_null_key_part_tells_two_rows_apart() {
     for format in [Format::Csv, Format::Json] {
         let question = asked.question(format);
         let said = |row: usize| ["Marvel Comics", "DC Comics", "Image"][row - 1];
-        let answer = question.answer(|row, column| match column.name.as_str() {
+        let answer = question.write_answer(|row, column| match column.name.as_str() {
             "publisher_name" => json!(said(row.number)),
             "first_year" => json!(1900 + row.number),
             _ => json!([]),
@@ -1152,7 +1159,7 @@ fn case() -> impl Strategy<Value = Case> {
         .prop_filter("one entity twice", |c| {
             let names = hqdl_values::key::KeyColumns::new(vec!["k1".into(), "k2".into()]);
             let set: std::collections::HashSet<_> =
-                c.keys.iter().map(|k| names.entity(k)).collect();
+                c.keys.iter().map(|k| names.build_entity(k)).collect();
             set.len() == c.keys.len()
         })
 }
@@ -1172,7 +1179,7 @@ impl Case {
             list(&self.list),
             list(&self.items),
         );
-        Asked::of(fixture.expansion(&toml), self.keys.clone())
+        Asked::of(fixture.only_expansion(&toml), self.keys.clone())
     }
 
     /// The JSON of a cell of a row.
@@ -1197,7 +1204,7 @@ impl Case {
 
     /// Whether an outcome is what this row answered.
     fn is_right(&self, row: usize, outcome: &RowOutcome) -> bool {
-        let RowOutcome::Read(cells) = outcome else {
+        let RowOutcome::Answered(cells) = outcome else {
             return false;
         };
         cells.iter().zip(["choice", "words", "number", "items"]).all(|(answer, column)| {
@@ -1211,7 +1218,7 @@ impl Case {
 #[test]
 fn what_a_prompt_asks_can_be_read_back() {
     let fixture = Fixture::new();
-    random(64)
+    random_runner(64)
         .run(&case(), |case| {
             let asked = case.asked(&fixture);
             for format in [Format::Csv, Format::Json] {
@@ -1230,7 +1237,7 @@ fn what_a_prompt_asks_can_be_read_back() {
                 prop_assert_eq!(names, ["choice", "words", "number", "items"]);
                 prop_assert_eq!(&question.columns[0].values, &Some(case.list.clone()));
                 prop_assert_eq!(&question.columns[1].values, &None);
-                prop_assert_eq!(&question.columns[2].kind, "integer");
+                prop_assert_eq!(&question.columns[2].data_type, "integer");
                 prop_assert!(question.columns[3].many);
                 prop_assert_eq!(&question.columns[3].values, &Some(case.items.clone()));
             }
@@ -1242,13 +1249,13 @@ fn what_a_prompt_asks_can_be_read_back() {
 #[test]
 fn a_good_answer_reads_as_exactly_its_values() {
     let fixture = Fixture::new();
-    random(192)
+    random_runner(192)
         .run(&case(), |case| {
             let asked = case.asked(&fixture);
             for format in [Format::Csv, Format::Json] {
                 let answer = asked
                     .question(format)
-                    .answer(|row, column| case.cell(row.number - 1, &column.name));
+                    .write_answer(|row, column| case.cell(row.number - 1, &column.name));
                 let read = asked.outcomes(&answer, false);
                 prop_assert_eq!(read.len(), case.keys.len());
                 for (row, outcome) in read.iter().enumerate() {
@@ -1269,14 +1276,15 @@ fn a_good_answer_reads_as_exactly_its_values() {
 #[test]
 fn permuted_and_missing_lines_never_put_a_value_in_another_row() {
     let fixture = Fixture::new();
-    random(128)
+    random_runner(128)
         .run(&case(), |case| {
             let asked = case.asked(&fixture);
             let kept = &case.order[case.dropped..];
             for format in [Format::Csv, Format::Json] {
                 let mut question = asked.question(format);
                 question.rows = kept.iter().map(|n| question.rows[*n].clone()).collect();
-                let answer = question.answer(|row, column| case.cell(row.number - 1, &column.name));
+                let answer =
+                    question.write_answer(|row, column| case.cell(row.number - 1, &column.name));
                 for (row, outcome) in asked.outcomes(&answer, false).iter().enumerate() {
                     if kept.contains(&row) {
                         prop_assert!(
@@ -1347,18 +1355,18 @@ fn any_text_gives_one_outcome_a_row() {
     let pieces = proptest::collection::vec(proptest::sample::select(fragments), 0..40)
         .prop_map(|p| p.concat());
     let anything = prop_oneof![3 => pieces, 1 => any::<String>(), 1 => "\\PC{0,200}"];
-    random(768)
+    random_runner(768)
         .run(&(anything, any::<bool>()), |(content, truncated)| {
             for asked in [&three, &one] {
                 let read = asked.outcomes(&content, truncated);
                 prop_assert_eq!(read.len(), asked.rows.len());
                 for outcome in read {
                     match outcome {
-                        RowOutcome::Read(cells) => {
+                        RowOutcome::Answered(cells) => {
                             prop_assert_eq!(cells.len(), 3);
                             for cell in cells {
                                 prop_assert_eq!(
-                                    cell.state.shows(),
+                                    cell.state.has_value(),
                                     cell.value != CellValue::Nothing
                                 );
                             }

@@ -2,7 +2,7 @@
 //! is not the model's answer.
 
 use hqdl_prompt::RowOutcome;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use serde_json::{Value as Json, json};
 
 use crate::answers::{Asked, CSV, abe, bat, json_rows, man, no_answer, short};
@@ -69,10 +69,12 @@ fn an_open_block_of_reasoning_has_no_answer() {
     for (open, _) in TAGS {
         for draft in drafts() {
             for content in [format!("{open}\n{draft}"), format!("{draft}\n{open} Let me check.")] {
-                for finish in [Finish::Stop, Finish::Cut, Finish::Unknown] {
+                for finish in [FinishReason::Stop, FinishReason::Truncated, FinishReason::Unknown] {
                     let outcomes = Asked::three().finished(&content, finish);
                     for outcome in outcomes {
-                        let RowOutcome::Failed { why, .. } = outcome else { panic!("{content}") };
+                        let RowOutcome::Failed { reason: why, .. } = outcome else {
+                            panic!("{content}")
+                        };
                         assert_eq!(why, "the completion ended before the model finished reasoning");
                     }
                 }
@@ -149,7 +151,7 @@ fn behind_broken_json_nothing_is_a_row() {
 #[test]
 fn a_value_whose_quotes_are_not_closed_is_cut() {
     let asked = Asked::new(crate::answers::NOTES, &[&[Some("Jaws")], &[Some("Alien")]]);
-    for finish in [Finish::Stop, Finish::Cut, Finish::Unknown] {
+    for finish in [FinishReason::Stop, FinishReason::Truncated, FinishReason::Unknown] {
         let read = asked.finished("1,Jaws,a shark\n2,Alien,\"He said", finish);
         let read: Vec<Json> = read.iter().map(short).collect();
         assert_eq!(read[0], json!(["a shark"]), "{finish:?}");
@@ -161,7 +163,7 @@ fn a_value_whose_quotes_are_not_closed_is_cut() {
 fn without_a_finish_reason_a_last_line_needs_its_line_break() {
     let lines = CSV.trim_end();
     let read = |text: &str| -> Vec<Json> {
-        Asked::three().finished(text, Finish::Unknown).iter().map(short).collect()
+        Asked::three().finished(text, FinishReason::Unknown).iter().map(short).collect()
     };
     assert_eq!(read(CSV), [man(), bat(), abe()]);
     assert_eq!(read(lines), [man(), bat(), no_answer()]);
@@ -208,7 +210,8 @@ fn a_second_answer_that_is_cut_may_contradict_all_of_the_first() {
         format!("```\n{first}```\nCorrected:\n```\n{second}"),
         format!("{first}\nCorrected:\n{second}"),
     ] {
-        let read: Vec<Json> = asked.finished(&content, Finish::Cut).iter().map(short).collect();
+        let read: Vec<Json> =
+            asked.finished(&content, FinishReason::Truncated).iter().map(short).collect();
         assert!(has_no_value(&read), "{content}: {read:?}");
     }
     let row = |note: &str| json!({"rows": [{"row": "1 Jaws", "cells": {"note": note}}]});

@@ -2,13 +2,13 @@
 //! nothing in a value changes the question.
 
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{AnswerForm, Prompt, PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Format, Task, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
@@ -34,8 +34,8 @@ fn column(kind: Type, options: Option<&[&str]>, many: bool) -> Column {
     let values: Option<Vec<String>> =
         options.map(|values| values.iter().map(|v| (*v).to_owned()).collect());
     let values =
-        values.map(|values| ValueList { hash: ListHash::of(&values), values, open: false });
-    let meaning = Meaning {
+        values.map(|values| ValueList { hash: ListHash::new(&values), values, open: false });
+    let meaning = ColumnIdentity {
         key: vec!["value".to_owned()],
         column: "answer".to_owned(),
         kind: kind.name().to_owned(),
@@ -87,7 +87,7 @@ fn row(key: &str, context: &[&str]) -> Row {
 }
 
 fn prompt(expansion: &Expansion, row: &Row) -> Prompt {
-    PromptFrame::new(expansion, &[0], Format::Json).prompt([row])
+    PromptFrame::new(expansion, &[0], Format::Json).build_prompt([row])
 }
 
 #[test]
@@ -174,14 +174,14 @@ fn no_cell_of_a_table_and_no_value_of_a_join_changes_the_question() {
         let contexts = [table.to_string(), attack.to_owned()];
         let written = row("0123", &[&contexts[0], &contexts[1]]);
         let sent = prompt(&of_tables(asked, &["context_1", "context_2"]), &written);
-        let read = Question::read(&sent.system, &sent.user).unwrap();
+        let read = Question::parse(&sent.system, &sent.user).unwrap();
         assert_eq!(read.rows.len(), 1);
         assert_eq!(read.rows[0].context, contexts.map(Json::from));
         assert_eq!(read.columns[0].about, "Is it {a}\nlarge?");
-        assert_eq!(read.columns[0].kind, "boolean");
+        assert_eq!(read.columns[0].data_type, "boolean");
 
         let sent = prompt(&of_join(column(Type::Text, Some(&["a"]), true)), &row(attack, &[]));
-        let read = Question::read(&sent.system, &sent.user).unwrap();
+        let read = Question::parse(&sent.system, &sent.user).unwrap();
         assert_eq!(read.rows[0].key, [json!(attack)]);
         assert_eq!(read.columns[0].about, "Is it {a}\nlarge?");
         assert_eq!(read.columns[0].values.as_deref(), Some(&["a".to_owned()][..]));
@@ -198,7 +198,7 @@ fn any_list_of_options_is_read_back() {
         for expansion in [of_value, of_text, of_join] {
             let asked = column(Type::Text, Some(options), false);
             let sent = prompt(&expansion(asked), &row("Oslo", &["Good soup."]));
-            let read = Question::read(&sent.system, &sent.user).unwrap();
+            let read = Question::parse(&sent.system, &sent.user).unwrap();
             assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
             assert!(!read.columns[0].many);
         }
@@ -223,12 +223,12 @@ fn no_value_changes_the_question() {
                         if prompt.user.starts_with("Text") {
                             context = vec![json!(text)];
                         }
-                        let read = Question::read(&prompt.system, &prompt.user).unwrap();
+                        let read = Question::parse(&prompt.system, &prompt.user).unwrap();
                         assert_eq!(read.rows.len(), 1);
                         assert_eq!(read.rows[0].key, [json!(text)]);
                         assert_eq!(read.rows[0].context, context);
                         assert_eq!(read.columns[0].about, "Is it {a}\nlarge?");
-                        assert_eq!(read.columns[0].kind, kind.name());
+                        assert_eq!(read.columns[0].data_type, kind.name());
                         assert_eq!(read.columns[0].many, many);
                         assert_eq!(read.columns[0].values.is_some(), options.is_some());
                     }
@@ -255,7 +255,7 @@ fn any_question_is_read_back() {
         ];
         for (expansion, row) in asked_of {
             let sent = prompt(&expansion, &row);
-            let read = Question::read(&sent.system, &sent.user).unwrap();
+            let read = Question::parse(&sent.system, &sent.user).unwrap();
             assert_eq!(read.rows.len(), 1);
             assert_eq!(read.columns[0].about, question.trim_end(), "{}", sent.user);
             assert_eq!(read.columns[0].values.as_ref().unwrap().len(), 2);
@@ -268,7 +268,7 @@ fn several_values_are_asked_in_lines() {
     let mut asked = column(Type::Text, Some(&["S", "L"]), false);
     asked.origin = Some("city.name".to_owned());
     let rows = [row("Oslo", &[]), row("Bergen \"x\"\n3 Cork: \"y\"", &[])];
-    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).prompt(&rows);
+    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).build_prompt(&rows);
     assert_eq!(
         &*prompt.system,
         "Answer the question about each value. Answer with JSON: {\"rows\": [\"1 Abc,one of the \
@@ -281,16 +281,17 @@ fn several_values_are_asked_in_lines() {
         "Column: city.name\n1 Oslo: \"Oslo\"\n2 Cork: \"Bergen \\\"x\\\"\\n3 Cork: \\\"y\\\"\"\n\n\
          Question: Is it {a}\nlarge?"
     );
-    assert_eq!((prompt.answers, prompt.rows), (AnswerForm::Lines, 2));
-    assert!(prompt.is_begun("{\"rows\": [\"1 Oslo,S"));
+    assert_eq!((prompt.answer_form, prompt.rows), (AnswerForm::Lines, 2));
+    assert!(prompt.has_started_row("{\"rows\": [\"1 Oslo,S"));
 }
 
 #[test]
 fn long_answers_are_arrays_and_csv_and_recordings_tables() {
     let rows = [row("Oslo", &[]), row("Bergen", &[])];
-    let is_table = |frame: PromptFrame| frame.prompt(&rows).user.starts_with("## Rows\n");
-    let answers =
-        |column| PromptFrame::new(&of_value(column), &[0], Format::Json).prompt(&rows).answers;
+    let is_table = |frame: PromptFrame| frame.build_prompt(&rows).user.starts_with("## Rows\n");
+    let answers = |column| {
+        PromptFrame::new(&of_value(column), &[0], Format::Json).build_prompt(&rows).answer_form
+    };
     assert_eq!(answers(column(Type::Text, None, false)), AnswerForm::Arrays);
     assert_eq!(answers(column(Type::Boolean, None, true)), AnswerForm::Arrays);
     assert_eq!(answers(column(Type::Text, Some(&["a, b", "c"]), false)), AnswerForm::Arrays);
@@ -298,12 +299,12 @@ fn long_answers_are_arrays_and_csv_and_recordings_tables() {
     assert_eq!(answers(column(Type::Boolean, None, false)), AnswerForm::Lines);
     let expansion = of_value(column(Type::Boolean, None, false));
     assert!(is_table(PromptFrame::new(&expansion, &[0], Format::Csv)));
-    let tables = PromptFrame::of_tables(&expansion, &[0], Format::Json);
-    assert!(tables.prompt(&rows[..1]).user.starts_with("## Rows\n"));
+    let tables = PromptFrame::for_table(&expansion, &[0], Format::Json);
+    assert!(tables.build_prompt(&rows[..1]).user.starts_with("## Rows\n"));
     assert!(is_table(tables));
     let mut asked = column(Type::Text, None, false);
     asked.pattern = Some("[a-z]+".to_owned());
-    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).prompt(&rows);
+    let prompt = PromptFrame::new(&of_value(asked), &[0], Format::Json).build_prompt(&rows);
     assert_eq!(
         &*prompt.system,
         "Answer the question about each value. Answer with JSON: {\"rows\": [[\"1 Abc\", \"your \
@@ -311,8 +312,8 @@ fn long_answers_are_arrays_and_csv_and_recordings_tables() {
          as given, and the answer, or null if you do not know.\nAn answer matches the regular \
          expression \"[a-z]+\"."
     );
-    assert!(prompt.is_begun("{\"rows\": [[\"1 Oslo\", \"x"));
-    assert!(prompt.astray("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none());
+    assert!(prompt.has_started_row("{\"rows\": [[\"1 Oslo\", \"x"));
+    assert!(prompt.runaway_reason("{\"rows\": [[\"1 Oslo\", [\"7 up\"]],[\"2 Bergen\",").is_none());
 }
 
 /// 10,000 options and options that contain each other are shown as they are in packs, too.
@@ -324,8 +325,8 @@ fn any_list_of_options_is_read_back_in_packs() {
     let rows = [row("Oslo", &[]), row("Bergen", &[])];
     for options in [&many[..], &nested] {
         let expansion = of_value(column(Type::Text, Some(options), false));
-        let sent = PromptFrame::new(&expansion, &[0], Format::Json).prompt(&rows);
-        let read = Question::read(&sent.system, &sent.user).unwrap();
+        let sent = PromptFrame::new(&expansion, &[0], Format::Json).build_prompt(&rows);
+        let read = Question::parse(&sent.system, &sent.user).unwrap();
         assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
     }
 }
@@ -335,20 +336,27 @@ fn any_list_of_options_is_read_back_in_packs() {
 fn lines_of_any_values_go_to_their_rows() {
     let expansion = of_value(column(Type::Integer, None, false));
     let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
-    let prompt = PromptFrame::new(&expansion, &[0], Format::Json).prompt(&rows);
-    let question = Question::read(&prompt.system, &prompt.user).unwrap();
+    let prompt = PromptFrame::new(&expansion, &[0], Format::Json).build_prompt(&rows);
+    let question = Question::parse(&prompt.system, &prompt.user).unwrap();
     assert_eq!(question.rows.len(), rows.len());
     assert_eq!(question.columns[0].about, "Is it {a}\nlarge?");
     let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
     let checker = Checker::new(&expansion.columns[0]);
     let columns = ["answer".to_owned()];
-    let read = |content: &str, finish: Finish| {
-        completion::read(content, finish, &keys, &["value".to_owned()], &columns, &[&checker])
+    let read = |content: &str, finish: FinishReason| {
+        completion::parse_completion(
+            content,
+            finish,
+            &keys,
+            &["value".to_owned()],
+            &columns,
+            &[&checker],
+        )
     };
-    let answer = question.answer(|row, _| json!(row.number * 10));
+    let answer = question.write_answer(|row, _| json!(row.number * 10));
     assert!(answer.starts_with("{\"rows\":[\"1 "), "{answer}");
     let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
-        RowOutcome::Read(cells) => {
+        RowOutcome::Answered(cells) => {
             assert_eq!(
                 cells[0].value,
                 CellValue::One(Value::Integer(10 * i64::try_from(n + 1).unwrap()))
@@ -357,11 +365,11 @@ fn lines_of_any_values_go_to_their_rows() {
         }
         RowOutcome::Failed { .. } => false,
     };
-    assert!(read(&answer, Finish::Stop).iter().enumerate().all(is_right));
+    assert!(read(&answer, FinishReason::Stop).iter().enumerate().all(is_right));
     // Closed strings are whole, wherever the answer ends.
     for end in 0..answer.len() {
         let Some(begin) = answer.get(..end) else { continue };
-        let outcomes = read(begin, Finish::Cut);
+        let outcomes = read(begin, FinishReason::Truncated);
         let whole = begin.matches("\",\"").count();
         let right = outcomes.iter().enumerate().filter(|one| is_right(*one)).count();
         assert!(right == whole || right == whole + 1, "{begin}: {right}");
@@ -370,11 +378,15 @@ fn lines_of_any_values_go_to_their_rows() {
     let labels: Vec<&str> =
         answer.split('"').filter(|text| text.len() > 1 && text.contains(',')).collect();
     let twice = json!({"rows": [labels[5], labels[5].replace(",60", ",61")]}).to_string();
-    assert!(!read(&twice, Finish::Stop).iter().enumerate().any(is_right));
+    assert!(!read(&twice, FinishReason::Stop).iter().enumerate().any(is_right));
     let shifted = json!({"rows": [labels[5].replacen('6', "7", 1)]}).to_string();
-    assert!(!read(&shifted, Finish::Stop).iter().any(|o| matches!(o, RowOutcome::Read(_))));
+    assert!(
+        !read(&shifted, FinishReason::Stop).iter().any(|o| matches!(o, RowOutcome::Answered(_)))
+    );
     let unknown = json!({"rows": [labels[5].replace(",60", ",?")]}).to_string();
-    let RowOutcome::Read(cells) = &read(&unknown, Finish::Stop)[5] else { panic!("{unknown}") };
+    let RowOutcome::Answered(cells) = &read(&unknown, FinishReason::Stop)[5] else {
+        panic!("{unknown}")
+    };
     assert_eq!(cells[0].state, State::Unknown);
 }
 
@@ -384,38 +396,42 @@ fn arrays_of_any_values_go_to_their_rows() {
     let expansion = of_value(column(Type::Text, None, false));
     let rows: Vec<Row> = ATTACKS.iter().map(|text| row(text, &[])).collect();
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
-    let prompt = frame.prompt(&rows);
-    assert_eq!(prompt.answers, AnswerForm::Arrays);
-    let question = Question::read(&prompt.system, &prompt.user).unwrap();
-    assert_eq!((question.rows.len(), question.columns[0].kind.as_str()), (rows.len(), "text"));
+    let prompt = frame.build_prompt(&rows);
+    assert_eq!(prompt.answer_form, AnswerForm::Arrays);
+    let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+    assert_eq!((question.rows.len(), question.columns[0].data_type.as_str()), (rows.len(), "text"));
     let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
     let checker = Checker::new(&expansion.columns[0]);
-    let read = |content: &str, finish: Finish| {
+    let read = |content: &str, finish: FinishReason| {
         frame.read(content, finish, &keys, &["value".to_owned()], &[&checker])
     };
     let said = |row: usize| format!("{row}, \"so\": [{}", ATTACKS[row - 1].len());
-    let answer = question.answer(|row, _| json!(said(row.number)));
+    let answer = question.write_answer(|row, _| json!(said(row.number)));
     assert!(answer.starts_with("{\"rows\":[[\"1 "), "{answer}");
     let is_right = |(n, outcome): (usize, &RowOutcome)| match outcome {
-        RowOutcome::Read(cells) => {
+        RowOutcome::Answered(cells) => {
             assert_eq!(cells[0].value, CellValue::One(Value::Text(said(n + 1))));
             true
         }
         RowOutcome::Failed { .. } => false,
     };
-    assert!(read(&answer, Finish::Stop).iter().enumerate().all(is_right));
+    assert!(read(&answer, FinishReason::Stop).iter().enumerate().all(is_right));
     for end in 0..answer.len() {
         let Some(begin) = answer.get(..end) else { continue };
-        assert!(prompt.astray(begin).is_none(), "{begin}");
-        let right = read(begin, Finish::Cut).iter().enumerate().filter(|r| is_right(*r)).count();
+        assert!(prompt.runaway_reason(begin).is_none(), "{begin}");
+        let right = read(begin, FinishReason::Truncated)
+            .iter()
+            .enumerate()
+            .filter(|r| is_right(*r))
+            .count();
         let whole = begin.matches("\"],[").count();
         assert!(right == whole || right == whole + 1, "{begin}: {right}");
     }
     let labels: Vec<Json> =
         serde_json::from_str::<Json>(&answer).unwrap()["rows"].as_array().unwrap().clone();
-    let with = |rows: Json| read(&json!({ "rows": rows }).to_string(), Finish::Stop);
+    let with = |rows: Json| read(&json!({ "rows": rows }).to_string(), FinishReason::Stop);
     let is_read = |outcomes: Vec<RowOutcome>| {
-        outcomes.iter().filter(|o| matches!(o, RowOutcome::Read(_))).count()
+        outcomes.iter().filter(|o| matches!(o, RowOutcome::Answered(_))).count()
     };
     // Twice with two values, with another's word, with a cell too many or too few.
     assert_eq!(is_read(with(json!([labels[5], [labels[5][0], "other"]]))), 0);
@@ -433,7 +449,7 @@ fn read(content: &str) -> RowOutcome {
     let expansion = of_value(column(Type::Boolean, None, false));
     let checker = Checker::new(&expansion.columns[0]);
     let frame = PromptFrame::new(&expansion, &[0], Format::Json);
-    frame.read(content, Finish::Stop, &keys, &["value".to_owned()], &[&checker]).remove(0)
+    frame.read(content, FinishReason::Stop, &keys, &["value".to_owned()], &[&checker]).remove(0)
 }
 
 #[test]
@@ -442,7 +458,7 @@ fn one_answer_is_read_and_two_are_not() {
         ("{\"answer\": true}", State::Ok, CellValue::One(Value::Integer(1))),
         ("{\"answer\": null}", State::Unknown, CellValue::Nothing),
     ] {
-        let RowOutcome::Read(answers) = read(content) else { panic!("{content}") };
+        let RowOutcome::Answered(answers) = read(content) else { panic!("{content}") };
         assert_eq!((answers[0].state, &answers[0].value), (state, &value), "{content}");
         assert_eq!(answers[0].repair, None);
     }
@@ -453,7 +469,7 @@ fn one_answer_is_read_and_two_are_not() {
     ] {
         let failed = match read(content) {
             RowOutcome::Failed { .. } => true,
-            RowOutcome::Read(answers) => answers[0].state == State::Invalid,
+            RowOutcome::Answered(answers) => answers[0].state == State::Invalid,
         };
         assert!(failed, "{content}");
     }
@@ -477,7 +493,7 @@ fn a_single_answer_is_not_taken_from_a_draft() {
         format!("Sure:\n```json\n{answer}\n```\nThis is what the text says."),
         format!("{answer}\n\n{answer}"),
     ] {
-        let RowOutcome::Read(cells) = read(&content) else { panic!("{content}") };
+        let RowOutcome::Answered(cells) = read(&content) else { panic!("{content}") };
         assert_eq!(cells[0].value, CellValue::One(Value::Integer(1)), "{content}");
     }
 }
@@ -488,20 +504,20 @@ fn a_short_answer_in_lines_takes_few_tokens() {
     let names = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin London Athens Cairo Lagos \
                  Nairobi Tunis Lima Quito Bogota Havana Boston Chicago Denver Dallas Houston Miami";
     let rows: Vec<Row> = names.split_whitespace().map(|name| row(name, &[])).collect();
-    let tokenizer = Tokenizer::of("gpt-4");
+    let tokenizer = Tokenizer::for_model("gpt-4");
     for (asked, cell, most) in [
         (column(Type::Boolean, None, false), json!(true), 6.0),
         (column(Type::Text, Some(&["positive", "negative"]), false), json!("positive"), 6.0),
     ] {
         let expansion = of_value(asked);
         let tokens = |frame: PromptFrame| {
-            let prompt = frame.prompt(&rows);
-            let question = Question::read(&prompt.system, &prompt.user).unwrap();
-            let answer = question.answer(|_, _| cell.clone());
-            tokenizer.count(&answer) as f64 / rows.len() as f64
+            let prompt = frame.build_prompt(&rows);
+            let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+            let answer = question.write_answer(|_, _| cell.clone());
+            tokenizer.count_tokens(&answer) as f64 / rows.len() as f64
         };
         let lines = tokens(PromptFrame::new(&expansion, &[0], Format::Json));
-        let table = tokens(PromptFrame::of_tables(&expansion, &[0], Format::Json));
+        let table = tokens(PromptFrame::for_table(&expansion, &[0], Format::Json));
         println!("{cell}: {lines} output tokens a value in lines, {table} in a table");
         assert!(lines <= most && lines <= 0.5 * table, "{cell}: {lines}, {table}");
     }

@@ -30,30 +30,30 @@ name = "nation"
 
 /// What a completion says of films: a list of cells each, or why there are none.
 fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
-    let expansion = Fixture::new().expansion(spec);
+    let expansion = Fixture::new().only_expansion(spec);
     let rows: Vec<Vec<Value>> =
         films.iter().map(|(title, year)| vec![(*title).into(), Value::Integer(*year)]).collect();
     let columns: Vec<String> = expansion.columns.iter().map(|c| c.name.clone()).collect();
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let keys = RequestKeys::new(rows.iter().map(Vec::as_slice));
-    let outcomes = completion::read(
+    let outcomes = completion::parse_completion(
         content,
-        completion::Finish::Stop,
+        completion::FinishReason::Stop,
         &keys,
         expansion.key.names(),
         &columns,
         &checkers,
     );
     let told = |outcome: &RowOutcome| match outcome {
-        RowOutcome::Read(cells) => cells
+        RowOutcome::Answered(cells) => cells
             .iter()
             .map(|cell| match cell.state {
                 State::Ok => cell.value.to_json(),
                 state => json!({ state.name(): cell.raw }),
             })
             .collect(),
-        RowOutcome::Failed { why, .. } => json!(why),
+        RowOutcome::Failed { reason: why, .. } => json!(why),
     };
     outcomes.iter().map(told).collect()
 }
@@ -115,13 +115,13 @@ fn which_part_of_the_key_is_the_year_is_said() {
     let born = FILMS.replace("year = \"year\"\n", "");
     assert_eq!(date_of(&born, 2007, "May 27"), json!({ "invalid": "May 27" }));
     // It is no part of what the column means.
-    let meaning = |spec: &str| Fixture::new().expansion(spec).columns.remove(0).fingerprint;
+    let meaning = |spec: &str| Fixture::new().only_expansion(spec).columns.remove(0).fingerprint;
     assert_eq!(meaning(&born), meaning(&said));
     for (wrong, told) in [
         (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is not a column of the key"),
         (said.replace("type = \"date\"", "type = \"url\""), "which has no year"),
     ] {
-        assert!(Fixture::new().problems(&wrong).render(false).contains(told), "{told}");
+        assert!(Fixture::new().spec_problems(&wrong).render(false).contains(told), "{told}");
     }
 }
 

@@ -2,13 +2,13 @@
 //! answer is.
 
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{AnswerForm, PromptFrame, Question, RowOutcome};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
-use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::key::{ColumnIdentity, ListHash};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
@@ -18,11 +18,11 @@ use crate::forms::ATTACKS;
 pub fn column(name: &str, kind: Type, about: &str, options: &[&str], many: bool) -> Column {
     let values: Vec<String> = options.iter().map(|v| (*v).to_owned()).collect();
     let values = (!values.is_empty()).then(|| ValueList {
-        hash: ListHash::of(&values),
+        hash: ListHash::new(&values),
         values,
         open: false,
     });
-    let meaning = Meaning {
+    let meaning = ColumnIdentity {
         key: vec!["hero".to_owned()],
         column: name.to_owned(),
         kind: kind.name().to_owned(),
@@ -75,7 +75,7 @@ fn one_row_is_asked_in_plain_words() {
         Shot { key: vec![text("Robin")], context: Vec::new(), cells: Vec::new() },
     ];
     let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
-    let prompt = frame.prompt([&hero("A-Bomb", "Rick\nJones")]);
+    let prompt = frame.build_prompt([&hero("A-Bomb", "Rick\nJones")]);
     assert_eq!(
         &*prompt.system,
         r#"Fill in the columns of one row of a table with what you know. Answer with one JSON object: {"eyes": "…", "hair": "…", "height": 12, "powers": ["…"], "born": "2024-05-31"}, with null for what you do not know. Write dates as YYYY-MM-DD.
@@ -94,7 +94,10 @@ Example: {"hero": "Nightwing", "real name": "Dick Grayson"} is answered {"eyes":
         "Row:\n\"hero\": \"A-Bomb\"\nIt also has:\n\"real name\": \"Rick\\nJones\"\n\n\
          What are the columns of this row?"
     );
-    assert_eq!((prompt.answers, prompt.rows, prompt.temperature), (AnswerForm::Single, 1, None));
+    assert_eq!(
+        (prompt.answer_form, prompt.rows, prompt.temperature),
+        (AnswerForm::Single, 1, None)
+    );
     assert!(!frame.has_simplest_form());
 }
 
@@ -104,12 +107,12 @@ fn several_rows_csv_and_recordings_are_asked_as_tables() {
     let columns = all_columns(&expansion);
     let rows = [hero("A-Bomb", "x"), hero("Batman", "y")];
     let is_table =
-        |frame: PromptFrame, n: usize| frame.prompt(&rows[..n]).user.starts_with("## Rows\n");
+        |frame: PromptFrame, n: usize| frame.build_prompt(&rows[..n]).user.starts_with("## Rows\n");
     assert!(is_table(PromptFrame::new(&expansion, &columns, Format::Json), 2));
     assert!(!is_table(PromptFrame::new(&expansion, &columns, Format::Json), 1));
     assert!(is_table(PromptFrame::new(&expansion, &columns, Format::Csv), 1));
-    assert!(is_table(PromptFrame::of_tables(&expansion, &columns, Format::Json), 1));
-    assert!(is_table(PromptFrame::with_keys(&expansion, &columns, Format::Json), 1));
+    assert!(is_table(PromptFrame::for_table(&expansion, &columns, Format::Json), 1));
+    assert!(is_table(PromptFrame::with_full_keys(&expansion, &columns, Format::Json), 1));
 }
 
 /// Whatever key, context, names, descriptions and lists say, the prompt reads back as meant.
@@ -125,8 +128,8 @@ fn any_row_is_read_back() {
         expansion.columns[1].example = Some(attack.to_owned());
         expansion.context = vec![attack.to_owned()];
         let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
-        let prompt = frame.prompt([&hero(attack, attack)]);
-        let read = Question::read(&prompt.system, &prompt.user).unwrap();
+        let prompt = frame.build_prompt([&hero(attack, attack)]);
+        let read = Question::parse(&prompt.system, &prompt.user).unwrap();
         assert_eq!(read.table, "llm");
         assert_eq!(read.key, ["hero"]);
         assert_eq!(read.rows.len(), 1);
@@ -134,19 +137,19 @@ fn any_row_is_read_back() {
         assert_eq!(read.rows[0].context, [json!(attack)]);
         let names: Vec<&str> = read.columns.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, [attack, "hair", "height", "powers", "born"]);
-        let kinds: Vec<&str> = read.columns.iter().map(|c| c.kind.as_str()).collect();
+        let kinds: Vec<&str> = read.columns.iter().map(|c| c.data_type.as_str()).collect();
         assert_eq!(kinds, ["text", "text", "integer", "text", "date"]);
         assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
         assert_eq!(read.columns[1].values.as_deref().unwrap(), ["Blue", "Red"]);
         assert_eq!(read.columns[1].about, "x): y (");
         assert!(read.columns[3].many && !read.columns[2].many);
-        let answer = read.answer(|_, column| match column.kind.as_str() {
+        let answer = read.write_answer(|_, column| match column.data_type.as_str() {
             "integer" => json!(188),
             "date" => Json::Null,
             _ if column.many => json!(["Flight"]),
             _ => json!("a"),
         });
-        let RowOutcome::Read(cells) = read_answer(&expansion, attack, &answer) else {
+        let RowOutcome::Answered(cells) = read_answer(&expansion, attack, &answer) else {
             panic!("{answer}")
         };
         let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
@@ -161,7 +164,7 @@ fn read_answer(expansion: &Expansion, key: &str, content: &str) -> RowOutcome {
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let frame = PromptFrame::new(expansion, &all_columns(expansion), Format::Json);
-    frame.read(content, Finish::Stop, &keys, &["hero".to_owned()], &checkers).remove(0)
+    frame.read(content, FinishReason::Stop, &keys, &["hero".to_owned()], &checkers).remove(0)
 }
 
 #[test]
@@ -178,19 +181,19 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
         format!("{{\"rows\":[{{\"row\":\"1 Bomb\",\"cells\":{whole}}}]}}"),
         whole.replace('{', "{\"hero\":\"A-Bomb\","),
     ] {
-        let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", &content) else {
+        let RowOutcome::Answered(cells) = read_answer(&expansion, "A-Bomb", &content) else {
             panic!("{content}")
         };
         let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
         assert_eq!(states, expected, "{content}");
     }
     // What the object lacks is asked again; the rest counts.
-    let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", r#"{"height":188}"#) else {
+    let RowOutcome::Answered(cells) = read_answer(&expansion, "A-Bomb", r#"{"height":188}"#) else {
         panic!()
     };
     assert_eq!((cells[0].state, cells[2].state), (State::Invalid, State::Ok));
     let twice = whole.replace("\"height\":188", "\"height\":188,\"height\":190");
-    let RowOutcome::Read(cells) = read_answer(&expansion, "A-Bomb", &twice) else { panic!() };
+    let RowOutcome::Answered(cells) = read_answer(&expansion, "A-Bomb", &twice) else { panic!() };
     assert_eq!((cells[2].state, cells[3].state), (State::Invalid, State::Ok));
     for content in [
         String::new(),
@@ -203,7 +206,7 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
     ] {
         match read_answer(&expansion, "A-Bomb", &content) {
             RowOutcome::Failed { .. } => {}
-            RowOutcome::Read(cells) => {
+            RowOutcome::Answered(cells) => {
                 assert!(cells.iter().all(|cell| cell.state == State::Invalid), "{content}");
             }
         }
@@ -213,22 +216,22 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
 #[test]
 fn one_row_takes_fewer_tokens_than_a_table_of_one() {
     let expansion = heroes();
-    let tokenizer = Tokenizer::of("gpt-4");
+    let tokenizer = Tokenizer::for_model("gpt-4");
     let columns = all_columns(&expansion);
     let count = |frame: PromptFrame| {
-        let prompt = frame.prompt([&hero("A-Bomb", "Rick Jones")]);
-        let question = Question::read(&prompt.system, &prompt.user).unwrap();
-        let answer = question.answer(|_, column| match column.kind.as_str() {
+        let prompt = frame.build_prompt([&hero("A-Bomb", "Rick Jones")]);
+        let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+        let answer = question.write_answer(|_, column| match column.data_type.as_str() {
             "integer" => json!(188),
             "date" => json!("1938-06-01"),
             _ if column.many => json!(["Flight", "Strength"]),
             _ => json!("Blue"),
         });
-        let around = frame.tokens_around(&prompt, tokenizer);
-        (around + tokenizer.count(&prompt.user), tokenizer.count(&answer))
+        let around = frame.tokens_without_rows(&prompt, tokenizer);
+        (around + tokenizer.count_tokens(&prompt.user), tokenizer.count_tokens(&answer))
     };
     let one = count(PromptFrame::new(&expansion, &columns, Format::Json));
-    let table = count(PromptFrame::of_tables(&expansion, &columns, Format::Json));
+    let table = count(PromptFrame::for_table(&expansion, &columns, Format::Json));
     println!("tokens in, out: {one:?} for one row, {table:?} in a table");
     assert!(one.0 < table.0 && one.1 < table.1, "{one:?}, {table:?}");
 }

@@ -1,7 +1,7 @@
 //! Several questions about a value, a text, or each of several values.
 
 use hqdl_prompt::align::RequestKeys;
-use hqdl_prompt::completion::Finish;
+use hqdl_prompt::completion::FinishReason;
 use hqdl_prompt::{AnswerForm, PromptFrame, Question, RowOutcome};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format, Task, Type};
@@ -52,7 +52,7 @@ fn of_texts() -> Expansion {
 fn several_questions_about_a_text_show_it_once() {
     let frame = PromptFrame::new(&of_texts(), &[0, 1, 2], Format::Json);
     let row = Row { key: vec![text("Good… #0123")], context: vec![text("Good soup.")] };
-    let prompt = frame.prompt([&row]);
+    let prompt = frame.build_prompt([&row]);
     assert_eq!(
         &*prompt.system,
         "Answer the questions about the text. Use only the text. Answer with JSON: {\"answer\": \
@@ -64,13 +64,13 @@ fn several_questions_about_a_text_show_it_once() {
         "Text:\n\"Good soup.\"\n\nQuestions:\n\"answer\": Was it good?\n\"answer_2\": What did \
          they eat?\n\"answer_3\": What did it cost?"
     );
-    assert_eq!((prompt.answers, prompt.temperature), (AnswerForm::Single, Some(0.0)));
+    assert_eq!((prompt.answer_form, prompt.temperature), (AnswerForm::Single, Some(0.0)));
 }
 
 #[test]
 fn several_short_questions_about_values_are_answered_in_lines() {
     let rows = [value("Oslo"), value("Bergen")];
-    let prompt = PromptFrame::new(&of_values(), &[0, 1, 2], Format::Json).prompt(&rows);
+    let prompt = PromptFrame::new(&of_values(), &[0, 1, 2], Format::Json).build_prompt(&rows);
     assert_eq!(
         &*prompt.system,
         "Answer the questions about each value. Answer with JSON: {\"rows\": [\"1 Abc,true,12,one \
@@ -84,16 +84,16 @@ fn several_short_questions_about_values_are_answered_in_lines() {
         "1 Oslo: \"Oslo\"\n2 Bergen: \"Bergen\"\n\nQuestions:\n\"answer\": Is it large?\n\
          \"answer_2\": Since when?\n\"answer_3\": Which side?"
     );
-    assert_eq!(prompt.answers, AnswerForm::Lines);
+    assert_eq!(prompt.answer_form, AnswerForm::Lines);
     // A text needs an array.
     let mut long = of_values();
     long.columns.push(column("answer_4", Type::Text, "Why?", &[], true));
-    let arrays = PromptFrame::new(&long, &[0, 3], Format::Json).prompt(&rows);
-    assert_eq!(arrays.answers, AnswerForm::Arrays);
+    let arrays = PromptFrame::new(&long, &[0, 3], Format::Json).build_prompt(&rows);
+    assert_eq!(arrays.answer_form, AnswerForm::Arrays);
     assert!(arrays.system.contains("[\"1 Abc\", true, [\"your answer\"]]"), "{}", arrays.system);
-    let question = Question::read(&arrays.system, &arrays.user).unwrap();
-    assert!(question.columns[1].many && question.columns[0].kind == "boolean");
-    let answer = question.answer(|_, c| if c.many { json!(["a, b"]) } else { json!(false) });
+    let question = Question::parse(&arrays.system, &arrays.user).unwrap();
+    assert!(question.columns[1].many && question.columns[0].data_type == "boolean");
+    let answer = question.write_answer(|_, c| if c.many { json!(["a, b"]) } else { json!(false) });
     assert_eq!(answer, r#"{"rows":[["1 Oslo",false,["a, b"]],["2 Bergen",false,["a, b"]]]}"#);
 }
 
@@ -117,15 +117,15 @@ fn any_values_questions_and_options_are_read_back() {
             (&texts, vec![of_text], attack),
         ];
         for (expansion, rows, shown) in asked {
-            let prompt = PromptFrame::new(expansion, &[0, 1, 2], Format::Json).prompt(&rows);
-            let read = Question::read(&prompt.system, &prompt.user)
+            let prompt = PromptFrame::new(expansion, &[0, 1, 2], Format::Json).build_prompt(&rows);
+            let read = Question::parse(&prompt.system, &prompt.user)
                 .unwrap_or_else(|| panic!("{}\n{}", prompt.system, prompt.user));
             assert_eq!(read.rows.len(), rows.len());
             assert_eq!(read.rows[0].key, [json!(shown)]);
             assert_eq!(read.columns.len(), 3);
             for (read, asked) in read.columns.iter().zip(&expansion.columns) {
                 assert_eq!((&read.name, read.many), (&asked.name, asked.many.is_some()));
-                assert_eq!(read.kind, asked.kind.name());
+                assert_eq!(read.data_type, asked.kind.name());
                 assert_eq!(read.values, asked.values.as_ref().map(|list| list.values.clone()));
                 assert!(!read.about.contains('\n'));
             }
@@ -138,7 +138,7 @@ fn outcomes(expansion: &Expansion, rows: &[Row], content: &str) -> Vec<RowOutcom
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let frame = PromptFrame::new(expansion, &[0, 1, 2], Format::Json);
-    frame.read(content, Finish::Stop, &keys, &["value".to_owned()], &checkers)
+    frame.read(content, FinishReason::Stop, &keys, &["value".to_owned()], &checkers)
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn lines_of_several_answers_go_to_their_rows_and_columns() {
     let rows = [value("Oslo"), value("Bergen"), value("Cork")];
     let read = |content: &str| -> Vec<Option<Vec<State>>> {
         let states = |outcome: RowOutcome| match outcome {
-            RowOutcome::Read(cells) => Some(cells.iter().map(|cell| cell.state).collect()),
+            RowOutcome::Answered(cells) => Some(cells.iter().map(|cell| cell.state).collect()),
             RowOutcome::Failed { .. } => None,
         };
         outcomes(&expansion, &rows, content).into_iter().map(states).collect()
@@ -166,7 +166,9 @@ fn lines_of_several_answers_go_to_their_rows_and_columns() {
     assert_eq!(read(&forged), [ok.clone(), ok.clone(), unknown.clone()]);
     let short = right.replace("2 Bergen,false,1070,right", "2 Bergen,1070,right");
     assert_ne!(read(&short)[1], ok);
-    let [_, RowOutcome::Read(cells), _] = &outcomes(&expansion, &rows, right)[..] else { panic!() };
+    let [_, RowOutcome::Answered(cells), _] = &outcomes(&expansion, &rows, right)[..] else {
+        panic!()
+    };
     assert_eq!(cells[2].value, CellValue::One(text("right")));
 }
 
@@ -174,14 +176,15 @@ fn lines_of_several_answers_go_to_their_rows_and_columns() {
 fn one_object_of_several_answers_is_read_by_its_names() {
     let rows = [value("Oslo")];
     let read = |content: &str| outcomes(&of_values(), &rows, content).remove(0);
-    let RowOutcome::Read(cells) = read(r#"{"answer_2":7,"answer":false,"answer_3":null}"#) else {
+    let RowOutcome::Answered(cells) = read(r#"{"answer_2":7,"answer":false,"answer_3":null}"#)
+    else {
         panic!()
     };
     let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
     assert_eq!(states, [State::Ok, State::Ok, State::Unknown]);
     assert_eq!(cells[1].value, CellValue::One(Value::Integer(7)));
     let twice = r#"{"answer":true,"answer_2":1}{"answer":false,"answer_2":1}"#;
-    assert!(!matches!(read(twice), RowOutcome::Read(cells) if cells[0].state == State::Ok));
+    assert!(!matches!(read(twice), RowOutcome::Answered(cells) if cells[0].state == State::Ok));
 }
 
 const NAMES: &str = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin London Athens Cairo \
@@ -193,8 +196,8 @@ const NAMES: &str = "Oslo Paris Rome Madrid Berlin Vienna Prague Lisbon Dublin L
 /// a table.
 #[test]
 fn forms_take_few_tokens() {
-    let tokenizer = Tokenizer::of("gpt-4");
-    let cell = |column: &hqdl_prompt::AskedColumn| match column.kind.as_str() {
+    let tokenizer = Tokenizer::for_model("gpt-4");
+    let cell = |column: &hqdl_prompt::AskedColumn| match column.data_type.as_str() {
         "boolean" => json!(true),
         "integer" => json!(1048),
         "text" if column.many => json!(["Flight", "Strength"]),
@@ -221,16 +224,16 @@ fn forms_take_few_tokens() {
             };
             let rows: Vec<Row> = NAMES.split_whitespace().take(n).map(row).collect();
             let count = |frame: PromptFrame| {
-                let prompt = frame.prompt(&rows);
-                let question = Question::read(&prompt.system, &prompt.user).unwrap();
-                let answer = question.answer(|_, column| cell(column));
-                let around = frame.tokens_around(&prompt, tokenizer);
-                let input = around + tokenizer.count(&prompt.user);
+                let prompt = frame.build_prompt(&rows);
+                let question = Question::parse(&prompt.system, &prompt.user).unwrap();
+                let answer = question.write_answer(|_, column| cell(column));
+                let around = frame.tokens_without_rows(&prompt, tokenizer);
+                let input = around + tokenizer.count_tokens(&prompt.user);
                 let each = |tokens: u64| tokens as f64 / n as f64;
-                (each(input), each(tokenizer.count(&answer)))
+                (each(input), each(tokenizer.count_tokens(&answer)))
             };
             let (input, output) = count(PromptFrame::new(expansion, columns, Format::Json));
-            let (before, out) = count(PromptFrame::of_tables(expansion, columns, Format::Json));
+            let (before, out) = count(PromptFrame::for_table(expansion, columns, Format::Json));
             println!("{name}, {n}: {input:.1} in, {output:.1} out; table {before:.1}, {out:.1}");
             assert!(input <= before && output <= out, "{name}, {n}");
             assert!(n == 1 || output <= most * out, "{name}, {n}: {output}, {out}");

@@ -3,43 +3,53 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::{Check, join, literal};
+use super::{SpecCheck, join_path, literal_value};
 use crate::checker::Checker;
 use crate::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
-use crate::shape::Step;
+use crate::schema_check::Step;
 use crate::{Binding, Column, Many, SLOTS, Type, ValueList};
 use hqdl_values::format::count_noun;
-use hqdl_values::key::{ListHash, Meaning};
-use hqdl_values::problem::nearest;
+use hqdl_values::key::{ColumnIdentity, ListHash};
+use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
-impl Check<'_> {
-    pub(crate) fn column(&mut self, place: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Column {
-        let at = |field: &str| join(place, &[field.into()]);
-        let values = c.values.as_ref().map(|v| self.values(&at("values"), c, v));
+impl SpecCheck<'_> {
+    pub(crate) fn check_column(
+        &mut self,
+        path: &[Step],
+        e: &ExpansionTable,
+        c: &ColumnTable,
+    ) -> Column {
+        let field_path = |field: &str| join_path(path, &[field.into()]);
+        let values = c.values.as_ref().map(|v| self.check_values(&field_path("values"), c, v));
         if values.is_none() && c.open.is_some() {
-            self.error(
-                &at("open"),
+            self.add_error(
+                &field_path("open"),
                 &format!("column `{}` is `open` but has no `values`", c.name),
                 "",
                 "",
             );
         }
-        let aliases = self.aliases(&at("aliases"), c, values.as_ref());
+        let aliases = self.check_aliases(&field_path("aliases"), c, values.as_ref());
         if let Some(many) = &c.many {
-            self.table_name(&at("many"), &many.table);
+            self.check_table_name(&field_path("many"), &many.table);
             if many.column.trim().is_empty() {
-                self.error(&at("many"), "the one-to-many table needs a `column`", "", "");
+                self.add_error(
+                    &field_path("many"),
+                    "the one-to-many table needs a `column`",
+                    "",
+                    "",
+                );
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
-                self.error(
-                    &at("many"),
+                self.add_error(
+                    &field_path("many"),
                     &format!("`{}` has the same name as a key column", many.column),
                     "",
                     "",
                 );
             }
         }
-        let meaning = Meaning {
+        let identity = ColumnIdentity {
             key: {
                 let mut key = e.key.clone();
                 key.sort();
@@ -61,7 +71,9 @@ impl Check<'_> {
             .questions
             .iter()
             .enumerate()
-            .map(|(n, q)| self.binding(&join(place, &["questions".into(), n.into()]), e, c, q))
+            .map(|(n, q)| {
+                self.check_question(&join_path(path, &["questions".into(), n.into()]), e, c, q)
+            })
             .collect();
         if c.unify && values.as_ref().is_none_or(|v| v.open) {
             let label =
@@ -70,12 +82,17 @@ impl Check<'_> {
                 "`unify` of `{}` has no effect, because the column has no closed value list",
                 c.name
             );
-            self.error(&at("unify"), &message, label, "add `values`, and remove `open`");
+            self.add_error(
+                &field_path("unify"),
+                &message,
+                label,
+                "add `values`, and remove `open`",
+            );
         }
         if c.classify && values.is_none() {
-            let place = join(place, &["classify".into()]);
+            let field_path = join_path(path, &["classify".into()]);
             let label = "the column has no list of values to choose from";
-            self.error(&place, "`classify` needs `values`", label, "add `values`");
+            self.add_error(&field_path, "`classify` needs `values`", label, "add `values`");
         }
         Column {
             origin: None,
@@ -92,14 +109,14 @@ impl Check<'_> {
             unknown: c.unknown.clone(),
             aliases,
             unify: c.unify,
-            year: self.year(&at("year"), e, c),
+            year: self.check_year(&field_path("year"), e, c),
             part_of: None,
             keeps_items: false,
             pattern: None,
             example: None,
             bindings,
-            fingerprint: meaning.fingerprint(),
-            meaning,
+            fingerprint: identity.fingerprint(),
+            meaning: identity,
         }
     }
 
@@ -108,37 +125,37 @@ impl Check<'_> {
     ///
     /// It must be named explicitly: the `year` of a prize may differ from that of the day when it
     /// was awarded.
-    fn year(&mut self, place: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
-        let part = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
+    fn check_year(&mut self, path: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
+        let key_position = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
         let name = c.year.as_ref()?;
         if c.kind != Type::Date {
             let message = format!("`{}` is {}, which has no year", c.name, c.kind.name());
-            self.error(place, &message, "", "`year` is for columns of type \"date\"");
-        } else if part(name).is_none() {
-            let help = nearest(name, e.key.iter().map(String::as_str)).map_or_else(
+            self.add_error(path, &message, "", "`year` is for columns of type \"date\"");
+        } else if key_position(name).is_none() {
+            let help = find_nearest(name, e.key.iter().map(String::as_str)).map_or_else(
                 || format!("the key is {}", e.key.join(", ")),
                 |n| format!("did you mean \"{n}\"?"),
             );
-            self.error(place, &format!("`{name}` is not a column of the key"), "", &help);
+            self.add_error(path, &format!("`{name}` is not a column of the key"), "", &help);
         }
-        part(name)
+        key_position(name)
     }
 
     /// Returns the aliases of values, by their lookup form.
-    fn aliases(
+    fn check_aliases(
         &mut self,
-        place: &[Step],
+        path: &[Step],
         c: &ColumnTable,
         values: Option<&ValueList>,
     ) -> BTreeMap<String, String> {
-        let written = match &c.aliases {
+        let entries = match &c.aliases {
             None => return BTreeMap::new(),
             Some(AliasesField::Table(table)) => table.clone(),
-            Some(AliasesField::File(file)) => match self.aliases_in(file, values) {
+            Some(AliasesField::File(file)) => match self.read_alias_file(file, values) {
                 Ok(table) => table,
                 Err(message) => {
-                    self.error(
-                        place,
+                    self.add_error(
+                        path,
                         &message,
                         "",
                         "write two columns: an alias, and the value that it means",
@@ -147,31 +164,32 @@ impl Check<'_> {
                 }
             },
         };
-        let absent = self.catalog.is_absent();
+        let is_unchecked = self.catalog.is_absent();
         // Without a list, the values are those that the aliases mean.
-        let meant: HashSet<String> = written.values().map(|v| v.to_lowercase()).collect();
+        let meant: HashSet<String> = entries.values().map(|v| v.to_lowercase()).collect();
         let mut aliases = BTreeMap::new();
-        for (words, value) in written {
+        for (alias, value) in entries {
             let is_value = |text: &str| match values {
                 Some(list) => list.values.iter().any(|v| v == text),
                 None => text != value && meant.contains(&text.trim().to_lowercase()),
             };
-            if values.is_some() && !absent && !is_value(&value) {
+            if values.is_some() && !is_unchecked && !is_value(&value) {
                 let message = format!("\"{value}\" is not on the value list of `{}`", c.name);
-                self.error(place, &message, "an alias means a value of the list", "");
-            } else if values.is_none() && Checker::coerce(c.kind, &value).is_none() {
+                self.add_error(path, &message, "an alias means a value of the list", "");
+            } else if values.is_none() && Checker::parse_value(c.kind, &value).is_none() {
                 let message = format!("\"{value}\" is not of type {}", c.kind.name());
-                self.error(place, &message, "an alias means a value of the column", "");
-            } else if is_value(&words) {
+                self.add_error(path, &message, "an alias means a value of the column", "");
+            } else if is_value(&alias) {
                 let of = if values.is_some() { "of the list itself" } else { "of other aliases" };
-                let message = format!("\"{words}\" is a value {of}");
-                self.error(place, &message, "an alias is another word for a value", "");
-            } else if let Some(before) = aliases.insert(words.trim().to_lowercase(), value.clone())
-                && before != value
+                let message = format!("\"{alias}\" is a value {of}");
+                self.add_error(path, &message, "an alias is another word for a value", "");
+            } else if let Some(previous) =
+                aliases.insert(alias.trim().to_lowercase(), value.clone())
+                && previous != value
             {
                 let message =
-                    format!("the alias \"{words}\" has two values: \"{before}\" and \"{value}\"");
-                self.error(place, &message, "aliases are compared without case", "");
+                    format!("the alias \"{alias}\" has two values: \"{previous}\" and \"{value}\"");
+                self.add_error(path, &message, "aliases are compared without case", "");
             }
         }
         aliases
@@ -179,104 +197,104 @@ impl Check<'_> {
 
     /// Reads the aliases of a CSV file beside the spec. Its first line must be a header: a first
     /// line that looks like an alias is an error, because it would be ignored.
-    fn aliases_in(
+    fn read_alias_file(
         &self,
         file: &Path,
         values: Option<&ValueList>,
     ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
-        let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-        let mut reader = csv::Reader::from_path(&path).map_err(|e| told(&e))?;
-        let header = reader.headers().map_err(|e| told(&e))?;
+        let locate_error = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let mut reader = csv::Reader::from_path(&path).map_err(|e| locate_error(&e))?;
+        let header = reader.headers().map_err(|e| locate_error(&e))?;
         if header.len() != 2 {
-            return Err(told(&format!(
+            return Err(locate_error(&format!(
                 "line 1 has {} instead of 2",
                 count_noun(header.len() as u64, "field")
             )));
         }
         let is_value = |text: &str| values.is_some_and(|l| l.values.iter().any(|v| v == text));
         if header.get(1).is_some_and(|value| is_value(value.trim())) {
-            return Err(told(&"line 1 contains an alias, but must be a header"));
+            return Err(locate_error(&"line 1 contains an alias, but must be a header"));
         }
         let mut aliases = BTreeMap::new();
         for (n, record) in reader.records().enumerate() {
-            let record = record.map_err(|e| told(&e))?;
-            let (Some(words), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
-                return Err(told(&format!(
+            let record = record.map_err(|e| locate_error(&e))?;
+            let (Some(alias), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
+                return Err(locate_error(&format!(
                     "line {} has {} instead of 2",
                     n + 2,
                     count_noun(record.len() as u64, "field")
                 )));
             };
-            if let Some(before) = aliases.insert(words.to_owned(), value.to_owned())
-                && before != value
+            if let Some(previous) = aliases.insert(alias.to_owned(), value.to_owned())
+                && previous != value
             {
-                let twice =
-                    format!("line {}: the alias \"{words}\" already means \"{before}\"", n + 2);
-                return Err(told(&twice));
+                let message =
+                    format!("line {}: the alias \"{alias}\" already means \"{previous}\"", n + 2);
+                return Err(locate_error(&message));
             }
         }
         Ok(aliases)
     }
 
-    fn values(&mut self, place: &[Step], c: &ColumnTable, field: &ValuesField) -> ValueList {
-        let (found, open): (Vec<Value>, Option<bool>) = match field {
-            ValuesField::List(list) => (list.iter().map(literal).collect(), None),
+    fn check_values(&mut self, path: &[Step], c: &ColumnTable, field: &ValuesField) -> ValueList {
+        let (literals, open): (Vec<Value>, Option<bool>) = match field {
+            ValuesField::List(list) => (list.iter().map(literal_value).collect(), None),
             ValuesField::Table(table) => {
-                let found = match (&table.sql, &table.list) {
+                let selected = match (&table.sql, &table.list) {
                     (Some(_), None) if self.catalog.is_absent() => {
                         let values = vec!["?".to_owned()];
-                        return ValueList { hash: ListHash::of(&values), values, open: true };
+                        return ValueList { hash: ListHash::new(&values), values, open: true };
                     }
                     (Some(sql), None) => {
-                        let here = join(place, &["sql".into()]);
-                        match self.values_of(&here, sql) {
-                            Some(found) => found,
+                        let sql_path = join_path(path, &["sql".into()]);
+                        match self.select_values(&sql_path, sql) {
+                            Some(selected) => selected,
                             // Return an open list, so that it is not also reported as empty or
                             // invalid.
                             None => {
                                 return ValueList {
                                     values: Vec::new(),
                                     open: true,
-                                    hash: ListHash::of(&[]),
+                                    hash: ListHash::new(&[]),
                                 };
                             }
                         }
                     }
-                    (None, Some(list)) => list.iter().map(literal).collect(),
+                    (None, Some(list)) => list.iter().map(literal_value).collect(),
                     _ => {
-                        self.error(place, "`values` needs either `sql` or `list`", "", "");
+                        self.add_error(path, "`values` needs either `sql` or `list`", "", "");
                         return ValueList {
                             values: Vec::new(),
                             open: true,
-                            hash: ListHash::of(&[]),
+                            hash: ListHash::new(&[]),
                         };
                     }
                 };
-                (found, table.open)
+                (selected, table.open)
             }
         };
         let open = c.open.or(open).unwrap_or(false);
         let mut seen = HashSet::new();
-        let values: Vec<String> = found
+        let values: Vec<String> = literals
             .iter()
-            .filter_map(|v| v.text().map(std::borrow::Cow::into_owned))
+            .filter_map(|v| v.to_text().map(std::borrow::Cow::into_owned))
             .filter(|v| seen.insert(v.clone()))
             .collect();
         if values.is_empty() {
-            self.error(
-                place,
+            self.add_error(
+                path,
                 &format!("the value list of `{}` is empty", c.name),
                 "expected at least one value",
                 "",
             );
         }
-        let unfit = values.iter().find(|v| Checker::coerce(c.kind, v).is_none());
-        if let Some(unfit) = unfit {
-            self.error(
-                place,
+        let invalid = values.iter().find(|v| Checker::parse_value(c.kind, v).is_none());
+        if let Some(invalid) = invalid {
+            self.add_error(
+                path,
                 &format!(
-                    "the value list of `{}` contains \"{unfit}\", which is not a valid {}",
+                    "the value list of `{}` contains \"{invalid}\", which is not a valid {}",
                     c.name,
                     c.kind.name()
                 ),
@@ -284,22 +302,22 @@ impl Check<'_> {
                 "",
             );
         }
-        ValueList { hash: ListHash::of(&values), values, open }
+        ValueList { hash: ListHash::new(&values), values, open }
     }
 
-    fn values_of(&mut self, place: &[Step], sql: &str) -> Option<Vec<Value>> {
-        match self.catalog.prepare(sql) {
+    fn select_values(&mut self, path: &[Step], sql: &str) -> Option<Vec<Value>> {
+        match self.catalog.prepare_select(sql) {
             Err(message) => {
-                self.error(
-                    place,
+                self.add_error(
+                    path,
                     &format!("SQLite rejects the SELECT of this value list: {message}"),
                     "this SELECT",
                     "correct it until it runs in the sqlite3 shell",
                 );
             }
             Ok(columns) if columns.len() != 1 => {
-                self.error(
-                    place,
+                self.add_error(
+                    path,
                     &format!(
                         "a value list is one column, but this SELECT returns {}",
                         columns.len()
@@ -308,11 +326,11 @@ impl Check<'_> {
                     "",
                 );
             }
-            Ok(_) => match self.catalog.select(sql, usize::MAX) {
+            Ok(_) => match self.catalog.select_rows(sql, usize::MAX) {
                 Ok(rows) => return Some(rows.into_iter().flatten().collect()),
                 Err(message) => {
-                    self.error(
-                        place,
+                    self.add_error(
+                        path,
                         &format!("the SELECT of this value list failed: {message}"),
                         "",
                         "",
@@ -323,9 +341,9 @@ impl Check<'_> {
         None
     }
 
-    fn binding(
+    fn check_question(
         &mut self,
-        place: &[Step],
+        path: &[Step],
         e: &ExpansionTable,
         c: &ColumnTable,
         q: &QuestionField,
@@ -334,31 +352,32 @@ impl Check<'_> {
             QuestionField::Plain(ask) => (ask.clone(), None),
             QuestionField::Bound(table) => (table.ask.clone(), Some(table.sql.clone())),
         };
-        let normal: String = ask
+        let normalized: String = ask
             .to_lowercase()
             .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
             .filter(|w| !w.is_empty())
             .collect::<Vec<_>>()
             .join(" ");
-        if normal.is_empty() {
-            self.error(place, "a question is empty", "", "");
+        if normalized.is_empty() {
+            self.add_error(path, "a question is empty", "", "");
         }
-        if let Some(before) =
-            self.asked.insert(format!("{}\u{0}{normal}", e.key.join("\u{0}")), c.name.clone())
+        if let Some(previous) = self
+            .questions
+            .insert(format!("{}\u{0}{normalized}", e.key.join("\u{0}")), c.name.clone())
         {
-            self.error(
-                place,
-                &format!("the question \"{ask}\" belongs to `{before}` already"),
+            self.add_error(
+                path,
+                &format!("the question \"{ask}\" belongs to `{previous}` already"),
                 "a question must belong to only one column",
                 "",
             );
         }
-        let slots =
+        let slots_in =
             |text: &str| -> Vec<&str> { SLOTS.into_iter().filter(|s| text.contains(s)).collect() };
         match &sql {
-            None if !slots(&ask).is_empty() => {
-                self.error(
-                    place,
+            None if !slots_in(&ask).is_empty() => {
+                self.add_error(
+                    path,
                     &format!("the question \"{ask}\" has a slot but no SQL that uses it"),
                     "",
                     "write { ask = \"…\", sql = \"…\" }",
@@ -366,29 +385,29 @@ impl Check<'_> {
             }
             None => {}
             Some(sql) => {
-                for slot in slots(&ask) {
+                for slot in slots_in(&ask) {
                     if !sql.contains(slot) {
-                        self.error(
-                            place,
+                        self.add_error(
+                            path,
                             &format!("{slot} occurs in the question but not in its SQL"),
                             "",
                             "use the slot in the SQL, or remove it from the question",
                         );
                     }
                 }
-                for slot in slots(sql) {
+                for slot in slots_in(sql) {
                     if !ask.contains(slot) {
-                        self.error(
-                            place,
+                        self.add_error(
+                            path,
                             &format!("{slot} occurs in the SQL but not in the question"),
                             "",
                             "use the slot in the question, or remove it from the SQL",
                         );
                     }
                 }
-                if let Err(message) = self.catalog.prepare(&binding_probe(e, c, sql)) {
-                    self.error(
-                        place,
+                if let Err(message) = self.catalog.prepare_select(&binding_probe_sql(e, c, sql)) {
+                    self.add_error(
+                        path,
                         &format!("SQLite rejects the SQL of \"{ask}\": {message}"),
                         "this SQL",
                         "write a condition over the columns of the expansion",
@@ -404,26 +423,26 @@ impl Check<'_> {
 ///
 /// `EXISTS {value}` tests whether a list contains a value. All other SQL is an expression over the
 /// expansion's columns (or, for a one-to-many column, over that table's columns).
-fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
-    let column = |name: &str, kind: Option<Type>| {
-        let name = hqdl_values::sql::name(name);
+fn binding_probe_sql(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
+    let column = |name: &str, data_type: Option<Type>| {
+        let name = hqdl_values::sql::quote_name(name);
         // A server checks the types of compared values.
-        match kind.map(Type::postgres) {
-            Some(kind) => format!("CAST(NULL AS {kind}) AS {name}"),
+        match data_type.map(Type::postgres_type) {
+            Some(type_name) => format!("CAST(NULL AS {type_name}) AS {name}"),
             None => format!("NULL AS {name}"),
         }
     };
     let mut row: Vec<String> = e.key.iter().map(|key| column(key, None)).collect();
-    let singles = e.column.iter().filter(|c| c.many.is_none());
+    let single_columns = e.column.iter().filter(|c| c.many.is_none());
     match &c.many {
         Some(many) => row.push(column(&many.column, Some(c.kind))),
-        None => row.extend(singles.map(|c| column(&c.name, Some(c.kind)))),
+        None => row.extend(single_columns.map(|c| column(&c.name, Some(c.kind)))),
     }
     let rest = sql.trim();
-    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"));
+    let is_exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"));
     let mut expression = match &c.many {
-        Some(many) if exists && !rest[6..].trim_start().starts_with('(') => {
-            format!("{} = {}", hqdl_values::sql::name(&many.column), &rest[6..])
+        Some(many) if is_exists && !rest[6..].trim_start().starts_with('(') => {
+            format!("{} = {}", hqdl_values::sql::quote_name(&many.column), &rest[6..])
         }
         _ => rest.to_owned(),
     };

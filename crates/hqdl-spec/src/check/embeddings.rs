@@ -3,40 +3,45 @@
 use std::time::Duration;
 
 use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
+use super::super::schema_check::Step;
 use super::super::secret::is_variable;
-use super::super::shape::Step;
 use super::super::{Embeddings, ModelParameters, ModelSettings, PriceOrigin, PriceTable};
-use super::Check;
+use super::SpecCheck;
 
 /// Default request timeout, in seconds.
-const TIMEOUT: f64 = 30.0;
+const DEFAULT_TIMEOUT_SECONDS: f64 = 30.0;
 
 /// Checks the embeddings of a spec and returns their endpoint, if there is one.
-pub fn embeddings(
+pub fn check_embeddings(
     table: Option<&EmbeddingsTable>,
     model: &ModelTable,
     limits: &LimitsTable,
-    check: &mut Check<'_>,
+    check: &mut SpecCheck<'_>,
 ) -> Option<Embeddings> {
     let table = table?;
-    let at = |field: &str| [Step::from("embeddings"), field.into()];
+    let field_path = |field: &str| [Step::from("embeddings"), field.into()];
     if table.model.trim().is_empty() {
-        check.error(&at("model"), "the embedding model has no name", "", "");
+        check.add_error(&field_path("model"), "the embedding model has no name", "", "");
     }
     if table.price.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
         let label = "expected USD per million tokens, 0 or more";
-        check.error(&at("price"), "`price` is not a valid price", label, "");
+        check.add_error(&field_path("price"), "`price` is not a valid price", label, "");
     }
     if table
         .base_url
         .as_ref()
         .is_some_and(|u| !u.starts_with("http://") && !u.starts_with("https://"))
     {
-        check.error(&at("base_url"), "`base_url` is not a URL", "expected http:// or https://", "");
+        check.add_error(
+            &field_path("base_url"),
+            "`base_url` is not a URL",
+            "expected http:// or https://",
+            "",
+        );
     }
     if table.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
-        check.error(
-            &at("api_key_env"),
+        check.add_error(
+            &field_path("api_key_env"),
             "`api_key_env` is not the name of an environment variable",
             "expected a name such as OPENAI_API_KEY",
             "never write a key into a spec; if this is one, revoke it",
@@ -44,24 +49,24 @@ pub fn embeddings(
     }
     if table.price.is_none() && (limits.budget_usd.is_some() || limits.budget_usd_per_day.is_some())
     {
-        check.error(
-            &at("model"),
+        check.add_error(
+            &field_path("model"),
             "hqdl cannot keep a budget in USD: the embedding model has no price",
             "",
             "set `price` in [embeddings], in USD per million tokens (0 for a model of your own)",
         );
     }
-    let seconds = table.timeout_seconds.unwrap_or(TIMEOUT);
+    let seconds = table.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
     if timeout.is_none() {
-        check.error(
-            &at("timeout_seconds"),
+        check.add_error(
+            &field_path("timeout_seconds"),
             "`timeout_seconds` is not a valid time",
             "expected seconds",
             "",
         );
     }
-    let own = table.base_url.is_some();
+    let has_own_endpoint = table.base_url.is_some();
     let key = table.api_key_env.clone();
     Some(Embeddings {
         timeout: timeout.unwrap_or_default(),
@@ -69,7 +74,11 @@ pub fn embeddings(
             provider: Provider::Openai,
             name: table.model.clone(),
             base_url: table.base_url.clone().or_else(|| model.base_url.clone()),
-            api_key_env: if own { key } else { key.or_else(|| model.api_key_env.clone()) },
+            api_key_env: if has_own_endpoint {
+                key
+            } else {
+                key.or_else(|| model.api_key_env.clone())
+            },
             temperature: None,
             max_output_tokens: 0,
             parameters: ModelParameters::new(),

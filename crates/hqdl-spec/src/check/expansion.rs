@@ -2,48 +2,48 @@
 
 use std::collections::HashSet;
 
-use super::{Check, did_you_mean, join};
+use super::{SpecCheck, did_you_mean, join_path};
 use crate::file::{Echo, ExpansionTable, SourceField, SpecFile};
-use crate::shape::Step;
+use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
 use hqdl_values::key::KeyColumns;
-use hqdl_values::problem::nearest;
+use hqdl_values::problem::find_nearest;
 
 /// Default number of rows per request.
-pub const ROWS_PER_REQUEST: u32 = 20;
+pub const DEFAULT_ROWS_PER_REQUEST: u32 = 20;
 
-impl Check<'_> {
-    pub(crate) fn expansions(&mut self, file: &SpecFile, images: &Images) -> Vec<Expansion> {
-        let mut made = Vec::new();
+impl SpecCheck<'_> {
+    pub(crate) fn check_expansions(&mut self, file: &SpecFile, images: &Images) -> Vec<Expansion> {
+        let mut expansions = Vec::new();
         for (n, e) in file.expansion.iter().enumerate() {
-            let place = [Step::from("expansion"), n.into()];
-            let mut expansion = self.expansion(&place, e);
-            expansion.images = self.images(&place, e);
+            let path = [Step::from("expansion"), n.into()];
+            let mut expansion = self.check_expansion(&path, e);
+            expansion.images = self.check_images(&path, e);
             expansion.image_files = images.clone();
-            expansion.model = self.model_of(&join(&place, &["model".into()]), e, file);
+            expansion.model = self.check_model_name(&join_path(&path, &["model".into()]), e, file);
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
             for column in &mut expansion.columns {
                 column.unknown = column.unknown.take().or_else(|| file.model.unknown.clone());
             }
-            made.push(expansion);
+            expansions.push(expansion);
         }
-        made
+        expansions
     }
 
     /// Returns the key and context columns with images.
-    fn images(&mut self, place: &[Step], e: &ExpansionTable) -> Vec<String> {
+    fn check_images(&mut self, path: &[Step], e: &ExpansionTable) -> Vec<String> {
         for (n, name) in e.images.iter().enumerate() {
             let mut known = e.key.iter().chain(&e.context);
             if !known.any(|k| k.eq_ignore_ascii_case(name)) {
                 let help = did_you_mean(name, e.key.iter().chain(&e.context).map(String::as_str));
                 let message = format!("`{name}` is not a column of `key` or `context`");
-                let here = join(place, &["images".into(), n.into()]);
-                self.error(&here, &message, "no such column", &help);
+                let image_path = join_path(path, &["images".into(), n.into()]);
+                self.add_error(&image_path, &message, "no such column", &help);
             }
         }
         if !e.images.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
-            self.error(
-                &join(place, &["rows_per_request".into()]),
+            self.add_error(
+                &join_path(path, &["rows_per_request".into()]),
                 "hqdl sends rows with images one per request",
                 "more than one",
                 "remove `rows_per_request`",
@@ -53,29 +53,34 @@ impl Check<'_> {
     }
 
     /// Returns the model that an expansion names; `None` for the one of `[model]`.
-    fn model_of(&mut self, place: &[Step], e: &ExpansionTable, file: &SpecFile) -> Option<String> {
+    fn check_model_name(
+        &mut self,
+        path: &[Step],
+        e: &ExpansionTable,
+        file: &SpecFile,
+    ) -> Option<String> {
         let name = e.model.as_ref()?;
         if file.model.others.contains_key(name) {
             return Some(name.clone());
         }
         if *name != file.model.name {
             let known: Vec<&str> = file.model.others.keys().map(String::as_str).collect();
-            let help = match nearest(name, known.iter().copied()) {
-                Some(near) => format!("did you mean \"{near}\"?"),
+            let help = match find_nearest(name, known.iter().copied()) {
+                Some(suggestion) => format!("did you mean \"{suggestion}\"?"),
                 None if known.is_empty() => format!("add a table [model.{name}] with its `name`"),
                 None => format!("there are {}", known.join(", ")),
             };
-            self.error(place, &format!("the spec has no [model.{name}]"), "", &help);
+            self.add_error(path, &format!("the spec has no [model.{name}]"), "", &help);
         }
         None
     }
 
-    fn expansion(&mut self, place: &[Step], e: &ExpansionTable) -> Expansion {
-        let at = |field: &str| join(place, &[field.into()]);
-        self.table_name(&at("name"), &e.name);
+    fn check_expansion(&mut self, path: &[Step], e: &ExpansionTable) -> Expansion {
+        let field_path = |field: &str| join_path(path, &[field.into()]);
+        self.check_table_name(&field_path("name"), &e.name);
         if e.rows_per_request == Some(0) {
-            self.error(
-                &at("rows_per_request"),
+            self.add_error(
+                &field_path("rows_per_request"),
                 "`rows_per_request` is 0",
                 "expected at least 1",
                 "",
@@ -84,12 +89,17 @@ impl Check<'_> {
         let mut seen = HashSet::new();
         for (list, names) in [("key", &e.key), ("context", &e.context)] {
             for (n, name) in names.iter().enumerate() {
-                let here = join(place, &[list.into(), n.into()]);
+                let name_path = join_path(path, &[list.into(), n.into()]);
                 if name.trim().is_empty() {
-                    self.error(&here, &format!("a column of `{list}` has no name"), "", "");
+                    self.add_error(
+                        &name_path,
+                        &format!("a column of `{list}` has no name"),
+                        "",
+                        "",
+                    );
                 } else if !seen.insert(name.to_lowercase()) {
-                    self.error(
-                        &here,
+                    self.add_error(
+                        &name_path,
                         &format!("`{name}` occurs twice in `key` and `context`"),
                         "",
                         "",
@@ -98,34 +108,34 @@ impl Check<'_> {
             }
         }
         if e.key.is_empty() {
-            self.error(
-                &at("key"),
+            self.add_error(
+                &field_path("key"),
                 "the key of the expansion is empty",
                 "expected the columns that identify an entity",
                 "",
             );
         }
         if e.column.is_empty() {
-            self.error(
-                place,
+            self.add_error(
+                path,
                 &format!("expansion `{}` has no column", e.name),
                 "",
                 "add an [[expansion.column]]",
             );
         }
-        self.column_names(place, e);
+        self.check_column_names(path, e);
         let columns: Vec<Column> = e
             .column
             .iter()
             .enumerate()
-            .map(|(n, c)| self.column(&join(place, &["column".into(), n.into()]), e, c))
+            .map(|(n, c)| self.check_column(&join_path(path, &["column".into(), n.into()]), e, c))
             .collect();
-        let (sources, key_types, key_parts) = self.sources(place, e);
+        let (sources, key_types, key_parts) = self.check_sources(path, e);
         for view in sources.iter().filter_map(|s| s.name.as_ref()).map(|s| format!("{s}_expanded"))
         {
-            if self.names.contains_key(&view.to_lowercase()) {
-                self.error(
-                    &at("source"),
+            if self.table_names.contains_key(&view.to_lowercase()) {
+                self.add_error(
+                    &field_path("source"),
                     &format!(
                         "the view `{view}` of this source has the same name as a table of the spec"
                     ),
@@ -134,8 +144,8 @@ impl Check<'_> {
                 );
             }
         }
-        let shots = self.shots(&at("shots"), e, &columns);
-        let override_shots = self.override_shots(&at("shots"), e);
+        let shots = self.check_shots(&field_path("shots"), e, &columns);
+        let override_shots = self.count_override_shots(&field_path("shots"), e);
         Expansion {
             task: crate::Task::Columns,
             name: e.name.clone(),
@@ -148,7 +158,7 @@ impl Check<'_> {
             context: e.context.clone(),
             images: Vec::new(),
             image_files: Images::default(),
-            rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
+            rows_per_request: e.rows_per_request.unwrap_or(DEFAULT_ROWS_PER_REQUEST).max(1),
             format: e.format,
             echo: Echo::default(),
             shots,
@@ -158,22 +168,22 @@ impl Check<'_> {
     }
 
     /// Checks that each column has a name, unique within the expansion.
-    fn column_names(&mut self, place: &[Step], e: &ExpansionTable) {
+    fn check_column_names(&mut self, path: &[Step], e: &ExpansionTable) {
         let mut names = HashSet::new();
         for (n, column) in e.column.iter().enumerate() {
-            let here = join(place, &["column".into(), n.into(), "name".into()]);
+            let name_path = join_path(path, &["column".into(), n.into(), "name".into()]);
             if column.name.trim().is_empty() {
-                self.error(&here, "a column has no name", "", "");
+                self.add_error(&name_path, "a column has no name", "", "");
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
-                self.error(
-                    &here,
+                self.add_error(
+                    &name_path,
                     &format!("column `{}` has the same name as a key column", column.name),
                     "",
                     "",
                 );
             } else if !names.insert(column.name.to_lowercase()) {
-                self.error(
-                    &here,
+                self.add_error(
+                    &name_path,
                     &format!("column `{}` occurs twice in `{}`", column.name, e.name),
                     "",
                     "",
@@ -182,42 +192,45 @@ impl Check<'_> {
         }
     }
 
-    fn sources(
+    fn check_sources(
         &mut self,
-        place: &[Step],
+        path: &[Step],
         e: &ExpansionTable,
     ) -> (Vec<Source>, Vec<Option<String>>, Vec<Vec<usize>>) {
-        let all: Vec<usize> = (0..e.column.len()).collect();
-        let whole: Vec<usize> = (0..e.key.len()).collect();
-        let mut parts = Vec::new();
-        let at = join(place, &["source".into()]);
+        let all_columns: Vec<usize> = (0..e.column.len()).collect();
+        let whole_key: Vec<usize> = (0..e.key.len()).collect();
+        let mut key_parts = Vec::new();
+        let source_path = join_path(path, &["source".into()]);
         let mut sources = Vec::new();
         let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
         match &e.source {
             SourceField::One(text) => {
-                let rows =
-                    if is_select(text) { select(text) } else { SourceRows::Table(text.clone()) };
-                self.source_columns(&at, place, e, &rows, &whole, &mut types);
+                let rows = if is_select_text(text) {
+                    parse_select(text)
+                } else {
+                    SourceRows::Table(text.clone())
+                };
+                self.check_source_columns(&source_path, path, e, &rows, &whole_key, &mut types);
                 let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
-                sources.push(Source { name, rows, columns: all });
+                sources.push(Source { name, rows, columns: all_columns });
             }
             SourceField::Several(tables) => {
                 if tables.is_empty() {
-                    self.error(
-                        &at,
+                    self.add_error(
+                        &source_path,
                         &format!("expansion `{}` has no source", e.name),
                         "expected a table or a SELECT",
                         "",
                     );
                 }
                 for (n, table) in tables.iter().enumerate() {
-                    let here = join(&at, &[n.into()]);
+                    let item_path = join_path(&source_path, &[n.into()]);
                     let rows = match (&table.table, &table.select) {
                         (Some(table), None) => SourceRows::Table(table.clone()),
-                        (None, Some(select)) => self::select(select),
+                        (None, Some(select)) => self::parse_select(select),
                         (Some(_), Some(_)) => {
-                            self.error(
-                                &here,
+                            self.add_error(
+                                &item_path,
                                 "this source has both `table` and `select`",
                                 "",
                                 "remove `table` or `select`",
@@ -225,31 +238,40 @@ impl Check<'_> {
                             continue;
                         }
                         (None, None) => {
-                            self.error(&here, "a source needs `table` or `select`", "", "");
+                            self.add_error(
+                                &item_path,
+                                "a source needs `table` or `select`",
+                                "",
+                                "",
+                            );
                             continue;
                         }
                     };
                     let field = if table.table.is_some() { "table" } else { "select" };
-                    let part = match &table.key {
-                        None => whole.clone(),
-                        Some(names) => self.own_key(&join(&here, &["key".into()]), e, names),
-                    };
-                    let place_of = join(&here, &[field.into()]);
-                    self.source_columns(&place_of, place, e, &rows, &part, &mut types);
-                    parts.push(part);
-                    let columns = match &table.columns {
-                        None => all.clone(),
+                    let key_part = match &table.key {
+                        None => whole_key.clone(),
                         Some(names) => {
-                            self.named_columns(&join(&here, &["columns".into()]), e, names)
+                            self.check_source_key(&join_path(&item_path, &["key".into()]), e, names)
+                        }
+                    };
+                    let rows_path = join_path(&item_path, &[field.into()]);
+                    self.check_source_columns(&rows_path, path, e, &rows, &key_part, &mut types);
+                    key_parts.push(key_part);
+                    let columns = match &table.columns {
+                        None => all_columns.clone(),
+                        Some(names) => {
+                            self.find_columns(&join_path(&item_path, &["columns".into()]), e, names)
                         }
                     };
                     let name = table.name.clone().or_else(|| table.table.clone());
                     sources.push(Source { name, rows, columns });
                 }
                 for (n, key) in e.key.iter().enumerate() {
-                    if !parts.iter().any(|part| part.contains(&n)) && !sources.is_empty() {
-                        self.error(
-                            &join(place, &["key".into(), n.into()]),
+                    if !key_parts.iter().any(|key_part| key_part.contains(&n))
+                        && !sources.is_empty()
+                    {
+                        self.add_error(
+                            &join_path(path, &["key".into(), n.into()]),
                             &format!("no source has the key column `{key}`"),
                             "",
                             "add it to the `key` of a source",
@@ -258,9 +280,10 @@ impl Check<'_> {
                 }
                 for (n, column) in e.column.iter().enumerate() {
                     if !sources.iter().any(|s| s.columns.contains(&n)) && !sources.is_empty() {
-                        let here = join(place, &["column".into(), n.into(), "name".into()]);
-                        self.error(
-                            &here,
+                        let name_path =
+                            join_path(path, &["column".into(), n.into(), "name".into()]);
+                        self.add_error(
+                            &name_path,
                             &format!("no source fills column `{}`", column.name),
                             "",
                             "add it to the `columns` of a source",
@@ -270,78 +293,79 @@ impl Check<'_> {
             }
         }
         // A declared type is used only if all sources agree on it.
-        let agreed = |mut seen: Vec<Option<String>>| {
+        let common_type = |mut seen: Vec<Option<String>>| {
             seen.dedup();
             if seen.len() == 1 { seen.pop().flatten() } else { None }
         };
-        if parts.iter().all(|part| *part == whole) {
-            parts.clear();
+        if key_parts.iter().all(|key_part| *key_part == whole_key) {
+            key_parts.clear();
         }
-        (sources, types.into_iter().map(agreed).collect(), parts)
+        (sources, types.into_iter().map(common_type).collect(), key_parts)
     }
 
     /// Returns the positions of the key columns that a source has.
-    fn own_key(&mut self, place: &[Step], e: &ExpansionTable, names: &[String]) -> Vec<usize> {
+    fn check_source_key(
+        &mut self,
+        path: &[Step],
+        e: &ExpansionTable,
+        names: &[String],
+    ) -> Vec<usize> {
         if names.is_empty() {
-            self.error(
-                place,
+            self.add_error(
+                path,
                 "the key of this source is empty",
                 "expected columns of the expansion's key",
                 "remove `key` if the source has the whole key",
             );
         }
-        let mut found = Vec::new();
+        let mut positions = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            let here = join(place, &[n.into()]);
+            let name_path = join_path(path, &[n.into()]);
             match e.key.iter().position(|k| k.eq_ignore_ascii_case(name)) {
                 None => {
                     let help = did_you_mean(name, e.key.iter().map(String::as_str));
                     let message = format!("the key of `{}` has no column `{name}`", e.name);
-                    self.error(&here, &message, "no such key column", &help);
+                    self.add_error(&name_path, &message, "no such key column", &help);
                 }
-                Some(at) if found.contains(&at) => {
+                Some(position) if positions.contains(&position) => {
                     let message = format!("`{name}` occurs twice in the key of this source");
-                    self.error(&here, &message, "", "");
+                    self.add_error(&name_path, &message, "", "");
                 }
-                Some(at) => found.push(at),
+                Some(position) => positions.push(position),
             }
         }
-        found.sort_unstable();
-        found
+        positions.sort_unstable();
+        positions
     }
 
-    fn named_columns(
-        &mut self,
-        place: &[Step],
-        e: &ExpansionTable,
-        names: &[String],
-    ) -> Vec<usize> {
-        let mut found = Vec::new();
+    fn find_columns(&mut self, path: &[Step], e: &ExpansionTable, names: &[String]) -> Vec<usize> {
+        let mut positions = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
-                found.push(at);
+            if let Some(position) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name))
+            {
+                positions.push(position);
             } else {
                 let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
-                self.error(
-                    &join(place, &[n.into()]),
+                self.add_error(
+                    &join_path(path, &[n.into()]),
                     &format!("`{}` has no column `{name}`", e.name),
                     "no such column",
                     &help,
                 );
             }
         }
-        found
+        positions
     }
 
     /// Checks that a source has the key and context columns, and collects the declared types of the
     /// key columns.
-    fn source_columns(
+    fn check_source_columns(
         &mut self,
-        here: &[Step],
-        expansion: &[Step],
+        source_path: &[Step],
+        expansion_path: &[Step],
         e: &ExpansionTable,
         rows: &SourceRows,
-        part: &[usize],
+        key_part: &[usize],
         types: &mut [Vec<Option<String>>],
     ) {
         if self.catalog.is_absent() {
@@ -349,13 +373,13 @@ impl Check<'_> {
         }
         let known: Vec<(String, Option<String>)> = match rows {
             SourceRows::Table(table) => {
-                if let Some(columns) = self.catalog.columns(table) {
+                if let Some(columns) = self.catalog.table_columns(table) {
                     columns
                 } else {
-                    let tables = self.catalog.tables();
+                    let tables = self.catalog.table_names();
                     let help = did_you_mean(table, tables.iter().map(String::as_str));
-                    self.error(
-                        here,
+                    self.add_error(
+                        source_path,
                         &format!("the database has no table `{table}`"),
                         "no such table",
                         &help,
@@ -365,11 +389,11 @@ impl Check<'_> {
             }
             // The SELECT becomes a subquery in FROM.
             SourceRows::Select(sql) => {
-                match self.catalog.prepare(&format!("SELECT * FROM ({sql}\n) AS source")) {
+                match self.catalog.prepare_select(&format!("SELECT * FROM ({sql}\n) AS source")) {
                     Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
                     Err(message) => {
-                        self.error(
-                            here,
+                        self.add_error(
+                            source_path,
                             &format!("SQLite rejects the SELECT of this source: {message}"),
                             "this SELECT",
                             "correct it until it runs in the sqlite3 shell",
@@ -385,20 +409,20 @@ impl Check<'_> {
         };
         for (list, columns) in [("key", &e.key), ("context", &e.context)] {
             for (n, column) in columns.iter().enumerate() {
-                if list == "key" && !part.contains(&n) {
+                if list == "key" && !key_part.contains(&n) {
                     continue;
                 }
                 let found = known.iter().find(|(k, _)| k.eq_ignore_ascii_case(column));
                 match found {
-                    Some((_, declared)) if list == "key" => {
-                        types[n].push(declared.clone());
+                    Some((_, declared_type)) if list == "key" => {
+                        types[n].push(declared_type.clone());
                     }
                     Some(_) => {}
                     None => {
-                        let place = join(expansion, &[list.into(), n.into()]);
+                        let column_path = join_path(expansion_path, &[list.into(), n.into()]);
                         let help = did_you_mean(column, known.iter().map(|(k, _)| k.as_str()));
-                        self.error(
-                            &place,
+                        self.add_error(
+                            &column_path,
                             &format!("{name} has no column `{column}`"),
                             "no such column",
                             &help,
@@ -410,7 +434,7 @@ impl Check<'_> {
     }
 }
 
-fn is_select(text: &str) -> bool {
+fn is_select_text(text: &str) -> bool {
     let first =
         text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     text.trim().contains(char::is_whitespace)
@@ -418,8 +442,8 @@ fn is_select(text: &str) -> bool {
 }
 
 /// Returns a SELECT without its final semicolon and the comments after it.
-fn select(text: &str) -> SourceRows {
-    let comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with("--");
-    let end = text.rfind(';').filter(|at| text[at + 1..].lines().all(comment));
+fn parse_select(text: &str) -> SourceRows {
+    let is_comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with("--");
+    let end = text.rfind(';').filter(|position| text[position + 1..].lines().all(is_comment));
     SourceRows::Select(end.map_or(text, |at| &text[..at]).trim_end().to_owned())
 }

@@ -1,25 +1,25 @@
 //! The kinds of a spec, checked.
 
-use super::{Check, join};
+use super::{SpecCheck, join_path};
 use crate::file::KindTable;
-use crate::shape::Step;
-use hqdl_values::problem::nearest;
+use crate::schema_check::Step;
+use hqdl_values::problem::find_nearest;
 
-impl Check<'_> {
+impl SpecCheck<'_> {
     /// Returns the columns of each kind, as `(table, column)`.
     pub(crate) fn kinds(&mut self, tables: &[KindTable]) -> Vec<Vec<(String, String)>> {
         let mut kinds = Vec::new();
         for (n, table) in tables.iter().enumerate() {
             let place = [Step::from("kind"), n.into(), "columns".into()];
             if table.columns.len() < 2 {
-                self.error(&place, "a kind needs two columns", "", "");
+                self.add_error(&place, "a kind needs two columns", "", "");
             }
             let mut kind = Vec::new();
             for (at, name) in table.columns.iter().enumerate() {
                 match self.kind_column(name) {
                     Ok(column) => kind.push(column),
                     Err((message, help)) => {
-                        self.error(&join(&place, &[at.into()]), &message, "", &help);
+                        self.add_error(&join_path(&place, &[at.into()]), &message, "", &help);
                     }
                 }
             }
@@ -37,15 +37,15 @@ impl Check<'_> {
         if self.catalog.is_absent() {
             return Ok((table.to_owned(), column.to_owned()));
         }
-        let Some(columns) = self.catalog.columns(table) else {
-            let tables = self.catalog.tables();
-            let help = nearest(table, tables.iter().map(String::as_str));
+        let Some(columns) = self.catalog.table_columns(table) else {
+            let tables = self.catalog.table_names();
+            let help = find_nearest(table, tables.iter().map(String::as_str));
             return Err((format!("there is no table `{table}`"), hint(help)));
         };
         if columns.iter().any(|(name, _)| name.eq_ignore_ascii_case(column)) {
             return Ok((table.to_owned(), column.to_owned()));
         }
-        let help = nearest(column, columns.iter().map(|(name, _)| name.as_str()));
+        let help = find_nearest(column, columns.iter().map(|(name, _)| name.as_str()));
         Err((format!("`{table}` has no column `{column}`"), hint(help)))
     }
 }

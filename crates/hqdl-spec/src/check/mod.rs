@@ -11,14 +11,14 @@ mod ingredients;
 mod kinds;
 mod shots;
 
-pub(super) use embeddings::embeddings;
+pub(super) use embeddings::check_embeddings;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::literal::Literal;
-use super::shape::{self, Step, Tree};
-use hqdl_values::problem::{Problem, Severity, nearest};
+use super::schema_check::{self, Step, Tree};
+use hqdl_values::problem::{Problem, Severity, find_nearest};
 use hqdl_values::value::Value;
 
 /// Schema and rows of a database, against which a spec is checked.
@@ -29,57 +29,57 @@ pub trait Catalog {
     }
 
     /// Returns the names of all tables and views.
-    fn tables(&self) -> Vec<String>;
+    fn table_names(&self) -> Vec<String>;
     /// Returns the columns of a table or view with their declared types; `None` if it does not
     /// exist.
-    fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>>;
+    fn table_columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>>;
     /// Returns true if hqdl created the table or view with this name.
-    fn made_by_hqdl(&self, table: &str) -> bool;
+    fn is_made_by_hqdl(&self, table: &str) -> bool;
     /// Returns the column names of a read-only SELECT.
     ///
     /// # Errors
     /// Fails with `SQLite`'s message if it does not prepare, or writes.
-    fn prepare(&self, sql: &str) -> Result<Vec<String>, String>;
+    fn prepare_select(&self, sql: &str) -> Result<Vec<String>, String>;
     /// Returns the rows of a read-only SELECT, at most `limit`.
     ///
     /// # Errors
     /// Fails with `SQLite`'s message.
-    fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String>;
+    fn select_rows(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String>;
 }
 
-pub(super) struct Check<'c> {
+pub(super) struct SpecCheck<'c> {
     pub(super) catalog: &'c dyn Catalog,
     /// Directory of the spec.
     pub(super) folder: &'c Path,
     pub(super) tree: Tree<'c>,
-    pub(super) shape: &'c [(shape::Path, Problem)],
+    pub(super) schema_problems: &'c [(schema_check::Path, Problem)],
     pub(super) problems: Vec<Problem>,
     /// Tables that the spec creates, found so far; lower case.
-    pub(super) names: HashMap<String, String>,
+    pub(super) table_names: HashMap<String, String>,
     /// Questions that the spec binds, found so far; normalized.
-    pub(super) asked: HashMap<String, String>,
+    pub(super) questions: HashMap<String, String>,
 }
 
-impl Check<'_> {
-    pub(super) fn error(&mut self, place: &[Step], message: &str, label: &str, help: &str) {
+impl SpecCheck<'_> {
+    pub(super) fn add_error(&mut self, path: &[Step], message: &str, label: &str, help: &str) {
         // Errors that follow from a schema violation are not reported.
-        if self.shape.iter().any(|(wrong, _)| place.starts_with(wrong)) {
+        if self.schema_problems.iter().any(|(problem_path, _)| path.starts_with(problem_path)) {
             return;
         }
         self.problems.push(Problem {
             severity: Severity::Error,
             message: message.to_owned(),
-            span: self.tree.span(place),
+            span: self.tree.span(path),
             label: label.to_owned(),
             help: Some(help.to_owned()).filter(|h| !h.is_empty()),
         });
     }
 
-    pub(super) fn warn(&mut self, place: &[Step], message: &str, help: &str) {
+    pub(super) fn add_warning(&mut self, path: &[Step], message: &str, help: &str) {
         self.problems.push(Problem {
             severity: Severity::Warning,
             message: message.to_owned(),
-            span: self.tree.span(place),
+            span: self.tree.span(path),
             label: String::new(),
             help: Some(help.to_owned()).filter(|h| !h.is_empty()),
         });
@@ -87,27 +87,28 @@ impl Check<'_> {
 
     /// Checks the name of a table that hqdl will create: it must be unused, or created by hqdl
     /// before.
-    pub(super) fn table_name(&mut self, place: &[Step], name: &str) {
+    pub(super) fn check_table_name(&mut self, path: &[Step], name: &str) {
         let lower = name.to_lowercase();
         if name.trim().is_empty() {
-            self.error(place, "an expansion needs a name", "", "");
+            self.add_error(path, "an expansion needs a name", "", "");
         } else if lower.starts_with("hqdl_") || lower.starts_with("sqlite_") {
-            self.error(
-                place,
+            self.add_error(
+                path,
                 &format!("the name `{name}` is reserved"),
                 "names that begin with hqdl_ or sqlite_ are reserved",
                 "",
             );
-        } else if self.names.insert(lower, name.to_owned()).is_some() {
-            self.error(
-                place,
+        } else if self.table_names.insert(lower, name.to_owned()).is_some() {
+            self.add_error(
+                path,
                 &format!("the spec defines the table `{name}` twice"),
                 "",
                 "rename one of the two",
             );
-        } else if self.catalog.columns(name).is_some() && !self.catalog.made_by_hqdl(name) {
-            self.error(
-                place,
+        } else if self.catalog.table_columns(name).is_some() && !self.catalog.is_made_by_hqdl(name)
+        {
+            self.add_error(
+                path,
                 &format!("the database has a table `{name}` that hqdl did not make"),
                 "this name is already used",
                 "choose another name; hqdl never changes your own tables",
@@ -116,11 +117,11 @@ impl Check<'_> {
     }
 }
 
-pub(super) fn join(place: &[Step], more: &[Step]) -> Vec<Step> {
-    [place, more].concat()
+pub(super) fn join_path(path: &[Step], steps: &[Step]) -> Vec<Step> {
+    [path, steps].concat()
 }
 
-fn literal(literal: &Literal) -> Value {
+fn literal_value(literal: &Literal) -> Value {
     match literal {
         Literal::Boolean(b) => Value::Integer(i64::from(*b)),
         Literal::Integer(i) => Value::Integer(*i),
@@ -130,5 +131,5 @@ fn literal(literal: &Literal) -> Value {
 }
 
 fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(wrong, known).map(|n| format!("did you mean `{n}`?")).unwrap_or_default()
+    find_nearest(wrong, known).map(|n| format!("did you mean `{n}`?")).unwrap_or_default()
 }

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, did_you_mean, join, literal};
+use super::{SpecCheck, did_you_mean, join_path, literal_value};
 use crate::checker::Checker;
 use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
 use crate::literal::Literal;
-use crate::shape::Step;
+use crate::schema_check::Step;
 use crate::{Column, Shot};
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::value::Value;
 
 /// Default number of shots from a SELECT or from overrides.
-const SHOTS: u32 = 5;
+const DEFAULT_SHOTS: u32 = 5;
 
-impl Check<'_> {
-    pub(crate) fn shots(
+impl SpecCheck<'_> {
+    pub(crate) fn check_shots(
         &mut self,
-        place: &[Step],
+        path: &[Step],
         e: &ExpansionTable,
         columns: &[Column],
     ) -> Vec<Shot> {
@@ -25,50 +25,52 @@ impl Check<'_> {
             Some(ShotsField::Rows(rows)) => rows
                 .iter()
                 .enumerate()
-                .filter_map(|(n, row)| self.shot(&join(place, &[n.into()]), e, columns, row))
+                .filter_map(|(n, row)| {
+                    self.check_shot(&join_path(path, &[n.into()]), e, columns, row)
+                })
                 .collect(),
             Some(ShotsField::Table(ShotsTable { sql: Some(sql), limit, .. })) => {
-                let limit = limit.unwrap_or(SHOTS) as usize;
-                self.selected(&join(place, &["sql".into()]), e, columns, sql, limit)
+                let limit = limit.unwrap_or(DEFAULT_SHOTS) as usize;
+                self.select_shots(&join_path(path, &["sql".into()]), e, columns, sql, limit)
             }
             Some(ShotsField::Table(_) | ShotsField::Named(_)) | None => Vec::new(),
         }
     }
 
     /// Returns how many rows of the overrides are used as examples; the run selects them.
-    pub(crate) fn override_shots(&mut self, place: &[Step], e: &ExpansionTable) -> u32 {
+    pub(crate) fn count_override_shots(&mut self, path: &[Step], e: &ExpansionTable) -> u32 {
         match &e.shots {
-            Some(ShotsField::Named(_)) => SHOTS,
+            Some(ShotsField::Named(_)) => DEFAULT_SHOTS,
             Some(ShotsField::Table(ShotsTable { sql, overrides, limit })) => {
-                let wanted = overrides.unwrap_or(false);
-                if sql.is_some() == wanted {
-                    self.error(
-                        place,
+                let uses_overrides = overrides.unwrap_or(false);
+                if sql.is_some() == uses_overrides {
+                    self.add_error(
+                        path,
                         "`shots` needs a source of rows",
                         "expected either `sql` or `overrides = true`",
                         "",
                     );
                 }
-                if wanted { limit.unwrap_or(SHOTS) } else { 0 }
+                if uses_overrides { limit.unwrap_or(DEFAULT_SHOTS) } else { 0 }
             }
             Some(ShotsField::Rows(_)) | None => 0,
         }
     }
 
     /// Returns the shots that a SELECT yields.
-    fn selected(
+    fn select_shots(
         &mut self,
-        here: &[Step],
+        path: &[Step],
         e: &ExpansionTable,
         columns: &[Column],
         sql: &str,
         limit: usize,
     ) -> Vec<Shot> {
-        let names = match self.catalog.prepare(sql) {
+        let names = match self.catalog.prepare_select(sql) {
             Ok(names) => names,
             Err(message) => {
-                self.error(
-                    here,
+                self.add_error(
+                    path,
                     &format!("SQLite rejects the SELECT of the shots: {message}"),
                     "this SELECT",
                     "correct it until it runs in the sqlite3 shell",
@@ -76,9 +78,9 @@ impl Check<'_> {
                 return Vec::new();
             }
         };
-        match self.catalog.select(sql, limit) {
+        match self.catalog.select_rows(sql, limit) {
             Err(message) => {
-                self.error(here, &format!("the SELECT of the shots failed: {message}"), "", "");
+                self.add_error(path, &format!("the SELECT of the shots failed: {message}"), "", "");
                 Vec::new()
             }
             Ok(rows) => rows
@@ -88,25 +90,25 @@ impl Check<'_> {
                         .iter()
                         .cloned()
                         .zip(row)
-                        .filter_map(|(n, v)| Some((n, shot_cell(v)?)))
+                        .filter_map(|(n, v)| Some((n, to_shot_cell(v)?)))
                         .collect();
-                    self.shot(here, e, columns, &row)
+                    self.check_shot(path, e, columns, &row)
                 })
                 .collect(),
         }
     }
 
-    fn shot(
+    fn check_shot(
         &mut self,
-        place: &[Step],
+        path: &[Step],
         e: &ExpansionTable,
         columns: &[Column],
         row: &BTreeMap<String, ShotCell>,
     ) -> Option<Shot> {
-        let find =
+        let find_cell =
             |name: &str| row.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
-        let scalar = |name: &String| match find(name) {
-            Some(ShotCell::One(one)) => literal(one),
+        let find_scalar = |name: &String| match find_cell(name) {
+            Some(ShotCell::One(one)) => literal_value(one),
             Some(ShotCell::Many(_)) | None => Value::Null,
         };
         let names: Vec<&str> = e
@@ -120,9 +122,9 @@ impl Check<'_> {
         for name in row.keys() {
             if !names.iter().any(|n| n.eq_ignore_ascii_case(name)) {
                 let help = did_you_mean(name, names.iter().copied());
-                let here = join(place, &[name.as_str().into()]);
-                self.error(
-                    &here,
+                let cell_path = join_path(path, &[name.as_str().into()]);
+                self.add_error(
+                    &cell_path,
                     &format!(
                         "the shot has `{name}`, which is not in the key, the context or the columns"
                     ),
@@ -131,9 +133,9 @@ impl Check<'_> {
                 );
             }
         }
-        if e.key.iter().all(|k| find(k).is_none()) {
-            self.error(
-                place,
+        if e.key.iter().all(|k| find_cell(k).is_none()) {
+            self.add_error(
+                path,
                 "a shot needs the key columns",
                 &format!("expected {}", e.key.join(", ")),
                 "",
@@ -141,34 +143,34 @@ impl Check<'_> {
             return None;
         }
         let mut cells = Vec::new();
-        let mut shows = false;
+        let mut has_cell = false;
         for column in columns {
-            let given =
-                find(&column.name).or_else(|| column.many.as_ref().and_then(|m| find(&m.column)));
-            let text: Option<Vec<String>> = given.map(|g| match g {
-                ShotCell::One(one) => vec![literal(one).to_string()],
-                ShotCell::Many(many) => many.iter().map(|l| literal(l).to_string()).collect(),
+            let cell = find_cell(&column.name)
+                .or_else(|| column.many.as_ref().and_then(|m| find_cell(&m.column)));
+            let texts: Option<Vec<String>> = cell.map(|g| match g {
+                ShotCell::One(one) => vec![literal_value(one).to_string()],
+                ShotCell::Many(many) => many.iter().map(|l| literal_value(l).to_string()).collect(),
             });
-            let Some(text) = text else {
+            let Some(texts) = texts else {
                 cells.push(CellValue::Nothing);
                 continue;
             };
-            shows = true;
+            has_cell = true;
             let checker = Checker::new(column);
-            let answer = match given {
-                Some(ShotCell::Many(_)) => checker.list(&text),
-                _ => checker.text(&text[0]),
+            let answer = match cell {
+                Some(ShotCell::Many(_)) => checker.check_items(&texts),
+                _ => checker.check_text(&texts[0]),
             };
             if answer.state == State::Ok {
                 cells.push(answer.value);
             } else {
-                let here = join(place, &[column.name.as_str().into()]);
-                self.error(
-                    &here,
+                let cell_path = join_path(path, &[column.name.as_str().into()]);
+                self.add_error(
+                    &cell_path,
                     &format!(
                         "a shot has an invalid value: `{}` cannot be \"{}\"",
                         column.name,
-                        text.join(", ")
+                        texts.join(", ")
                     ),
                     &format!("this is {}", answer.state.name()),
                     "shots must be valid answers, because the model imitates them",
@@ -176,19 +178,19 @@ impl Check<'_> {
                 cells.push(CellValue::Nothing);
             }
         }
-        if !shows {
-            self.warn(place, "a shot shows no column", "add the values of some columns");
+        if !has_cell {
+            self.add_warning(path, "a shot shows no column", "add the values of some columns");
         }
         Some(Shot {
-            key: e.key.iter().map(scalar).collect(),
-            context: e.context.iter().map(scalar).collect(),
+            key: e.key.iter().map(find_scalar).collect(),
+            context: e.context.iter().map(find_scalar).collect(),
             cells,
         })
     }
 }
 
 /// Converts a value of a selected shot to a cell; a JSON array is a list, NULL is left out.
-fn shot_cell(value: Value) -> Option<ShotCell> {
+fn to_shot_cell(value: Value) -> Option<ShotCell> {
     let one = match value {
         Value::Null => return None,
         Value::Integer(i) => Literal::Integer(i),

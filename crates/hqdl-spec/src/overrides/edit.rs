@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{OverrideLine, Overrides, OverridesError, entities, read_lines, write_lines};
+use super::{OverrideLine, Overrides, OverridesError, find_entities, read_lines, write_lines};
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
 use hqdl_values::cell::State;
@@ -18,7 +18,7 @@ pub enum OverrideEditError {
         /// Table.
         table: String,
         /// Existing tables.
-        all: Vec<String>,
+        existing: Vec<String>,
     },
     /// The key has another number of columns.
     #[error("the key of `{expansion}` has {}, but the command has {given}", hqdl_values::format::count_noun(names.len() as u64, "part"))]
@@ -38,7 +38,7 @@ pub enum OverrideEditError {
         /// Column.
         column: String,
         /// Existing columns.
-        all: Vec<String>,
+        existing: Vec<String>,
     },
     /// No source has the key.
     #[error("no source of `{expansion}` has the key ({key})")]
@@ -58,11 +58,11 @@ pub enum OverrideEditError {
         /// Reason.
         why: String,
         /// Candidate values, for the error message.
-        instead: String,
+        suggestion: String,
     },
     /// The override does not exist.
     #[error("the overrides file has no such override")]
-    None,
+    NotFound,
     /// The file cannot be read or written, or the value cannot be parsed.
     #[error(transparent)]
     File(#[from] OverridesError),
@@ -73,14 +73,14 @@ impl OverrideEditError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
+            Self::NoTable { existing, .. } => format!("there is {}", existing.join(", ")),
             Self::Key { names, .. } => format!("its key is: {}", names.join(", ")),
-            Self::NoColumn { all, .. } => format!("its columns are: {}", all.join(", ")),
+            Self::NoColumn { existing: all, .. } => format!("its columns are: {}", all.join(", ")),
             Self::NoKey { .. } => {
                 "check the key; for a row that does not exist yet pass --force".to_owned()
             }
-            Self::Value { instead, .. } => instead.clone(),
-            Self::None => "`hqdl override list SPEC` lists them".to_owned(),
+            Self::Value { suggestion, .. } => suggestion.clone(),
+            Self::NotFound => "`hqdl override list SPEC` lists them".to_owned(),
             Self::File(_) => {
                 "correct the line; hqdl sent no request and changed nothing".to_owned()
             }
@@ -92,7 +92,7 @@ impl OverrideEditError {
 ///
 /// # Errors
 /// Returns [`OverrideEditError`] and leaves the file unchanged.
-pub fn set(
+pub fn set_override(
     spec: &Spec,
     table: &str,
     key: &[String],
@@ -100,12 +100,13 @@ pub fn set(
     value: &str,
     note: &str,
 ) -> Result<(), OverrideEditError> {
-    let cell = cell(spec, table, key, column)?;
+    let cell = find_cell(spec, table, key, column)?;
     let line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
-    let _turn = turn(&path)?;
+    let _lock = lock_file(&path)?;
     let before: Vec<OverrideLine> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
-    let mut lines: Vec<OverrideLine> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
+    let mut lines: Vec<OverrideLine> =
+        before.iter().filter(|l| !is_same_cell(l, &line)).cloned().collect();
     lines.push(line);
     write_lines(&path, &lines)?;
     // Restore the file if the new line cannot be parsed.
@@ -121,77 +122,77 @@ pub fn set(
 ///
 /// # Errors
 /// Fails if `has_entity` fails.
-pub fn objections<E>(
+pub fn find_objections<E>(
     spec: &Spec,
     (table, key, column, value): (&str, &[String], &str, &str),
-    has: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
+    has_entity: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
 ) -> Result<Vec<OverrideEditError>, E> {
-    let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
-        return Ok(cell(spec, table, key, column).err().into_iter().collect());
+    let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
+        return Ok(find_cell(spec, table, key, column).err().into_iter().collect());
     };
-    let mut all = Vec::new();
+    let mut objections = Vec::new();
     let names = expansion.key.names();
     if key.len() == names.len() {
-        let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(field)).collect();
-        if !has(expansion, &entities(expansion, &fields).unwrap_or_default())? {
+        let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(format_key_field)).collect();
+        if !has_entity(expansion, &find_entities(expansion, &fields).unwrap_or_default())? {
             let (expansion, key) = (expansion.name.clone(), key.join(", "));
-            all.push(OverrideEditError::NoKey { expansion, key });
+            objections.push(OverrideEditError::NoKey { expansion, key });
         }
     } else {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
-        all.push(OverrideEditError::Key { expansion, names, given: key.len() });
+        objections.push(OverrideEditError::Key { expansion, names, given: key.len() });
     }
-    match expansion.column(column) {
-        None => all.push(no_column(expansion, column)),
-        Some(at) => all.extend(wrong_value(&expansion.columns[at], value)),
+    match expansion.find_column(column) {
+        None => objections.push(no_column_error(expansion, column)),
+        Some(position) => objections.extend(check_value(&expansion.columns[position], value)),
     }
-    Ok(all)
+    Ok(objections)
 }
 
 /// Returns the problem with a value of a column.
-fn wrong_value(column: &Column, value: &str) -> Option<OverrideEditError> {
-    let answer = Checker::new(column).text(value);
-    let (why, instead) = match answer.state {
+fn check_value(column: &Column, value: &str) -> Option<OverrideEditError> {
+    let answer = Checker::new(column).check_text(value);
+    let (reason, suggestion) = match answer.state {
         State::Ok => return None,
         State::NotInList => {
-            let all = column.values.as_ref().map_or(&[][..], |list| &list.values);
-            let mut near: Vec<&String> = all.iter().collect();
-            near.sort_by_cached_key(|v| {
-                let likeness = strsim::jaro_winkler(&v.to_lowercase(), &value.to_lowercase());
-                std::cmp::Reverse((likeness * 1e6) as u64)
+            let allowed = column.values.as_ref().map_or(&[][..], |list| &list.values);
+            let mut nearest: Vec<&String> = allowed.iter().collect();
+            nearest.sort_by_cached_key(|v| {
+                let similarity = strsim::jaro_winkler(&v.to_lowercase(), &value.to_lowercase());
+                std::cmp::Reverse((similarity * 1e6) as u64)
             });
-            let near: Vec<&str> = near.into_iter().take(5).map(String::as_str).collect();
-            let more = if all.len() > near.len() { " …" } else { "" };
-            let list = format!("the list contains {}{more}", near.join(", "));
+            let nearest: Vec<&str> = nearest.into_iter().take(5).map(String::as_str).collect();
+            let more = if allowed.len() > nearest.len() { " …" } else { "" };
+            let list = format!("the list contains {}{more}", nearest.join(", "));
             ("it is not in the value list", format!("{list}; pass --force to set it anyway"))
         }
         _ => {
-            let kind = column.kind.name();
-            ("it has another type", format!("expected a value of type {kind}"))
+            let type_name = column.kind.name();
+            ("it has another type", format!("expected a value of type {type_name}"))
         }
     };
     let (value, column) = (value.to_owned(), column.name.clone());
-    Some(OverrideEditError::Value { value, column, why: why.to_owned(), instead })
+    Some(OverrideEditError::Value { value, column, why: reason.to_owned(), suggestion })
 }
 
 /// Removes an override, so that the model's answer is used again.
 ///
 /// # Errors
 /// Returns [`OverrideEditError`] and leaves the file unchanged.
-pub fn unset(
+pub fn remove_override(
     spec: &Spec,
     table: &str,
     key: &[String],
     column: &str,
 ) -> Result<(), OverrideEditError> {
-    let line = cell(spec, table, key, column)?;
+    let line = find_cell(spec, table, key, column)?;
     let path = spec.overrides_path();
-    let _turn = turn(&path)?;
+    let _lock = lock_file(&path)?;
     let before = read_lines(&path)?;
     let lines: Vec<OverrideLine> =
-        before.iter().map(|(_, l)| l).filter(|l| !same(l, &line)).cloned().collect();
+        before.iter().map(|(_, l)| l).filter(|l| !is_same_cell(l, &line)).cloned().collect();
     if lines.len() == before.len() {
-        return Err(OverrideEditError::None);
+        return Err(OverrideEditError::NotFound);
     }
     Ok(write_lines(&path, &lines)?)
 }
@@ -201,12 +202,12 @@ pub fn unset(
 ///
 /// The lock is on the directory, because the file itself is replaced. If a directory cannot be
 /// locked, a file beside it is locked.
-fn turn(path: &Path) -> Result<File, OverridesError> {
-    let lock = |file: File| file.lock().map(|()| file);
+fn lock_file(path: &Path) -> Result<File, OverridesError> {
+    let lock_exclusively = |file: File| file.lock().map(|()| file);
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     File::open(dir.unwrap_or(Path::new(".")))
-        .and_then(lock)
-        .or_else(|_| File::create(path.with_extension("csv.lock")).and_then(lock))
+        .and_then(lock_exclusively)
+        .or_else(|_| File::create(path.with_extension("csv.lock")).and_then(lock_exclusively))
         .map_err(|e| OverridesError {
             path: path.to_owned(),
             line: None,
@@ -215,59 +216,59 @@ fn turn(path: &Path) -> Result<File, OverridesError> {
 }
 
 /// Returns the line of a cell, without a value.
-fn cell(
+fn find_cell(
     spec: &Spec,
     table: &str,
     key: &[String],
     column: &str,
 ) -> Result<OverrideLine, OverrideEditError> {
-    let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
-        let all = spec.expansions.iter().map(|e| e.name.clone()).collect();
-        return Err(OverrideEditError::NoTable { table: table.to_owned(), all });
+    let Some(expansion) = spec.expansions.iter().find(|e| creates_table(e, table)) else {
+        let existing = spec.expansions.iter().map(|e| e.name.clone()).collect();
+        return Err(OverrideEditError::NoTable { table: table.to_owned(), existing });
     };
     let names = expansion.key.names();
     if key.len() != names.len() {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
         return Err(OverrideEditError::Key { expansion, names, given: key.len() });
     }
-    let Some(at) = expansion.column(column) else {
-        return Err(no_column(expansion, column));
+    let Some(position) = expansion.find_column(column) else {
+        return Err(no_column_error(expansion, column));
     };
     Ok(OverrideLine {
-        key: names.iter().cloned().zip(key.iter().map(field)).collect(),
-        column: expansion.columns[at].name.clone(),
+        key: names.iter().cloned().zip(key.iter().map(format_key_field)).collect(),
+        column: expansion.columns[position].name.clone(),
         value: String::new(),
         note: String::new(),
     })
 }
 
 /// Returns true if an expansion creates a table: its own, or one of a one-to-many column.
-fn makes(expansion: &Expansion, table: &str) -> bool {
+fn creates_table(expansion: &Expansion, table: &str) -> bool {
     let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
     std::iter::once(expansion.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
 }
 
-fn no_column(expansion: &Expansion, column: &str) -> OverrideEditError {
-    let all = expansion.columns.iter().map(|c| c.name.clone()).collect();
+fn no_column_error(expansion: &Expansion, column: &str) -> OverrideEditError {
+    let existing = expansion.columns.iter().map(|c| c.name.clone()).collect();
     OverrideEditError::NoColumn {
         expansion: expansion.name.clone(),
         column: column.to_owned(),
-        all,
+        existing,
     }
 }
 
 /// Returns a key value as it is written in the file.
-fn field(text: &String) -> String {
+fn format_key_field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }
 
-fn same(a: &OverrideLine, b: &OverrideLine) -> bool {
+fn is_same_cell(a: &OverrideLine, b: &OverrideLine) -> bool {
     // Fields of other expansions' keys are empty in this line.
-    let key = |l: &OverrideLine| {
+    let key_fields = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
         key.sort();
         key
     };
-    key(a) == key(b) && a.column == b.column
+    key_fields(a) == key_fields(b) && a.column == b.column
 }

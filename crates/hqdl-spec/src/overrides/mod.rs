@@ -18,7 +18,7 @@ mod edit;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use self::edit::{OverrideEditError, objections, set, unset};
+pub use self::edit::{OverrideEditError, find_objections, remove_override, set_override};
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
@@ -26,7 +26,7 @@ use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
 /// Columns of the file that are not part of a key.
-const OWN: [&str; 3] = ["column", "value", "note"];
+const VALUE_COLUMNS: [&str; 3] = ["column", "value", "note"];
 
 /// Reason why an overrides file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +64,10 @@ pub struct OverrideLine {
 
 /// Line with its number, and the entities that it may apply to, by expansion.
 #[derive(Debug)]
-struct Said {
+struct AppliedLine {
     number: u64,
     line: OverrideLine,
-    about: Vec<(usize, Entity)>,
+    entities: Vec<(usize, Entity)>,
 }
 
 /// Overrides of a spec, by expansion, entity and column.
@@ -75,7 +75,7 @@ struct Said {
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
     /// Lines and the entities that they may apply to.
-    lines: Vec<Said>,
+    lines: Vec<AppliedLine>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
 }
@@ -92,16 +92,16 @@ impl Overrides {
         let checkers: Vec<Vec<Checker>> =
             spec.expansions.iter().map(|e| e.columns.iter().map(Checker::new).collect()).collect();
         for (number, line) in lines {
-            let error = |message: String| OverridesError {
+            let line_error = |message: String| OverridesError {
                 path: path.clone(),
                 line: Some(number),
                 message,
             };
-            let mut about = Vec::new();
+            let mut applicable = Vec::new();
             for (n, expansion) in spec.expansions.iter().enumerate() {
-                let Some(column) = expansion.column(&line.column) else { continue };
-                let Some(keys) = entities(expansion, &line.key) else { continue };
-                let answer = checkers[n][column].text(&line.value);
+                let Some(column) = expansion.find_column(&line.column) else { continue };
+                let Some(line_entities) = find_entities(expansion, &line.key) else { continue };
+                let answer = checkers[n][column].check_text(&line.value);
                 let value = match answer.state {
                     State::Ok => answer.value,
                     State::NotInList => {
@@ -111,10 +111,10 @@ impl Overrides {
                             line.value,
                             line.column
                         ));
-                        beyond_list(expansion, column, &line.value)
+                        parse_unlisted_value(expansion, column, &line.value)
                     }
                     other => {
-                        return Err(error(format!(
+                        return Err(line_error(format!(
                             "\"{}\" is not a valid value for `{}` ({})",
                             line.value,
                             line.column,
@@ -123,48 +123,50 @@ impl Overrides {
                     }
                 };
                 let note = Some(line.note.clone()).filter(|n| !n.is_empty());
-                for key in keys {
-                    about.push((n, key.clone()));
-                    let word = Override { value: value.clone(), note: note.clone() };
-                    overrides.cells.entry((n, key)).or_default().insert(column, word);
+                for key in line_entities {
+                    applicable.push((n, key.clone()));
+                    let cell_override = Override { value: value.clone(), note: note.clone() };
+                    overrides.cells.entry((n, key)).or_default().insert(column, cell_override);
                 }
             }
-            if about.is_empty() {
+            if applicable.is_empty() {
                 let keys: Vec<&str> = line.key.iter().map(|(name, _)| name.as_str()).collect();
-                return Err(error(format!(
+                return Err(line_error(format!(
                     "no expansion has a column `{}` and the key {}",
                     line.column,
                     keys.join(", ")
                 )));
             }
-            overrides.lines.push(Said { number, line, about });
+            overrides.lines.push(AppliedLine { number, line, entities: applicable });
         }
         Ok(overrides)
     }
 
     /// Returns true if any cell of an entity is overridden.
     #[must_use]
-    pub fn any_of(&self, expansion: usize, entity: &Entity) -> bool {
+    pub fn has_entity(&self, expansion: usize, entity: &Entity) -> bool {
         !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
     }
 
     /// Returns warnings about lines whose entities are in no source. `known_entities` has the
     /// entities of the sources, by expansion.
     #[must_use]
-    pub fn strangers(&self, spec: &Spec, met: &[HashSet<Entity>]) -> Vec<String> {
+    pub fn unmatched_lines(&self, spec: &Spec, known_entities: &[HashSet<Entity>]) -> Vec<String> {
         let path = spec.overrides_path();
-        let is_met =
-            |(n, entity): &(usize, Entity)| met.get(*n).is_some_and(|m| m.contains(entity));
-        let of = self.lines.iter().filter(|said| !said.about.iter().any(is_met));
-        of.map(|Said { number, line, .. }| {
-            let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
-            format!(
-                "{}:{number}: no source has the key ({}), so this override has no effect",
-                path.display(),
-                key.join(", ")
-            )
-        })
-        .collect()
+        let is_known = |(n, entity): &(usize, Entity)| {
+            known_entities.get(*n).is_some_and(|m| m.contains(entity))
+        };
+        let unmatched = self.lines.iter().filter(|applied| !applied.entities.iter().any(is_known));
+        unmatched
+            .map(|AppliedLine { number, line, .. }| {
+                let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
+                format!(
+                    "{}:{number}: no source has the key ({}), so this override has no effect",
+                    path.display(),
+                    key.join(", ")
+                )
+            })
+            .collect()
     }
 
     /// Returns the override of a cell.
@@ -179,12 +181,12 @@ impl Overrides {
     /// Returns the overridden entities with their overrides: those with the most columns first,
     /// then in the order of the entities.
     #[must_use]
-    pub fn rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
+    pub fn overridden_rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
         let mut rows: Vec<_> = self
             .cells
             .iter()
             .filter(|((n, _), _)| *n == expansion)
-            .map(|((_, entity), words)| (entity, words))
+            .map(|((_, entity), overrides)| (entity, overrides))
             .collect();
         rows.sort_by(|(a, x), (b, y)| y.len().cmp(&x.len()).then_with(|| a.cmp(b)));
         rows
@@ -192,67 +194,70 @@ impl Overrides {
 
     /// Returns a hash of all overrides of an expansion.
     #[must_use]
-    pub fn digest(&self, expansion: usize) -> String {
-        let mut all: Vec<(&str, String)> = self
+    pub fn expansion_digest(&self, expansion: usize) -> String {
+        let mut marks: Vec<(&str, String)> = self
             .cells
             .keys()
             .filter(|(n, _)| *n == expansion)
-            .filter_map(|(_, entity)| Some((entity.as_str(), self.mark(expansion, entity)?)))
+            .filter_map(|(_, entity)| Some((entity.as_str(), self.entity_mark(expansion, entity)?)))
             .collect();
-        if all.is_empty() {
+        if marks.is_empty() {
             return String::new();
         }
-        all.sort();
-        blake3::hash(format!("{all:?}").as_bytes()).to_hex().as_str()[..32].to_owned()
+        marks.sort();
+        blake3::hash(format!("{marks:?}").as_bytes()).to_hex().as_str()[..32].to_owned()
     }
 
     /// Returns all overrides of an entity as text, in a stable order.
     #[must_use]
-    pub fn mark(&self, expansion: usize, entity: &Entity) -> Option<String> {
+    pub fn entity_mark(&self, expansion: usize, entity: &Entity) -> Option<String> {
         if self.cells.is_empty() {
             return None;
         }
-        let mut words: Vec<String> = self
+        let mut overrides: Vec<String> = self
             .cells
             .get(&(expansion, entity.clone()))?
             .iter()
-            .map(|(column, word)| format!("{column} {} {:?}", word.value.to_json(), word.note))
+            .map(|(column, cell_override)| {
+                format!("{column} {} {:?}", cell_override.value.to_json(), cell_override.note)
+            })
             .collect();
-        words.sort();
-        Some(words.join("\n"))
+        overrides.sort();
+        Some(overrides.join("\n"))
     }
 }
 
 /// Returns a value outside its list, as the person wrote it.
-fn beyond_list(expansion: &Expansion, column: usize, text: &str) -> CellValue {
+fn parse_unlisted_value(expansion: &Expansion, column: usize, text: &str) -> CellValue {
     let column = &expansion.columns[column];
-    let one = |t: &str| {
-        Checker::coerce(column.kind, t).map_or_else(|| Value::from(t.trim()), |(value, _)| value)
+    let parse_one = |t: &str| {
+        Checker::parse_value(column.kind, t)
+            .map_or_else(|| Value::from(t.trim()), |(value, _)| value)
     };
     if column.many.is_some() {
-        CellValue::Many(text.split('|').map(one).collect())
+        CellValue::Many(text.split('|').map(parse_one).collect())
     } else {
-        CellValue::One(one(text))
+        CellValue::One(parse_one(text))
     }
 }
 
 /// Returns the entities that the key fields of a line may refer to; `None` if they are not this
 /// expansion's key.
-fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
+fn find_entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
     let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
     for name in expansion.key.names() {
         let (_, text) = fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name))?;
-        let meanings = if text.is_empty() {
+        let candidates = if text.is_empty() {
             vec![Value::Null, Value::from("")]
         } else {
             vec![Value::from(text.as_str())]
         };
         keys = keys
             .into_iter()
-            .flat_map(|key| meanings.iter().map(move |m| [key.clone(), vec![m.clone()]].concat()))
+            .flat_map(|key| candidates.iter().map(move |m| [key.clone(), vec![m.clone()]].concat()))
             .collect();
     }
-    Some(keys.iter().map(|key| expansion.entity(key)).collect())
+    Some(keys.iter().map(|key| expansion.build_entity(key)).collect())
 }
 
 /// Returns the lines of an overrides file with their numbers.
@@ -260,7 +265,7 @@ fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<En
 /// # Errors
 /// Returns [`OverridesError`] if the file cannot be read or lacks a column.
 pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesError> {
-    let error = |line: Option<u64>, message: String| OverridesError {
+    let line_error = |line: Option<u64>, message: String| OverridesError {
         path: path.to_owned(),
         line,
         message,
@@ -268,18 +273,21 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let bytes = std::fs::read(path).map_err(|e| error(None, e.to_string()))?;
-    if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
-        return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
+    let bytes = std::fs::read(path).map_err(|e| line_error(None, e.to_string()))?;
+    if let Some(line) = hqdl_values::csv::find_unclosed_field(&bytes, b',') {
+        return Err(line_error(
+            u64::try_from(line).ok(),
+            hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
+        ));
     }
     let mut reader = csv::ReaderBuilder::new().flexible(false).from_reader(bytes.as_slice());
-    let header = reader.headers().map_err(|e| error(Some(1), e.to_string()))?.clone();
-    for needed in ["column", "value"] {
-        if !header.iter().any(|h| h == needed) {
-            return Err(error(
+    let header = reader.headers().map_err(|e| line_error(Some(1), e.to_string()))?.clone();
+    for required in ["column", "value"] {
+        if !header.iter().any(|h| h == required) {
+            return Err(line_error(
                 Some(1),
                 format!(
-                    "the header lacks `{needed}`: expected the key columns, column, value, note"
+                    "the header lacks `{required}`: expected the key columns, column, value, note"
                 ),
             ));
         }
@@ -287,7 +295,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     let mut lines = Vec::new();
     for record in reader.records() {
         let record =
-            record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
+            record.map_err(|e| line_error(e.position().map(csv::Position::line), e.to_string()))?;
         let number = record.position().map_or(0, csv::Position::line);
         let mut line = OverrideLine {
             key: Vec::new(),
@@ -313,7 +321,8 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
 /// # Errors
 /// Returns [`OverridesError`] if it cannot be written.
 pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesError> {
-    let error = |message: String| OverridesError { path: path.to_owned(), line: None, message };
+    let file_error =
+        |message: String| OverridesError { path: path.to_owned(), line: None, message };
     let mut keys: Vec<&str> = Vec::new();
     for (name, _) in lines.iter().flat_map(|l| &l.key) {
         if !keys.contains(&name.as_str()) {
@@ -321,20 +330,24 @@ pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesE
         }
     }
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(keys.iter().copied().chain(OWN)).map_err(|e| error(e.to_string()))?;
+    writer
+        .write_record(keys.iter().copied().chain(VALUE_COLUMNS))
+        .map_err(|e| file_error(e.to_string()))?;
     for line in lines {
         let key = keys
             .iter()
             .map(|k| line.key.iter().find(|(n, _)| n == k).map_or("", |(_, v)| v.as_str()));
-        let own = [line.column.as_str(), &line.value, &line.note];
-        writer.write_record(key.chain(own)).map_err(|e| error(e.to_string()))?;
+        let value_fields = [line.column.as_str(), &line.value, &line.note];
+        writer.write_record(key.chain(value_fields)).map_err(|e| file_error(e.to_string()))?;
     }
-    let bytes = writer.into_inner().map_err(|e| error(e.to_string()))?;
+    let bytes = writer.into_inner().map_err(|e| file_error(e.to_string()))?;
     // The name is unique, so that concurrent writers do not write to the same temporary file.
-    let part =
+    let temporary =
         path.with_extension(format!("{}-{:08x}.part", std::process::id(), fastrand::u32(..)));
-    std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path)).map_err(|e| {
-        let _ = std::fs::remove_file(&part);
-        error(e.to_string())
-    })
+    std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path)).map_err(
+        |e| {
+            let _ = std::fs::remove_file(&temporary);
+            file_error(e.to_string())
+        },
+    )
 }

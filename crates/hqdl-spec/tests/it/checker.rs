@@ -3,7 +3,7 @@
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_spec::{Column, Type};
 use hqdl_values::cell::{Answer, CellValue, State};
-use hqdl_values::key::Meaning;
+use hqdl_values::key::ColumnIdentity;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
@@ -11,12 +11,12 @@ use hqdl_testkit::fixture::Fixture;
 
 /// What a text is as a value of a type, as JSON; `None` when it is none.
 fn coerced(kind: Type, text: &str) -> Option<Json> {
-    Checker::coerce(kind, text).map(|(value, _)| value.to_json())
+    Checker::parse_value(kind, text).map(|(value, _)| value.to_json())
 }
 
 /// Whether the text was taken as it stands.
 fn as_it_stands(kind: Type, text: &str) -> bool {
-    matches!(Checker::coerce(kind, text), Some((_, None)))
+    matches!(Checker::parse_value(kind, text), Some((_, None)))
 }
 
 fn all(kind: Type, good: &[(&str, Json)], bad: &[&str]) {
@@ -256,7 +256,7 @@ fn text_is_trimmed_and_else_kept() {
 
 /// The checker of a column made from the fields of its TOML table.
 fn checker(fields: &str) -> Checker {
-    let expansion = Fixture::new().expansion(&format!(
+    let expansion = Fixture::new().only_expansion(&format!(
         "[database]\npath = \"x\"\n[model]\nname = \"test\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [\"title\"]\n[[expansion.column]]\nname = \"c\"\n{fields}\n"
     ));
     Checker::new(&expansion.columns[0])
@@ -273,7 +273,7 @@ fn short(answer: &Answer) -> Json {
 
 fn reads(checker: &Checker, table: &[(&str, Json, &str)]) {
     for (text, right, note) in table {
-        let answer = checker.text(text);
+        let answer = checker.check_text(text);
         assert_eq!(short(&answer), *right, "{text:?}");
         assert_eq!(answer.repair.as_deref().unwrap_or_default(), *note, "{text:?}");
         if !note.is_empty() {
@@ -364,7 +364,10 @@ fn a_number_is_never_brought_to_another_number() {
         ],
     );
     // As JSON models write a whole number.
-    assert_eq!(short(&checker("type = 'integer'\nvalues = [1, 10]").json(&json!(1.0))), json!(1));
+    assert_eq!(
+        short(&checker("type = 'integer'\nvalues = [1, 10]").check_json(&json!(1.0))),
+        json!(1)
+    );
     reads(&checker("values = ['-1', '1']"), &[("-1", json!("-1"), ""), ("1", json!("1"), "")]);
 }
 
@@ -392,22 +395,22 @@ fn an_open_list_lets_other_values_pass() {
             ("?", json!({"unknown": "?"}), ""),
         ],
     );
-    assert!(!open.vouches());
-    assert!(open.allows(&CellValue::One("Image Comics".into())));
+    assert!(!open.is_constrained());
+    assert!(open.is_allowed(&CellValue::One("Image Comics".into())));
     let closed = checker("values = ['Marvel Comics', 'DC Comics']");
-    assert!(closed.vouches());
-    assert!(closed.allows(&CellValue::One("DC Comics".into())));
-    assert!(!closed.allows(&CellValue::One("Image Comics".into())));
-    assert!(!closed.allows(&CellValue::Nothing));
+    assert!(closed.is_constrained());
+    assert!(closed.is_allowed(&CellValue::One("DC Comics".into())));
+    assert!(!closed.is_allowed(&CellValue::One("Image Comics".into())));
+    assert!(!closed.is_allowed(&CellValue::Nothing));
 }
 
 #[test]
 fn a_list_of_typed_values_holds_its_type() {
     let years = checker("type = 'integer'\nvalues = [1939, 1977]");
-    assert_eq!(years.text("1939").value, CellValue::One(Value::Integer(1939)));
-    assert_eq!(years.json(&json!(1977)).value, CellValue::One(Value::Integer(1977)));
-    assert_eq!(short(&years.json(&json!(1978))), json!({"not_in_list": "1978"}));
-    assert!(years.allows(&CellValue::One(Value::Integer(1939))));
+    assert_eq!(years.check_text("1939").value, CellValue::One(Value::Integer(1939)));
+    assert_eq!(years.check_json(&json!(1977)).value, CellValue::One(Value::Integer(1977)));
+    assert_eq!(short(&years.check_json(&json!(1978))), json!({"not_in_list": "1978"}));
+    assert!(years.is_allowed(&CellValue::One(Value::Integer(1939))));
 }
 
 #[test]
@@ -430,32 +433,41 @@ fn list_cells_are_read_in_the_ways_models_write_them() {
         "Flight|?|Magic",
         "Flight\nMagic",
     ] {
-        assert_eq!(short(&powers.text(text)), json!(["Flight", "Magic"]), "{text}");
+        assert_eq!(short(&powers.check_text(text)), json!(["Flight", "Magic"]), "{text}");
     }
-    assert_eq!(short(&powers.text("Speed, Super")), json!(["Speed, Super"]));
+    assert_eq!(short(&powers.check_text("Speed, Super")), json!(["Speed, Super"]));
     assert_eq!(
-        short(&powers.text("Magic, Speed, Super, Flight")),
+        short(&powers.check_text("Magic, Speed, Super, Flight")),
         json!(["Magic", "Speed, Super", "Flight"])
     );
     for empty in ["none", "None", "[]", "empty"] {
-        assert_eq!(short(&powers.text(empty)), json!([]), "{empty}");
+        assert_eq!(short(&powers.check_text(empty)), json!([]), "{empty}");
     }
-    assert_eq!(short(&powers.text("")), json!({"unknown": null}));
-    assert_eq!(short(&powers.text("?")), json!({"unknown": "?"}));
-    let partly = powers.text("flight|Telepathy");
+    assert_eq!(short(&powers.check_text("")), json!({"unknown": null}));
+    assert_eq!(short(&powers.check_text("?")), json!({"unknown": "?"}));
+    let partly = powers.check_text("flight|Telepathy");
     assert_eq!(short(&partly), json!(["Flight"]));
     assert_eq!(
         partly.repair.as_deref(),
         Some("case matched to the value list; left out: Telepathy")
     );
-    assert_eq!(short(&powers.text("Telepathy|Money")), json!({"not_in_list": "Telepathy | Money"}));
-    assert_eq!(short(&powers.json(&json!(["Flight", null, "Magic"]))), json!(["Flight", "Magic"]));
-    assert_eq!(short(&powers.json(&json!([]))), json!([]));
-    assert_eq!(short(&powers.json(&json!([["Flight"]]))), json!({"invalid": "[[\"Flight\"]]"}));
+    assert_eq!(
+        short(&powers.check_text("Telepathy|Money")),
+        json!({"not_in_list": "Telepathy | Money"})
+    );
+    assert_eq!(
+        short(&powers.check_json(&json!(["Flight", null, "Magic"]))),
+        json!(["Flight", "Magic"])
+    );
+    assert_eq!(short(&powers.check_json(&json!([]))), json!([]));
+    assert_eq!(
+        short(&powers.check_json(&json!([["Flight"]]))),
+        json!({"invalid": "[[\"Flight\"]]"})
+    );
     let years = checker("type = 'integer'\nmany = { table = 't', column = 'year' }");
-    assert_eq!(short(&years.text("1939|1977")), json!([1939, 1977]));
-    assert_eq!(short(&years.json(&json!([1939, "1,977"]))), json!([1939, 1977]));
-    assert_eq!(short(&years.text("soon")), json!({"invalid": "soon"}));
+    assert_eq!(short(&years.check_text("1939|1977")), json!([1939, 1977]));
+    assert_eq!(short(&years.check_json(&json!([1939, "1,977"]))), json!([1939, 1977]));
+    assert_eq!(short(&years.check_text("soon")), json!({"invalid": "soon"}));
 }
 
 #[test]
@@ -464,23 +476,23 @@ fn a_list_item_that_is_in_the_list_as_it_stands_is_not_stripped() {
         "many = { table = 't', column = 'word' }\nvalues = [\"'Tis\", 'Tis', 'a;b;c;d;e;f', '[x]']",
     );
     for word in ["'Tis", "Tis", "a;b;c;d;e;f", "[x]"] {
-        assert_eq!(short(&words.text(word)), json!([word]));
-        assert_eq!(short(&words.text(&format!("{word}|Tis"))).get(0), Some(&json!(word)));
+        assert_eq!(short(&words.check_text(word)), json!([word]));
+        assert_eq!(short(&words.check_text(&format!("{word}|Tis"))).get(0), Some(&json!(word)));
     }
 }
 
 #[test]
 fn a_json_list_is_no_single_value_unless_it_has_one() {
     let one = checker("values = ['Marvel Comics']");
-    assert_eq!(short(&one.json(&json!(["Marvel Comics"]))), json!("Marvel Comics"));
+    assert_eq!(short(&one.check_json(&json!(["Marvel Comics"]))), json!("Marvel Comics"));
     assert_eq!(
-        short(&one.json(&json!(["Marvel Comics", "DC"]))),
+        short(&one.check_json(&json!(["Marvel Comics", "DC"]))),
         json!({"invalid": "[\"Marvel Comics\",\"DC\"]"})
     );
-    assert_eq!(short(&one.json(&Json::Null)), json!({"unknown": null}));
+    assert_eq!(short(&one.check_json(&Json::Null)), json!({"unknown": null}));
     let flag = checker("type = 'boolean'");
-    assert_eq!(short(&flag.json(&json!(true))), json!(1));
-    assert_eq!(short(&flag.json(&json!("False"))), json!(0));
+    assert_eq!(short(&flag.check_json(&json!(true))), json!(1));
+    assert_eq!(short(&flag.check_json(&json!("False"))), json!(0));
 }
 
 #[test]
@@ -518,7 +530,7 @@ values = {{ list = ["Washington", "Oregon"] }}
 {more}
 "#
         );
-        Checker::new(&Fixture::new().expansion(&spec).columns[0])
+        Checker::new(&Fixture::new().only_expansion(&spec).columns[0])
     };
     let plain = column("");
     for items in [
@@ -529,31 +541,34 @@ values = {{ list = ["Washington", "Oregon"] }}
         &["[Washington]"],
         &["Gondor", "Mordor"],
     ] {
-        let said = plain.json(&json!(items));
+        let said = plain.check_json(&json!(items));
         for more in ["unify = true", "aliases = { \"D.C.\" = \"Oregon\" }"] {
             let checker = column(more);
-            let again = checker.read_again(&said);
+            let again = checker.recheck(&said);
             assert!(again.is_none(), "{items:?}: {again:?}");
         }
         let checker = column("unify = true");
         let outside: Vec<&&str> = items.iter().filter(|i| **i != "Oregon").collect();
-        if said.state == State::NotInList || said.leaves_out() {
-            assert_eq!(checker.strangers(&said), outside.into_iter().copied().collect::<Vec<_>>());
+        if said.state == State::NotInList || said.has_omitted_values() {
+            assert_eq!(
+                checker.unlisted_words(&said),
+                outside.into_iter().copied().collect::<Vec<_>>()
+            );
         }
     }
     // What was kept before as text was one item, too.
     let unify = column("unify = true");
     let before = Answer::without_value(State::NotInList, "Washington, D.C.".to_owned());
-    assert_eq!(unify.strangers(&before), ["Washington, D.C."]);
-    assert!(unify.read_again(&before).is_none());
-    unify.unified().unwrap().learn("Washington, D.C.", Some("Oregon".to_owned()));
-    let again = unify.read_again(&before).unwrap();
+    assert_eq!(unify.unlisted_words(&before), ["Washington, D.C."]);
+    assert!(unify.recheck(&before).is_none());
+    unify.decisions().unwrap().add_decision("Washington, D.C.", Some("Oregon".to_owned()));
+    let again = unify.recheck(&before).unwrap();
     assert_eq!(again.value.to_json(), json!(["Oregon"]));
 }
 
 #[test]
 fn a_list_that_keeps_its_items_has_each_at_its_position() {
-    let meaning = Meaning {
+    let meaning = ColumnIdentity {
         key: vec!["name".to_owned()],
         column: "answer".to_owned(),
         kind: "integer".to_owned(),
@@ -578,14 +593,14 @@ fn a_list_that_keeps_its_items_has_each_at_its_position() {
         (json!([]), json!([]), json!([])),
     ] {
         for (checker, expected) in [(&list, kept), (&set, as_set)] {
-            let answer = checker.json(&said);
+            let answer = checker.check_json(&said);
             assert_eq!(answer.state, State::Ok, "{said}: {answer:?}");
             assert_eq!(answer.value.to_json(), expected, "{said}");
-            assert!(checker.allows(&answer.value), "{said}");
+            assert!(checker.is_allowed(&answer.value), "{said}");
             // The journal stores it as JSON.
             assert_eq!(CellValue::from_json(&expected), answer.value, "{said}");
         }
     }
-    assert_eq!(list.json(&json!([null, null])).state, State::Unknown);
-    assert_eq!(list.json(&json!(["x", "y"])).state, State::Invalid);
+    assert_eq!(list.check_json(&json!([null, null])).state, State::Unknown);
+    assert_eq!(list.check_json(&json!(["x", "y"])).state, State::Invalid);
 }

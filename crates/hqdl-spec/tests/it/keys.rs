@@ -5,16 +5,16 @@ use hqdl_values::key::{Entity, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 use proptest::prelude::*;
 
-use hqdl_testkit::fixture::{Fixture, random};
+use hqdl_testkit::fixture::{Fixture, random_runner};
 
 fn entity(value: impl Into<Value>) -> String {
-    KeyColumns::new(vec!["name".into()]).entity(&[value.into()]).as_str().to_owned()
+    KeyColumns::new(vec!["name".into()]).build_entity(&[value.into()]).as_str().to_owned()
 }
 
 #[test]
 fn an_entity_is_readable() {
     let key = KeyColumns::new(vec!["superhero_name".into(), "full_name".into()]);
-    let batman = key.entity(&["Batman".into(), "Bruce Wayne".into()]);
+    let batman = key.build_entity(&["Batman".into(), "Bruce Wayne".into()]);
     let text = r#"{"full_name":"Bruce Wayne","superhero_name":"Batman"}"#;
     assert_eq!(batman.as_str(), text);
     assert_eq!(batman.to_string(), text);
@@ -70,16 +70,22 @@ fn null_is_not_the_empty_text() {
 fn the_order_of_key_columns_does_not_count() {
     let one = KeyColumns::new(vec!["a".into(), "b".into()]);
     let two = KeyColumns::new(vec!["b".into(), "a".into()]);
-    assert_eq!(one.entity(&["x".into(), Value::Null]), two.entity(&[Value::Null, "x".into()]));
-    assert_ne!(one.entity(&["x".into(), "y".into()]), two.entity(&["x".into(), "y".into()]));
+    assert_eq!(
+        one.build_entity(&["x".into(), Value::Null]),
+        two.build_entity(&[Value::Null, "x".into()])
+    );
+    assert_ne!(
+        one.build_entity(&["x".into(), "y".into()]),
+        two.build_entity(&["x".into(), "y".into()])
+    );
 }
 
 #[test]
 fn a_boundary_moved_between_two_parts_is_another_entity() {
     let key = KeyColumns::new(vec!["a".into(), "b".into()]);
     assert_ne!(
-        key.entity(&["x\",\"b\":\"y".into(), "".into()]),
-        key.entity(&["x".into(), "y".into()])
+        key.build_entity(&["x\",\"b\":\"y".into(), "".into()]),
+        key.build_entity(&["x".into(), "y".into()])
     );
 }
 
@@ -91,17 +97,17 @@ fn any_entity_reads_back_as_itself() {
         any::<f64>().prop_map(Value::Real),
         Just(Value::Null),
     ];
-    random(512)
+    random_runner(512)
         .run(&(value.clone(), value), |(a, b)| {
             let key = KeyColumns::new(vec!["b".into(), "a \"quoted\"".into()]);
-            let entity = key.entity(&[a.clone(), b.clone()]);
+            let entity = key.build_entity(&[a.clone(), b.clone()]);
             prop_assert_eq!(Entity::parse(entity.as_str()).unwrap(), entity.clone());
             // Its own canonical text is the same entity.
-            let text = |v: &Value| v.canonical().map_or(Value::Null, |t| t.as_ref().into());
+            let text = |v: &Value| v.canonical_text().map_or(Value::Null, |t| t.as_ref().into());
             let again = [text(&a), text(&b)];
-            prop_assert_eq!(key.entity(&again), entity.clone());
+            prop_assert_eq!(key.build_entity(&again), entity.clone());
             let other = KeyColumns::new(vec!["a \"quoted\"".into(), "b".into()]);
-            prop_assert_eq!(other.entity(&[b.clone(), a.clone()]), entity);
+            prop_assert_eq!(other.build_entity(&[b.clone(), a.clone()]), entity);
             if KeyColumns::is_canonical(std::slice::from_ref(&a)) {
                 prop_assert_eq!(text(&a), a);
             }
@@ -114,7 +120,7 @@ fn any_entity_reads_back_as_itself() {
 fn the_hash_of_a_list_is_of_its_content() {
     let hash = |values: &[&str]| {
         let values: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
-        ListHash::of(&values)
+        ListHash::new(&values)
     };
     assert_eq!(hash(&["a", "b"]), hash(&["b", "a", "a"]));
     assert_ne!(hash(&["a", "b"]), hash(&["ab"]));
@@ -264,9 +270,9 @@ fn prints(expansion: &Expansion) -> Vec<(String, String, Option<String>)> {
 fn an_edit_without_meaning_keeps_every_fingerprint() {
     let fixture = Fixture::new();
     let strategy = (sheet(), 0..SETTINGS.len(), 0..EXPANSIONS.len(), any::<bool>(), any::<u64>());
-    random(96)
+    random_runner(96)
         .run(&strategy, |(sheet, settings, expansion, questions, seed)| {
-            let before = prints(&fixture.expansion(&sheet.toml()));
+            let before = prints(&fixture.only_expansion(&sheet.toml()));
             let mut edited = sheet.clone();
             edited.settings = SETTINGS[settings].to_owned();
             edited.expansion = EXPANSIONS[expansion].to_owned();
@@ -283,19 +289,19 @@ fn an_edit_without_meaning_keeps_every_fingerprint() {
                 }
             }
             let edited = edited.toml();
-            prop_assert_eq!(&prints(&fixture.expansion(&edited)), &before);
+            prop_assert_eq!(&prints(&fixture.only_expansion(&edited)), &before);
             // Written again by the toml crate: other order, other quotes.
             let table: toml::Table = toml::from_str(&edited).unwrap();
             for text in [toml::to_string(&table).unwrap(), toml::to_string_pretty(&table).unwrap()]
             {
-                prop_assert_eq!(&prints(&fixture.expansion(&text)), &before, "{}", text);
+                prop_assert_eq!(&prints(&fixture.only_expansion(&text)), &before, "{}", text);
             }
             // Comments, blank lines, tables in another order.
             let commented = sheet.toml().replace("\n[", "  # a comment\n\n\t[");
-            prop_assert_eq!(&prints(&fixture.expansion(&commented)), &before);
+            prop_assert_eq!(&prints(&fixture.only_expansion(&commented)), &before);
             let head = format!("[database]\npath = 'x'\n{}\n", sheet.settings);
             let swapped = sheet.toml().replace(&head, "") + &head;
-            prop_assert_eq!(&prints(&fixture.expansion(&swapped)), &before);
+            prop_assert_eq!(&prints(&fixture.only_expansion(&swapped)), &before);
             Ok(())
         })
         .unwrap();
@@ -336,16 +342,16 @@ const EDITS: [Edit; 6] = [
 #[test]
 fn an_edit_with_meaning_changes_that_columns_fingerprint_only() {
     let fixture = Fixture::new();
-    random(96)
+    random_runner(96)
         .run(&(sheet(), any::<prop::sample::Index>()), |(sheet, index)| {
             let at = index.index(sheet.columns.len());
-            let before = prints(&fixture.expansion(&sheet.toml()));
+            let before = prints(&fixture.only_expansion(&sheet.toml()));
             for (what, edit) in EDITS {
                 let mut edited = sheet.clone();
                 if edit(&mut edited.columns[at]).is_none() {
                     continue;
                 }
-                let after = prints(&fixture.expansion(&edited.toml()));
+                let after = prints(&fixture.only_expansion(&edited.toml()));
                 for (n, (old, new)) in before.iter().zip(&after).enumerate() {
                     if n == at {
                         prop_assert_ne!(&old.1, &new.1, "{}", what);
@@ -365,16 +371,16 @@ fn an_edit_with_meaning_changes_that_columns_fingerprint_only() {
 #[test]
 fn another_key_changes_every_fingerprint() {
     let fixture = Fixture::new();
-    random(64)
+    random_runner(64)
         .run(&sheet(), |sheet| {
-            let before = prints(&fixture.expansion(&sheet.toml()));
+            let before = prints(&fixture.only_expansion(&sheet.toml()));
             let mut edited = sheet.clone();
             if edited.key.len() == 1 {
                 edited.key.push("k2");
             } else {
                 edited.key.pop();
             }
-            let after = prints(&fixture.expansion(&edited.toml()));
+            let after = prints(&fixture.only_expansion(&edited.toml()));
             for (old, new) in before.iter().zip(&after) {
                 prop_assert_ne!(&old.1, &new.1);
                 prop_assert_eq!(&old.2, &new.2);
@@ -387,9 +393,9 @@ fn another_key_changes_every_fingerprint() {
 #[test]
 fn another_content_of_a_list_changes_that_list_hash_only() {
     let fixture = Fixture::new();
-    random(64)
+    random_runner(64)
         .run(&(sheet(), any::<bool>()), |(sheet, add)| {
-            let before = prints(&fixture.expansion(&sheet.toml()));
+            let before = prints(&fixture.only_expansion(&sheet.toml()));
             for at in 0..sheet.columns.len() {
                 let mut edited = sheet.clone();
                 let Some(list) = &mut edited.columns[at].list else {
@@ -400,7 +406,7 @@ fn another_content_of_a_list_changes_that_list_hash_only() {
                 } else {
                     list.pop();
                 }
-                let after = prints(&fixture.expansion(&edited.toml()));
+                let after = prints(&fixture.only_expansion(&edited.toml()));
                 for (n, (old, new)) in before.iter().zip(&after).enumerate() {
                     prop_assert_eq!(&old.1, &new.1);
                     prop_assert_eq!(old.2 == new.2, n != at);
@@ -415,7 +421,7 @@ fn another_content_of_a_list_changes_that_list_hash_only() {
 fn the_name_of_the_table_is_no_meaning() {
     let fixture = Fixture::new();
     let toml = "[database]\npath = 'x'\n[model]\nname = 'm'\n[[expansion]]\nname = 'llm'\nsource = 'film'\nkey = ['title']\n[[expansion.column]]\nname = 'genres'\nmany = { table = 'llm_genre', column = 'genre' }\n";
-    let one = prints(&fixture.expansion(toml));
+    let one = prints(&fixture.only_expansion(toml));
     for (from, to) in [
         ("'llm'", "'films'"),
         ("'llm_genre'", "'genres_of'"),
@@ -423,6 +429,6 @@ fn the_name_of_the_table_is_no_meaning() {
         ("'film'", "'SELECT title FROM film WHERE 1'"),
         ("path = 'x'", "path = 'y'"),
     ] {
-        assert_eq!(prints(&fixture.expansion(&toml.replace(from, to))), one, "{to}");
+        assert_eq!(prints(&fixture.only_expansion(&toml.replace(from, to))), one, "{to}");
     }
 }

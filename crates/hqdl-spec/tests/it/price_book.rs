@@ -11,7 +11,7 @@ fn book() -> &'static PriceBook {
 }
 
 fn find(url: &str, model: &str) -> Result<&'static BookEntry, String> {
-    book().find(url, model, DAY)
+    book().find_price(url, model, DAY)
 }
 
 #[test]
@@ -116,29 +116,29 @@ openai,plain,,,2026-12-01,2,2,2,6,,,,,,,,,https://example.org
 #[test]
 fn an_announced_price_applies_from_its_day() {
     let book = PriceBook::parse(SMALL).unwrap();
-    let input = |day| book.find(OPENAI, "plain", day).unwrap().price.input;
+    let input = |day| book.find_price(OPENAI, "plain", day).unwrap().price.input;
     assert_eq!([input("2026-11-30"), input("2026-12-01"), input("2027-05-01")], [1.0, 2.0, 2.0]);
 }
 
 #[test]
 fn rates_of_batches_tiers_and_long_prompts_are_read() {
     let book = PriceBook::parse(SMALL).unwrap();
-    let entry = book.find(OPENAI, "all", DAY).unwrap();
+    let entry = book.find_price(OPENAI, "all", DAY).unwrap();
     let long = &entry.price;
-    assert_eq!((long.rates(272_000).input, long.rates(272_001).input), (2.0, 4.0));
-    assert_eq!((long.rates(1).cache_write, long.rates(272_001).cache_write), (2.5, 5.0));
+    assert_eq!((long.rates_for(272_000).input, long.rates_for(272_001).input), (2.0, 4.0));
+    assert_eq!((long.rates_for(1).cache_write, long.rates_for(272_001).cache_write), (2.5, 5.0));
     assert_eq!([entry.service_tier("flex"), entry.service_tier("turbo")], [Some(0.5), None]);
     // A batch has half the price, but no cheaper cached input.
-    let batched = long.batched().rates(1);
+    let batched = long.to_batch_prices().rates_for(1);
     assert_eq!((batched.input, batched.cached_input, batched.output), (1.0, 0.5, 4.0));
     let flex = PriceTable { service_tier: Some(0.5), ..*long };
-    assert_eq!((flex.rates(1).input, flex.rates(272_001).output), (1.0, 6.0));
+    assert_eq!((flex.rates_for(1).input, flex.rates_for(272_001).output), (1.0, 6.0));
     // The endpoint may bill the standard tier after all, and a batch is a tier of its own.
     assert_eq!(flex.highest_rates(1).output, 8.0);
-    assert_eq!(flex.batched(), long.batched());
+    assert_eq!(flex.to_batch_prices(), long.to_batch_prices());
     // A batch that no price is listed for is not assumed to be cheaper.
-    let plain = book.find(OPENAI, "plain", DAY).unwrap().price;
-    assert_eq!(plain.batched().rates(1), plain.rates(1));
+    let plain = book.find_price(OPENAI, "plain", DAY).unwrap().price;
+    assert_eq!(plain.to_batch_prices().rates_for(1), plain.rates_for(1));
 }
 
 #[test]

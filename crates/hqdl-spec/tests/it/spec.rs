@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use hqdl_database::Database;
-use hqdl_spec::{Draft, ReadError};
+use hqdl_spec::{ReadError, UncheckedSpec};
 use hqdl_values::problem::Severity;
 
-use hqdl_testkit::fixture::{Fixture, at, problem};
+use hqdl_testkit::fixture::{Fixture, find_problem, position_of};
 
 const GOOD: &str = r#"[database]
 path = "heroes.sqlite"
@@ -33,7 +33,7 @@ questions = [{ ask = "Does the hero have {value}?", sql = "EXISTS {value}" }]
 
 #[test]
 fn a_good_spec_has_no_problems_and_loads_its_lists() {
-    let (spec, warnings) = Fixture::new().check(GOOD).unwrap();
+    let (spec, warnings) = Fixture::new().check_spec(GOOD).unwrap();
     assert_eq!(warnings.problems, []);
     assert_eq!(spec.database, Path::new("specs/heroes.sqlite"));
     assert_eq!(spec.overrides_path(), Path::new("specs/x.overrides.csv"));
@@ -44,7 +44,7 @@ fn a_good_spec_has_no_problems_and_loads_its_lists() {
     // Without NULL and repeats, in the order given.
     assert_eq!(publishers.values, ["Marvel Comics", "DC Comics", "Dark Horse Comics"]);
     assert!(!publishers.open);
-    assert_eq!(expansion.column("POWER_NAME"), Some(1));
+    assert_eq!(expansion.find_column("POWER_NAME"), Some(1));
 }
 
 /// An edit of the good spec, the message it must give, and the text in the
@@ -547,10 +547,10 @@ fn each_mistake_is_told_at_its_place() {
     for m in MISTAKES {
         assert_eq!(GOOD.matches(m.from).count().min(1), 1, "{:?}", m.from);
         let toml = GOOD.replacen(m.from, m.to, 1);
-        let problems = fixture.problems(&toml);
-        let (found, place) = problem(&problems, m.message);
+        let problems = fixture.spec_problems(&toml);
+        let (found, place) = find_problem(&problems, m.message);
         assert_eq!(found.severity, Severity::Error);
-        assert_eq!(place, at(&toml, m.place), "{}", problems.render(false));
+        assert_eq!(place, position_of(&toml, m.place), "{}", problems.render(false));
         assert_eq!(found.help.as_deref().unwrap_or_default(), m.help, "{}", m.message);
     }
 }
@@ -570,7 +570,7 @@ fn no_mistake_is_told_twice() {
     ];
     for m in MISTAKES.iter().filter(|m| !follows.contains(&m.message)) {
         let toml = GOOD.replacen(m.from, m.to, 1);
-        let problems = fixture.problems(&toml);
+        let problems = fixture.spec_problems(&toml);
         let errors = problems.problems.iter().filter(|p| p.severity == Severity::Error).count();
         assert_eq!(errors, 1, "{}:\n{}", m.message, problems.render(false));
     }
@@ -612,34 +612,37 @@ many = { table = "publisher", column = "power_name" }
 
 #[test]
 fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
-    let problems = Fixture::new().problems(TWELVE);
+    let problems = Fixture::new().spec_problems(TWELVE);
     let expected = [
-        ("[database] has no `path`", at(TWELVE, "[database]")),
-        ("unknown field `pth` in [database]", at(TWELVE, "pth")),
-        ("unknown field `temprature` in [model]", at(TWELVE, "temprature")),
-        ("`localhost` is not the URL of an endpoint", at(TWELVE, "\"localhost\"")),
-        ("`concurrency` is a string", at(TWELVE, "\"many\"")),
-        ("`budget_usd` is not a valid amount", at(TWELVE, "-1")),
+        ("[database] has no `path`", position_of(TWELVE, "[database]")),
+        ("unknown field `pth` in [database]", position_of(TWELVE, "pth")),
+        ("unknown field `temprature` in [model]", position_of(TWELVE, "temprature")),
+        ("`localhost` is not the URL of an endpoint", position_of(TWELVE, "\"localhost\"")),
+        ("`concurrency` is a string", position_of(TWELVE, "\"many\"")),
+        ("`budget_usd` is not a valid amount", position_of(TWELVE, "-1")),
         (
             "the database has a table `publisher` that hqdl did not make",
-            at(TWELVE, "\"publisher\"\nsource"),
+            position_of(TWELVE, "\"publisher\"\nsource"),
         ),
-        ("table `superhero` has no column `ful_name`", at(TWELVE, "\"ful_name\"")),
-        ("table `superhero` has no column `weight`", at(TWELVE, "\"weight\"")),
+        ("table `superhero` has no column `ful_name`", position_of(TWELVE, "\"ful_name\"")),
+        ("table `superhero` has no column `weight`", position_of(TWELVE, "\"weight\"")),
         (
             "a shot has an invalid value: `publisher_name` cannot be \"Detective\"",
-            at(TWELVE, "\"Detective\""),
+            position_of(TWELVE, "\"Detective\""),
         ),
         (
             "SQLite rejects the SQL of \"Is the publisher {value}?\": no such column: publisher",
-            at(TWELVE, "{ ask"),
+            position_of(TWELVE, "{ ask"),
         ),
-        ("the value list of `empty` is empty", at(TWELVE, "[]")),
-        ("`type` cannot be \"number\"", at(TWELVE, "\"number\"")),
-        ("the spec defines the table `publisher` twice", at(TWELVE, "{ table = \"publisher\"")),
+        ("the value list of `empty` is empty", position_of(TWELVE, "[]")),
+        ("`type` cannot be \"number\"", position_of(TWELVE, "\"number\"")),
+        (
+            "the spec defines the table `publisher` twice",
+            position_of(TWELVE, "{ table = \"publisher\""),
+        ),
     ];
     let told: Vec<(&str, _)> =
-        problems.problems.iter().map(|p| (p.message.as_str(), problems.place(p))).collect();
+        problems.problems.iter().map(|p| (p.message.as_str(), problems.line_column(p))).collect();
     assert_eq!(told, expected, "{}", problems.render(false));
     let json = problems.to_json();
     assert_eq!(json.as_array().unwrap().len(), expected.len());
@@ -652,7 +655,7 @@ fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
 
 #[test]
 fn a_rendered_problem_has_file_line_column_and_a_caret_under_it() {
-    let rendered = Fixture::new().problems(TWELVE).render(false);
+    let rendered = Fixture::new().spec_problems(TWELVE).render(false);
     assert!(!rendered.contains('\u{1b}'), "colour where none was asked for");
     for (message, place, source, caret) in [
         (
@@ -700,32 +703,33 @@ fn syntax_errors_are_told_at_their_place() {
         ("[database]\npath = 'x'\npath = 'y'\n", (3, 1)),
         ("[database]\npath = 'x\n", (2, 8)),
     ] {
-        let problems =
-            Draft::parse(Path::new("specs/x.toml"), toml.to_owned()).map(|_| ()).expect_err(toml);
+        let problems = UncheckedSpec::parse(Path::new("specs/x.toml"), toml.to_owned())
+            .map(|_| ())
+            .expect_err(toml);
         let first = &problems.problems[0];
-        let (line, _) = problems.place(first).unwrap();
+        let (line, _) = problems.line_column(first).unwrap();
         assert_eq!(line, place.0, "{}", problems.render(false));
         assert_eq!(first.label, "not TOML");
         assert!(problems.render(false).contains(&format!("specs/x.toml:{}:", place.0)));
     }
     // All of them.
-    let problems = Draft::parse(
+    let problems = UncheckedSpec::parse(
         Path::new("specs/x.toml"),
         "[database]\npath = \n[model]\nname = \n".to_owned(),
     )
     .map(|_| ())
     .unwrap_err();
     let lines: Vec<usize> =
-        problems.problems.iter().map(|p| problems.place(p).unwrap().0).collect();
+        problems.problems.iter().map(|p| problems.line_column(p).unwrap().0).collect();
     assert_eq!(lines, [2, 4]);
 }
 
 #[test]
 fn an_empty_spec_says_what_is_missing() {
-    let problems = Fixture::new().problems("");
-    problem(&problems, "the spec has no `database`");
-    problem(&problems, "the model has no name");
-    problem(&problems, "the spec has no expansion");
+    let problems = Fixture::new().spec_problems("");
+    find_problem(&problems, "the spec has no `database`");
+    find_problem(&problems, "the model has no name");
+    find_problem(&problems, "the spec has no expansion");
     assert_eq!(problems.problems.len(), 3, "{}", problems.render(false));
     assert!(problems.render(true).contains("\u{1b}["));
 }
@@ -733,12 +737,12 @@ fn an_empty_spec_says_what_is_missing() {
 #[test]
 fn a_key_pasted_into_api_key_env_is_not_repeated_in_the_message() {
     let toml = GOOD.replace("[model]\n", "[model]\napi_key_env = \"sk-proj-12345\"\n");
-    let problems = Fixture::new().problems(&toml);
+    let problems = Fixture::new().spec_problems(&toml);
     assert!(!problems.to_json().to_string().contains("12345"));
     assert!(!problems.to_string().contains("12345"));
     assert!(!problems.render(false).contains("12345"), "{}", problems.render(false));
     let good = GOOD.replace("[model]\n", "[model]\napi_key_env = \"OPENAI_API_KEY\"\n");
-    assert!(Fixture::new().check(&good).is_ok());
+    assert!(Fixture::new().check_spec(&good).is_ok());
 }
 
 #[test]
@@ -747,7 +751,7 @@ fn a_shot_may_be_written_in_another_case_than_its_columns() {
         "context =",
         "shots = [{ Superhero_Name = \"Batman\", FULL_NAME = \"Bruce Wayne\", Publisher_name = \"dc comics\", Power_Name = [\"stamina\"] }]\ncontext =",
     );
-    let (spec, _) = Fixture::new().check(&toml).unwrap();
+    let (spec, _) = Fixture::new().check_spec(&toml).unwrap();
     let shot = &spec.expansions[0].shots[0];
     assert_eq!(shot.key, ["Batman".into(), "Bruce Wayne".into()]);
     assert_eq!(shot.cells[0].to_json(), "DC Comics");
@@ -757,10 +761,10 @@ fn a_shot_may_be_written_in_another_case_than_its_columns() {
 #[test]
 fn a_shot_without_columns_is_a_warning() {
     let toml = GOOD.replace("context =", "shots = [{ superhero_name = \"Batman\" }]\ncontext =");
-    let (_, warnings) = Fixture::new().check(&toml).unwrap();
-    let (found, place) = problem(&warnings, "a shot shows no column");
+    let (_, warnings) = Fixture::new().check_spec(&toml).unwrap();
+    let (found, place) = find_problem(&warnings, "a shot shows no column");
     assert_eq!(found.severity, Severity::Warning);
-    assert_eq!(place, at(&toml, "{ superhero_name"));
+    assert_eq!(place, position_of(&toml, "{ superhero_name"));
 }
 
 #[test]
@@ -774,9 +778,9 @@ fn two_expansions_may_not_make_one_table() {
             .replace("publisher {value}?", "maker {value}?")
             .replace("hero have", "hero own")
     );
-    let problems = Fixture::new().problems(&toml);
-    let (found, place) = problem(&problems, "the spec defines the table `llm` twice");
-    let later = at(&toml[GOOD.len()..], "\"llm\"").unwrap();
+    let problems = Fixture::new().spec_problems(&toml);
+    let (found, place) = find_problem(&problems, "the spec defines the table `llm` twice");
+    let later = position_of(&toml[GOOD.len()..], "\"llm\"").unwrap();
     let lines = GOOD.matches('\n').count();
     assert_eq!(place, Some((later.0 + lines, later.1)));
     assert_eq!(found.help.as_deref(), Some("rename one of the two"));
@@ -792,11 +796,11 @@ fn a_table_that_hqdl_made_may_be_made_again() {
         .execute_batch("CREATE TABLE superhero (superhero_name, full_name, height_cm); CREATE TABLE publisher (publisher_name); INSERT INTO publisher VALUES ('DC Comics'); CREATE TABLE superpower (power_name); INSERT INTO superpower VALUES ('Flight'); CREATE TABLE llm (x);")
         .unwrap();
     let check = |draft: &str| {
-        let draft = Draft::parse(Path::new("specs/x.toml"), draft.to_owned()).unwrap();
+        let draft = UncheckedSpec::parse(Path::new("specs/x.toml"), draft.to_owned()).unwrap();
         draft.check(&Database::open(&path).unwrap()).map(|_| ())
     };
-    problem(&check(GOOD).unwrap_err(), "that hqdl did not make");
-    hqdl_database::migrate::database(&connection).unwrap();
+    find_problem(&check(GOOD).unwrap_err(), "that hqdl did not make");
+    hqdl_database::migrate::migrate_database(&connection).unwrap();
     connection.execute("INSERT INTO hqdl_object (name, type) VALUES ('llm', 'table')", []).unwrap();
     assert_eq!(check(GOOD), Ok(()));
 }
@@ -807,7 +811,7 @@ fn several_sources_fill_several_columns() {
         "source = \"superhero\"",
         "source = [{ table = \"superhero\", columns = [\"publisher_name\"] }, { name = \"films\", select = \"SELECT k1 AS superhero_name, k2 AS full_name FROM film\", columns = [\"POWERS\"] }]",
     );
-    let (spec, _) = Fixture::new().check(&toml).unwrap();
+    let (spec, _) = Fixture::new().check_spec(&toml).unwrap();
     let sources = &spec.expansions[0].sources;
     assert_eq!(sources[0].name.as_deref(), Some("superhero"));
     assert_eq!(sources[0].columns, [0]);
@@ -819,7 +823,7 @@ fn several_sources_fill_several_columns() {
 
 #[test]
 fn a_spec_that_is_not_there_is_said_so() {
-    let error = Draft::read(Path::new("no/such/spec.toml")).unwrap_err();
+    let error = UncheckedSpec::read(Path::new("no/such/spec.toml")).unwrap_err();
     assert!(matches!(error, ReadError::File { .. }));
     assert!(error.to_string().starts_with("cannot read spec no/such/spec.toml: "));
 }

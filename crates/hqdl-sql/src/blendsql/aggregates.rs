@@ -2,7 +2,7 @@
 //! clause.
 
 use super::runtime::Function;
-use super::tree::{Core, Expr, ExprKind, Query};
+use super::tree::{Expr, ExprKind, Query, SelectCore};
 
 /// Aggregate functions, which make a SELECT a grouped one.
 pub(super) const AGGREGATES: [&str; 24] = [
@@ -33,40 +33,42 @@ pub(super) const AGGREGATES: [&str; 24] = [
 ];
 
 /// Returns true if the expression is an aggregate call.
-pub(super) fn is_of_rows(expr: &Expr) -> bool {
+pub(super) fn is_aggregate_call(expr: &Expr) -> bool {
     let ExprKind::Function { name, window: false, args, .. } = &expr.kind else { return false };
-    let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-    one && AGGREGATES.contains(&name.as_str())
+    let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
+    is_unambiguous && AGGREGATES.contains(&name.as_str())
 }
 
-pub(super) fn is_aggregate(core: &Core, query: &Query) -> bool {
+pub(super) fn is_aggregate(core: &SelectCore, query: &Query) -> bool {
     let mut found = core.having.is_some();
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| {
+    let mut collect = |e: &Expr| {
+        visit_own_exprs(e, &mut |e| {
             if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
-                let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-                found |= one && AGGREGATES.contains(&name.as_str());
+                let is_unambiguous = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
+                found |= is_unambiguous && AGGREGATES.contains(&name.as_str());
             }
         });
     };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut collect);
+    query.order.iter().for_each(|o| collect(&o.expr));
     found
 }
 
-pub(super) fn has_window(core: &Core, query: &Query) -> bool {
+pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
     let mut found = !core.windows.is_empty();
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| found |= matches!(&e.kind, ExprKind::Function { window: true, .. }));
+    let mut collect = |e: &Expr| {
+        visit_own_exprs(e, &mut |e| {
+            found |= matches!(&e.kind, ExprKind::Function { window: true, .. })
+        });
     };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut collect);
+    query.order.iter().for_each(|o| collect(&o.expr));
     found
 }
 
 /// Visits an expression and everything inside it except subqueries.
-pub(super) fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
-    see(expr);
-    let (exprs, _) = expr.inside();
-    exprs.into_iter().for_each(|e| own(e, see));
+pub(super) fn visit_own_exprs(expr: &Expr, visit: &mut dyn FnMut(&Expr)) {
+    visit(expr);
+    let (exprs, _) = expr.children();
+    exprs.into_iter().for_each(|e| visit_own_exprs(e, visit));
 }

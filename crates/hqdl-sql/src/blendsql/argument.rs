@@ -6,7 +6,7 @@ use super::lexer::{Lexeme, Token, unquote};
 use super::{Argument, SqlError};
 
 /// Returns the byte range from the first token to the last.
-pub(super) fn span(tokens: &[Token]) -> Range<usize> {
+pub(super) fn span_of_tokens(tokens: &[Token]) -> Range<usize> {
     match (tokens.first(), tokens.last()) {
         (Some(first), Some(last)) => first.start..last.end,
         _ => 0..0,
@@ -14,45 +14,45 @@ pub(super) fn span(tokens: &[Token]) -> Range<usize> {
 }
 
 /// Parses a value. Returns `None` for Python's `None` and SQL's NULL.
-pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
-    if is_none(sql, tokens) {
+pub(super) fn parse_argument(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    if is_null_word(sql, tokens) {
         return Ok(None);
     }
     if begins_query(sql, tokens) {
-        return Err(bare_query(tokens));
+        return Err(bare_query_error(tokens));
     }
-    let (layers, inside) = peel(tokens);
+    let (layers, inside) = strip_parens(tokens);
     if inside.is_empty() {
-        return Err(SqlError::new(span(tokens), "`()` is empty", "expected a value"));
+        return Err(SqlError::new(span_of_tokens(tokens), "`()` is empty", "expected a value"));
     }
     if layers > 0 && begins_query(sql, inside) {
-        return Ok(Some(Argument::Query(span(inside))));
+        return Ok(Some(Argument::Query(span_of_tokens(inside))));
     }
-    Ok(Some(match old_column(sql, inside) {
+    Ok(Some(match parse_legacy_column(sql, inside) {
         Some((table, column)) => {
-            Argument::Column { table: Some(table), column, span: span(tokens) }
+            Argument::Column { table: Some(table), column, span: span_of_tokens(tokens) }
         }
-        None => Argument::Sql(span(tokens)),
+        None => Argument::Sql(span_of_tokens(tokens)),
     }))
 }
 
 /// Parses a join column: a string must be a table and column name in legacy syntax.
-pub(super) fn read_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
-    let [text] = tokens else { return read(sql, tokens) };
-    match names_in(&text.content(sql)) {
+pub(super) fn parse_join_column(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    let [text] = tokens else { return parse_argument(sql, tokens) };
+    match split_legacy_column(&text.unquoted_text(sql)) {
         Some((table, column)) if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
             Ok(Some(Argument::Column { table: Some(table), column, span: text.span() }))
         }
         None if text.lexeme == Lexeme::Text => {
             let error = SqlError::new(text.span(), "a text is not a column", "expected a column");
-            Err(error.help("write t.c or 't::c'"))
+            Err(error.with_help("write t.c or 't::c'"))
         }
-        _ => read(sql, tokens),
+        _ => parse_argument(sql, tokens),
     }
 }
 
 /// Returns true if the only token is `None` or `NULL`.
-pub(super) fn is_none(sql: &str, tokens: &[Token]) -> bool {
+pub(super) fn is_null_word(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [word] if word.is_word(sql, "none") || word.is_word(sql, "null"))
 }
 
@@ -60,27 +60,31 @@ pub(super) fn is_none(sql: &str, tokens: &[Token]) -> bool {
 pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
     let Some(first) = tokens.first() else { return false };
     // A column can be named `with`.
-    let more = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, Lexeme::Symbol(_)));
+    let continues = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, Lexeme::Symbol(_)));
     first.is_word(sql, "SELECT")
         || first.is_word(sql, "VALUES") && tokens.len() > 1
-        || first.is_word(sql, "WITH") && more
+        || first.is_word(sql, "WITH") && continues
 }
 
-pub(super) fn bare_query(tokens: &[Token]) -> SqlError {
-    SqlError::new(span(tokens), "a query as an argument needs parentheses", "expected `(` before")
-        .help("write (SELECT …)")
+pub(super) fn bare_query_error(tokens: &[Token]) -> SqlError {
+    SqlError::new(
+        span_of_tokens(tokens),
+        "a query as an argument needs parentheses",
+        "expected `(` before",
+    )
+    .with_help("write (SELECT …)")
 }
 
 /// Strips the parentheses that enclose all tokens. Returns their number and the tokens inside.
-pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
-    let leading = tokens.iter().take_while(|t| t.is(b'(')).count();
+pub(super) fn strip_parens(tokens: &[Token]) -> (usize, &[Token]) {
+    let leading = tokens.iter().take_while(|t| t.is_symbol(b'(')).count();
     // Index of the closing parenthesis for each leading one.
     let mut closes = vec![0; leading];
     let mut open = Vec::new();
     for (n, token) in tokens.iter().enumerate() {
-        if token.is(b'(') {
+        if token.is_symbol(b'(') {
             open.push(n);
-        } else if token.is(b')')
+        } else if token.is_symbol(b')')
             && let Some(close) = open.pop().and_then(|o| closes.get_mut(o))
         {
             *close = n;
@@ -93,16 +97,18 @@ pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
 }
 
 /// Parses the legacy syntax of a column, quoted or bare, into table and column name.
-pub(super) fn old_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
+pub(super) fn parse_legacy_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
     match tokens {
-        [column] if column.lexeme == Lexeme::OldColumn => names_in(&column.content(sql)),
+        [column] if column.lexeme == Lexeme::LegacyColumn => {
+            split_legacy_column(&column.unquoted_text(sql))
+        }
         [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
-            column_in(&text.content(sql))
+            parse_column_string(&text.unquoted_text(sql))
         }
         [table, colons, column]
             if is_name(*table) && colons.lexeme == Lexeme::Colons && is_name(*column) =>
         {
-            Some((table.content(sql), column.content(sql)))
+            Some((table.unquoted_text(sql), column.unquoted_text(sql)))
         }
         _ => None,
     }
@@ -115,16 +121,16 @@ pub(super) fn is_name(token: Token) -> bool {
 
 /// Parses `t::c` within a string. Names may contain apostrophes, but a table name with both an
 /// apostrophe and whitespace looks like a sentence and is rejected.
-fn column_in(text: &str) -> Option<(String, String)> {
+fn parse_column_string(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
-    let sentence = table.contains('\'') && table.trim().contains(char::is_whitespace);
-    let table = part(table).filter(|_| !sentence)?;
-    Some((table, part(column)?))
+    let looks_like_sentence = table.contains('\'') && table.trim().contains(char::is_whitespace);
+    let table = parse_name(table).filter(|_| !looks_like_sentence)?;
+    Some((table, parse_name(column)?))
 }
 
 /// Splits the legacy syntax `t::c` into table and column name without restricting the names.
 #[must_use]
-pub fn names_in(text: &str) -> Option<(String, String)> {
+pub fn split_legacy_column(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
     let name = |text: &str| {
         let text = text.trim();
@@ -135,20 +141,21 @@ pub fn names_in(text: &str) -> Option<(String, String)> {
 }
 
 /// Parses one side of `::`: a quoted name, or a bare one that cannot be a sentence.
-fn part(text: &str) -> Option<String> {
+fn parse_name(text: &str) -> Option<String> {
     let text = text.trim();
     if is_quoted(text) {
         return Some(unquote(text)).filter(|name| !name.is_empty());
     }
-    let strange = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
-    (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
+    let is_forbidden = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
+    (!text.is_empty() && !text.contains("::") && !text.contains(is_forbidden))
+        .then(|| text.to_owned())
 }
 
 /// Returns true if the text is a single quoted identifier.
 fn is_quoted(text: &str) -> bool {
-    let inside = |open, close| text.strip_prefix(open)?.strip_suffix(close);
+    let strip_quotes = |open, close| text.strip_prefix(open)?.strip_suffix(close);
     let quotes = [('"', '"'), ('`', '`'), ('[', ']')];
-    quotes.iter().find_map(|(open, close)| Some((inside(*open, *close)?, close))).is_some_and(
+    quotes.iter().find_map(|(open, close)| Some((strip_quotes(*open, *close)?, close))).is_some_and(
         |(inside, close)| !inside.replace(&format!("{close}{close}"), "").contains(*close),
     )
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::Renderer;
 
-use super::ingredients::keyword::listed;
+use super::ingredients::keyword::accepted_argument_names;
 use super::ingredients::{self, Ingredient};
 use hqdl_values::problem::{self, Problem, Severity};
 
@@ -21,7 +21,7 @@ pub struct SqlError {
     /// Suggested fix.
     pub help: Option<String>,
     /// Whether the help is a "did you mean …?" suggestion.
-    pub suggests: bool,
+    pub is_suggestion: bool,
 }
 
 impl SqlError {
@@ -30,27 +30,35 @@ impl SqlError {
         message: impl Into<String>,
         label: impl Into<String>,
     ) -> Self {
-        Self { message: message.into(), span, label: label.into(), help: None, suggests: false }
+        Self {
+            message: message.into(),
+            span,
+            label: label.into(),
+            help: None,
+            is_suggestion: false,
+        }
     }
 
-    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+    pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
     /// Adds a "did you mean `name`?" suggestion.
-    pub(crate) fn suggest(self, name: &str) -> Self {
-        Self { suggests: true, ..self.help(format!("did you mean `{name}`?")) }
+    pub(crate) fn with_suggestion(self, name: &str) -> Self {
+        Self { is_suggestion: true, ..self.with_help(format!("did you mean `{name}`?")) }
     }
 
     /// Returns the list of valid names if the error is an unknown name.
     #[must_use]
-    pub fn known(&self) -> Option<String> {
+    pub fn known_names_hint(&self) -> Option<String> {
         let names = if self.message.starts_with("there is no ingredient") {
-            ingredients::all().map(Ingredient::name).join(", ")
+            ingredients::all_ingredients().map(Ingredient::name).join(", ")
         } else {
             let (name, _) = self.message.split_once("` has no argument `")?;
             let name = name.trim_start_matches('`');
-            listed(ingredients::all().into_iter().find(|i| i.name() == name)?)
+            accepted_argument_names(
+                ingredients::all_ingredients().into_iter().find(|i| i.name() == name)?,
+            )
         };
         let known = format!("available: {names}");
         (self.help.as_ref() != Some(&known)).then_some(known)
@@ -60,21 +68,21 @@ impl SqlError {
     #[must_use]
     pub fn render(&self, sql: &str, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        let end = boundary(sql, self.span.end);
+        let end = floor_char_boundary(sql, self.span.end);
         let problem = Problem {
             severity: Severity::Error,
             message: self.message.clone(),
-            span: Some(boundary(sql, self.span.start).min(end)..end),
+            span: Some(floor_char_boundary(sql, self.span.start).min(end)..end),
             label: self.label.clone(),
             help: self.help.clone(),
         };
-        problem::render(&renderer, None, sql, &problem)
+        problem::render_problem(&renderer, None, sql, &problem)
     }
 }
 
 /// Returns the nearest char boundary at or before `at`. The fields of [`SqlError`] are public, and
 /// a span from a different text must not panic.
-fn boundary(sql: &str, at: usize) -> usize {
+fn floor_char_boundary(sql: &str, at: usize) -> usize {
     let at = at.min(sql.len());
     (0..=at).rev().find(|n| sql.is_char_boundary(*n)).unwrap_or(0)
 }

@@ -8,7 +8,7 @@ use super::lineage::Lineage;
 use super::scope::{Affinity, ColumnOrigin};
 
 /// Maximum number of texts and columns that are tracked per value.
-const TEXTS: usize = 64;
+const MAX_VALUES: usize = 64;
 
 /// Set of possible values of an expression.
 #[derive(Debug, Clone, Default)]
@@ -66,10 +66,10 @@ impl Flow {
     }
 
     /// Returns the union of both sets.
-    pub fn or(mut self, other: Self) -> Self {
+    pub fn union_with(mut self, other: Self) -> Self {
         self.calls.extend(other.calls);
         for text in other.texts {
-            if self.texts.len() < TEXTS && !self.texts.contains(&text) {
+            if self.texts.len() < MAX_VALUES && !self.texts.contains(&text) {
                 self.texts.push(text);
             }
         }
@@ -78,7 +78,7 @@ impl Flow {
         self.number |= other.number;
         self.truth |= other.truth;
         for column in other.columns {
-            if self.columns.len() < TEXTS && !self.columns.contains(&column) {
+            if self.columns.len() < MAX_VALUES && !self.columns.contains(&column) {
                 self.columns.push(column);
             }
         }
@@ -88,7 +88,7 @@ impl Flow {
 
     /// Converts a flow to that of a computed expression, which has no affinity; a column's affinity
     /// determines which values it can contain.
-    pub fn plain(mut self) -> Self {
+    pub fn without_affinity(mut self) -> Self {
         for column in std::mem::take(&mut self.columns) {
             match column.affinity {
                 Some(Affinity::Integer | Affinity::Real) => self.number = true,
@@ -101,48 +101,52 @@ impl Flow {
 }
 
 /// Effect of a function on the types of its arguments.
-pub(super) enum Does {
+pub(super) enum FunctionEffect {
     /// Returns one of the first arguments; the field is their number.
-    Passes(usize),
+    PassesThrough(usize),
     /// Returns its greatest or least argument.
-    Orders,
+    Extremum,
     /// Returns its first argument unless that equals the second.
     NullIf,
     /// The first argument is a condition, the others are possible results.
-    Chooses,
+    Conditional,
     /// Computes from numbers.
-    Counts(Flow),
+    Numeric(Flow),
     /// Computes from values of any type.
-    Gives(Flow),
+    Computes(Flow),
 }
 
 /// Returns the effect of a function.
-pub(super) fn does(name: &str) -> Does {
+pub(super) fn function_effect(name: &str) -> FunctionEffect {
     match name {
-        "coalesce" | "ifnull" => Does::Passes(usize::MAX),
+        "coalesce" | "ifnull" => FunctionEffect::PassesThrough(usize::MAX),
         "likely" | "unlikely" | "likelihood" | "first_value" | "last_value" | "nth_value" => {
-            Does::Passes(1)
+            FunctionEffect::PassesThrough(1)
         }
-        "lag" | "lead" | "suql_number" => Does::Passes(1),
-        "max" | "min" => Does::Orders,
-        "nullif" => Does::NullIf,
-        "iif" | "if" => Does::Chooses,
+        "lag" | "lead" | "suql_number" => FunctionEffect::PassesThrough(1),
+        "max" | "min" => FunctionEffect::Extremum,
+        "nullif" => FunctionEffect::NullIf,
+        "iif" | "if" => FunctionEffect::Conditional,
         "sum" | "avg" | "total" | "abs" | "round" | "ceil" | "ceiling" | "floor" | "trunc"
         | "sqrt" | "exp" | "ln" | "log" | "log10" | "log2" | "pow" | "power" | "mod" | "sign"
         | "median" | "suql_even" | "suql_round" | "suql_cut" | "suql_div" | "suql_mod" => {
-            Does::Counts(Flow::number())
+            FunctionEffect::Numeric(Flow::number())
         }
         "count" | "length" | "instr" | "unicode" | "octet_length" | "unixepoch" | "row_number"
-        | "rank" | "dense_rank" | "ntile" | "json_array_length" => Does::Gives(Flow::whole()),
-        "julianday" | "random" | "percent_rank" | "cume_dist" => Does::Gives(Flow::number()),
-        "like" | "glob" | "regexp" | "json_valid" => Does::Gives(Flow::truth()),
+        | "rank" | "dense_rank" | "ntile" | "json_array_length" => {
+            FunctionEffect::Computes(Flow::whole())
+        }
+        "julianday" | "random" | "percent_rank" | "cume_dist" => {
+            FunctionEffect::Computes(Flow::number())
+        }
+        "like" | "glob" | "regexp" | "json_valid" => FunctionEffect::Computes(Flow::truth()),
         "suql_upper" | "suql_lower" | "suql_left" | "suql_right" | "suql_substr" | "suql_time"
         | "upper" | "lower" | "trim" | "ltrim" | "rtrim" | "substr" | "substring" | "replace"
         | "printf" | "format" | "hex" | "quote" | "char" | "group_concat" | "string_agg"
         | "concat" | "concat_ws" | "typeof" | "date" | "time" | "datetime" | "strftime"
         | "soundex" | "json_group_array" | "json_array" | "json_object" => {
-            Does::Gives(Flow::text())
+            FunctionEffect::Computes(Flow::text())
         }
-        _ => Does::Gives(Flow::default()),
+        _ => FunctionEffect::Computes(Flow::default()),
     }
 }

@@ -19,11 +19,11 @@ pub(super) struct Frame<'p> {
 
 impl<'p> Frame<'p> {
     pub fn root() -> Self {
-        Self::of(Scope::within(None), None)
+        Self::of(Scope::new(None), None)
     }
 
     pub fn within(around: &'p Frame<'p>) -> Self {
-        Self::of(Scope::within(Some(&around.scope)), Some(around))
+        Self::of(Scope::new(Some(&around.scope)), Some(around))
     }
 
     fn of(scope: Scope<'p>, parent: Option<&'p Frame<'p>>) -> Self {
@@ -63,9 +63,9 @@ pub(super) fn is_random(name: &str) -> bool {
 /// Returns whether a query draws something by lot, anew each time that it runs, or reads a view
 /// that does.
 #[must_use]
-pub fn draws(query: &Query, schema: &dyn Schema) -> bool {
+pub fn is_volatile(query: &Query, schema: &dyn Schema) -> bool {
     let mut found = has_random(query);
-    query.each_table(&mut |name| found |= schema.draws(name));
+    query.visit_tables(&mut |name| found |= schema.is_volatile(name));
     found
 }
 
@@ -73,22 +73,22 @@ pub fn draws(query: &Query, schema: &dyn Schema) -> bool {
 #[must_use]
 pub fn has_random(query: &Query) -> bool {
     let mut found = false;
-    query.each(&mut |e| {
+    query.visit_exprs(&mut |e| {
         found |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
     });
     found
 }
 
 /// Whether a query reads a table of this name.
-pub(super) fn reads(query: &Query, name: &str) -> bool {
+pub(super) fn reads_table(query: &Query, name: &str) -> bool {
     let mut found = false;
-    query.each_table(&mut |table| found |= table.eq_ignore_ascii_case(name));
+    query.visit_tables(&mut |table| found |= table.eq_ignore_ascii_case(name));
     found
 }
 
 /// Whether a query joins by USING or NATURAL.
 pub(super) fn joins_by_name(query: &Query) -> bool {
     let mut found = false;
-    query.each_item(&mut |item| found |= item.natural || !item.using.is_empty());
+    query.visit_from_items(&mut |item| found |= item.natural || !item.using.is_empty());
     found
 }

@@ -7,11 +7,11 @@ use super::scan::Scanner;
 use super::{Argument, Call, SqlError};
 
 /// Question of `summary(text)`, as worded by `SUQL`.
-const SUMMARY: &str = "what is the summary of this document?";
+const SUMMARY_QUESTION: &str = "what is the summary of this document?";
 
 /// Keywords after which a name with parentheses is a table, not a function. FROM is not among them:
 /// no such table exists, and the operands of `IS DISTINCT FROM` and `EXTRACT` follow it.
-const TABLES: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
+const TABLE_INTRODUCERS: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
 /// Arguments of a function, the calls in them, and the end offset.
 type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
@@ -20,110 +20,114 @@ type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 #[must_use]
 pub fn may_have_calls(sql: &str) -> bool {
     // A query that cannot be scanned counts, so that the parser reports the error.
-    sql.contains("{{") || (mentions(sql) && super::scan(sql).map_or(true, |c| !c.is_empty()))
+    sql.contains("{{")
+        || (mentions_function(sql) && super::scan_calls(sql).map_or(true, |c| !c.is_empty()))
 }
 
-fn mentions(sql: &str) -> bool {
+fn mentions_function(sql: &str) -> bool {
     let sql = sql.to_ascii_lowercase();
     sql.contains("answer") || sql.contains("summary")
 }
 
 impl Scanner<'_> {
     /// Reads the call that begins at `word`, if there is one; `previous` is the preceding token.
-    pub(super) fn function(
+    pub(super) fn read_function_call(
         &mut self,
         word: Token,
-        before: Option<Token>,
+        previous: Option<Token>,
     ) -> Result<Option<Call>, SqlError> {
-        let summary = word.is_word(self.sql, "summary");
-        if !summary && !word.is_word(self.sql, "answer") {
+        let is_summary = word.is_word(self.sql, "summary");
+        if !is_summary && !word.is_word(self.sql, "answer") {
             return Ok(None);
         }
-        let table = before
-            .is_some_and(|b| b.is(b'.') || TABLES.iter().any(|table| b.is_word(self.sql, table)));
+        let is_table = previous.is_some_and(|b| {
+            b.is_symbol(b'.') || TABLE_INTRODUCERS.iter().any(|table| b.is_word(self.sql, table))
+        });
         let start = self.at;
-        let open = self.next(Brackets::Name)?.filter(|t| t.is(b'(') && !table);
-        if open.is_none() || self.names_columns()? {
+        let open = self.next_token(Brackets::Name)?.filter(|t| t.is_symbol(b'(') && !is_table);
+        if open.is_none() || self.is_cte_column_list()? {
             self.at = start;
             return Ok(None);
         }
-        self.deeper(word)?;
-        let (pieces, inner, end) = self.arguments(word)?;
-        self.done();
+        self.enter_call(word)?;
+        let (arguments, inner, end) = self.read_arguments(word)?;
+        self.leave_call();
         let span = word.start..end;
-        let said = |label: &str| {
+        let usage_error = |label: &str| {
             let name = word.text(self.sql).to_lowercase();
             let error =
                 SqlError::new(span.clone(), format!("`{name}` has the wrong arguments"), label);
-            error.help("write answer(text, 'question') or summary(text)")
+            error.with_help("write answer(text, 'question') or summary(text)")
         };
-        let (text, question) = match (pieces.as_slice(), summary) {
-            ([text], true) => (text, SUMMARY.to_owned()),
-            ([text, question], false) => (text, self.question(question)?),
-            (_, true) => return Err(said("expected one text")),
-            (_, false) => return Err(said("expected a text and a question")),
+        let (text, question) = match (arguments.as_slice(), is_summary) {
+            ([text], true) => (text, SUMMARY_QUESTION.to_owned()),
+            ([text, question], false) => (text, self.parse_question(question)?),
+            (_, true) => return Err(usage_error("expected one text")),
+            (_, false) => return Err(usage_error("expected a text and a question")),
         };
         let (Some(first), Some(last)) = (text.first(), text.last()) else {
-            return Err(said("the text is missing"));
+            return Err(usage_error("the text is missing"));
         };
         Ok(Some(Call {
-            ingredient: if summary { &SummaryFunction } else { &AnswerFunction },
+            ingredient: if is_summary { &SummaryFunction } else { &AnswerFunction },
             values: vec![Argument::Sql(first.start..last.end)],
             span,
             question,
             options: None,
             return_type: None,
-            substring: false,
+            is_substring: false,
             quantifier: None,
             regex: None,
             narrow: None,
             model: None,
-            image: false,
+            is_image: false,
             tuning: Vec::new(),
             inner,
-            row: false,
+            is_values_row: false,
         }))
     }
 
     /// Returns true if the parentheses just opened list the columns of a common table expression,
     /// i.e. `AS (…)` follows them. Does not advance the scanner.
-    fn names_columns(&mut self) -> Result<bool, SqlError> {
+    fn is_cte_column_list(&mut self) -> Result<bool, SqlError> {
         let start = self.at;
         let mut depth = 1;
         while depth > 0 {
-            match self.next(Brackets::Name)? {
-                Some(token) if token.is(b'(') => depth += 1,
-                Some(token) if token.is(b')') => depth -= 1,
+            match self.next_token(Brackets::Name)? {
+                Some(token) if token.is_symbol(b'(') => depth += 1,
+                Some(token) if token.is_symbol(b')') => depth -= 1,
                 Some(_) => {}
                 None => break,
             }
         }
-        let then = self.next(Brackets::Name)?.is_some_and(|t| t.is_word(self.sql, "AS"));
-        let then = then
-            && self.next(Brackets::Name)?.is_some_and(|t| {
-                t.is(b'(') || t.is_word(self.sql, "NOT") || t.is_word(self.sql, "MATERIALIZED")
+        let is_cte = self.next_token(Brackets::Name)?.is_some_and(|t| t.is_word(self.sql, "AS"));
+        let is_cte = is_cte
+            && self.next_token(Brackets::Name)?.is_some_and(|t| {
+                t.is_symbol(b'(')
+                    || t.is_word(self.sql, "NOT")
+                    || t.is_word(self.sql, "MATERIALIZED")
             });
         self.at = start;
-        Ok(then)
+        Ok(is_cte)
     }
 
     /// Reads the arguments up to the closing parenthesis.
-    fn arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
-        let (mut pieces, mut inner) = (vec![Vec::new()], Vec::new());
+    fn read_arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
+        let (mut arguments, mut inner) = (vec![Vec::new()], Vec::new());
         let mut depth = 0_usize;
-        let mut before = None;
+        let mut previous = None;
         loop {
-            let Some(token) = self.next(Brackets::Name)? else {
+            let Some(token) = self.next_token(Brackets::Name)? else {
                 return Err(SqlError::new(
                     word.span(),
                     format!("`{}` is never closed", word.text(self.sql)),
                     "this call has no `)`",
                 ));
             };
-            let last = before.replace(token);
+            let last = previous.replace(token);
             let call = match token.lexeme {
-                Lexeme::Open => Some(self.call(token, false)?),
-                _ => self.function(token, last)?,
+                Lexeme::Open => Some(self.read_call(token, false)?),
+                _ => self.read_function_call(token, last)?,
             };
             let token = match call {
                 Some(call) => {
@@ -136,14 +140,14 @@ impl Scanner<'_> {
             match token.lexeme {
                 Lexeme::Symbol(b'(') => depth += 1,
                 Lexeme::Symbol(b')') if depth == 0 => {
-                    if pieces.len() == 1 && pieces[0].is_empty() {
-                        pieces.clear();
+                    if arguments.len() == 1 && arguments[0].is_empty() {
+                        arguments.clear();
                     }
-                    return Ok((pieces, inner, token.end));
+                    return Ok((arguments, inner, token.end));
                 }
                 Lexeme::Symbol(b')') => depth -= 1,
                 Lexeme::Symbol(b',') if depth == 0 => {
-                    pieces.push(Vec::new());
+                    arguments.push(Vec::new());
                     continue;
                 }
                 Lexeme::Close => {
@@ -158,16 +162,16 @@ impl Scanner<'_> {
                 }
                 _ => {}
             }
-            if let Some(piece) = pieces.last_mut() {
-                piece.push(token);
+            if let Some(argument) = arguments.last_mut() {
+                argument.push(token);
             }
         }
     }
 
     /// Parses the question, which must be a single string.
-    fn question(&self, tokens: &[Token]) -> Result<String, SqlError> {
+    fn parse_question(&self, tokens: &[Token]) -> Result<String, SqlError> {
         let text = match tokens {
-            [text] if text.lexeme == Lexeme::Text => text.content(self.sql),
+            [text] if text.lexeme == Lexeme::Text => text.unquoted_text(self.sql),
             _ => String::new(),
         };
         if text.trim().is_empty() {
@@ -178,7 +182,7 @@ impl Scanner<'_> {
                 "the question of `answer` is not a text",
                 "expected one text",
             );
-            return Err(error.help("write answer(text, 'question')"));
+            return Err(error.with_help("write answer(text, 'question')"));
         }
         Ok(text)
     }

@@ -3,7 +3,7 @@
 use super::frame::Frame;
 use super::possible::Possible;
 use super::scope::{Field, Table};
-use super::tree::{Core, FromItem, FromSource, JoinKind, Span};
+use super::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
 /// Outer joins of one SELECT whose matches hang on answers, at most: each doubles
 /// the statements.
@@ -25,7 +25,7 @@ pub(super) struct OpenFrom<'p> {
 impl Possible<'_> {
     /// Opens the FROM clause of a SELECT; `None` where a join or the arguments of
     /// a function hang on answers.
-    pub fn open<'f>(&self, core: &Core, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
+    pub fn open<'f>(&self, core: &SelectCore, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
         let mut open = OpenFrom {
             frame: Frame::within(around),
             parts: Vec::new(),
@@ -64,22 +64,27 @@ impl Possible<'_> {
         for item in items {
             let (fields, of) = match &item.source {
                 FromSource::Table { schema, name, .. } => {
-                    match around.scope.cte(name).filter(|_| schema.is_none()) {
+                    match around.scope.cte_fields(name).filter(|_| schema.is_none()) {
                         Some(fields) => (fields.clone(), around.is_exact(name)),
-                        None => (self.resolver().base(name), true),
+                        None => (self.resolver().base_fields(name), true),
                     }
                 }
                 FromSource::Function { name, args } => {
                     if !args.iter().all(|a| self.certain(a, &open.frame, false)) {
                         return None;
                     }
-                    let field = |name| Field { name, origin: None, live: false, collates: true };
-                    let columns = self.rewriter.schema.columns(name);
+                    let field = |name| Field {
+                        name,
+                        origin: None,
+                        is_from_call: false,
+                        has_custom_collation: true,
+                    };
+                    let columns = self.rewriter.schema.column_names(name);
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
                     let rows = self.rows(query, around);
-                    if !rows.exact || rows.fields.iter().flatten().any(|f| f.live) {
+                    if !rows.exact || rows.fields.iter().flatten().any(|f| f.is_from_call) {
                         open.parts.push((query.span.clone(), rows.text));
                     }
                     (rows.fields, rows.exact)
@@ -101,7 +106,7 @@ impl Possible<'_> {
                 }
             };
             let live = |name: &str| {
-                let named = |f: &Field| f.live && f.name.eq_ignore_ascii_case(name);
+                let named = |f: &Field| f.is_from_call && f.name.eq_ignore_ascii_case(name);
                 fields.iter().flatten().any(named)
                     || open.frame.scope.tables.iter().any(|t| t.fields.iter().flatten().any(named))
             };
@@ -147,7 +152,7 @@ impl Possible<'_> {
                 open.nulls.push(match (&item.on, &item.source) {
                     (Some(on), _) => (on.span.clone(), "0".to_owned()),
                     (None, FromSource::Query(query)) if item.join == JoinKind::Left => {
-                        let text = self.rewriter.compose(&query.span, open.parts.clone());
+                        let text = self.rewriter.replace_parts(&query.span, open.parts.clone());
                         (query.span.clone(), format!("SELECT * FROM ({text}) WHERE 0"))
                     }
                     _ => return None,
@@ -162,7 +167,7 @@ impl Possible<'_> {
     /// be, of which each gives some of the rows. Some tables are read as is said `instead`.
     pub fn from(
         &self,
-        core: &Core,
+        core: &SelectCore,
         open: &OpenFrom<'_>,
         end: usize,
         instead: &[(Span, String)],
@@ -185,7 +190,7 @@ impl Possible<'_> {
             let free = |(span, _): &&(Span, String)| !parts.iter().any(|(s, _)| s == span);
             let rest: Vec<(Span, String)> = open.parts.iter().filter(free).cloned().collect();
             parts.extend(rest);
-            self.rewriter.compose(&span, parts)
+            self.rewriter.replace_parts(&span, parts)
         };
         all.map(of).collect()
     }

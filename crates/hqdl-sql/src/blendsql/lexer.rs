@@ -31,7 +31,7 @@ pub enum Lexeme {
     /// A complete call that has already been parsed.
     Call,
     /// `'t::c'` within a call, if the database has the table.
-    OldColumn,
+    LegacyColumn,
     /// Any other byte.
     Symbol(u8),
 }
@@ -54,7 +54,7 @@ impl Token {
     }
 
     /// Returns true if the token is the single byte `symbol`.
-    pub fn is(self, symbol: u8) -> bool {
+    pub fn is_symbol(self, symbol: u8) -> bool {
         self.lexeme == Lexeme::Symbol(symbol)
     }
 
@@ -69,14 +69,14 @@ impl Token {
     }
 
     /// Returns the text of a string or identifier without its quotes; other tokens unchanged.
-    pub fn content(self, sql: &str) -> String {
+    pub fn unquoted_text(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
-            Lexeme::Text | Lexeme::OldColumn if text.starts_with('$') => {
+            Lexeme::Text | Lexeme::LegacyColumn if text.starts_with('$') => {
                 let tag = text.get(1..).and_then(|rest| rest.find('$')).map_or(0, |end| end + 2);
                 text.get(tag..text.len().saturating_sub(tag)).unwrap_or_default().to_owned()
             }
-            Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::OldColumn => unquote(text),
+            Lexeme::Text | Lexeme::Quoted | Lexeme::Name | Lexeme::LegacyColumn => unquote(text),
             _ => text.to_owned(),
         }
     }
@@ -109,37 +109,43 @@ pub enum Brackets {
 /// # Errors
 /// An unterminated string or quoted identifier. An unterminated `/*` comment extends to the end of
 /// the text, as in `SQLite`.
-pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
+pub fn next_token(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
     let bytes = sql.as_bytes();
-    let start = blank(bytes, at);
-    let byte = |n: usize| bytes.get(start + n).copied();
-    let Some(first) = byte(0) else { return Ok(None) };
-    let of = |lexeme, end| Ok(Some(Token { lexeme, start, end }));
+    let start = skip_whitespace(bytes, at);
+    let byte_at = |n: usize| bytes.get(start + n).copied();
+    let Some(first) = byte_at(0) else { return Ok(None) };
+    let token_until = |lexeme, end| Ok(Some(Token { lexeme, start, end }));
     if first == b'$'
-        && let Some(end) = dollar_quoted(sql, start)
+        && let Some(end) = dollar_quoted_end(sql, start)
     {
-        return of(Lexeme::Text, end);
+        return token_until(Lexeme::Text, end);
     }
-    match (first, byte(1)) {
-        (b'\'', _) => of(Lexeme::Text, quoted(bytes, start, b'\'', "text")?),
-        (b'"', _) => of(Lexeme::Quoted, quoted(bytes, start, b'"', "name")?),
-        (b'`', _) => of(Lexeme::Name, quoted(bytes, start, b'`', "name")?),
+    match (first, byte_at(1)) {
+        (b'\'', _) => token_until(Lexeme::Text, quoted_end(bytes, start, b'\'', "text")?),
+        (b'"', _) => token_until(Lexeme::Quoted, quoted_end(bytes, start, b'"', "name")?),
+        (b'`', _) => token_until(Lexeme::Name, quoted_end(bytes, start, b'`', "name")?),
         (b'[', _) if brackets == Brackets::Name => {
             match bytes.iter().skip(start).position(|b| *b == b']') {
-                Some(length) => of(Lexeme::Name, start + length + 1),
-                None => Err(unclosed(bytes, start, "name", "]")),
+                Some(length) => token_until(Lexeme::Name, start + length + 1),
+                None => Err(unclosed_quote_error(bytes, start, "name", "]")),
             }
         }
-        (b'{', Some(b'{')) => of(Lexeme::Open, start + 2),
-        (b'}', Some(b'}')) => of(Lexeme::Close, start + 2),
-        (b':', Some(b':')) => of(Lexeme::Colons, start + 2),
-        (b'?', _) => of(Lexeme::Parameter, run(bytes, start + 1, |b| b.is_ascii_digit())),
-        (b':' | b'@' | b'$', Some(next)) if in_word(next) => {
-            of(Lexeme::Parameter, run(bytes, start + 1, in_word))
+        (b'{', Some(b'{')) => token_until(Lexeme::Open, start + 2),
+        (b'}', Some(b'}')) => token_until(Lexeme::Close, start + 2),
+        (b':', Some(b':')) => token_until(Lexeme::Colons, start + 2),
+        (b'?', _) => {
+            token_until(Lexeme::Parameter, run_end(bytes, start + 1, |b| b.is_ascii_digit()))
         }
-        (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => of(Lexeme::Number, number(bytes, start)),
-        (first, _) if in_word(first) => of(Lexeme::Word, run(bytes, start, in_word)),
-        (first, _) => of(Lexeme::Symbol(first), start + 1),
+        (b':' | b'@' | b'$', Some(next)) if is_word_byte(next) => {
+            token_until(Lexeme::Parameter, run_end(bytes, start + 1, is_word_byte))
+        }
+        (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => {
+            token_until(Lexeme::Number, number_end(bytes, start))
+        }
+        (first, _) if is_word_byte(first) => {
+            token_until(Lexeme::Word, run_end(bytes, start, is_word_byte))
+        }
+        (first, _) => token_until(Lexeme::Symbol(first), start + 1),
     }
 }
 
@@ -147,9 +153,9 @@ pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, S
 ///
 /// # Errors
 /// An unterminated string or quoted identifier.
-pub fn orders_outermost(sql: &str) -> Result<bool, SqlError> {
+pub fn has_outer_order_by(sql: &str) -> Result<bool, SqlError> {
     let (mut at, mut depth, mut after_order) = (0, 0_usize, false);
-    while let Some(token) = next(sql, at, Brackets::Name)? {
+    while let Some(token) = next_token(sql, at, Brackets::Name)? {
         match token.lexeme {
             Lexeme::Symbol(b'(') => depth += 1,
             Lexeme::Symbol(b')') => depth = depth.saturating_sub(1),
@@ -163,11 +169,11 @@ pub fn orders_outermost(sql: &str) -> Result<bool, SqlError> {
 }
 
 /// Returns the offset after the whitespace and comments at `at`.
-fn blank(bytes: &[u8], mut at: usize) -> usize {
+fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
     loop {
         match (bytes.get(at), bytes.get(at + 1)) {
             (Some(b' ' | b'\t' | b'\n' | b'\r' | b'\x0c'), _) => at += 1,
-            (Some(b'-'), Some(b'-')) => at = run(bytes, at, |b| b != b'\n'),
+            (Some(b'-'), Some(b'-')) => at = run_end(bytes, at, |b| b != b'\n'),
             (Some(b'/'), Some(b'*')) => {
                 let inside = bytes.get(at + 2..).unwrap_or_default();
                 let end = inside.windows(2).position(|pair| pair == b"*/");
@@ -179,12 +185,19 @@ fn blank(bytes: &[u8], mut at: usize) -> usize {
 }
 
 /// Returns the end of the quoted token that begins at `start`.
-fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, SqlError> {
+fn quoted_end(bytes: &[u8], start: usize, quote: u8, noun: &str) -> Result<usize, SqlError> {
     let mut at = start + 1;
     loop {
-        at = run(bytes, at, |b| b != quote);
+        at = run_end(bytes, at, |b| b != quote);
         match (bytes.get(at), bytes.get(at + 1)) {
-            (None, _) => return Err(unclosed(bytes, start, what, &char::from(quote).to_string())),
+            (None, _) => {
+                return Err(unclosed_quote_error(
+                    bytes,
+                    start,
+                    noun,
+                    &char::from(quote).to_string(),
+                ));
+            }
             (_, Some(next)) if *next == quote => at += 2,
             _ => return Ok(at + 1),
         }
@@ -193,37 +206,37 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, Sq
 
 /// Returns the end of the string that begins with `$$` or `$tag$` at `start`. Returns `None` for a
 /// parameter or an unterminated string.
-fn dollar_quoted(sql: &str, start: usize) -> Option<usize> {
+fn dollar_quoted_end(sql: &str, start: usize) -> Option<usize> {
     let rest = sql.get(start..)?;
     let length = rest.get(1..)?.find('$')? + 2;
     let (tag, rest) = rest.split_at_checked(length)?;
     let name = &tag.as_bytes()[1..length - 1];
-    let is_name = |b: &u8| in_word(*b) && *b != b'$';
+    let is_name = |b: &u8| is_word_byte(*b) && *b != b'$';
     if !name.iter().all(is_name) || name.first().is_some_and(u8::is_ascii_digit) {
         return None;
     }
     Some(start + length + rest.find(tag)? + length)
 }
 
-fn unclosed(bytes: &[u8], start: usize, what: &str, close: &str) -> SqlError {
-    let open = char::from(bytes.get(start).copied().unwrap_or_default());
+fn unclosed_quote_error(bytes: &[u8], start: usize, noun: &str, closing: &str) -> SqlError {
+    let opening = char::from(bytes.get(start).copied().unwrap_or_default());
     let error = SqlError::new(
         start..start + 1,
-        format!("a quoted {what} is never closed"),
-        format!("this `{open}` has no closing `{close}`"),
+        format!("a quoted {noun} is never closed"),
+        format!("this `{opening}` has no closing `{closing}`"),
     );
-    if close == "]" {
+    if closing == "]" {
         return error;
     }
-    error.help(format!("write a `{close}` inside a quoted {what} twice"))
+    error.with_help(format!("write a `{closing}` inside a quoted {noun} twice"))
 }
 
 /// Returns the end of a number, including a signed exponent and any letters that follow directly.
-fn number(bytes: &[u8], start: usize) -> usize {
+fn number_end(bytes: &[u8], start: usize) -> usize {
     let hex = matches!(bytes.get(start + 1), Some(b'x' | b'X'));
     let mut at = start;
     loop {
-        at = run(bytes, at, |b| in_word(b) || b == b'.');
+        at = run_end(bytes, at, |b| is_word_byte(b) || b == b'.');
         let after_e = matches!(bytes.get(at.wrapping_sub(1)), Some(b'e' | b'E'));
         let signed = matches!(bytes.get(at), Some(b'+' | b'-'));
         let digit = bytes.get(at + 1).is_some_and(u8::is_ascii_digit);
@@ -235,11 +248,11 @@ fn number(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Returns true for bytes of an identifier. Like `SQLite`, treats every non-ASCII byte as a letter.
-pub fn in_word(byte: u8) -> bool {
+pub fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
 /// Returns the end of the run of bytes at `at` that satisfy `is_part`.
-fn run(bytes: &[u8], at: usize, like: impl Fn(u8) -> bool) -> usize {
-    bytes.iter().skip(at).position(|b| !like(*b)).map_or(bytes.len(), |length| at + length)
+fn run_end(bytes: &[u8], at: usize, is_part: impl Fn(u8) -> bool) -> usize {
+    bytes.iter().skip(at).position(|b| !is_part(*b)).map_or(bytes.len(), |length| at + length)
 }

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 /// Maximum number of nodes in a lineage.
-const MOST: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// Deterministic functions that are not aggregates.
-const PURE: [&str; 19] = [
+const PURE_FUNCTIONS: [&str; 19] = [
     "coalesce",
     "concat",
     "format",
@@ -48,44 +48,44 @@ pub enum Lineage {
     /// A literal as SQL.
     Literal(String),
     /// An operator such as `||` or `+`, a function name, or `cast` with a type; and the operands.
-    Op(String, Vec<Arc<Lineage>>),
+    Operation(String, Vec<Arc<Lineage>>),
 }
 
 impl Lineage {
     /// Creates an operation; `None` if it has too many nodes.
-    pub(super) fn op(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
+    pub(super) fn operation(name: &str, parts: Vec<Arc<Self>>) -> Option<Arc<Self>> {
         let mut flat: Vec<Arc<Self>> = Vec::new();
         for part in parts {
             match &*part {
                 // a || (b || c) is (a || b) || c
-                Self::Op(inner, parts) if name == "||" && inner == "||" => {
+                Self::Operation(inner, parts) if name == "||" && inner == "||" => {
                     flat.extend(parts.iter().cloned());
                 }
                 _ => flat.push(part),
             }
         }
-        let made = Self::Op(name.to_owned(), flat);
-        (made.size() <= MOST).then(|| Arc::new(made))
+        let result = Self::Operation(name.to_owned(), flat);
+        (result.node_count() <= MAX_PARTS).then(|| Arc::new(result))
     }
 
     /// Returns true if a function's value depends only on its arguments.
     pub(super) fn is_pure(function: &str) -> bool {
-        PURE.contains(&function)
+        PURE_FUNCTIONS.contains(&function)
     }
 
-    fn size(&self) -> usize {
+    fn node_count(&self) -> usize {
         match self {
-            Self::Op(_, parts) => 1 + parts.iter().map(|p| p.size()).sum::<usize>(),
+            Self::Operation(_, parts) => 1 + parts.iter().map(|p| p.node_count()).sum::<usize>(),
             _ => 1,
         }
     }
 
     /// Visits the instance, table and column of each column.
-    pub fn each_column<'l>(&'l self, see: &mut dyn FnMut(usize, &'l str, &'l str)) {
+    pub fn visit_columns<'l>(&'l self, visit: &mut dyn FnMut(usize, &'l str, &'l str)) {
         match self {
-            Self::Column { instance, table, column } => see(*instance, table, column),
+            Self::Column { instance, table, column } => visit(*instance, table, column),
             Self::Literal(_) => {}
-            Self::Op(_, parts) => parts.iter().for_each(|p| p.each_column(see)),
+            Self::Operation(_, parts) => parts.iter().for_each(|p| p.visit_columns(visit)),
         }
     }
 
@@ -93,7 +93,7 @@ impl Lineage {
     #[must_use]
     pub fn instances(&self) -> Vec<(usize, &str)> {
         let mut found: Vec<(usize, &str)> = Vec::new();
-        self.each_column(&mut |instance, table, _| {
+        self.visit_columns(&mut |instance, table, _| {
             if !found.iter().any(|(known, _)| *known == instance) {
                 found.push((instance, table));
             }
@@ -103,16 +103,16 @@ impl Lineage {
 
     /// Returns true if both compute the same formula, ignoring the instances.
     #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub fn has_same_formula(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Column { table: t, column: c, .. }, Self::Column { table, column, .. }) => {
                 t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column)
             }
             (Self::Literal(a), Self::Literal(b)) => a == b,
-            (Self::Op(a, these), Self::Op(b, those)) => {
+            (Self::Operation(a, these), Self::Operation(b, those)) => {
                 a == b
                     && these.len() == those.len()
-                    && these.iter().zip(those).all(|(x, y)| x.is_like(y))
+                    && these.iter().zip(those).all(|(x, y)| x.has_same_formula(y))
             }
             _ => false,
         }
@@ -120,26 +120,26 @@ impl Lineage {
 
     /// Returns true if both compute the same formula from the same instances.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        let of = |lineage: &Self| {
+    pub fn is_same(&self, other: &Self) -> bool {
+        let instances_of = |lineage: &Self| {
             let mut all = Vec::new();
-            lineage.each_column(&mut |instance, _, _| all.push(instance));
+            lineage.visit_columns(&mut |instance, _, _| all.push(instance));
             all
         };
-        self.is_like(other) && of(self) == of(other)
+        self.has_same_formula(other) && instances_of(self) == instances_of(other)
     }
 
     /// Formats the lineage as SQL. `name` returns the name of an instance's column. Returns `None`
     /// if a column has no name.
-    pub fn written(&self, name: &dyn Fn(usize, &str) -> Option<String>) -> Option<String> {
+    pub fn to_sql(&self, name: &dyn Fn(usize, &str) -> Option<String>) -> Option<String> {
         Some(match self {
             Self::Column { instance, column, .. } => name(*instance, column)?,
             Self::Literal(text) => text.clone(),
-            Self::Op(op, parts) => {
-                let parts: Option<Vec<String>> = parts.iter().map(|p| p.written(name)).collect();
+            Self::Operation(op, parts) => {
+                let parts: Option<Vec<String>> = parts.iter().map(|p| p.to_sql(name)).collect();
                 let parts = parts?;
-                if let Some(kind) = op.strip_prefix("cast ") {
-                    format!("CAST({} AS {kind})", parts.join(", "))
+                if let Some(type_name) = op.strip_prefix("cast ") {
+                    format!("CAST({} AS {type_name})", parts.join(", "))
                 } else if op.starts_with(char::is_alphabetic) {
                     format!("{op}({})", parts.join(", "))
                 } else {
@@ -151,7 +151,7 @@ impl Lineage {
 
     /// Returns the lineage with other instance numbers.
     #[must_use]
-    pub fn renumbered(&self, number: &mut dyn FnMut(usize) -> usize) -> Self {
+    pub fn renumber_instances(&self, number: &mut dyn FnMut(usize) -> usize) -> Self {
         match self {
             Self::Column { instance, table, column } => Self::Column {
                 instance: number(*instance),
@@ -159,9 +159,10 @@ impl Lineage {
                 column: column.clone(),
             },
             Self::Literal(text) => Self::Literal(text.clone()),
-            Self::Op(op, parts) => {
-                Self::Op(op.clone(), parts.iter().map(|p| Arc::new(p.renumbered(number))).collect())
-            }
+            Self::Operation(op, parts) => Self::Operation(
+                op.clone(),
+                parts.iter().map(|p| Arc::new(p.renumber_instances(number))).collect(),
+            ),
         }
     }
 }

@@ -35,7 +35,7 @@ pub mod parse;
 pub mod plan;
 mod possible;
 mod reach;
-mod result;
+mod answer_arguments;
 pub mod rewrite;
 pub mod rules;
 pub mod runtime;
@@ -49,18 +49,18 @@ mod terms;
 mod truth;
 pub mod usage;
 mod view;
-mod written;
+mod value_sql;
 pub mod yes_no;
 
 use std::ops::Range;
 
-pub use argument::names_in;
+pub use argument::split_legacy_column;
 pub use error::SqlError;
-pub use frame::{draws, has_random};
+pub use frame::{has_random, is_volatile};
 pub use function::may_have_calls;
-pub use ingredients::{Ingredient, Subject, Which};
-pub use lexer::orders_outermost;
-pub use scan::{scan, scan_with_tables};
+pub use ingredients::{Ingredient, IngredientRef, Subject};
+pub use lexer::has_outer_order_by;
+pub use scan::{scan_calls, scan_calls_with_tables};
 pub use server_words::blank_server_words;
 
 use hqdl_values::Type;
@@ -70,7 +70,7 @@ use hqdl_values::value::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The called ingredient.
-    pub ingredient: Which,
+    pub ingredient: IngredientRef,
     /// Byte range of `{{…}}` including the braces, or of a function's name and arguments.
     pub span: Range<usize>,
     /// The question; for a join its criteria, which may be empty.
@@ -84,7 +84,7 @@ pub struct Call {
     /// Type of the answer.
     pub return_type: Option<ReturnType>,
     /// Whether the answer is a substring of the text: `return_type='substring'`.
-    pub substring: bool,
+    pub is_substring: bool,
     /// Allowed number of answers.
     pub quantifier: Option<Quantifier>,
     /// Regular expression that the answer must match.
@@ -95,19 +95,19 @@ pub struct Call {
     /// Model requested by the call, with the byte range of the argument.
     pub model: Option<(String, Range<usize>)>,
     /// Map: whether the first value is an image, which is sent to the model.
-    pub image: bool,
+    pub is_image: bool,
     /// Tuning arguments of `BlendSQL` that have no effect in hqdl.
     pub tuning: Vec<String>,
     /// Calls nested in this call's arguments, in text order.
     pub inner: Vec<Call>,
     /// Whether the call is in the position of a `VALUES` row: `VALUES {{…}}`.
-    pub row: bool,
+    pub is_values_row: bool,
 }
 
 impl Call {
     /// Returns the number of columns that the call produces as a `VALUES` row.
     #[must_use]
-    pub fn width(&self) -> u32 {
+    pub fn values_column_count(&self) -> u32 {
         self.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1)))
     }
 
@@ -115,11 +115,11 @@ impl Call {
     /// for a row. It is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
-        let width = self.span.len().saturating_sub(if self.row { 2 } else { 0 });
+        let width = self.span.len().saturating_sub(if self.is_values_row { 2 } else { 0 });
         let mut name = format!("_hq{number}");
         // A width in `format!` is limited to 65,535.
         name.push_str(&"_".repeat(width.saturating_sub(name.len())));
-        if self.row { format!("({name})") } else { name }
+        if self.is_values_row { format!("({name})") } else { name }
     }
 }
 
@@ -175,7 +175,7 @@ pub struct ReturnType {
     /// Type of the value, or of each list element; never a URL.
     pub scalar: Type,
     /// Whether the answer is a list.
-    pub list: bool,
+    pub is_list: bool,
 }
 
 /// Allowed number of answers.
@@ -191,17 +191,17 @@ impl Quantifier {
     /// Returns true if the length of a JSON array is within the bounds, or if `json` is not a JSON
     /// array.
     #[must_use]
-    pub fn holds(self, list: &str) -> bool {
-        let Ok(list) = serde_json::from_str::<Vec<serde_json::Value>>(list) else { return true };
-        let n = u32::try_from(list.len()).unwrap_or(u32::MAX);
-        self.min <= n && self.max.is_none_or(|max| n <= max)
+    pub fn accepts_list(self, json: &str) -> bool {
+        let Ok(items) = serde_json::from_str::<Vec<serde_json::Value>>(json) else { return true };
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        self.min <= count && self.max.is_none_or(|max| count <= max)
     }
 }
 
 /// Returns the text with each call replaced by [`Call::placeholder`]; all other bytes keep their
 /// position. `calls` are in text order, as returned by [`scan`] or stored in [`Call::inner`].
 #[must_use]
-pub fn mask(sql: &str, calls: &[Call]) -> String {
+pub fn mask_calls(sql: &str, calls: &[Call]) -> String {
     let mut masked = String::with_capacity(sql.len());
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {

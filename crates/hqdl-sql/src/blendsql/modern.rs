@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::lexer::{Brackets, Lexeme, Token, next};
+use super::lexer::{Brackets, Lexeme, Token, next_token};
 use super::{Argument, Call, Choices, Subject};
-use hqdl_values::sql::name;
+use hqdl_values::sql::quote_name;
 
 /// A part of the text and what is read in its place.
 pub(super) type Edit = (Range<usize>, String);
@@ -72,7 +72,7 @@ impl FromReader<'_> {
         let mut left =
             calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
         let mut call = left.next();
-        while let Ok(Some(mut token)) = next(self.sql, at, Brackets::Name) {
+        while let Ok(Some(mut token)) = next_token(self.sql, at, Brackets::Name) {
             if token.start >= span.end {
                 break;
             }
@@ -84,12 +84,12 @@ impl FromReader<'_> {
                 call = left.next();
             }
             at = token.end;
-            if token.is(b')') && open.len() > 1 {
+            if token.is_symbol(b')') && open.len() > 1 {
                 open.pop();
             }
             let here = open.last().copied().unwrap_or_default();
             self.levels[here].push(self.sql, token);
-            if token.is(b'(') {
+            if token.is_symbol(b'(') {
                 let outer = (here, self.levels[here].tokens.len());
                 open.push(self.level(Some(outer)));
             }
@@ -137,7 +137,7 @@ impl FromReader<'_> {
         let is = |n: usize, word: &str| before(n).is_some_and(|t| t.is_word(self.sql, word));
         if call.ingredient.subject() == Subject::Pair && is(1, "JOIN") {
             self.join(call, level, at, added);
-        } else if call.row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
+        } else if call.is_values_row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
             let values = before(1).map_or(call.span.start, |t| t.start);
             if let Some((own, columns)) = self.renamed(level, at + 1, &call.span) {
                 let begin = format!("(WITH {own}{} AS (", &self.sql[columns.clone()]);
@@ -150,11 +150,11 @@ impl FromReader<'_> {
                 self.edits.push((call.span.end..call.span.end, ")".to_owned()));
             }
         } else if call.ingredient.subject() == Subject::Rows
-            && !call.row
-            && (is(1, "FROM") || is(1, "JOIN") || before(1).is_some_and(|t| t.is(b',')))
+            && !call.is_values_row
+            && (is(1, "FROM") || is(1, "JOIN") || before(1).is_some_and(|t| t.is_symbol(b',')))
             && self.levels[level].is_in_from(self.sql, at)
         {
-            let list = call.quantifier.is_some() || call.return_type.is_some_and(|t| t.list);
+            let list = call.quantifier.is_some() || call.return_type.is_some_and(|t| t.is_list);
             let (mut open, mut close) = if list {
                 ("(SELECT value FROM json_each(".to_owned(), "))".to_owned())
             } else {
@@ -190,13 +190,13 @@ impl FromReader<'_> {
             .filter(|at| {
                 let [before, open] = [tokens[at - 1], tokens[*at]];
                 let query = ["SELECT", "VALUES", "WITH"].iter().any(|word| {
-                    next(self.sql, open.end, Brackets::Name)
+                    next_token(self.sql, open.end, Brackets::Name)
                         .is_ok_and(|t| t.is_some_and(|t| t.is_word(self.sql, word)))
                 });
                 let item = before.is_word(self.sql, "FROM")
                     || before.is_word(self.sql, "JOIN")
-                    || before.is(b',') && self.levels[level].is_in_from(self.sql, *at);
-                open.is(b'(') && query && item
+                    || before.is_symbol(b',') && self.levels[level].is_in_from(self.sql, *at);
+                open.is_symbol(b'(') && query && item
             })
             .collect();
         for at in queries {
@@ -225,20 +225,20 @@ impl FromReader<'_> {
         let at = at + usize::from(tokens.get(at)?.is_word(self.sql, "AS"));
         let is_name = |t: &&Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
         let named = tokens.get(at).filter(is_name)?;
-        let open = tokens.get(at + 1).filter(|t| t.is(b'('))?;
-        let close = tokens.get(at + 2).filter(|t| t.is(b')'))?;
+        let open = tokens.get(at + 1).filter(|t| t.is_symbol(b'('))?;
+        let close = tokens.get(at + 2).filter(|t| t.is_symbol(b')'))?;
         if NO_ALIAS.iter().any(|word| named.is_word(self.sql, word)) {
             return None;
         }
-        let mut own = named.content(self.sql);
+        let mut own = named.unquoted_text(self.sql);
         let names = |own: &str| {
             let mut at = of.start;
-            while let Ok(Some(token)) = next(self.sql, at, Brackets::Name) {
+            while let Ok(Some(token)) = next_token(self.sql, at, Brackets::Name) {
                 if token.start >= of.end {
                     return false;
                 }
                 at = token.end;
-                if token.content(self.sql).eq_ignore_ascii_case(own) {
+                if token.unquoted_text(self.sql).eq_ignore_ascii_case(own) {
                     return true;
                 }
             }
@@ -247,7 +247,7 @@ impl FromReader<'_> {
         while names(&own) {
             own.push('_');
         }
-        Some((name(&own), open.start..close.end))
+        Some((quote_name(&own), open.start..close.end))
     }
 
     /// `'t::c'`, by the name that its row has here.
@@ -266,7 +266,7 @@ impl FromReader<'_> {
             }
             let mut aliased = items.iter().filter(|i| i.table.eq_ignore_ascii_case(table));
             if let (Some(item), None) = (aliased.next(), aliased.next()) {
-                let new = format!("{}.{}", name(item.name()), name(column));
+                let new = format!("{}.{}", quote_name(item.name()), quote_name(column));
                 self.edits.push((span.clone(), new));
                 return;
             }
@@ -274,7 +274,7 @@ impl FromReader<'_> {
         }
         if call.ingredient.subject() == Subject::Rows {
             // With its table, or a name that is none would be a text.
-            let new = format!("(SELECT {1}.{0} FROM {1})", name(column), name(table));
+            let new = format!("(SELECT {1}.{0} FROM {1})", quote_name(column), quote_name(table));
             self.edits.push((span.clone(), new));
         }
     }
@@ -299,7 +299,7 @@ impl FromReader<'_> {
             })
         };
         if let Some(table) = joined.iter().rev().find(|t| !is_read(t)) {
-            let on = format!("{} ON ", name(table));
+            let on = format!("{} ON ", quote_name(table));
             self.edits.push((call.span.start..call.span.start, on));
             added.push(((level, select), FromItemText { table: table.clone(), alias: None }));
             return;
@@ -327,7 +327,7 @@ impl FromReader<'_> {
             if word(n, "USING") || word(n, "FROM") {
                 return;
             }
-            if word(n, "JOIN") || tokens[n].is(b',') && condition.is_none() {
+            if word(n, "JOIN") || tokens[n].is_symbol(b',') && condition.is_none() {
                 break n;
             }
         };
@@ -415,16 +415,16 @@ fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
             break;
         }
         at += 1;
-        if token.is(b')') {
+        if token.is_symbol(b')') {
             let marked = usize::from(tokens.get(at).is_some_and(|t| t.is_word(sql, "AS")));
             found.extend(tokens.get(at + marked).filter(|t| is_alias(t)).map(|t| {
-                let name = t.content(sql);
+                let name = t.unquoted_text(sql);
                 FromItemText { table: name.clone(), alias: Some(name) }
             }));
         }
-        let begins = token.is(b',') || token.is_word(sql, "JOIN") || at == from + 1;
+        let begins = token.is_symbol(b',') || token.is_word(sql, "JOIN") || at == from + 1;
         let Some(mut table) = tokens.get(at).filter(|t| begins && is_name(t)) else { continue };
-        if tokens.get(at + 1).is_some_and(|t| t.is(b'.')) {
+        if tokens.get(at + 1).is_some_and(|t| t.is_symbol(b'.')) {
             let Some(second) = tokens.get(at + 2) else { break };
             table = second;
             at += 2;
@@ -433,8 +433,8 @@ fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
         if tokens.get(at).is_some_and(|t| t.is_word(sql, "AS")) {
             at += 1;
         }
-        let alias = tokens.get(at).filter(|t| is_alias(t)).map(|t| t.content(sql));
-        found.push(FromItemText { table: table.content(sql), alias });
+        let alias = tokens.get(at).filter(|t| is_alias(t)).map(|t| t.unquoted_text(sql));
+        found.push(FromItemText { table: table.unquoted_text(sql), alias });
     }
     found
 }

@@ -10,41 +10,41 @@
 
 use std::collections::BTreeMap;
 
-use super::aggregates::own;
-use super::frame::{Frame, is_random, reads};
+use super::aggregates::visit_own_exprs;
+use super::frame::{Frame, is_random, reads_table};
 use super::joined::OpenFrom;
 use super::possible::Possible;
-use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
-use super::rules::conditions_last::{fence, fence_of};
+use super::rewrite::{CallSite, Rewriter, Statistics, split_conjuncts};
+use super::rules::conditions_last::{join_barrier, join_barrier_of};
 use super::scope::{Field, Schema, Scope, Table};
 use super::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
 use super::tree::{
-    Body, Core, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, Span,
+    Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
-use super::truth::leaves;
+use super::truth::count_predicates;
 use hqdl_values::sql;
 
 /// The most that a query may ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Most {
+pub struct RequestBound {
     /// What reaches it.
     pub probes: Vec<Probe>,
     /// Calls that cannot be bounded, by number, and why.
     pub unknown: BTreeMap<usize, &'static str>,
     /// Whether what is counted is asked together.
-    pub together: Together,
+    pub batching: Batching,
 }
 
 /// Whether what may be asked is asked together, as many as share a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Together {
+pub enum Batching {
     /// In one pass, each of it.
     All,
     /// In one pass, or a part of it: rows that want other columns share no request.
-    APart,
+    Partial,
     /// In several passes: something waits for an answer.
     #[default]
-    No,
+    Never,
 }
 
 /// A statement that evaluates calls for all rows that may reach them.
@@ -72,11 +72,17 @@ const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.
 #[must_use]
-pub fn most(sql: &str, query: &Query, lone: bool, sites: &[CallSite], schema: &dyn Schema) -> Most {
-    let costs = Costs::default();
+pub fn request_bound(
+    sql: &str,
+    query: &Query,
+    lone: bool,
+    sites: &[CallSite],
+    schema: &dyn Schema,
+) -> RequestBound {
+    let costs = Statistics::default();
     let rewriter = Rewriter::new(sql, sites, schema, &costs);
     let rows = Possible { sql, sites, rewriter };
-    let mut out = Most::default();
+    let mut out = RequestBound::default();
     let mut probing =
         Probing { rows, out: &mut out, once: true, calls: Vec::new(), of_groups: false };
     let root = Frame::root();
@@ -90,10 +96,10 @@ pub fn most(sql: &str, query: &Query, lone: bool, sites: &[CallSite], schema: &d
             probing.out.probes.push(Probe { sql: format!("{with}SELECT {text}"), calls });
         }
     });
-    out.together = match probing.once {
-        false => Together::No,
-        true if is_all_asked(query) => Together::All,
-        true => Together::APart,
+    out.batching = match probing.once {
+        false => Batching::Never,
+        true if is_all_asked(query) => Batching::All,
+        true => Batching::Partial,
     };
     out
 }
@@ -116,15 +122,15 @@ fn is_all_asked(query: &Query) -> bool {
             | ExprKind::Not(_) => true,
             _ => false,
         };
-        !expr.has_call() || known && expr.inside().0.into_iter().all(always)
+        !expr.has_call() || known && expr.children().0.into_iter().all(always)
     }
     let Body::Core(core) = &query.body else { return false };
     let mut calls = 0;
-    query.each(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
+    query.visit_exprs(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
     let mut results = 0;
     let columns: Vec<&Expr> = core.columns.iter().filter_map(|c| c.expr.as_ref()).collect();
     for column in &columns {
-        column.each(&mut |e| results += usize::from(matches!(e.kind, ExprKind::Call(..))));
+        column.visit_exprs(&mut |e| results += usize::from(matches!(e.kind, ExprKind::Call(..))));
     }
     query.limit.is_none()
         && core.group.is_empty()
@@ -146,7 +152,7 @@ pub(super) struct At<'f> {
 
 pub(super) struct Probing<'q, 'o> {
     pub(super) rows: Possible<'q>,
-    pub(super) out: &'o mut Most,
+    pub(super) out: &'o mut RequestBound,
     /// Nothing waits for the answer to anything so far.
     pub(super) once: bool,
     /// Calls that the statement at hand evaluates.
@@ -161,7 +167,7 @@ impl Probing<'_, '_> {
     }
 
     fn all_unknown(&mut self, expr: &Expr, why: &'static str) {
-        expr.each(&mut |e| {
+        expr.visit_exprs(&mut |e| {
             if let ExprKind::Call(n, _) = &e.kind {
                 self.unknown(*n, why);
             }
@@ -178,8 +184,8 @@ impl Probing<'_, '_> {
         give: &mut dyn FnMut(&mut Self, String),
     ) {
         for cte in query.with.iter().filter(|cte| cte.query.has_call()) {
-            if reads(&cte.query, &cte.name) {
-                cte.query.each(&mut |e| {
+            if reads_table(&cte.query, &cte.name) {
+                cte.query.visit_exprs(&mut |e| {
                     if let ExprKind::Call(n, _) = &e.kind {
                         self.unknown(*n, RECURSION);
                     }
@@ -203,7 +209,7 @@ impl Probing<'_, '_> {
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
-                    if self.rows.rewriter.column_of(&term.expr, query).is_none() {
+                    if self.rows.rewriter.result_column_of(&term.expr, query).is_none() {
                         self.all_unknown(&term.expr, ROWS);
                     }
                 }
@@ -241,7 +247,7 @@ impl Probing<'_, '_> {
     fn core(
         &mut self,
         query: &Query,
-        core: &Core,
+        core: &SelectCore,
         around: &Frame<'_>,
         lone: bool,
         give: &mut dyn FnMut(&mut Self, String),
@@ -260,7 +266,7 @@ impl Probing<'_, '_> {
             all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
             // Answers are compared for rows that conditions beneath have not been held to.
             if core.from.iter().any(joins_by_name) {
-                core.from.iter().for_each(|i| i.each(&mut |e| self.all_unknown(e, BENEATH)));
+                core.from.iter().for_each(|i| i.visit_exprs(&mut |e| self.all_unknown(e, BENEATH)));
             }
             return;
         };
@@ -311,18 +317,19 @@ impl Probing<'_, '_> {
             }
         }
         // What names no table is evaluated first, where no column can tell it to wait.
-        if !core.from.is_empty() && fence(&open.frame.scope).is_empty() {
-            let all = core.filter.iter().chain(moved.iter().copied()).flat_map(conjuncts);
+        if !core.from.is_empty() && join_barrier(&open.frame.scope).is_empty() {
+            let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
-            let first: Vec<&Expr> =
-                all.filter(|e| e.has_call() && !self.rows.rewriter.is_of_rows(e, scope)).collect();
+            let first: Vec<&Expr> = all
+                .filter(|e| e.has_call() && !self.rows.rewriter.references_own_rows(e, scope))
+                .collect();
             if let Some(text) = sum(first.into_iter().filter_map(|e| self.reach(e, at)).collect()) {
                 give(self, text);
             }
         }
         // An aggregate in a subquery may be one of this SELECT, of all its rows.
         let rewriter = &self.rows.rewriter;
-        let within = rewriter.aggregates_from_within(core, query, &open.frame.scope);
+        let within = rewriter.outer_aggregates(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.reach(e, at)).collect();
@@ -353,7 +360,7 @@ impl Probing<'_, '_> {
     }
 
     /// What a term of GROUP BY stands for.
-    fn group(&self, term: &Expr, core: &Core, open: &OpenFrom<'_>) -> String {
+    fn group(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> String {
         match resolve_term(term, Clause::Group, core, self.rows.sql) {
             ResolvedTerm::Result(n) => match core.columns.get(n).and_then(|c| c.expr.as_ref()) {
                 Some(expr) => format!("({})", self.rows.text(expr, &open.frame)),
@@ -387,9 +394,9 @@ impl Probing<'_, '_> {
     /// Result columns with calls that a condition names.
     fn aliases(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
-        own(condition, &mut |e| {
+        visit_own_exprs(condition, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
-                && open.frame.scope.find(None, column).is_none()
+                && open.frame.scope.find_column(None, column).is_none()
             {
                 named.extend(open.frame.alias(column).filter(|e| e.has_call()).cloned());
             }
@@ -399,17 +406,17 @@ impl Probing<'_, '_> {
 
     /// Whether a term of ORDER BY hangs on an answer or is drawn by lot, by what it is the
     /// name or the number of, too.
-    fn lives(&self, term: &Expr, core: &Core, open: &OpenFrom<'_>) -> bool {
+    fn lives(&self, term: &Expr, core: &SelectCore, open: &OpenFrom<'_>) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
-            own(e, &mut |e| {
+            visit_own_exprs(e, &mut |e| {
                 drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
             });
-            drawn || self.rows.rewriter.bears(e, &open.frame.scope)
+            drawn || self.rows.rewriter.depends_on_call(e, &open.frame.scope)
         };
         let Some(expr) = term_expr(term, Clause::Order, core, self.rows.sql) else { return true };
         let mut named = false;
-        own(expr, &mut |e| {
+        visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind {
                 named |= open.frame.alias(column).is_some_and(live);
             }
@@ -421,10 +428,11 @@ impl Probing<'_, '_> {
     /// without answers, and no condition is about them.
     fn waits_not_for<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
         let mut named = Vec::new();
-        for condition in conditions.iter().flat_map(|c| conjuncts(c)).filter(|c| c.has_call()) {
-            self.rows.resolver().each_in(condition, scope, true, &mut |e, at, _| {
+        for condition in conditions.iter().flat_map(|c| split_conjuncts(c)).filter(|c| c.has_call())
+        {
+            self.rows.resolver().visit_expr(condition, scope, true, &mut |e, at, _| {
                 if let ExprKind::Column { table, column } = &e.kind
-                    && let Some(hit) = at.find(table.as_deref(), column)
+                    && let Some(hit) = at.find_column(table.as_deref(), column)
                 {
                     named.push(std::ptr::from_ref(hit.table));
                 }
@@ -432,7 +440,7 @@ impl Probing<'_, '_> {
         }
         let waits = |t: &&Table| {
             named.contains(&std::ptr::from_ref(*t))
-                || !fence_of(std::slice::from_ref(*t), scope).is_empty()
+                || !join_barrier_of(std::slice::from_ref(*t), scope).is_empty()
         };
         let has_calls = conditions.iter().any(|c| c.has_call());
         let tables = scope.tables.iter().filter(|_| has_calls && scope.tables.len() > 1);
@@ -440,12 +448,12 @@ impl Probing<'_, '_> {
     }
 
     /// Whether anything of a SELECT waits for an answer of it.
-    fn waits(&mut self, query: &Query, core: &Core, open: &OpenFrom<'_>) {
-        let count = |e: &Expr| leaves(&self.rows.rewriter, e, &open.frame.scope);
+    fn waits(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
+        let count = |e: &Expr| count_predicates(&self.rows.rewriter, e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
         let having: usize = core.having.iter().map(count).sum();
-        let live = |e: &Expr| self.rows.rewriter.bears(e, &open.frame.scope);
+        let live = |e: &Expr| self.rows.rewriter.depends_on_call(e, &open.frame.scope);
         let mut values = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let values = values.any(live)
             || core.group.iter().chain(&core.windows).any(live)
@@ -468,7 +476,7 @@ impl Probing<'_, '_> {
         core.from.iter().for_each(|i| conditions(i, 0, &mut |condition, _| on.push(condition)));
         let rows = columns.chain(&core.filter).chain(&core.having).chain(order);
         for expr in rows.chain(&core.group).chain(&core.windows).chain(on) {
-            own(expr, &mut |e| match &e.kind {
+            visit_own_exprs(expr, &mut |e| match &e.kind {
                 ExprKind::Function { name, args, filter, window } => {
                     let first = matches!(name.as_str(), "min" | "max") && !window;
                     of_rows |= first && args.iter().any(live);
@@ -484,7 +492,7 @@ impl Probing<'_, '_> {
                     of_rows |= parts.iter().skip(1).any(live);
                 }
                 ExprKind::Case { .. } | ExprKind::And(_) | ExprKind::Or(_) => {
-                    of_rows |= e.inside().0.into_iter().filter(|part| live(part)).count() > 1;
+                    of_rows |= e.children().0.into_iter().filter(|part| live(part)).count() > 1;
                 }
                 _ => {}
             });
@@ -506,15 +514,15 @@ fn is_taken_apart(item: &FromItem) -> bool {
 }
 
 /// A row of NULLs in the place of a table, where it stands by itself in a FROM clause.
-fn a_row(table: &Table, core: &Core) -> Option<(Span, String)> {
-    let nulls = |f: &Field| format!("NULL AS {}", sql::name(&f.name));
+fn a_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
+    let nulls = |f: &Field| format!("NULL AS {}", sql::quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
     let row = format!("SELECT {}", row.join(", "));
     let name = table.name.as_deref()?;
     let item = core.from.iter().find(|i| i.name.as_deref() == Some(name))?;
     match &item.source {
         FromSource::Table { span, .. } if !span.is_empty() => {
-            Some((span.clone(), format!("({row}) AS {}", sql::name(name))))
+            Some((span.clone(), format!("({row}) AS {}", sql::quote_name(name))))
         }
         FromSource::Query(query) => Some((query.span.clone(), row)),
         _ => None,

@@ -10,12 +10,12 @@
 //! in such a part is taken to leave the same rows in each statement; `random()`
 //! is not.
 
-use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
-use super::frame::{Frame, is_random, joins_by_name, reads};
+use super::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
+use super::frame::{Frame, is_random, joins_by_name, reads_table};
 use super::rewrite::{CallSite, Rewriter};
-use super::scope::{Field, Resolver, bare, renamed};
+use super::scope::{Field, Resolver, rename_fields, without_parens};
 use super::terms::{Clause, term_expr};
-use super::tree::{Body, CompoundOperator, Core, Cte, Expr, ExprKind, Query};
+use super::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use super::truth::may_fail;
 use hqdl_values::sql;
 
@@ -46,7 +46,7 @@ impl Possible<'_> {
             let text = self.sql[query.span.clone()].to_owned();
             return PossibleRows {
                 text,
-                fields: self.resolver().outputs(query, &around.scope),
+                fields: self.resolver().output_fields(query, &around.scope),
                 exact: true,
             };
         }
@@ -64,9 +64,10 @@ impl Possible<'_> {
     /// Nothing but a row of NULLs: all that can be said of columns that hang on
     /// answers.
     fn nothing(fields: Option<Vec<Field>>) -> PossibleRows {
-        let fields: Option<Vec<Field>> = fields
-            .map(|all| all.into_iter().map(|f| Field { origin: None, live: true, ..f }).collect());
-        let named = |f: &Field| format!("NULL AS {}", sql::name(&f.name));
+        let fields: Option<Vec<Field>> = fields.map(|all| {
+            all.into_iter().map(|f| Field { origin: None, is_from_call: true, ..f }).collect()
+        });
+        let named = |f: &Field| format!("NULL AS {}", sql::quote_name(&f.name));
         let columns: Vec<String> = fields.iter().flatten().map(named).collect();
         let columns = if columns.is_empty() { "NULL".to_owned() } else { columns.join(", ") };
         PossibleRows { text: format!("SELECT {columns}"), fields, exact: false }
@@ -76,20 +77,21 @@ impl Possible<'_> {
     pub fn ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
         let mut frame = Frame::within(around);
         for cte in &query.with {
-            let rows = if reads(&cte.query, &cte.name) && !self.is_settled(&cte.query, &frame) {
+            let rows = if reads_table(&cte.query, &cte.name) && !self.is_settled(&cte.query, &frame)
+            {
                 Self::nothing(self.fields_of(cte, &frame))
             } else {
                 self.rows(&cte.query, &frame)
             };
-            let columns: Vec<String> = cte.columns.iter().map(|c| sql::name(c)).collect();
+            let columns: Vec<String> = cte.columns.iter().map(|c| sql::quote_name(c)).collect();
             let columns = if columns.is_empty() {
                 columns.concat()
             } else {
                 format!("({})", columns.join(", "))
             };
-            frame.with.push(format!("{}{columns} AS ({})", sql::name(&cte.name), rows.text));
+            frame.with.push(format!("{}{columns} AS ({})", sql::quote_name(&cte.name), rows.text));
             frame.exact.push((cte.name.clone(), rows.exact));
-            let fields = rows.fields.map(|f| renamed(f, &cte.columns));
+            let fields = rows.fields.map(|f| rename_fields(f, &cte.columns));
             frame.scope.ctes.push((cte.name.clone(), fields));
         }
         frame
@@ -101,7 +103,7 @@ impl Possible<'_> {
             Body::Compound(_, left, _) => left,
             _ => &cte.query,
         };
-        self.resolver().outputs(first, &frame.scope)
+        self.resolver().output_fields(first, &frame.scope)
     }
 
     /// Whether neither the rows nor the values of a query hang on an answer.
@@ -110,17 +112,21 @@ impl Possible<'_> {
             return false;
         }
         let mut settled = true;
-        let live =
-            |name: &str| around.scope.cte(name).is_some_and(|f| f.iter().flatten().any(|f| f.live));
+        let live = |name: &str| {
+            around
+                .scope
+                .cte_fields(name)
+                .is_some_and(|f| f.iter().flatten().any(|f| f.is_from_call))
+        };
         let by_name = joins_by_name(query);
-        query.each_table(&mut |name| {
+        query.visit_tables(&mut |name| {
             settled &= around.is_exact(name) && !(by_name && live(name));
         });
         let opaque = around.each().any(|f| f.opaque);
-        self.resolver().each(query, &around.scope, &mut |e, at, _| match &e.kind {
+        self.resolver().visit_exprs(query, &around.scope, &mut |e, at, _| match &e.kind {
             ExprKind::Column { table, column } => {
-                settled &= match at.find(table.as_deref(), column) {
-                    Some(hit) => !hit.field.live,
+                settled &= match at.find_column(table.as_deref(), column) {
+                    Some(hit) => !hit.field.is_from_call,
                     // It may be the alias of a result around.
                     None => !opaque && !around.each().any(|f| f.alias(column).is_some()),
                 };
@@ -131,10 +137,11 @@ impl Possible<'_> {
                 // An aggregate of columns around is one of the SELECT around.
                 let mut deepest = None;
                 args.iter().for_each(|a| {
-                    a.each(&mut |e| {
+                    a.visit_exprs(&mut |e| {
                         if let ExprKind::Column { table, column } = &e.kind {
-                            let depth =
-                                at.find(table.as_deref(), column).map_or(at.depth, |f| f.depth);
+                            let depth = at
+                                .find_column(table.as_deref(), column)
+                                .map_or(at.depth, |f| f.depth);
                             deepest = deepest.max(Some(depth));
                         }
                     });
@@ -156,34 +163,34 @@ impl Possible<'_> {
                 return self.certain_name(table.as_deref(), column, frame);
             }
             ExprKind::Function { name, window, .. }
-                if is_random(name) || !groups && (*window || is_of_rows(expr)) =>
+                if is_random(name) || !groups && (*window || is_aggregate_call(expr)) =>
             {
                 return false;
             }
             _ => {}
         }
-        let (exprs, query) = expr.inside();
+        let (exprs, query) = expr.children();
         exprs.into_iter().all(|e| self.certain(e, frame, groups))
             && query.is_none_or(|q| self.is_settled(q, frame))
     }
 
     fn certain_name(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
         let alias = frame.alias(column).filter(|_| table.is_none());
-        match (frame.scope.find(table, column), alias) {
-            (Some(hit), None) => !hit.field.live,
-            (Some(hit), Some(_)) => hit.depth == frame.scope.depth && !hit.field.live,
+        match (frame.scope.find_column(table, column), alias) {
+            (Some(hit), None) => !hit.field.is_from_call,
+            (Some(hit), Some(_)) => hit.depth == frame.scope.depth && !hit.field.is_from_call,
             (None, Some(expr)) => {
                 let mut found = true;
-                own(expr, &mut |e| {
+                visit_own_exprs(expr, &mut |e| {
                     if let ExprKind::Column { table, column } = &e.kind {
-                        found &= frame.scope.find(table.as_deref(), column).is_some();
+                        found &= frame.scope.find_column(table.as_deref(), column).is_some();
                     }
                 });
                 found && self.certain(expr, frame, false)
             }
             (None, None) => {
                 let truth = ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t));
-                let row = frame.scope.place(table, column).is_some();
+                let row = frame.scope.row_scope_depth(table, column).is_some();
                 row && !frame.each().any(|f| f.opaque) || truth && table.is_none()
             }
         }
@@ -192,20 +199,20 @@ impl Possible<'_> {
     /// An expression as SQL, names of results replaced by what they stand for.
     pub fn text(&self, expr: &Expr, frame: &Frame<'_>) -> String {
         let mut parts = Vec::new();
-        own(expr, &mut |e| {
+        visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
-                && frame.scope.find(None, column).is_none()
+                && frame.scope.find_column(None, column).is_none()
                 && let Some(alias) = frame.alias(column)
             {
                 parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
             }
         });
-        self.rewriter.compose(&expr.span, parts)
+        self.rewriter.replace_parts(&expr.span, parts)
     }
 
     /// A condition, what hangs on an answer taken to hold.
     pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
-        let open = super::rewrite::conjuncts(condition);
+        let open = super::rewrite::split_conjuncts(condition);
         let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
         let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
         self.taken(condition, true, frame, first)
@@ -233,15 +240,19 @@ impl Possible<'_> {
     }
 
     /// Whether the rows of a SELECT are groups.
-    pub fn is_grouped(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> bool {
+    pub fn is_grouped(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> bool {
         !core.group.is_empty()
             || is_aggregate(core, query)
-            || self.rewriter.is_aggregate_from_within(core, query, &frame.scope)
+            || self.rewriter.has_outer_aggregate(core, query, &frame.scope)
     }
 
-    fn core(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> PossibleRows {
+    fn core(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {
         let named = || {
-            self.resolver().columns(core, &self.resolver().core(core, &frame.scope), &mut |_| true)
+            self.resolver().select_fields(
+                core,
+                &self.resolver().select_scope(core, &frame.scope),
+                &mut |_| true,
+            )
         };
         let Some(open) = self.open(core, frame) else { return Self::nothing(named()) };
         let grouped = self.is_grouped(query, core, &open.frame);
@@ -252,7 +263,7 @@ impl Possible<'_> {
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.certain(e, &open.frame, of_rows);
-        let fields = self.resolver().columns(core, &open.frame.scope, &mut |e| !certain(e));
+        let fields = self.resolver().select_fields(core, &open.frame.scope, &mut |e| !certain(e));
         let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
             return Self::nothing(fields);
@@ -262,12 +273,12 @@ impl Possible<'_> {
             .iter()
             .map(|c| match &c.expr {
                 Some(e) if !certain(e) => {
-                    let own = match &bare(e).kind {
+                    let own = match &without_parens(e).kind {
                         ExprKind::Column { column, .. } => Some(column),
                         _ => None,
                     };
                     let name = c.alias.as_ref().or(own);
-                    name.map_or("NULL".to_owned(), |n| format!("NULL AS {}", sql::name(n)))
+                    name.map_or("NULL".to_owned(), |n| format!("NULL AS {}", sql::quote_name(n)))
                 }
                 _ => self.sql[c.span.clone()].to_owned(),
             })
@@ -289,7 +300,7 @@ impl Possible<'_> {
         let each: Vec<String> = each
             .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
             .collect();
-        let live = fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
+        let live = fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call));
         let exact = open.exact
             && (!grouped || by_groups)
             && !(core.distinct && live)
@@ -306,14 +317,19 @@ impl Possible<'_> {
         frame: &Frame<'_>,
     ) -> PossibleRows {
         let (a, b) = (self.rows(left, frame), self.rows(right, frame));
-        let live =
-            |rows: &PossibleRows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
+        let live = |rows: &PossibleRows| {
+            rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.is_from_call))
+        };
         let exact = a.exact && b.exact && !live(&a) && !live(&b);
         let takes_away = b.exact && !live(&a) && !live(&b);
         let fields = match (a.fields, b.fields) {
             (Some(a), Some(b)) => Some(
                 (a.into_iter().zip(b))
-                    .map(|(a, b)| Field { live: a.live || b.live, origin: None, ..a })
+                    .map(|(a, b)| Field {
+                        is_from_call: a.is_from_call || b.is_from_call,
+                        origin: None,
+                        ..a
+                    })
                     .collect(),
             ),
             _ => None,
@@ -338,9 +354,9 @@ impl Possible<'_> {
         width: usize,
         frame: &Frame<'_>,
     ) -> PossibleRows {
-        let fields = self.resolver().outputs(query, &frame.scope);
+        let fields = self.resolver().output_fields(query, &frame.scope);
         let is_row = |e: &Expr| match &e.kind {
-            ExprKind::Call(n, _) => self.sites[*n].row.is_some(),
+            ExprKind::Call(n, _) => self.sites[*n].row_width.is_some(),
             _ => false,
         };
         if width == 0 || exprs.iter().any(is_row) {
@@ -361,8 +377,9 @@ impl Possible<'_> {
             }
             rows.push(format!("({})", texts.join(", ")));
         }
-        let fields = fields
-            .map(|all| all.into_iter().zip(live).map(|(f, live)| Field { live, ..f }).collect());
+        let fields = fields.map(|all| {
+            all.into_iter().zip(live).map(|(f, live)| Field { is_from_call: live, ..f }).collect()
+        });
         PossibleRows { text: format!("VALUES {}", rows.join(", ")), fields, exact: true }
     }
 }

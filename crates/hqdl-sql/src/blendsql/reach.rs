@@ -1,11 +1,11 @@
 //! What reaches the calls of an expression, for [the most](super::most) that a query
 //! asks.
 
-use super::aggregates::{is_of_rows, own};
+use super::aggregates::{is_aggregate_call, visit_own_exprs};
 use super::emit;
 use super::ingredients::Subject;
 use super::most::{ANSWER, At, CONTEXT, Probing, sum};
-use super::rewrite::name_text;
+use super::rewrite::column_sql;
 use super::runtime::Function;
 use super::tree::{Expr, ExprKind, Query};
 use super::truth::may_fail;
@@ -53,7 +53,7 @@ impl Probing<'_, '_> {
                 self.until_one(args, at)
             }
             _ => {
-                let (exprs, _) = expr.inside();
+                let (exprs, _) = expr.children();
                 sum(exprs.into_iter().filter_map(|e| self.reach(e, at)).collect())
             }
         }
@@ -67,7 +67,7 @@ impl Probing<'_, '_> {
         let none = || "0".to_owned();
         if let Some(operand) = operand {
             if !(certain(self, operand) && whens.iter().all(|(when, _)| certain(self, when))) {
-                let (exprs, _) = expr.inside();
+                let (exprs, _) = expr.children();
                 return sum(exprs.into_iter().filter_map(|e| self.reach(e, at)).collect());
             }
             let mut text = format!("(CASE {}", self.rows.text(operand, at.frame));
@@ -132,14 +132,14 @@ impl Probing<'_, '_> {
 
     /// Several calls of an expression may wait for one another.
     fn several(&mut self, expr: &Expr) {
-        let (exprs, _) = expr.inside();
+        let (exprs, _) = expr.children();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
             self.once = false;
         }
     }
 
     fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
-        if super::rules::one_witness::settled_by_a_row(expr).is_ok() {
+        if super::rules::exists_candidates::syntactic_decisive_select(expr).is_ok() {
             // Its rows are asked about some at a time.
             self.once = false;
         }
@@ -159,30 +159,33 @@ impl Probing<'_, '_> {
         }
         let mut of_group = false;
         args.iter().for_each(|a| {
-            own(a, &mut |e| {
+            visit_own_exprs(a, &mut |e| {
                 let window = matches!(e.kind, ExprKind::Function { window: true, .. });
-                of_group |= at.grouped && (is_of_rows(e) || window);
+                of_group |= at.grouped && (is_aggregate_call(e) || window);
             });
         });
         if of_group != at.groups {
             self.of_groups |= of_group;
             return None;
         }
-        let keyed = site.keys.is_some() && rows;
+        let keyed = site.argument_sql.is_some() && rows;
         if !keyed && !args.iter().all(|a| self.rows.certain(a, at.frame, at.of_rows)) {
             self.unknown(n, if rows { CONTEXT } else { ANSWER });
             return None;
         }
-        let keys: Vec<String> = match &site.keys {
+        let keys: Vec<String> = match &site.argument_sql {
             Some(keys) => keys.clone(),
             None => {
                 let forms = args.iter().enumerate();
-                forms.map(|(n, a)| self.argument(a, site.context(n), at)).collect()
+                forms.map(|(n, a)| self.argument(a, site.context_function(n), at)).collect()
             }
         };
-        let text = emit::call(n, false, &keys);
-        let text =
-            if site.row.is_some() { text } else { format!("{}{text}{}", site.before, site.after) };
+        let text = emit::call_answer(n, false, &keys);
+        let text = if site.row_width.is_some() {
+            text
+        } else {
+            format!("{}{text}{}", site.sql_before, site.sql_after)
+        };
         self.calls.push(n);
         Some(format!("(({text}) IS NULL)"))
     }
@@ -190,13 +193,15 @@ impl Probing<'_, '_> {
     fn argument(&mut self, arg: &Expr, context: Option<Function>, at: At<'_>) -> String {
         match &arg.kind {
             ExprKind::Column { table, column } => {
-                let found = at.frame.scope.find(table.as_deref(), column).is_some();
+                let found = at.frame.scope.find_column(table.as_deref(), column).is_some();
                 match at.frame.alias(column).filter(|_| table.is_none() && !found) {
                     Some(_) => self.rows.text(arg, at.frame),
-                    None => name_text(arg, self.rows.sql),
+                    None => column_sql(arg, self.rows.sql),
                 }
             }
-            ExprKind::Scalar(_) => self.rows.rewriter.argument(arg, context, &at.frame.scope),
+            ExprKind::Scalar(_) => {
+                self.rows.rewriter.rewrite_argument(arg, context, &at.frame.scope)
+            }
             _ => format!("({})", self.rows.text(arg, at.frame)),
         }
     }

@@ -18,43 +18,43 @@ pub enum Function {
     Rank,
     /// `hq_row(column, …)`: returns 1. It references columns, so that `SQLite` evaluates the rest
     /// of the condition for whole rows.
-    Row,
+    RowBarrier,
     /// `hq_open(unit)`: begins recording a row of a SELECT.
-    Open,
+    OpenRow,
     /// `hq_close(opened, truth[, value])`: ends that recording; returns 1 if the truth is 1, else
     /// 0.
-    Close,
+    CloseRow,
     /// `hq_start(unit)`: begins recording all rows of an EXISTS or IN.
-    Start,
+    OpenSubquery,
     /// `hq_run(settles, once, started, value)`: ends that recording; returns the value.
-    Run,
+    CloseSubquery,
     /// `hq_hold(mark, n, n calls …, value, …)`: stores the values of a candidate row of a LIMIT;
     /// returns its truth.
-    Hold,
+    HoldValues,
     /// `hq_row_note(opened, truth)`: ends the recording of a candidate row; returns its number.
-    RowNote,
+    NumberRow,
     /// `hq_mark()`: returns a mark.
-    Mark,
+    PendingMark,
     /// `hq_leaf(place, wanted, mark, holds)`: returns the truth of a condition and counts it.
-    Leaf,
+    PredicateTruth,
     /// `hq_quiet(how)`: begins a section in which calls are only looked up. `how` is 0 for some
     /// conditions of a row, and 1 for all of them, which are counted. It is 2 for rows that are
     /// already decided, whose calls are never asked.
-    Quiet,
+    BeginLookup,
     /// `hq_settled(quiet, value)`: ends that section; returns the value.
-    Settled,
+    EndLookup,
     /// `hq_limit(mark, value)`: returns a LIMIT, or 0 while a call in it is pending.
     Limit,
     /// `hq_after(mark, value)`: returns the value and records whether a call in it is pending.
-    After,
+    RememberPending,
     /// `hq_all(truth, …)`: returns the truth of an AND.
     All,
     /// `hq_any(truth, …)`: returns the truth of an OR.
     Any,
     /// `hq_note(truth)`: returns the truth and records it.
-    Note,
+    RecordTruth,
     /// `hq_noted()`: returns the last recorded truth.
-    Noted,
+    LastTruth,
     /// `hq_rows(titles, value, …)`: aggregates rows into one JSON text.
     Rows,
     /// `hq_values(titles, value, …)`: same as `hq_rows`, but returns the value itself for a single
@@ -67,23 +67,23 @@ impl Function {
     pub const ALL: [Self; 21] = [
         Self::Call,
         Self::Rank,
-        Self::Row,
-        Self::Open,
-        Self::Close,
-        Self::Start,
-        Self::Run,
-        Self::Hold,
-        Self::RowNote,
-        Self::Mark,
-        Self::Leaf,
-        Self::Quiet,
-        Self::Settled,
+        Self::RowBarrier,
+        Self::OpenRow,
+        Self::CloseRow,
+        Self::OpenSubquery,
+        Self::CloseSubquery,
+        Self::HoldValues,
+        Self::NumberRow,
+        Self::PendingMark,
+        Self::PredicateTruth,
+        Self::BeginLookup,
+        Self::EndLookup,
         Self::Limit,
-        Self::After,
+        Self::RememberPending,
         Self::All,
         Self::Any,
-        Self::Note,
-        Self::Noted,
+        Self::RecordTruth,
+        Self::LastTruth,
         Self::Rows,
         Self::Values,
     ];
@@ -94,23 +94,23 @@ impl Function {
         match self {
             Self::Call => "hq_call",
             Self::Rank => "hq_rank",
-            Self::Row => "hq_row",
-            Self::Open => "hq_open",
-            Self::Close => "hq_close",
-            Self::Start => "hq_start",
-            Self::Run => "hq_run",
-            Self::Hold => "hq_hold",
-            Self::RowNote => "hq_row_note",
-            Self::Mark => "hq_mark",
-            Self::Leaf => "hq_leaf",
-            Self::Quiet => "hq_quiet",
-            Self::Settled => "hq_settled",
+            Self::RowBarrier => "hq_row",
+            Self::OpenRow => "hq_open",
+            Self::CloseRow => "hq_close",
+            Self::OpenSubquery => "hq_start",
+            Self::CloseSubquery => "hq_run",
+            Self::HoldValues => "hq_hold",
+            Self::NumberRow => "hq_row_note",
+            Self::PendingMark => "hq_mark",
+            Self::PredicateTruth => "hq_leaf",
+            Self::BeginLookup => "hq_quiet",
+            Self::EndLookup => "hq_settled",
             Self::Limit => "hq_limit",
-            Self::After => "hq_after",
+            Self::RememberPending => "hq_after",
             Self::All => "hq_all",
             Self::Any => "hq_any",
-            Self::Note => "hq_note",
-            Self::Noted => "hq_noted",
+            Self::RecordTruth => "hq_note",
+            Self::LastTruth => "hq_noted",
             Self::Rows => "hq_rows",
             Self::Values => "hq_values",
         }
@@ -118,7 +118,7 @@ impl Function {
 
     /// Formats a call of the function; each argument is SQL.
     #[must_use]
-    pub fn of<A: AsRef<str>>(self, arguments: &[A]) -> String {
+    pub fn call_sql<A: AsRef<str>>(self, arguments: &[A]) -> String {
         let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
         format!("{}({})", self.name(), arguments.join(", "))
     }

@@ -2,38 +2,39 @@
 //! database.
 
 use super::tree::{
-    Body, Core, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query, ViewDefinition,
+    Body, Cte, Expr, ExprKind, ExprOperator, FromItem, FromSource, Query, SelectCore,
+    ViewDefinition,
 };
 
 /// Schema information about a database's tables.
 pub trait Schema {
     /// Returns the columns of a table, view or table-valued function, in the order of `*`.
-    fn columns(&self, table: &str) -> Option<Vec<String>>;
+    fn column_names(&self, table: &str) -> Option<Vec<String>>;
 
     /// Returns true if `table` is a view that may join tables. A subquery in EXISTS counts, because
     /// `SQLite` converts it to a join.
-    fn joins(&self, _table: &str) -> bool {
+    fn may_join_tables(&self, _table: &str) -> bool {
         false
     }
 
     /// Returns true if `table` is a view that may have a LIMIT.
-    fn limits(&self, _table: &str) -> bool {
+    fn may_have_limit(&self, _table: &str) -> bool {
         false
     }
 
     /// Returns the definition of a view, to follow values through it.
-    fn view(&self, _table: &str) -> Option<&ViewDefinition> {
+    fn view_definition(&self, _table: &str) -> Option<&ViewDefinition> {
         None
     }
 
     /// Returns true if `table` is a view with volatile results, for example one that uses
     /// `random()`.
-    fn draws(&self, _table: &str) -> bool {
+    fn is_volatile(&self, _table: &str) -> bool {
         false
     }
 
     /// Returns true if the column has a collation under which different texts are equal.
-    fn collates(&self, _table: &str, _column: &str) -> bool {
+    fn has_custom_collation(&self, _table: &str, _column: &str) -> bool {
         false
     }
 
@@ -72,9 +73,9 @@ pub struct Field {
     /// Column of the database whose values it passes on unchanged.
     pub origin: Option<ColumnOrigin>,
     /// Whether its values come from a call.
-    pub live: bool,
+    pub is_from_call: bool,
     /// Whether different texts can be equal under its collation.
-    pub collates: bool,
+    pub has_custom_collation: bool,
 }
 
 /// A column of the database.
@@ -96,21 +97,25 @@ pub struct Table {
 }
 
 impl Table {
-    fn field(&self, column: &str) -> Option<&Field> {
+    fn find_field(&self, column: &str) -> Option<&Field> {
         self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(column))
     }
 
     /// Returns true if a column has a custom collation, or if the columns are unknown.
-    pub(super) fn collates(&self) -> bool {
-        self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.collates))
+    pub(super) fn has_custom_collation(&self) -> bool {
+        self.fields.as_ref().is_none_or(|fields| fields.iter().any(|f| f.has_custom_collation))
     }
 
     /// Returns the qualified name of a column that does not depend on a call.
     #[must_use]
-    pub fn any_column(&self) -> Option<String> {
+    pub fn column_without_call(&self) -> Option<String> {
         let name = self.name.as_ref()?;
-        let field = self.fields.as_ref()?.iter().find(|field| !field.live)?;
-        Some(format!("{}.{}", hqdl_values::sql::name(name), hqdl_values::sql::name(&field.name)))
+        let field = self.fields.as_ref()?.iter().find(|field| !field.is_from_call)?;
+        Some(format!(
+            "{}.{}",
+            hqdl_values::sql::quote_name(name),
+            hqdl_values::sql::quote_name(&field.name)
+        ))
     }
 }
 
@@ -141,43 +146,43 @@ pub struct FoundColumn<'s> {
 impl<'p> Scope<'p> {
     /// Creates a scope without tables.
     #[must_use]
-    pub fn within(parent: Option<&'p Scope<'p>>) -> Self {
+    pub fn new(parent: Option<&'p Scope<'p>>) -> Self {
         let depth = parent.map_or(0, |p| p.depth + 1);
         Self { parent, tables: Vec::new(), ctes: Vec::new(), depth }
     }
 
     /// Resolves a column name.
     #[must_use]
-    pub fn find(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
+    pub fn find_column(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
         let mut scope = Some(self);
-        while let Some(here) = scope {
-            let mut named = here.tables.iter().filter(|t| {
+        while let Some(current) = scope {
+            let mut named = current.tables.iter().filter(|t| {
                 table.is_none_or(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
             });
-            let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
+            let hit = named.clone().find_map(|t| Some((t, t.find_field(column)?)));
             if let Some((table, field)) = hit {
-                return Some(FoundColumn { depth: here.depth, table, field });
+                return Some(FoundColumn { depth: current.depth, table, field });
             }
             // A table with unknown columns may contain it.
             if named.any(|t| t.fields.is_none()) {
                 return None;
             }
-            scope = here.parent;
+            scope = current.parent;
         }
         None
     }
 
     /// Returns true if any column that the name may refer to has a custom collation. USING and
     /// NATURAL merge several columns under one name.
-    fn collates(&self, table: Option<&str>, column: &str) -> bool {
-        std::iter::successors(Some(self), |scope| scope.parent).any(|here| {
-            let mut named = here.tables.iter().filter(|t| {
+    fn may_have_custom_collation(&self, table: Option<&str>, column: &str) -> bool {
+        std::iter::successors(Some(self), |scope| scope.parent).any(|current| {
+            let mut named = current.tables.iter().filter(|t| {
                 table.is_none_or(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
             });
             named.any(|t| match &t.fields {
-                Some(fields) => {
-                    fields.iter().any(|f| f.collates && f.name.eq_ignore_ascii_case(column))
-                }
+                Some(fields) => fields
+                    .iter()
+                    .any(|f| f.has_custom_collation && f.name.eq_ignore_ascii_case(column)),
                 None => true,
             })
         })
@@ -186,40 +191,40 @@ impl<'p> Scope<'p> {
     /// Returns the depth of the scope that a name must belong to although no table lists it. Either
     /// its qualifier names a table, or it is the rowid of the only table.
     #[must_use]
-    pub fn place(&self, table: Option<&str>, column: &str) -> Option<usize> {
+    pub fn row_scope_depth(&self, table: Option<&str>, column: &str) -> Option<usize> {
         let mut scope = Some(self);
-        while let Some(here) = scope {
-            let named = here.tables.iter().any(|t| {
+        while let Some(current) = scope {
+            let named = current.tables.iter().any(|t| {
                 table.is_some_and(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
             });
             let rowid = ["rowid", "oid", "_rowid_"].iter().any(|n| column.eq_ignore_ascii_case(n));
-            let only = table.is_none() && rowid && here.tables.len() == 1;
+            let only = table.is_none() && rowid && current.tables.len() == 1;
             if named || only {
-                return Some(here.depth);
+                return Some(current.depth);
             }
-            if here.tables.iter().any(|t| t.fields.is_none()) {
+            if current.tables.iter().any(|t| t.fields.is_none()) {
                 return None;
             }
-            scope = here.parent;
+            scope = current.parent;
         }
         None
     }
 
     /// Returns true if a common table expression of this name is visible.
     #[must_use]
-    pub fn knows_cte(&self, name: &str) -> bool {
-        self.cte(name).is_some()
+    pub fn has_cte(&self, name: &str) -> bool {
+        self.cte_fields(name).is_some()
     }
 
-    pub(super) fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
+    pub(super) fn cte_fields(&self, name: &str) -> Option<&Option<Vec<Field>>> {
         let mut scope = Some(self);
-        while let Some(here) = scope {
+        while let Some(current) = scope {
             if let Some((_, fields)) =
-                here.ctes.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(name))
+                current.ctes.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(name))
             {
                 return Some(fields);
             }
-            scope = here.parent;
+            scope = current.parent;
         }
         None
     }
@@ -231,64 +236,69 @@ pub struct Resolver<'s> {
     /// Schema of the database.
     pub schema: &'s dyn Schema,
     /// Calls on which the rows of each common table expression depend.
-    pub called: &'s CalledRows,
+    pub cte_calls: &'s CteCalls,
 }
 
 /// Names of common table expressions, each with the calls on which its rows depend, directly or
 /// through other expressions. Expressions with equal names share an entry.
-pub type CalledRows = [(String, Vec<usize>)];
+pub type CteCalls = [(String, Vec<usize>)];
 
 impl Resolver<'_> {
     /// Returns the scope that declares the CTEs of a query.
     #[must_use]
-    pub fn ctes<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
-        let mut scope = Scope::within(parent);
+    pub fn cte_scope<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
+        let mut scope = Scope::new(parent);
         for cte in &query.with {
-            let fields = self.cte(cte, &scope);
+            let fields = self.resolve_cte(cte, &scope);
             scope.ctes.push((cte.name.clone(), fields));
         }
         scope
     }
 
-    fn cte(&self, cte: &Cte, scope: &Scope<'_>) -> Option<Vec<Field>> {
-        let mut inner = Scope::within(Some(scope));
+    fn resolve_cte(&self, cte: &Cte, scope: &Scope<'_>) -> Option<Vec<Field>> {
+        let mut inner = Scope::new(Some(scope));
         if cte.recursive {
             // The CTE may read itself; its first arm determines its columns.
             let first = match &cte.query.body {
-                Body::Compound(_, left, _) => self.outputs(left, scope),
+                Body::Compound(_, left, _) => self.output_fields(left, scope),
                 _ => None,
             };
-            inner.ctes.push((cte.name.clone(), first.map(|f| renamed(f, &cte.columns))));
+            inner.ctes.push((cte.name.clone(), first.map(|f| rename_fields(f, &cte.columns))));
         }
-        self.outputs(&cte.query, &inner).map(|f| renamed(f, &cte.columns))
+        self.output_fields(&cte.query, &inner).map(|f| rename_fields(f, &cte.columns))
     }
 
     /// Returns the scope of a SELECT's own clauses.
     #[must_use]
-    pub fn core<'p>(&self, core: &Core, parent: &'p Scope<'p>) -> Scope<'p> {
-        let mut scope = Scope::within(Some(parent));
+    pub fn select_scope<'p>(&self, core: &SelectCore, parent: &'p Scope<'p>) -> Scope<'p> {
+        let mut scope = Scope::new(Some(parent));
         for item in &core.from {
-            self.item(item, parent, &mut scope.tables);
+            self.add_from_item(item, parent, &mut scope.tables);
         }
         scope
     }
 
-    fn item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
+    fn add_from_item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
         let fields = match &item.source {
             FromSource::Table { schema, name, .. } => {
-                match parent.cte(name).filter(|_| schema.is_none()) {
+                match parent.cte_fields(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone(),
-                    None => self.base(name),
+                    None => self.base_fields(name),
                 }
             }
-            FromSource::Function { name, .. } => self.schema.columns(name).map(|columns| {
-                let field = |name| Field { name, origin: None, live: false, collates: false };
+            FromSource::Function { name, .. } => self.schema.column_names(name).map(|columns| {
+                let field = |name| Field {
+                    name,
+                    origin: None,
+                    is_from_call: false,
+                    has_custom_collation: false,
+                };
                 columns.into_iter().map(field).collect()
             }),
-            FromSource::Query(query) => self.outputs(query, parent),
+            FromSource::Query(query) => self.output_fields(query, parent),
             FromSource::Join(items) => {
                 let at = tables.len();
-                items.iter().for_each(|i| self.item(i, parent, tables));
+                items.iter().for_each(|i| self.add_from_item(i, parent, tables));
                 if item.name.is_none() {
                     return;
                 }
@@ -302,18 +312,18 @@ impl Resolver<'_> {
         tables.push(Table { name: item.name.clone(), fields });
     }
 
-    pub(super) fn base(&self, table: &str) -> Option<Vec<Field>> {
+    pub(super) fn base_fields(&self, table: &str) -> Option<Vec<Field>> {
         let origin =
             |column: &String| ColumnOrigin { table: table.to_owned(), column: column.clone() };
-        let columns = self.schema.columns(table)?;
+        let columns = self.schema.column_names(table)?;
         Some(
             columns
                 .into_iter()
                 .map(|name| Field {
-                    collates: self.schema.collates(table, &name),
+                    has_custom_collation: self.schema.has_custom_collation(table, &name),
                     origin: Some(origin(&name)),
                     name,
-                    live: false,
+                    is_from_call: false,
                 })
                 .collect(),
         )
@@ -321,31 +331,38 @@ impl Resolver<'_> {
 
     /// Returns the columns of a query; `None` if they are unknown.
     #[must_use]
-    pub fn outputs(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
-        let scope = self.ctes(query, Some(parent));
+    pub fn output_fields(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
+        let scope = self.cte_scope(query, Some(parent));
         match &query.body {
             Body::Core(core) => {
-                let inner = self.core(core, &scope);
-                self.columns(core, &inner, &mut |expr| self.is_live(expr, &inner))
+                let inner = self.select_scope(core, &scope);
+                self.select_fields(core, &inner, &mut |expr| self.depends_on_call(expr, &inner))
             }
             Body::Compound(_, left, right) => {
                 // A row can come from either side, so no column passes on a single database column.
-                let fields = self.outputs(left, &scope)?;
-                let other = self.outputs(right, &scope).unwrap_or_default();
-                let live = |n: usize| other.get(n).is_some_and(|f| f.live);
-                let collates = |n: usize| other.get(n).is_none_or(|f| f.collates);
-                let both = fields.into_iter().enumerate().map(|(n, f)| Field {
+                let fields = self.output_fields(left, &scope)?;
+                let other = self.output_fields(right, &scope).unwrap_or_default();
+                let is_from_call = |n: usize| other.get(n).is_some_and(|f| f.is_from_call);
+                let has_custom_collation =
+                    |n: usize| other.get(n).is_none_or(|f| f.has_custom_collation);
+                let merged = fields.into_iter().enumerate().map(|(n, f)| Field {
                     origin: None,
-                    live: f.live || live(n),
-                    collates: f.collates || collates(n),
+                    is_from_call: f.is_from_call || is_from_call(n),
+                    has_custom_collation: f.has_custom_collation || has_custom_collation(n),
                     ..f
                 });
-                Some(both.collect())
+                Some(merged.collect())
             }
             Body::Values(exprs, width) => {
-                let live = exprs.iter().any(|e| self.is_live(e, &scope));
-                let collates = exprs.iter().any(|e| self.collates(e, &scope));
-                let field = |n| Field { name: format!("column{n}"), origin: None, live, collates };
+                let is_from_call = exprs.iter().any(|e| self.depends_on_call(e, &scope));
+                let has_custom_collation =
+                    exprs.iter().any(|e| self.may_have_custom_collation(e, &scope));
+                let field = |n| Field {
+                    name: format!("column{n}"),
+                    origin: None,
+                    is_from_call,
+                    has_custom_collation,
+                };
                 Some((1..=*width).map(field).collect())
             }
         }
@@ -354,28 +371,30 @@ impl Resolver<'_> {
     /// Returns true if a value depends on a call: one inside the expression, one whose answer is a
     /// referenced column, or one on which the rows of a subquery depend. A name within a subquery
     /// is resolved as if it were outside.
-    fn is_live(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+    fn depends_on_call(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
-        expr.each(&mut |e| match &e.kind {
+        expr.visit_exprs(&mut |e| match &e.kind {
             ExprKind::Call(..) => found = true,
             ExprKind::Column { table, column } => {
-                found |= scope.find(table.as_deref(), column).is_some_and(|hit| hit.field.live);
+                found |= scope
+                    .find_column(table.as_deref(), column)
+                    .is_some_and(|hit| hit.field.is_from_call);
             }
             _ => {}
         });
-        found || !self.called.is_empty() && self.reads_called(expr)
+        found || !self.cte_calls.is_empty() && self.reads_cte_with_calls(expr)
     }
 
     /// Returns true if two different texts from this expression may be equal: it has a COLLATE
     /// other than BINARY, or a column with a custom collation.
-    pub(super) fn collates(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+    pub(super) fn may_have_custom_collation(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
-        self.each_in(expr, scope, false, &mut |e, at, _| match &e.kind {
+        self.visit_expr(expr, scope, false, &mut |e, at, _| match &e.kind {
             ExprKind::Operation(ExprOperator::Collate(collation), _) => {
                 found |= !collation.eq_ignore_ascii_case("binary");
             }
             ExprKind::Column { table, column } => {
-                found |= at.collates(table.as_deref(), column);
+                found |= at.may_have_custom_collation(table.as_deref(), column);
             }
             _ => {}
         });
@@ -383,13 +402,13 @@ impl Resolver<'_> {
     }
 
     /// Returns true if a subquery of the expression reads a CTE whose rows depend on calls.
-    fn reads_called(&self, expr: &Expr) -> bool {
-        let (exprs, query) = expr.inside();
-        let mut found = exprs.into_iter().any(|e| self.reads_called(e));
+    fn reads_cte_with_calls(&self, expr: &Expr) -> bool {
+        let (exprs, query) = expr.children();
+        let mut found = exprs.into_iter().any(|e| self.reads_cte_with_calls(e));
         if let Some(query) = query {
-            query.each_table(&mut |table| {
+            query.visit_tables(&mut |table| {
                 let named = |(name, _): &(String, _)| name.eq_ignore_ascii_case(table);
-                found |= self.called.iter().any(named);
+                found |= self.cte_calls.iter().any(named);
             });
         }
         found
@@ -397,11 +416,11 @@ impl Resolver<'_> {
 
     /// Returns the result columns of a SELECT in its scope; `depends_on_call` returns whether an
     /// expression's value comes from a call.
-    pub(super) fn columns(
+    pub(super) fn select_fields(
         &self,
-        core: &Core,
+        core: &SelectCore,
         scope: &Scope<'_>,
-        live: &mut dyn FnMut(&Expr) -> bool,
+        depends_on_call: &mut dyn FnMut(&Expr) -> bool,
     ) -> Option<Vec<Field>> {
         let mut fields = Vec::new();
         for column in &core.columns {
@@ -410,12 +429,12 @@ impl Resolver<'_> {
                     let named = |of: &String| {
                         table.name.as_ref().is_some_and(|t| t.eq_ignore_ascii_case(of))
                     };
-                    if column.star_of.as_ref().is_some_and(|of| !named(of)) {
+                    if column.star_table.as_ref().is_some_and(|of| !named(of)) {
                         continue;
                     }
                     let item = core.from.get(n).filter(|_| core.from.len() == scope.tables.len());
                     for field in table.fields.as_ref()? {
-                        let merged = column.star_of.is_none()
+                        let merged = column.star_table.is_none()
                             && item.is_none_or(|i| {
                                 i.natural
                                     || i.using.iter().any(|u| u.eq_ignore_ascii_case(&field.name))
@@ -430,41 +449,41 @@ impl Resolver<'_> {
                 }
                 continue;
             };
-            let bare = bare(expr);
-            let (hit, own) = match &bare.kind {
+            let unparenthesized = without_parens(expr);
+            let (hit, own) = match &unparenthesized.kind {
                 ExprKind::Column { table, column } => {
-                    (scope.find(table.as_deref(), column), Some(column.clone()))
+                    (scope.find_column(table.as_deref(), column), Some(column.clone()))
                 }
                 _ => (None, None),
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
-            let live = hit.is_some_and(|f| f.field.live) || live(expr);
+            let is_from_call = hit.is_some_and(|f| f.field.is_from_call) || depends_on_call(expr);
             // The same name that SQLite uses.
-            let written = || column.written.clone();
-            let name = column.alias.clone().or(own).unwrap_or_else(written);
-            let collates = self.collates(expr, scope);
-            fields.push(Field { name, origin, live, collates });
+            let source_text = || column.source_text.clone();
+            let name = column.alias.clone().or(own).unwrap_or_else(source_text);
+            let has_custom_collation = self.may_have_custom_collation(expr, scope);
+            fields.push(Field { name, origin, is_from_call, has_custom_collation });
         }
         Some(fields)
     }
 
     /// Visits every expression in a query with its scope. The boolean is true for conditions, of
     /// which only the truth matters, not the value.
-    pub fn each(
+    pub fn visit_exprs(
         &self,
         query: &Query,
         parent: &Scope<'_>,
-        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+        visit: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
     ) {
-        let scope = self.ctes(query, Some(parent));
+        let scope = self.cte_scope(query, Some(parent));
         for cte in &query.with {
-            self.each(&cte.query, &scope, see);
+            self.visit_exprs(&cte.query, &scope, visit);
         }
         match &query.body {
             Body::Core(core) => {
-                let inner = self.core(core, &scope);
+                let inner = self.select_scope(core, &scope);
                 for item in &core.from {
-                    self.each_of_item(item, &scope, &inner, see);
+                    self.visit_from_item(item, &scope, &inner, visit);
                 }
                 let values = core
                     .columns
@@ -475,56 +494,56 @@ impl Resolver<'_> {
                     .chain(query.order.iter().map(|o| &o.expr))
                     .chain(&query.limit)
                     .chain(&query.offset);
-                values.for_each(|e| self.each_in(e, &inner, false, see));
+                values.for_each(|e| self.visit_expr(e, &inner, false, visit));
                 let conditions = core.filter.iter().chain(&core.having);
-                conditions.for_each(|e| self.each_in(e, &inner, true, see));
+                conditions.for_each(|e| self.visit_expr(e, &inner, true, visit));
             }
             Body::Compound(_, left, right) => {
-                self.each(left, &scope, see);
-                self.each(right, &scope, see);
+                self.visit_exprs(left, &scope, visit);
+                self.visit_exprs(right, &scope, visit);
             }
             Body::Values(exprs, _) => {
-                exprs.iter().for_each(|e| self.each_in(e, &scope, false, see));
+                exprs.iter().for_each(|e| self.visit_expr(e, &scope, false, visit));
             }
         }
         if !matches!(query.body, Body::Core(_)) {
             let tail = query.order.iter().map(|o| &o.expr).chain(&query.limit).chain(&query.offset);
-            tail.for_each(|e| self.each_in(e, &scope, false, see));
+            tail.for_each(|e| self.visit_expr(e, &scope, false, visit));
         }
     }
 
-    fn each_of_item(
+    fn visit_from_item(
         &self,
         item: &FromItem,
-        around: &Scope<'_>,
+        outer: &Scope<'_>,
         inner: &Scope<'_>,
-        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+        visit: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
     ) {
         match &item.source {
             FromSource::Table { .. } => {}
             FromSource::Function { args, .. } => {
-                args.iter().for_each(|a| self.each_in(a, inner, false, see));
+                args.iter().for_each(|a| self.visit_expr(a, inner, false, visit));
             }
-            FromSource::Query(query) => self.each(query, around, see),
+            FromSource::Query(query) => self.visit_exprs(query, outer, visit),
             FromSource::Join(items) => {
-                items.iter().for_each(|i| self.each_of_item(i, around, inner, see));
+                items.iter().for_each(|i| self.visit_from_item(i, outer, inner, visit));
             }
         }
         if let Some(on) = &item.on {
-            self.each_in(on, inner, true, see);
+            self.visit_expr(on, inner, true, visit);
         }
     }
 
     /// Visits an expression and all expressions inside it.
-    pub fn each_in(
+    pub fn visit_expr(
         &self,
         expr: &Expr,
         scope: &Scope<'_>,
         condition: bool,
-        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+        visit: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
     ) {
-        see(expr, scope, condition);
-        let (exprs, query) = expr.inside();
+        visit(expr, scope, condition);
+        let (exprs, query) = expr.children();
         for (n, inner) in exprs.into_iter().enumerate() {
             let condition = match &expr.kind {
                 ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
@@ -540,24 +559,24 @@ impl Resolver<'_> {
                 }
                 _ => false,
             };
-            self.each_in(inner, scope, condition, see);
+            self.visit_expr(inner, scope, condition, visit);
         }
         if let Some(query) = query {
-            self.each(query, scope, see);
+            self.visit_exprs(query, scope, visit);
         }
     }
 }
 
 /// Removes the parentheses around an expression.
 #[must_use]
-pub fn bare(expr: &Expr) -> &Expr {
+pub fn without_parens(expr: &Expr) -> &Expr {
     match &expr.kind {
-        ExprKind::Paren(inner) => bare(inner),
+        ExprKind::Paren(inner) => without_parens(inner),
         _ => expr,
     }
 }
 
-pub(super) fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
+pub(super) fn rename_fields(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
     for (field, name) in fields.iter_mut().zip(names) {
         field.name.clone_from(name);
     }

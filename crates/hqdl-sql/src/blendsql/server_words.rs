@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::lexer::{Brackets, Lexeme, Token, next};
+use super::lexer::{Brackets, Lexeme, Token, next_token};
 
 /// Types whose name may stand before a text.
 const TYPES: [&str; 12] = [
@@ -39,7 +39,7 @@ const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 pub fn blank_server_words(sql: &str) -> String {
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
-    while let Ok(Some(token)) = next(sql, at, Brackets::Name) {
+    while let Ok(Some(token)) = next_token(sql, at, Brackets::Name) {
         at = token.end;
         tokens.push(token);
     }
@@ -83,7 +83,7 @@ pub fn blank_server_words(sql: &str) -> String {
 /// Returns where the type of a `::` ends.
 fn cast_end(sql: &str, start: usize) -> usize {
     let mut end = start + 2;
-    let token = |at: usize| next(sql, at, Brackets::List).ok().flatten();
+    let token = |at: usize| next_token(sql, at, Brackets::List).ok().flatten();
     let Some(name) = token(end).filter(|t| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted))
     else {
         return end;

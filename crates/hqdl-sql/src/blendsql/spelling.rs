@@ -4,12 +4,13 @@
 
 use std::borrow::Cow;
 
-use super::lexer::{Brackets, Lexeme, next};
-use super::{SqlError, modern, scan, tree::Span};
+use super::lexer::{Brackets, Lexeme, next_token};
+use super::scan::scan_calls;
+use super::{SqlError, modern, tree::Span};
 
 /// A text and what was changed in it.
 #[derive(Debug, Clone)]
-pub struct Spelled {
+pub struct NormalizedQuery {
     /// The text that is parsed.
     pub text: String,
     /// What was changed, in order.
@@ -24,22 +25,22 @@ struct Change {
     replaced: usize,
 }
 
-impl Spelled {
+impl NormalizedQuery {
     /// Brings a query into the one spelling.
     ///
     /// # Errors
     /// [`SqlError`] when its calls cannot be read.
-    pub fn of(sql: &str) -> Result<Self, SqlError> {
+    pub fn normalize(sql: &str) -> Result<Self, SqlError> {
         // A comment has no place in text that is put together from pieces.
         let uncommented = uncommented(sql);
         let sql = without_end(&uncommented);
-        let (calls, sql) = match scan(sql) {
+        let (calls, sql) = match scan_calls(sql) {
             Ok(calls) => (calls, Cow::Borrowed(sql)),
             // A quote as Python escapes it: tried where SQL's own way to write one
             // gives no query. As many bytes, for places must stay.
             Err(error) if sql.contains("\\'") => {
                 let doubled = doubled(sql);
-                (scan(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
+                (scan_calls(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
             }
             Err(error) => return Err(error),
         };
@@ -71,7 +72,7 @@ impl Spelled {
 
     /// The place in the text as it was written.
     #[must_use]
-    pub fn place(&self, span: &Span) -> Span {
+    pub fn original_span(&self, span: &Span) -> Span {
         let start = self.offset(span.start);
         start..self.offset(span.end).max(start)
     }
@@ -98,7 +99,7 @@ fn uncommented(sql: &str) -> String {
     let mut text = String::with_capacity(sql.len());
     let mut brackets = Brackets::Name;
     let mut at = 0;
-    while let Ok(token) = next(sql, at, brackets) {
+    while let Ok(token) = next_token(sql, at, brackets) {
         let gap = &sql[at..token.map_or(sql.len(), |t| t.start)];
         // As many bytes, for places must stay; line ends, for whoever reads it.
         text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
@@ -139,7 +140,7 @@ fn without_end(sql: &str) -> &str {
 fn numbers(sql: &str) -> Vec<(usize, String)> {
     let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
-    while let Ok(Some(token)) = next(sql, at, Brackets::Name) {
+    while let Ok(Some(token)) = next_token(sql, at, Brackets::Name) {
         at = token.end;
         let text = token.text(sql);
         if token.lexeme != Lexeme::Parameter || named.contains(&text) {

@@ -6,8 +6,8 @@
 //! inside an operator or a function, `likely()` included, is an ordinary name: a column
 //! of the FROM clause comes first. `likely(2)` is a constant.
 
-use super::scope::bare;
-use super::tree::{Core, Expr, ExprKind, ExprOperator};
+use super::scope::without_parens;
+use super::tree::{Expr, ExprKind, ExprOperator, SelectCore};
 
 /// The clause that a term belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,12 @@ pub(super) enum ResolvedTerm {
 }
 
 /// Resolves a term of a SELECT's clause.
-pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) -> ResolvedTerm {
+pub(super) fn resolve_term(
+    term: &Expr,
+    clause: Clause,
+    core: &SelectCore,
+    sql: &str,
+) -> ResolvedTerm {
     let term = without_collation(term);
     if let ExprKind::Column { table: None, column } = &term.kind
         && clause == Clause::Order
@@ -55,7 +60,7 @@ pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) 
 pub(super) fn term_expr<'c>(
     term: &'c Expr,
     clause: Clause,
-    core: &'c Core,
+    core: &'c SelectCore,
     sql: &str,
 ) -> Option<&'c Expr> {
     match resolve_term(term, clause, core, sql) {
@@ -67,7 +72,7 @@ pub(super) fn term_expr<'c>(
 
 /// Returns the value of an integer literal, signs included.
 pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
-    let expr = bare(expr);
+    let expr = without_parens(expr);
     let text = sql[expr.span.clone()].trim();
     match &expr.kind {
         ExprKind::Literal => {
@@ -87,7 +92,7 @@ pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
 
 /// Removes parentheses and COLLATE from the outside of an expression.
 fn without_collation(expr: &Expr) -> &Expr {
-    let expr = bare(expr);
+    let expr = without_parens(expr);
     match &expr.kind {
         ExprKind::Operation(ExprOperator::Collate(_), parts) => {
             parts.first().map_or(expr, without_collation)

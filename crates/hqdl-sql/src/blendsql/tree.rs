@@ -49,7 +49,7 @@ pub struct Cte {
 #[derive(Debug, Clone)]
 pub enum Body {
     /// A single SELECT … FROM … WHERE ….
-    Core(Box<Core>),
+    Core(Box<SelectCore>),
     /// Two queries combined by an operator.
     Compound(CompoundOperator, Box<Query>, Box<Query>),
     /// The expressions of all rows, one row after another, and the number of columns.
@@ -90,7 +90,7 @@ impl CompoundOperator {
 
 /// A single SELECT of a query.
 #[derive(Debug, Clone)]
-pub struct Core {
+pub struct SelectCore {
     /// Byte range from SELECT to the last clause.
     pub span: Span,
     /// Whether it is SELECT DISTINCT.
@@ -119,11 +119,11 @@ pub struct ResultColumn {
     /// Expression; `None` for a star.
     pub expr: Option<Expr>,
     /// Table of `t.*`.
-    pub star_of: Option<String>,
+    pub star_table: Option<String>,
     /// Alias after AS.
     pub alias: Option<String>,
     /// Source text of the expression, which is the column's name if it has no other.
-    pub written: String,
+    pub source_text: String,
     /// Byte range in the text.
     pub span: Span,
 }
@@ -307,7 +307,7 @@ pub enum MatchOperator {
 impl Query {
     /// Creates a query that consists of one SELECT.
     #[must_use]
-    pub fn of(core: Core) -> Self {
+    pub fn from_core(core: SelectCore) -> Self {
         Self {
             span: core.span.clone(),
             with: Vec::new(),
@@ -319,10 +319,10 @@ impl Query {
     }
 }
 
-impl Core {
+impl SelectCore {
     /// Creates a SELECT that has only result columns.
     #[must_use]
-    pub fn of(columns: Vec<ResultColumn>, span: Span) -> Self {
+    pub fn with_columns(columns: Vec<ResultColumn>, span: Span) -> Self {
         Self {
             span,
             distinct: false,
@@ -341,13 +341,15 @@ impl Core {
 impl Expr {
     /// Returns the direct child expressions and the subquery.
     #[must_use]
-    pub fn inside(&self) -> (Vec<&Expr>, Option<&Query>) {
+    pub fn children(&self) -> (Vec<&Expr>, Option<&Query>) {
         match &self.kind {
             ExprKind::And(all) | ExprKind::Or(all) | ExprKind::Operation(_, all) => {
                 (all.iter().collect(), None)
             }
             ExprKind::Call(_, args) => (args.iter().collect(), None),
-            ExprKind::Not(one) | ExprKind::Paren(one) | ExprKind::Cast(one, _) => (vec![one], None),
+            ExprKind::Not(operand) | ExprKind::Paren(operand) | ExprKind::Cast(operand, _) => {
+                (vec![operand], None)
+            }
             ExprKind::Column { .. } | ExprKind::Literal => (Vec::new(), None),
             ExprKind::Case { operand, whens, otherwise } => {
                 let mut all: Vec<&Expr> = operand.iter().map(AsRef::as_ref).collect();
@@ -369,9 +371,9 @@ impl Expr {
     }
 
     /// Returns true if the expression references a column outside of subqueries.
-    fn names_a_column(&self) -> bool {
+    fn references_column(&self) -> bool {
         matches!(self.kind, ExprKind::Column { .. })
-            || self.inside().0.into_iter().any(Self::names_a_column)
+            || self.children().0.into_iter().any(Self::references_column)
     }
 
     /// Returns true if the expression or a subquery of it contains a call.
@@ -380,29 +382,29 @@ impl Expr {
         if matches!(self.kind, ExprKind::Call(..)) {
             return true;
         }
-        let (exprs, query) = self.inside();
+        let (exprs, query) = self.children();
         exprs.into_iter().any(Self::has_call) || query.is_some_and(Query::has_call)
     }
 
     /// Visits this expression and all expressions inside it, including those of subqueries.
-    pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
-        see(self);
-        let (exprs, query) = self.inside();
-        exprs.into_iter().for_each(|e| e.each(see));
+    pub fn visit_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
+        visit(self);
+        let (exprs, query) = self.children();
+        exprs.into_iter().for_each(|e| e.visit_exprs(visit));
         if let Some(query) = query {
-            query.each(see);
+            query.visit_exprs(visit);
         }
     }
 }
 
-impl Core {
+impl SelectCore {
     /// Returns true if the SELECT has a FROM clause and a result that references no column. If
     /// `SQLite` flattens the SELECT into the enclosing one, it can evaluate that result before a
     /// row is read.
     #[must_use]
-    pub fn computes_of_no_row(&self) -> bool {
+    pub fn has_row_independent_result(&self) -> bool {
         !self.from.is_empty()
-            && self.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| !e.names_a_column())
+            && self.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| !e.references_column())
     }
 }
 
@@ -411,159 +413,164 @@ impl Query {
     #[must_use]
     pub fn has_call(&self) -> bool {
         let mut found = false;
-        self.each(&mut |e| found |= matches!(e.kind, ExprKind::Call(..)));
+        self.visit_exprs(&mut |e| found |= matches!(e.kind, ExprKind::Call(..)));
         found
     }
 
     /// Visits every common table expression in the query.
-    pub fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
+    pub fn visit_ctes<'e>(&'e self, visit: &mut dyn FnMut(&'e Cte)) {
         for cte in &self.with {
-            see(cte);
-            cte.query.each_cte(see);
+            visit(cte);
+            cte.query.visit_ctes(visit);
         }
         match &self.body {
-            Body::Core(core) => core.from.iter().for_each(|i| i.each_cte(see)),
+            Body::Core(core) => core.from.iter().for_each(|i| i.visit_ctes(visit)),
             Body::Compound(_, left, right) => {
-                left.each_cte(see);
-                right.each_cte(see);
+                left.visit_ctes(visit);
+                right.visit_ctes(visit);
             }
             Body::Values(..) => {}
         }
         // CTEs of subqueries in expressions.
-        let mut within: Vec<&Query> = Vec::new();
-        self.each(&mut |e| within.extend(e.inside().1.filter(|q| !q.with.is_empty())));
-        within.iter().flat_map(|q| &q.with).for_each(see);
+        let mut nested: Vec<&Query> = Vec::new();
+        self.visit_exprs(&mut |e| nested.extend(e.children().1.filter(|q| !q.with.is_empty())));
+        nested.iter().flat_map(|q| &q.with).for_each(visit);
     }
 
     /// Visits the expressions of the CTEs and of the FROM clause.
-    pub fn each_below<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
-        self.with.iter().for_each(|c| c.query.each(see));
+    pub fn visit_source_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
+        self.with.iter().for_each(|c| c.query.visit_exprs(visit));
         match &self.body {
-            Body::Core(core) => core.from.iter().for_each(|i| i.each(see)),
+            Body::Core(core) => core.from.iter().for_each(|i| i.visit_exprs(visit)),
             Body::Compound(_, left, right) => {
-                left.each_below(see);
-                right.each_below(see);
+                left.visit_source_exprs(visit);
+                right.visit_source_exprs(visit);
             }
             Body::Values(..) => {}
         }
     }
 
     /// Visits this query and every query inside it.
-    pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
-        self.each_own_query(see);
-        self.each(&mut |e| {
-            if let Some(inner) = e.inside().1 {
-                inner.each_own_query(see);
+    pub fn visit_queries<'e>(&'e self, visit: &mut dyn FnMut(&'e Query)) {
+        self.visit_own_queries(visit);
+        self.visit_exprs(&mut |e| {
+            if let Some(inner) = e.children().1 {
+                inner.visit_own_queries(visit);
             }
         });
     }
 
     /// Visits this query and the queries of its WITH and FROM clauses.
-    fn each_own_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
-        see(self);
-        self.with.iter().for_each(|cte| cte.query.each_own_query(see));
+    fn visit_own_queries<'e>(&'e self, visit: &mut dyn FnMut(&'e Query)) {
+        visit(self);
+        self.with.iter().for_each(|cte| cte.query.visit_own_queries(visit));
         match &self.body {
             Body::Core(core) => {
-                core.from.iter().for_each(|i| i.each_query(&mut |q| q.each_own_query(see)));
+                core.from
+                    .iter()
+                    .for_each(|i| i.visit_subqueries(&mut |q| q.visit_own_queries(visit)));
             }
             Body::Compound(_, left, right) => {
-                left.each_own_query(see);
-                right.each_own_query(see);
+                left.visit_own_queries(visit);
+                right.visit_own_queries(visit);
             }
             Body::Values(..) => {}
         }
     }
 
     /// Visits the name of every table that the query reads.
-    pub fn each_table<'e>(&'e self, see: &mut dyn FnMut(&'e str)) {
-        self.each_item(&mut |item| {
+    pub fn visit_tables<'e>(&'e self, visit: &mut dyn FnMut(&'e str)) {
+        self.visit_from_items(&mut |item| {
             if let FromSource::Table { name, .. } = &item.source {
-                see(name);
+                visit(name);
             }
         });
     }
 
     /// Visits every FROM entry in the query.
-    pub fn each_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
-        self.each_own_item(see);
-        self.each(&mut |e| {
-            if let Some(inner) = e.inside().1 {
-                inner.each_own_item(see);
+    pub fn visit_from_items<'e>(&'e self, visit: &mut dyn FnMut(&'e FromItem)) {
+        self.visit_own_from_items(visit);
+        self.visit_exprs(&mut |e| {
+            if let Some(inner) = e.children().1 {
+                inner.visit_own_from_items(visit);
             }
         });
     }
 
     /// Visits the FROM entries of this query without those of subqueries in expressions.
-    fn each_own_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
-        self.with.iter().for_each(|cte| cte.query.each_own_item(see));
+    fn visit_own_from_items<'e>(&'e self, visit: &mut dyn FnMut(&'e FromItem)) {
+        self.with.iter().for_each(|cte| cte.query.visit_own_from_items(visit));
         match &self.body {
-            Body::Core(core) => core.from.iter().for_each(|i| i.each_own_item(see)),
+            Body::Core(core) => core.from.iter().for_each(|i| i.visit_own_from_items(visit)),
             Body::Compound(_, left, right) => {
-                left.each_own_item(see);
-                right.each_own_item(see);
+                left.visit_own_from_items(visit);
+                right.visit_own_from_items(visit);
             }
             Body::Values(..) => {}
         }
     }
 
     /// Visits every expression in the query.
-    pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
-        self.with.iter().for_each(|c| c.query.each(see));
+    pub fn visit_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
+        self.with.iter().for_each(|c| c.query.visit_exprs(visit));
         match &self.body {
             Body::Core(core) => {
-                core.from.iter().for_each(|i| i.each(see));
-                core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(|e| e.each(see));
-                core.filter.iter().for_each(|e| e.each(see));
-                core.group.iter().for_each(|e| e.each(see));
-                core.having.iter().for_each(|e| e.each(see));
-                core.windows.iter().for_each(|e| e.each(see));
+                core.from.iter().for_each(|i| i.visit_exprs(visit));
+                core.columns
+                    .iter()
+                    .filter_map(|c| c.expr.as_ref())
+                    .for_each(|e| e.visit_exprs(visit));
+                core.filter.iter().for_each(|e| e.visit_exprs(visit));
+                core.group.iter().for_each(|e| e.visit_exprs(visit));
+                core.having.iter().for_each(|e| e.visit_exprs(visit));
+                core.windows.iter().for_each(|e| e.visit_exprs(visit));
             }
             Body::Compound(_, left, right) => {
-                left.each(see);
-                right.each(see);
+                left.visit_exprs(visit);
+                right.visit_exprs(visit);
             }
-            Body::Values(exprs, _) => exprs.iter().for_each(|e| e.each(see)),
+            Body::Values(exprs, _) => exprs.iter().for_each(|e| e.visit_exprs(visit)),
         }
-        self.order.iter().for_each(|o| o.expr.each(see));
-        self.limit.iter().chain(&self.offset).for_each(|e| e.each(see));
+        self.order.iter().for_each(|o| o.expr.visit_exprs(visit));
+        self.limit.iter().chain(&self.offset).for_each(|e| e.visit_exprs(visit));
     }
 }
 
 impl FromItem {
     /// Visits the direct subqueries of this entry.
-    pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
+    pub fn visit_subqueries<'e>(&'e self, visit: &mut dyn FnMut(&'e Query)) {
         match &self.source {
-            FromSource::Query(query) => see(query),
-            FromSource::Join(items) => items.iter().for_each(|i| i.each_query(see)),
+            FromSource::Query(query) => visit(query),
+            FromSource::Join(items) => items.iter().for_each(|i| i.visit_subqueries(visit)),
             FromSource::Table { .. } | FromSource::Function { .. } => {}
         }
     }
 
-    fn each_own_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
-        see(self);
+    fn visit_own_from_items<'e>(&'e self, visit: &mut dyn FnMut(&'e FromItem)) {
+        visit(self);
         match &self.source {
             FromSource::Table { .. } | FromSource::Function { .. } => {}
-            FromSource::Query(query) => query.each_own_item(see),
-            FromSource::Join(items) => items.iter().for_each(|i| i.each_own_item(see)),
+            FromSource::Query(query) => query.visit_own_from_items(visit),
+            FromSource::Join(items) => items.iter().for_each(|i| i.visit_own_from_items(visit)),
         }
     }
 
-    fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
+    fn visit_ctes<'e>(&'e self, visit: &mut dyn FnMut(&'e Cte)) {
         match &self.source {
-            FromSource::Query(query) => query.each_cte(see),
-            FromSource::Join(items) => items.iter().for_each(|i| i.each_cte(see)),
+            FromSource::Query(query) => query.visit_ctes(visit),
+            FromSource::Join(items) => items.iter().for_each(|i| i.visit_ctes(visit)),
             FromSource::Table { .. } | FromSource::Function { .. } => {}
         }
     }
 
     /// Visits every expression of this entry.
-    pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
+    pub fn visit_exprs<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
         match &self.source {
             FromSource::Table { .. } => {}
-            FromSource::Function { args, .. } => args.iter().for_each(|e| e.each(see)),
-            FromSource::Query(query) => query.each(see),
-            FromSource::Join(items) => items.iter().for_each(|i| i.each(see)),
+            FromSource::Function { args, .. } => args.iter().for_each(|e| e.visit_exprs(visit)),
+            FromSource::Query(query) => query.visit_exprs(visit),
+            FromSource::Join(items) => items.iter().for_each(|i| i.visit_exprs(visit)),
         }
-        self.on.iter().for_each(|e| e.each(see));
+        self.on.iter().for_each(|e| e.visit_exprs(visit));
     }
 }

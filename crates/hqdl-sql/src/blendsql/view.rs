@@ -1,7 +1,7 @@
 //! Parses view definitions.
 
 use super::lexer::{self, Brackets};
-use super::parse::parse;
+use super::parse::parse_query;
 use super::tree::ViewDefinition;
 
 impl ViewDefinition {
@@ -10,15 +10,15 @@ impl ViewDefinition {
     pub fn parse(create: &str) -> Option<Self> {
         let (mut at, mut depth) = (0, 0_usize);
         // Find the first AS outside of parentheses: an unquoted name cannot be AS.
-        while let Some(token) = lexer::next(create, at, Brackets::Name).ok()? {
+        while let Some(token) = lexer::next_token(create, at, Brackets::Name).ok()? {
             at = token.end;
-            if token.is(b'(') {
+            if token.is_symbol(b'(') {
                 depth += 1;
-            } else if token.is(b')') {
+            } else if token.is_symbol(b')') {
                 depth = depth.saturating_sub(1);
             } else if depth == 0 && token.is_word(create, "as") {
                 let sql = create.get(at..)?.to_owned();
-                let query = parse(&sql, Vec::new()).ok()?.query;
+                let query = parse_query(&sql, Vec::new()).ok()?.query;
                 return Some(Self { sql, query });
             }
         }
@@ -35,7 +35,7 @@ mod tests {
         let tables = |create: &str| {
             let view = ViewDefinition::parse(create)?;
             let mut tables = Vec::new();
-            view.query.each_table(&mut |name| tables.push(name.to_owned()));
+            view.query.visit_tables(&mut |name| tables.push(name.to_owned()));
             Some(tables.join(" "))
         };
         for create in [

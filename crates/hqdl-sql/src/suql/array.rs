@@ -1,109 +1,115 @@
 //! Parser of arrays, which are JSON arrays in `SQLite`.
 
 use super::expr::SPECIAL;
-use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
-use super::text::Part;
+use super::parser::{PRIMARY, Parser, SqlType, TypedSql, unsupported};
+use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 
 impl Parser<'_> {
     /// Converts the array literal `'{a,b}'` where an array is expected.
-    pub fn as_array(piece: Piece) -> Piece {
-        let ExprShape::Literal(text) = &piece.shape else { return piece };
+    pub fn coerce_to_array(expr: TypedSql) -> TypedSql {
+        let SqlType::Literal(text) = &expr.sql_type else { return expr };
         // `{"a": 1}` is a JSON document; `{}` is an empty array.
         let document = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
         if document.is_ok_and(|members| !members.is_empty()) {
-            return piece;
+            return expr;
         }
-        let Some(array) = super::kinds::elements(text) else { return piece };
-        let part = Part::New(hqdl_values::sql::text(&array), piece.span.clone());
-        Piece { shape: ExprShape::Array, ..Piece::new(vec![part], piece.span) }
+        let Some(array) = super::casts::parse_array_literal(text) else { return expr };
+        let fragment =
+            SourceFragment::Generated(hqdl_values::sql::quote_text(&array), expr.span.clone());
+        TypedSql { sql_type: SqlType::Array, ..TypedSql::new(vec![fragment], expr.span) }
     }
 
     /// Parses `ARRAY[…]` and `ARRAY(SELECT …)`.
-    pub fn array(&mut self) -> Result<Piece, SqlError> {
-        let start = self.here();
-        self.at += 1;
-        if self.is(b'(') && self.query_at(1) {
-            self.at += 1;
-            let query = self.deeper(Self::query)?;
-            let end = self.expect(b')')?;
-            let words = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
-            let piece = Piece::filled(words, vec![query], start..end);
-            return Ok(Piece { shape: ExprShape::Array, ..piece });
+    pub fn parse_array(&mut self) -> Result<TypedSql, SqlError> {
+        let start = self.next_start();
+        self.position += 1;
+        if self.is_symbol(b'(') && self.is_query_at(1) {
+            self.position += 1;
+            let query = self.with_depth_limit(Self::parse_query)?;
+            let end = self.expect_symbol(b')')?;
+            let template = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
+            let expr = TypedSql::from_template(template, vec![query], start..end);
+            return Ok(TypedSql { sql_type: SqlType::Array, ..expr });
         }
-        self.expect(b'[')?;
-        let all = if self.is(b']') { Vec::new() } else { self.list()? };
-        let end = self.expect(b']')?;
-        let words = format!("json_array({})", vec!["{}"; all.len()].join(", "));
-        let nested = all.iter().any(|p| p.shape == ExprShape::Array);
+        self.expect_symbol(b'[')?;
+        let all = if self.is_symbol(b']') { Vec::new() } else { self.parse_exprs()? };
+        let end = self.expect_symbol(b']')?;
+        let template = format!("json_array({})", vec!["{}"; all.len()].join(", "));
+        let nested = all.iter().any(|p| p.sql_type == SqlType::Array);
         if nested {
-            return Err(unsaid(start..end, "an array of arrays", "write a plain one"));
+            return Err(unsupported(start..end, "an array of arrays", "write a plain one"));
         }
-        let pieces = all.into_iter().map(|p| p.text).collect();
-        Ok(Piece { shape: ExprShape::Array, ..Piece::filled(&words, pieces, start..end) })
+        let operands = all.into_iter().map(|p| p.text).collect();
+        Ok(TypedSql {
+            sql_type: SqlType::Array,
+            ..TypedSql::from_template(&template, operands, start..end)
+        })
     }
 
     /// Parses ANY, SOME or ALL after an operator; `None` if there is none.
-    pub fn quantified(
+    pub fn parse_quantified(
         &mut self,
-        left: &Piece,
+        left: &TypedSql,
         sign: &str,
         negated: bool,
-    ) -> Result<Option<Piece>, SqlError> {
-        let any = self.is_word("ANY") || self.is_word("SOME");
-        let opens = self.peek_at(1).is_some_and(|t| t.is(b'('));
-        if !opens || !any && !self.is_word("ALL") {
+    ) -> Result<Option<TypedSql>, SqlError> {
+        let is_any = self.is_word("ANY") || self.is_word("SOME");
+        let opens = self.peek_at(1).is_some_and(|t| t.is_symbol(b'('));
+        if !opens || !is_any && !self.is_word("ALL") {
             return Ok(None);
         }
-        self.at += 2;
-        let is_query = self.query_at(0);
-        let start = self.here();
+        self.position += 2;
+        let is_query = self.is_query_at(0);
+        let start = self.next_start();
         let array = if is_query {
-            Piece::new(self.deeper(Self::query)?, start..self.before())
+            TypedSql::new(self.with_depth_limit(Self::parse_query)?, start..self.last_end())
         } else {
-            Self::as_array(self.expr()?)
+            Self::coerce_to_array(self.parse_expr()?)
         };
-        let end = self.expect(b')')?;
+        let end = self.expect_symbol(b')')?;
         let span = left.span.start..end;
-        if array.shape == ExprShape::Array {
-            Self::no_truth(left)?;
+        if array.sql_type == SqlType::Array {
+            Self::ensure_not_boolean(left)?;
         }
-        let operand = left.clone().tight();
+        let operand = left.clone().parenthesized();
         // = ANY is equivalent to IN, and <> ALL to NOT IN.
-        let within = match (sign, any) {
+        let in_operator = match (sign, is_any) {
             ("=", true) => Some("IN"),
             ("<>", false) => Some("NOT IN"),
             _ => None,
         };
-        if let Some(within) = within {
+        if let Some(in_operator) = in_operator {
             if is_query {
-                let words = format!("{{}} {within} ({{}})");
-                let piece = Piece::filled(&words, vec![operand, array.text], span);
-                return Ok(Some(Piece { level: SPECIAL, ..piece.boolean() }));
+                let template = format!("{{}} {in_operator} ({{}})");
+                let expr = TypedSql::from_template(&template, vec![operand, array.text], span);
+                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.into_boolean() }));
             }
-            if let Some(inside) = elements(&array) {
-                let words = format!("{{}} {within} ({{}})");
-                let piece = Piece::filled(&words, vec![operand, inside], span);
-                return Ok(Some(Piece { level: SPECIAL, ..piece.boolean() }));
+            if let Some(inside) = array_literal_elements(&array) {
+                let template = format!("{{}} {in_operator} ({{}})");
+                let expr = TypedSql::from_template(&template, vec![operand, inside], span);
+                return Ok(Some(TypedSql { precedence: SPECIAL, ..expr.into_boolean() }));
             }
         }
         let array = if is_query {
-            let words = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
-            Piece::filled(words, vec![array.text], array.span).text
+            let template = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
+            TypedSql::from_template(template, vec![array.text], array.span).text
         } else {
             array.text
         };
-        let function = if any { "suql_any" } else { "suql_all" };
+        let function = if is_any { "suql_any" } else { "suql_all" };
         let sign = if negated { format!("not {sign}") } else { sign.to_owned() };
-        let words = format!("{function}({{}}, '{sign}', {{}})");
-        let piece = Piece::filled(&words, vec![left.text.clone(), array], span);
-        Ok(Some(Piece { level: PRIMARY, ..piece.boolean() }))
+        let template = format!("{function}({{}}, '{sign}', {{}})");
+        let expr = TypedSql::from_template(&template, vec![left.text.clone(), array], span);
+        Ok(Some(TypedSql { precedence: PRIMARY, ..expr.into_boolean() }))
     }
 }
 
 /// Returns the elements of a non-empty `ARRAY[…]`; `None` for any other expression.
-fn elements(array: &Piece) -> Option<Vec<Part>> {
-    let [Part::New(first, _), inside @ .., Part::New(last, _)] = array.text.as_slice() else {
+fn array_literal_elements(array: &TypedSql) -> Option<Vec<SourceFragment>> {
+    let [SourceFragment::Generated(first, _), inside @ .., SourceFragment::Generated(last, _)] =
+        array.text.as_slice()
+    else {
         return None;
     };
     (first == "json_array(" && last == ")" && !inside.is_empty()).then(|| inside.to_vec())

@@ -18,11 +18,11 @@
 use std::ops::Range;
 
 use super::parser::Parser;
-use super::star::{self, Columns};
-use super::text::Translated;
+use super::star_columns::{self, ColumnLookup};
+use super::text::TranslatedQuery;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use hqdl_values::sql::name;
+use hqdl_values::sql::quote_name;
 
 /// Words that, behind an operand, stand before another.
 const OPERATORS: [&str; 15] = [
@@ -42,8 +42,11 @@ const AFTER_ORDER: [&str; 3] = ["LIMIT", "OFFSET", "FETCH"];
 ///
 /// # Errors
 /// [`SqlError`] when its words cannot be read.
-pub(super) fn written(sql: &str, columns: Columns<'_>) -> Result<Option<Translated>, SqlError> {
-    let mut text: Option<Translated> = None;
+pub(super) fn rewrite_distinct_on(
+    sql: &str,
+    columns: ColumnLookup<'_>,
+) -> Result<Option<TranslatedQuery>, SqlError> {
+    let mut text: Option<TranslatedQuery> = None;
     // The innermost first: what stands in one that is around it is copied.
     loop {
         let now = text.as_ref().map_or(sql, |t| t.sql.as_str());
@@ -57,17 +60,19 @@ pub(super) fn written(sql: &str, columns: Columns<'_>) -> Result<Option<Translat
         let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n, columns));
         let Some(select) = selects.next() else { return Ok(text) };
         if let Some(term) = select.out_of_order(now) {
-            let span = text.as_ref().map_or(term.clone(), |text| text.place(&term));
+            let span = text.as_ref().map_or(term.clone(), |text| text.original_span(&term));
             let message = "ORDER BY must begin with the expressions of DISTINCT ON";
             let error =
                 SqlError::new(span, message, "expected the expressions of DISTINCT ON first");
-            return Err(error.help("DISTINCT ON keeps the first row of each group in this order"));
+            return Err(
+                error.with_help("DISTINCT ON keeps the first row of each group in this order")
+            );
         }
         let edits = select.edits(now);
-        let next = Translated::with(now, edits);
+        let next = TranslatedQuery::with_edits(now, edits);
         text = Some(match &text {
             None => next,
-            Some(before) => next.after(before),
+            Some(before) => next.compose_after(before),
         });
     }
 }
@@ -109,33 +114,33 @@ struct Term {
 
 impl OnSelect {
     /// The one that begins at the `n`th token.
-    fn read(sql: &str, tokens: &[Token], n: usize, columns: Columns<'_>) -> Option<Self> {
+    fn read(sql: &str, tokens: &[Token], n: usize, columns: ColumnLookup<'_>) -> Option<Self> {
         let open = n + 3;
-        tokens.get(open).filter(|t| t.is(b'('))?;
-        let close = until(sql, tokens, open + 1, &[])?;
-        tokens.get(close).filter(|t| t.is(b')'))?;
+        tokens.get(open).filter(|t| t.is_symbol(b'('))?;
+        let close = find_keyword(sql, tokens, open + 1, &[])?;
+        tokens.get(close).filter(|t| t.is_symbol(b')'))?;
         let on = parts(tokens, open + 1..close);
-        let from = until(sql, tokens, close + 1, &AFTER_ITEMS)?;
+        let from = find_keyword(sql, tokens, close + 1, &AFTER_ITEMS)?;
         tokens.get(from).filter(|t| t.is_word(sql, "FROM"))?;
-        let rows_end = until(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
+        let rows_end = find_keyword(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
         let mut items = Vec::new();
         for part in parts(tokens, close + 1..from) {
             match tokens.get(part.clone())? {
-                [.., star] if star.is(b'*') => {
+                [.., star] if star.is_symbol(b'*') => {
                     let of = match tokens.get(part.clone())? {
                         [_] => None,
-                        [table, dot, _] if dot.is(b'.') => Some(table.content(sql)),
+                        [table, dot, _] if dot.is_symbol(b'.') => Some(table.unquoted_text(sql)),
                         _ => return None,
                     };
-                    let tables = star::tables(sql, tokens, from..rows_end, columns)?;
-                    let of = star::columns(&tables, of.as_deref())?;
+                    let tables = star_columns::from_tables(sql, tokens, from..rows_end, columns)?;
+                    let of = star_columns::star_columns(&tables, of.as_deref())?;
                     items.extend(ResultItem::all(span(tokens, part)?, of));
                 }
                 _ => items.push(ResultItem::read(sql, tokens, part)?),
             }
         }
-        let known = star::tables(sql, tokens, from..rows_end, columns)
-            .and_then(|tables| star::columns(&tables, None))
+        let known = star_columns::from_tables(sql, tokens, from..rows_end, columns)
+            .and_then(|tables| star_columns::star_columns(&tables, None))
             .unwrap_or_default();
         for item in &mut items {
             item.asks_about(sql, tokens, from..rows_end, &known);
@@ -145,7 +150,8 @@ impl OnSelect {
         // Behind a compound it is the order of the whole.
         let ordered = tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER"));
         if ordered && !ends_compound(sql, tokens, n) {
-            let order_end = until(sql, tokens, rows_end, &AFTER_ORDER).unwrap_or(tokens.len());
+            let order_end =
+                find_keyword(sql, tokens, rows_end, &AFTER_ORDER).unwrap_or(tokens.len());
             let terms = parts(tokens, rows_end + 2..order_end);
             order = terms
                 .into_iter()
@@ -177,14 +183,14 @@ impl OnSelect {
         let words = |term: &Term| {
             let meant = self.meant(sql, term);
             let (mut words, mut at): (Vec<String>, usize) = (Vec::new(), 0);
-            while let Ok(Some(token)) = lexer::next(meant, at, Brackets::List) {
+            while let Ok(Some(token)) = lexer::next_token(meant, at, Brackets::List) {
                 at = token.end;
                 // A column, with its table or without it, is the same.
                 if words.last().is_some_and(|last| last == ".") && is_name(&token) {
                     words.truncate(words.len().saturating_sub(2));
                 }
                 words.push(if is_name(&token) {
-                    token.content(meant).to_lowercase()
+                    token.unquoted_text(meant).to_lowercase()
                 } else {
                     token.text(meant).to_owned()
                 });
@@ -268,11 +274,11 @@ impl ResultItem {
             (_, Some(about)) => {
                 let part = |of| sql.get(of).unwrap_or_default();
                 let (before, after) = (self.of.start..about.start, about.end..self.of.end);
-                let name = name(&self.name);
+                let name = quote_name(&self.name);
                 format!("{}hq_c{}{} AS {name}", part(before), n + 1, part(after))
             }
-            (Some(alias), None) => name(alias),
-            (None, None) => format!("hq_c{} AS {}", n + 1, name(&self.name)),
+            (Some(alias), None) => quote_name(alias),
+            (None, None) => format!("hq_c{} AS {}", n + 1, quote_name(&self.name)),
         }
     }
 
@@ -293,19 +299,20 @@ impl ResultItem {
         let is_question = ["answer", "summary"].iter().any(|word| asks.is_word(sql, word));
         let about = match inner {
             [about, rest @ ..] if is_one_text(rest) => about.start..about.end,
-            [table, dot, about, rest @ ..] if dot.is(b'.') && is_one_text(rest) => {
+            [table, dot, about, rest @ ..] if dot.is_symbol(b'.') && is_one_text(rest) => {
                 table.start..about.end
             }
             _ => return,
         };
-        let column = inner.iter().rev().find(|t| t.end == about.end).map(|t| t.content(sql));
+        let column = inner.iter().rev().find(|t| t.end == about.end).map(|t| t.unquoted_text(sql));
         let is_known = known.iter().any(|(_, name)| Some(name) == column.as_ref());
         let rows = tokens.get(rows).unwrap_or_default();
         let is_spoken_of = rows.iter().any(|t| {
             t.is_word(sql, "GROUP")
-                || self.alias.as_ref().is_some_and(|a| t.content(sql).eq_ignore_ascii_case(a))
+                || self.alias.as_ref().is_some_and(|a| t.unquoted_text(sql).eq_ignore_ascii_case(a))
         });
-        if is_question && open.is(b'(') && close.is(b')') && is_known && !is_spoken_of {
+        if is_question && open.is_symbol(b'(') && close.is_symbol(b')') && is_known && !is_spoken_of
+        {
             self.asks_about = Some(about);
         }
     }
@@ -341,10 +348,12 @@ impl ResultItem {
             _ => (part, None),
         };
         let (of_span, end) = (span(tokens, of.clone())?, all.last()?.end);
-        let alias = alias.map(|t| t.content(sql));
+        let alias = alias.map(|t| t.unquoted_text(sql));
         let column = match tokens.get(of)? {
-            [column] if is_name(column) => Some(column.content(sql)),
-            [_, dot, column] if dot.is(b'.') && is_name(column) => Some(column.content(sql)),
+            [column] if is_name(column) => Some(column.unquoted_text(sql)),
+            [_, dot, column] if dot.is_symbol(b'.') && is_name(column) => {
+                Some(column.unquoted_text(sql))
+            }
             _ => None,
         };
         let written = || sql.get(of_span.clone()).unwrap_or_default().to_owned();
@@ -363,7 +372,7 @@ impl Term {
         let whole = span(tokens, part)?;
         let how = sql.get(of.end..whole.end).unwrap_or_default().to_owned();
         let name = match all.get(..at)? {
-            [name] if is_name(name) => Some(name.content(sql)),
+            [name] if is_name(name) => Some(name.unquoted_text(sql)),
             _ => None,
         };
         Some(Self { of, name, how })
@@ -407,7 +416,7 @@ fn within<'t>(tokens: &'t [Token], of: &Range<usize>) -> Option<&'t [Token]> {
 fn is_one_text(rest: &[Token]) -> bool {
     match rest {
         [] => true,
-        [comma, text] => comma.is(b',') && matches!(text.lexeme, Lexeme::Text),
+        [comma, text] => comma.is_symbol(b',') && matches!(text.lexeme, Lexeme::Text),
         _ => false,
     }
 }
@@ -420,7 +429,12 @@ fn span(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
 
 /// The first token from `at` on that is one of these words, or that closes what stands
 /// around, at this depth.
-pub(super) fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
+pub(super) fn find_keyword(
+    sql: &str,
+    tokens: &[Token],
+    at: usize,
+    words: &[&str],
+) -> Option<usize> {
     let mut depth = 0_usize;
     for (n, token) in tokens.iter().enumerate().skip(at) {
         match token.lexeme {
@@ -432,7 +446,7 @@ pub(super) fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> O
             // IS DISTINCT FROM is an operator, t.from and AS from are names.
             _ if token.is_word(sql, "FROM")
                 && n.checked_sub(1).and_then(|n| tokens.get(n)).is_some_and(|t| {
-                    t.is(b'.') || t.is_word(sql, "DISTINCT") || t.is_word(sql, "AS")
+                    t.is_symbol(b'.') || t.is_word(sql, "DISTINCT") || t.is_word(sql, "AS")
                 }) => {}
             _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
             _ => {}

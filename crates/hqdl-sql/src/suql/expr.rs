@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::cast::CastTarget;
-use super::parser::{ExprShape, Parser, Piece, joined, spliced, unsaid};
-use super::text::Part;
+use super::cast_target::CastTarget;
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, prepend_source, unsupported};
+use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 
@@ -21,7 +21,7 @@ pub(super) const POWER: u8 = 10;
 pub(super) const UNARY: u8 = 11;
 
 /// Keywords that neither begin an expression nor can be an alias.
-pub(super) const RESERVED: [&str; 42] = [
+pub(super) const RESERVED_WORDS: [&str; 42] = [
     "ALL",
     "AND",
     "AS",
@@ -67,170 +67,186 @@ pub(super) const RESERVED: [&str; 42] = [
 ];
 
 impl Parser<'_> {
-    pub fn expr(&mut self) -> Result<Piece, SqlError> {
-        self.deeper(|p| p.binary(OR))
+    pub fn parse_expr(&mut self) -> Result<TypedSql, SqlError> {
+        self.with_depth_limit(|p| p.parse_binary(OR))
     }
 
     /// Parses a comma-separated list of expressions.
-    pub fn list(&mut self) -> Result<Vec<Piece>, SqlError> {
-        let mut all = vec![self.expr()?];
-        while self.symbol(b',') {
-            all.push(self.expr()?);
+    pub fn parse_exprs(&mut self) -> Result<Vec<TypedSql>, SqlError> {
+        let mut all = vec![self.parse_expr()?];
+        while self.take_symbol(b',') {
+            all.push(self.parse_expr()?);
         }
         Ok(all)
     }
 
     /// Parses an expression of operators with at least this precedence.
-    pub fn binary(&mut self, least: u8) -> Result<Piece, SqlError> {
-        let mut left = self.prefix(least)?;
+    pub fn parse_binary(&mut self, min_precedence: u8) -> Result<TypedSql, SqlError> {
+        let mut left = self.parse_prefix(min_precedence)?;
         loop {
-            let Some(operator) = self.operator() else { return Ok(left) };
-            if operator.level < least {
+            let Some(operator) = self.peek_operator() else { return Ok(left) };
+            if operator.precedence < min_precedence {
                 return Ok(left);
             }
-            left = self.deeper(|p| p.operation(left, &operator))?;
+            left = self.with_depth_limit(|p| p.parse_operation(left, &operator))?;
         }
     }
 
-    fn prefix(&mut self, least: u8) -> Result<Piece, SqlError> {
-        let start = self.here();
+    fn parse_prefix(&mut self, min_precedence: u8) -> Result<TypedSql, SqlError> {
+        let start = self.next_start();
         if self.is_word("NOT") {
-            let at = self.here();
-            self.at += 1;
-            let operand = self.deeper(|p| p.binary(NOT.max(least.min(NOT))))?;
-            return Ok(spliced(at, Self::condition(operand), NOT).boolean());
+            let at = self.next_start();
+            self.position += 1;
+            let operand =
+                self.with_depth_limit(|p| p.parse_binary(NOT.max(min_precedence.min(NOT))))?;
+            return Ok(prepend_source(at, Self::to_condition(operand), NOT).into_boolean());
         }
-        if self.is(b'-') || self.is(b'+') {
-            self.at += 1;
-            let mut operand = self.deeper(|p| p.binary(UNARY))?;
+        if self.is_symbol(b'-') || self.is_symbol(b'+') {
+            self.position += 1;
+            let mut operand = self.with_depth_limit(|p| p.parse_binary(UNARY))?;
             // In SQLite, || has a higher precedence than a sign.
-            if operand.level < UNARY {
+            if operand.precedence < UNARY {
                 let span = operand.span.clone();
-                operand = Piece::new(operand.tight(), span);
+                operand = TypedSql::new(operand.parenthesized(), span);
             }
-            let shape = match &operand.shape {
+            let sql_type = match &operand.sql_type {
                 number if number.is_number() => number.clone(),
-                ExprShape::Date | ExprShape::Timestamp | ExprShape::Time | ExprShape::Boolean => {
-                    return Err(unsaid(start..operand.span.end, "a sign without a number", ""));
+                SqlType::Date | SqlType::Timestamp | SqlType::Time | SqlType::Boolean => {
+                    return Err(unsupported(
+                        start..operand.span.end,
+                        "a sign without a number",
+                        "",
+                    ));
                 }
-                _ => ExprShape::Number,
+                _ => SqlType::Integer,
             };
-            return Ok(Piece { shape, ..spliced(start, operand, UNARY) });
+            return Ok(TypedSql { sql_type, ..prepend_source(start, operand, UNARY) });
         }
-        let mut piece = self.primary()?;
+        let mut expr = self.parse_primary()?;
         loop {
             if self.peek().is_some_and(|t| t.lexeme == Lexeme::Colons) {
-                self.at += 1;
-                piece = self.cast(piece, start)?;
-            } else if self.is(b'[') {
-                piece = self.subscript(piece)?;
+                self.position += 1;
+                expr = self.parse_cast(expr, start)?;
+            } else if self.is_symbol(b'[') {
+                expr = self.parse_subscript(expr)?;
             } else if self.is_word("COLLATE") {
-                self.at += 1;
-                let name = self.take()?;
+                self.position += 1;
+                let name = self.take_token()?;
                 // These collations compare byte by byte, as SQLite does.
-                if !["C", "POSIX", "ucs_basic"].contains(&name.content(self.sql).as_ref()) {
-                    return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
+                if !["C", "POSIX", "ucs_basic"].contains(&name.unquoted_text(self.sql).as_ref()) {
+                    return Err(unsupported(
+                        name.span(),
+                        "a collation of PostgreSQL",
+                        "leave it out",
+                    ));
                 }
                 let span = start..name.span().end;
-                let shape = piece.shape.clone();
-                let text = Piece::filled("{} COLLATE BINARY", vec![piece.text], span.clone()).text;
-                piece = Piece { shape, ..Piece::new(text, span) };
+                let sql_type = expr.sql_type.clone();
+                let text =
+                    TypedSql::from_template("{} COLLATE BINARY", vec![expr.text], span.clone())
+                        .text;
+                expr = TypedSql { sql_type, ..TypedSql::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
-                let span = self.here()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(unsaid(span, "a time zone", "SQLite's times are in UTC"));
+                let span = self.next_start()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
+                return Err(unsupported(span, "a time zone", "SQLite's times are in UTC"));
             } else {
-                return Ok(piece);
+                return Ok(expr);
             }
         }
     }
 
-    fn primary(&mut self) -> Result<Piece, SqlError> {
-        let Some(token) = self.peek() else { return Err(self.expected("an expression")) };
+    fn parse_primary(&mut self) -> Result<TypedSql, SqlError> {
+        let Some(token) = self.peek() else { return Err(self.expected_error("an expression")) };
         match token.lexeme {
             Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
-                self.at += 1;
-                let mut piece = Piece::old(token.span());
+                self.position += 1;
+                let mut expr = TypedSql::from_source(token.span());
                 match token.lexeme {
-                    Lexeme::Call => piece.shape = ExprShape::Call,
+                    Lexeme::Call => expr.sql_type = SqlType::Call,
                     Lexeme::Number if token.text(self.sql).contains('.') => {
-                        piece.shape = ExprShape::Numeric;
+                        expr.sql_type = SqlType::Numeric;
                     }
-                    Lexeme::Number => piece.shape = ExprShape::Number,
+                    Lexeme::Number => expr.sql_type = SqlType::Integer,
                     _ => {}
                 }
-                Ok(piece)
+                Ok(expr)
             }
             // E'…' with escapes, and $$…$$.
             Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
-                self.at += 1;
+                self.position += 1;
                 let text = if token.text(self.sql).starts_with('$') {
-                    token.content(self.sql)
+                    token.unquoted_text(self.sql)
                 } else {
                     let inside = token.start + 2..token.end - 1;
-                    unescaped(self.sql.get(inside).unwrap_or_default())
+                    unescape(self.sql.get(inside).unwrap_or_default())
                 };
-                let part = Part::New(hqdl_values::sql::text(&text), token.span());
-                let shape = ExprShape::Literal(text);
-                Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
+                let fragment =
+                    SourceFragment::Generated(hqdl_values::sql::quote_text(&text), token.span());
+                let sql_type = SqlType::Literal(text);
+                Ok(TypedSql { sql_type, ..TypedSql::new(vec![fragment], token.span()) })
             }
             Lexeme::Text => {
-                self.at += 1;
-                let shape = ExprShape::Literal(token.content(self.sql));
-                Ok(Piece { shape, ..Piece::old(token.span()) })
+                self.position += 1;
+                let sql_type = SqlType::Literal(token.unquoted_text(self.sql));
+                Ok(TypedSql { sql_type, ..TypedSql::from_source(token.span()) })
             }
-            Lexeme::Symbol(b'(') => self.parentheses(),
+            Lexeme::Symbol(b'(') => self.parse_parentheses(),
             Lexeme::Symbol(b'*') => {
-                self.at += 1;
-                Ok(Piece::old(token.span()))
+                self.position += 1;
+                Ok(TypedSql::from_source(token.span()))
             }
-            Lexeme::Quoted | Lexeme::Name => self.named(),
+            Lexeme::Quoted | Lexeme::Name => self.parse_name(),
             Lexeme::Word => {
-                if let Some(special) = self.special(token)? {
+                if let Some(special) = self.parse_special(token)? {
                     return Ok(special);
                 }
-                if RESERVED.iter().any(|w| token.is_word(self.sql, w)) && !self.is_call(token) {
-                    return Err(self.expected("an expression"));
+                if RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w))
+                    && !self.is_left_or_right_call(token)
+                {
+                    return Err(self.expected_error("an expression"));
                 }
-                self.named()
+                self.parse_name()
             }
-            _ => Err(self.expected("an expression")),
+            _ => Err(self.expected_error("an expression")),
         }
     }
 
     /// Returns true for `left(x, 1)` and `right(…)`: LEFT and RIGHT are also function names.
-    fn is_call(&self, token: Token) -> bool {
+    fn is_left_or_right_call(&self, token: Token) -> bool {
         ["LEFT", "RIGHT"].iter().any(|w| token.is_word(self.sql, w))
-            && self.peek_at(1).is_some_and(|t| t.is(b'('))
+            && self.peek_at(1).is_some_and(|t| t.is_symbol(b'('))
     }
 
     /// Returns true if a query begins at a token.
-    pub fn query_at(&self, n: usize) -> bool {
+    pub fn is_query_at(&self, n: usize) -> bool {
         ["SELECT", "WITH", "VALUES", "TABLE"].iter().any(|w| self.is_word_at(n, w))
-            || self.peek_at(n).is_some_and(|t| t.is(b'(')) && self.query_at_deeper(n + 1)
+            || self.peek_at(n).is_some_and(|t| t.is_symbol(b'(')) && self.is_nested_query_at(n + 1)
     }
 
-    fn query_at_deeper(&self, n: usize) -> bool {
+    fn is_nested_query_at(&self, n: usize) -> bool {
         let mut n = n;
-        while self.peek_at(n).is_some_and(|t| t.is(b'(')) {
+        while self.peek_at(n).is_some_and(|t| t.is_symbol(b'(')) {
             n += 1;
         }
-        ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w)) && self.closes_query(n)
+        ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w))
+            && self.is_closed_query(n)
     }
 
     /// Returns true if the parentheses around the query at a token contain nothing else.
-    fn closes_query(&self, n: usize) -> bool {
+    fn is_closed_query(&self, n: usize) -> bool {
         let mut depth = 0_i32;
         let mut at = n;
         while let Some(token) = self.peek_at(at) {
-            if token.is(b'(') {
+            if token.is_symbol(b'(') {
                 depth += 1;
-            } else if token.is(b')') {
+            } else if token.is_symbol(b')') {
                 depth -= 1;
                 if depth < 0 {
                     let next = self.peek_at(at + 1);
                     let set = ["UNION", "EXCEPT", "INTERSECT", "ORDER", "LIMIT", "OFFSET", "FETCH"];
-                    return next
-                        .is_none_or(|t| t.is(b')') || set.iter().any(|w| t.is_word(self.sql, w)));
+                    return next.is_none_or(|t| {
+                        t.is_symbol(b')') || set.iter().any(|w| t.is_word(self.sql, w))
+                    });
                 }
             }
             at += 1;
@@ -238,59 +254,59 @@ impl Parser<'_> {
         false
     }
 
-    fn parentheses(&mut self) -> Result<Piece, SqlError> {
-        self.in_parentheses(false)
+    fn parse_parentheses(&mut self) -> Result<TypedSql, SqlError> {
+        self.parse_in_parentheses(false)
     }
 
     /// Parses the contents of parentheses. If `allows_no_columns` is true, a query in them may have
     /// no result columns.
-    fn in_parentheses(&mut self, bare: bool) -> Result<Piece, SqlError> {
-        let start = self.here();
-        self.at += 1;
-        if self.query_at(0) {
-            let at = self.here();
-            let text = self.deeper(|p| p.query_of(bare))?;
-            let query = Piece::new(text, at..self.before());
-            let end = self.expect(b')')?;
-            let text = joined(start, vec![query], end);
-            let shape = match self.columns.take().as_deref() {
+    fn parse_in_parentheses(&mut self, allows_no_columns: bool) -> Result<TypedSql, SqlError> {
+        let start = self.next_start();
+        self.position += 1;
+        if self.is_query_at(0) {
+            let at = self.next_start();
+            let text = self.with_depth_limit(|p| p.parse_query_in(allows_no_columns))?;
+            let query = TypedSql::new(text, at..self.last_end());
+            let end = self.expect_symbol(b')')?;
+            let text = join_exprs(start, vec![query], end);
+            let sql_type = match self.columns.take().as_deref() {
                 Some([(_, only)]) => only.clone(),
-                _ => ExprShape::Plain,
+                _ => SqlType::Unknown,
             };
-            return Ok(Piece { shape, ..Piece::new(text, start..end) });
+            return Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) });
         }
-        let all = self.list()?;
-        let end = self.expect(b')')?;
-        let shape = match all.as_slice() {
-            [one] => match &one.shape {
-                ExprShape::Literal(_) => ExprShape::Plain,
+        let all = self.parse_exprs()?;
+        let end = self.expect_symbol(b')')?;
+        let sql_type = match all.as_slice() {
+            [one] => match &one.sql_type {
+                SqlType::Literal(_) => SqlType::Unknown,
                 other => other.clone(),
             },
-            row => ExprShape::Row(row.to_vec()),
+            row => SqlType::Row(row.to_vec()),
         };
-        if let ([one], ExprShape::Interval(_)) = (all.as_slice(), &shape) {
-            return Ok(Piece { span: start..end, ..one.clone() });
+        if let ([one], SqlType::Interval(_)) = (all.as_slice(), &sql_type) {
+            return Ok(TypedSql { span: start..end, ..one.clone() });
         }
-        for piece in &all {
-            Self::no_span(piece)?;
+        for expr in &all {
+            Self::ensure_not_interval(expr)?;
         }
-        let text = joined(start, all, end);
-        Ok(Piece { shape, ..Piece::new(text, start..end) })
+        let text = join_exprs(start, all, end);
+        Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) })
     }
 
     /// Fails for expressions that are not values: an interval, or a text cast to a possible ENUM.
-    pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
-        match &piece.shape {
-            ExprShape::Enum(name) => Err(super::literal::no_type(name, piece.span.clone())),
-            _ => Self::no_span(piece),
+    pub fn ensure_value(expr: &TypedSql) -> Result<(), SqlError> {
+        match &expr.sql_type {
+            SqlType::Enum(name) => Err(super::literal::unknown_type_error(name, expr.span.clone())),
+            _ => Self::ensure_not_interval(expr),
         }
     }
 
     /// Fails for an interval, which is not a value in `SQLite`.
-    pub fn no_span(piece: &Piece) -> Result<(), SqlError> {
-        match piece.shape {
-            ExprShape::Interval(_) => Err(unsaid(
-                piece.span.clone(),
+    pub fn ensure_not_interval(expr: &TypedSql) -> Result<(), SqlError> {
+        match expr.sql_type {
+            SqlType::Interval(_) => Err(unsupported(
+                expr.span.clone(),
                 "an interval without a date",
                 "add it to a date: d + INTERVAL '1 day'",
             )),
@@ -299,152 +315,167 @@ impl Parser<'_> {
     }
 
     /// Parses a column or a function call.
-    fn named(&mut self) -> Result<Piece, SqlError> {
-        let first = self.take()?;
+    fn parse_name(&mut self) -> Result<TypedSql, SqlError> {
+        let first = self.take_token()?;
         let mut names = vec![first];
-        while self.is(b'.') {
-            self.at += 1;
-            if self.is(b'*') {
-                let star = self.take()?;
+        while self.is_symbol(b'.') {
+            self.position += 1;
+            if self.is_symbol(b'*') {
+                let star = self.take_token()?;
                 let span = first.start..star.end;
-                let table = names.last().map(|token| token.content(self.sql));
-                return Ok(Piece::new(vec![Part::Star(span.clone(), table)], span));
+                let table = names.last().map(|token| token.unquoted_text(self.sql));
+                return Ok(TypedSql::new(vec![SourceFragment::Star(span.clone(), table)], span));
             }
-            let next = self.take()?;
+            let next = self.take_token()?;
             if !matches!(next.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
-                self.at -= 1;
-                return Err(self.expected("a name"));
+                self.position -= 1;
+                return Err(self.expected_error("a name"));
             }
             names.push(next);
         }
-        if self.is(b'(') {
-            return self.function(first, &names);
+        if self.is_symbol(b'(') {
+            return self.parse_function(first, &names);
         }
-        let span = first.start..self.before();
-        let content = |t: &Token| t.content(self.sql);
-        let part = match names.as_slice() {
-            [column] => Part::Column(span.clone(), None, content(column)),
-            [table, column] => Part::Column(span.clone(), Some(content(table)), content(column)),
-            _ => Part::Old(span.clone()),
+        let span = first.start..self.last_end();
+        let content = |t: &Token| t.unquoted_text(self.sql);
+        let fragment = match names.as_slice() {
+            [column] => SourceFragment::Column(span.clone(), None, content(column)),
+            [table, column] => {
+                SourceFragment::Column(span.clone(), Some(content(table)), content(column))
+            }
+            _ => SourceFragment::Source(span.clone()),
         };
-        let alone = |word: &str| matches!(names.as_slice(), [one] if one.is_word(self.sql, word));
-        let shape = match names.as_slice() {
-            _ if alone("CURRENT_DATE") => ExprShape::Date,
-            _ if alone("CURRENT_TIMESTAMP") || alone("LOCALTIMESTAMP") => ExprShape::Timestamp,
-            _ if alone("TRUE") || alone("FALSE") => ExprShape::Boolean,
-            _ if alone("NULL") => ExprShape::Plain,
-            [column] => self.type_of(None, &content(column)),
-            [table, column] => self.type_of(Some(&content(table)), &content(column)),
-            _ => ExprShape::Plain,
+        let is_single =
+            |word: &str| matches!(names.as_slice(), [one] if one.is_word(self.sql, word));
+        let sql_type = match names.as_slice() {
+            _ if is_single("CURRENT_DATE") => SqlType::Date,
+            _ if is_single("CURRENT_TIMESTAMP") || is_single("LOCALTIMESTAMP") => {
+                SqlType::Timestamp
+            }
+            _ if is_single("TRUE") || is_single("FALSE") => SqlType::Boolean,
+            _ if is_single("NULL") => SqlType::Unknown,
+            [column] => self.find_column_type(None, &content(column)),
+            [table, column] => self.find_column_type(Some(&content(table)), &content(column)),
+            _ => SqlType::Unknown,
         };
-        Ok(Piece { shape, ..Piece::new(vec![part], span) })
+        Ok(TypedSql { sql_type, ..TypedSql::new(vec![fragment], span) })
     }
 
     /// Parses expressions that begin with a keyword.
-    fn special(&mut self, token: Token) -> Result<Option<Piece>, SqlError> {
+    fn parse_special(&mut self, token: Token) -> Result<Option<TypedSql>, SqlError> {
         let next = self.peek_at(1);
         let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);
         let word = token.text(self.sql).to_ascii_uppercase();
-        let opens = next.is_some_and(|t| t.is(b'('));
+        let opens = next.is_some_and(|t| t.is_symbol(b'('));
         match word.as_str() {
-            "CASE" => self.case().map(Some),
+            "CASE" => self.parse_case().map(Some),
             "EXISTS" if opens => {
-                self.at += 1;
-                let query = self.in_parentheses(true)?;
-                Ok(Some(spliced(token.start, query, super::parser::PRIMARY).boolean()))
+                self.position += 1;
+                let query = self.parse_in_parentheses(true)?;
+                Ok(Some(prepend_source(token.start, query, super::parser::PRIMARY).into_boolean()))
             }
-            "CAST" if opens => self.cast_function().map(Some),
-            "ARRAY" if opens || next.is_some_and(|t| t.is(b'[')) => self.array().map(Some),
+            "CAST" if opens => self.parse_cast_function().map(Some),
+            "ARRAY" if opens || next.is_some_and(|t| t.is_symbol(b'[')) => {
+                self.parse_array().map(Some)
+            }
             "ROW" if opens => {
-                self.at += 1;
-                let row = self.parentheses()?;
-                Ok(Some(Piece { span: token.start..row.span.end, ..row }))
+                self.position += 1;
+                let row = self.parse_parentheses()?;
+                Ok(Some(TypedSql { span: token.start..row.span.end, ..row }))
             }
             "EXTRACT" | "OVERLAY" | "POSITION" | "SUBSTRING" | "TRIM" if opens => {
-                let shape = if word == "POSITION" { ExprShape::Number } else { ExprShape::Text };
-                let of = |piece: Piece| match piece.shape {
-                    ExprShape::Plain => Piece { shape, ..piece },
-                    _ => piece,
+                let sql_type = if word == "POSITION" { SqlType::Integer } else { SqlType::Text };
+                let with_type = |expr: TypedSql| match expr.sql_type {
+                    SqlType::Unknown => TypedSql { sql_type, ..expr },
+                    _ => expr,
                 };
-                Ok(self.worded(token, &word)?.map(of))
+                Ok(self.parse_special_syntax(token, &word)?.map(with_type))
             }
             "INTERVAL" if text_next => {
-                self.at += 2;
-                self.interval(token.start..self.before()).map(Some)
+                self.position += 2;
+                self.parse_interval(token.start..self.last_end()).map(Some)
             }
             "DATE" | "TIME" | "TIMESTAMP" | "TIMESTAMPTZ" if text_next => {
-                self.at += 1;
-                let text = self.primary()?;
+                self.position += 1;
+                let text = self.parse_primary()?;
                 let target = match word.as_str() {
                     "DATE" => CastTarget::Date,
                     "TIME" => CastTarget::Time,
                     _ => CastTarget::Timestamp,
                 };
                 let span = token.start..text.span.end;
-                if let ExprShape::Literal(said) = &text.shape
-                    && let Some(piece) = super::literal::literal(target, said, &text.span)?
+                if let SqlType::Literal(literal_text) = &text.sql_type
+                    && let Some(expr) =
+                        super::literal::convert_literal_text(target, literal_text, &text.span)?
                 {
-                    return Ok(Some(Piece { span, ..piece }));
+                    return Ok(Some(TypedSql { span, ..expr }));
                 }
-                let shape = target.shape();
-                Ok(Some(Piece { shape, ..Piece::filled(target.template(), vec![text.text], span) }))
+                let sql_type = target.sql_type();
+                Ok(Some(TypedSql {
+                    sql_type,
+                    ..TypedSql::from_template(target.template(), vec![text.text], span)
+                }))
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
-                Err(unsaid(span, "a bit string", "write a number, or a text in '…'"))
+                Err(unsupported(span, "a bit string", "write a number, or a text in '…'"))
             }
             _ => Ok(None),
         }
     }
 
-    fn case(&mut self) -> Result<Piece, SqlError> {
-        let start = self.here();
-        self.at += 1;
-        let (mut pieces, mut given) = (Vec::new(), Vec::new());
-        let mut result = |parser: &mut Self, pieces: &mut Vec<Piece>| {
-            given.push(pieces.len());
-            pieces.push(parser.expr()?);
+    fn parse_case(&mut self) -> Result<TypedSql, SqlError> {
+        let start = self.next_start();
+        self.position += 1;
+        let (mut exprs, mut result_positions) = (Vec::new(), Vec::new());
+        let mut parse_result = |parser: &mut Self, exprs: &mut Vec<TypedSql>| {
+            result_positions.push(exprs.len());
+            exprs.push(parser.parse_expr()?);
             Ok::<(), SqlError>(())
         };
         let has_operand = !self.is_word("WHEN");
         if has_operand {
-            pieces.push(self.expr()?);
+            exprs.push(self.parse_expr()?);
         }
-        while self.word("WHEN") {
-            let mut when = Self::condition(self.expr()?);
-            if let Some(operand) = pieces.first_mut().filter(|_| has_operand) {
-                (*operand, when) = Self::beside(operand.clone(), when)?;
+        while self.take_word("WHEN") {
+            let mut when = Self::to_condition(self.parse_expr()?);
+            if let Some(operand) = exprs.first_mut().filter(|_| has_operand) {
+                (*operand, when) = Self::unify_operands(operand.clone(), when)?;
             }
-            pieces.push(when);
+            exprs.push(when);
             self.expect_word("THEN")?;
-            result(self, &mut pieces)?;
+            parse_result(self, &mut exprs)?;
         }
-        if self.word("ELSE") {
-            result(self, &mut pieces)?;
+        if self.take_word("ELSE") {
+            parse_result(self, &mut exprs)?;
         }
         self.expect_word("END")?;
-        let end = self.before();
-        let results = pieces.iter_mut().enumerate().filter(|(n, _)| given.contains(n));
-        let shape = self.as_one(results.map(|(_, piece)| piece).collect())?;
-        let text = joined(start, pieces, end);
-        Ok(Piece { shape, ..Piece::new(text, start..end) })
+        let end = self.last_end();
+        let results = exprs.iter_mut().enumerate().filter(|(n, _)| result_positions.contains(n));
+        let sql_type = self.coerce_to_common_type(results.map(|(_, expr)| expr).collect())?;
+        let text = join_exprs(start, exprs, end);
+        Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) })
     }
 
     /// Parses the subscript in `x[1]`.
-    fn subscript(&mut self, of: Piece) -> Result<Piece, SqlError> {
-        self.at += 1;
-        let index = self.expr()?;
-        if self.is(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
-            return Err(unsaid(of.span.start..self.here() + 1, "a slice of an array", ""));
+    fn parse_subscript(&mut self, array: TypedSql) -> Result<TypedSql, SqlError> {
+        self.position += 1;
+        let index = self.parse_expr()?;
+        if self.is_symbol(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
+            return Err(unsupported(
+                array.span.start..self.next_start() + 1,
+                "a slice of an array",
+                "",
+            ));
         }
-        let end = self.expect(b']')?;
-        let span = of.span.start..end;
-        Ok(Piece::filled("suql_element({}, {})", vec![of.text, index.text], span))
+        let end = self.expect_symbol(b']')?;
+        let span = array.span.start..end;
+        Ok(TypedSql::from_template("suql_element({}, {})", vec![array.text, index.text], span))
     }
 }
 
 /// Decodes the escapes of an E'…' string.
-fn unescaped(text: &str) -> String {
+fn unescape(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -468,6 +499,6 @@ fn unescaped(text: &str) -> String {
 }
 
 /// Returns the byte range from one expression to another.
-pub(super) fn across(left: &Piece, right: &Piece) -> Range<usize> {
+pub(super) fn span_across(left: &TypedSql, right: &TypedSql) -> Range<usize> {
     left.span.start..right.span.end
 }

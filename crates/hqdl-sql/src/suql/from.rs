@@ -2,181 +2,184 @@
 
 use std::ops::Range;
 
-use super::declared::declared;
+use super::declared_type::parse_declared_type;
 use super::parser::{
-    ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, Unnested, unsaid,
+    Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, UnnestedArray,
+    unsupported,
 };
-use super::text::Part;
+use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
 use hqdl_values::format::count_noun;
 
 /// Column aliases with their positions.
-type GivenNames = Vec<(String, Range<usize>)>;
+type ColumnAliases = Vec<(String, Range<usize>)>;
 
 impl Parser<'_> {
     /// Parses a FROM clause up to the next clause.
-    pub fn from(&mut self) -> Result<Vec<Piece>, SqlError> {
-        let mut pieces = Vec::new();
-        self.item(&mut pieces)?;
+    pub fn parse_from(&mut self) -> Result<Vec<TypedSql>, SqlError> {
+        let mut exprs = Vec::new();
+        self.parse_item(&mut exprs)?;
         loop {
-            if self.symbol(b',') {
-                self.item(&mut pieces)?;
+            if self.take_symbol(b',') {
+                self.parse_item(&mut exprs)?;
                 continue;
             }
-            let start = self.at;
-            let mut merged = self.word("NATURAL");
-            let _ = self.word("INNER") || self.word("CROSS");
-            if self.word("LEFT") || self.word("RIGHT") || self.word("FULL") {
-                self.word("OUTER");
+            let start = self.position;
+            let mut is_merged = self.take_word("NATURAL");
+            let _ = self.take_word("INNER") || self.take_word("CROSS");
+            if self.take_word("LEFT") || self.take_word("RIGHT") || self.take_word("FULL") {
+                self.take_word("OUTER");
                 if let Some(select) = self.selects.last_mut() {
-                    select.outer = true;
+                    select.has_outer_join = true;
                 }
             }
-            if !self.word("JOIN") {
-                self.at = start;
-                return Ok(pieces);
+            if !self.take_word("JOIN") {
+                self.position = start;
+                return Ok(exprs);
             }
-            self.item(&mut pieces)?;
-            if self.word("ON") {
-                pieces.push(Self::condition(self.expr()?));
-            } else if self.word("USING") {
-                merged = true;
-                self.expect(b'(')?;
-                while !self.symbol(b')') {
-                    self.take()?;
+            self.parse_item(&mut exprs)?;
+            if self.take_word("ON") {
+                exprs.push(Self::to_condition(self.parse_expr()?));
+            } else if self.take_word("USING") {
+                is_merged = true;
+                self.expect_symbol(b'(')?;
+                while !self.take_symbol(b')') {
+                    self.take_token()?;
                 }
             }
             if let Some(select) = self.selects.last_mut() {
-                select.merged |= merged;
+                select.has_merged_columns |= is_merged;
             }
         }
     }
 
     /// Parses the table after TABLE and returns its columns.
-    pub fn table(&mut self) -> Result<(Vec<Piece>, TypedColumns), SqlError> {
-        let mut pieces = Vec::new();
+    pub fn parse_table(&mut self) -> Result<(Vec<TypedSql>, TypedColumns), SqlError> {
+        let mut exprs = Vec::new();
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
-        self.item(&mut pieces)?;
-        Ok((pieces, self.selects.last().and_then(|select| select.all_columns(None))))
+        self.parse_item(&mut exprs)?;
+        Ok((exprs, self.selects.last().and_then(|select| select.all_columns(None))))
     }
 
-    fn item(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
-        let start = self.here();
+    fn parse_item(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
+        let start = self.next_start();
         let lateral = self.peek().filter(|t| t.is_word(self.sql, "LATERAL"));
         if let Some(word) = lateral {
-            self.at += 1;
-            if self.is(b'(') {
+            self.position += 1;
+            if self.is_symbol(b'(') {
                 let help = "in SQLite a subquery in FROM cannot refer to the tables beside it";
-                return Err(unsaid(word.span(), "LATERAL", help));
+                return Err(unsupported(word.span(), "LATERAL", help));
             }
-            pieces.push(Piece::new(Vec::new(), word.start..self.here()));
+            exprs.push(TypedSql::new(Vec::new(), word.start..self.next_start()));
         }
-        self.word("ONLY");
-        if self.is(b'(') {
-            if self.query_at(1) {
-                self.at += 1;
-                let at = self.here();
-                let query = self.deeper(Self::query)?;
-                let end = self.expect(b')')?;
-                let query = Piece::new(query, at..end - 1);
-                return self.aliased(query, start..end, pieces);
+        self.take_word("ONLY");
+        if self.is_symbol(b'(') {
+            if self.is_query_at(1) {
+                self.position += 1;
+                let at = self.next_start();
+                let query = self.with_depth_limit(Self::parse_query)?;
+                let end = self.expect_symbol(b')')?;
+                let query = TypedSql::new(query, at..end - 1);
+                return self.parse_query_alias(query, start..end, exprs);
             }
             // A join in parentheses.
-            self.at += 1;
-            let inner = self.deeper(Self::from)?;
-            pieces.extend(inner);
-            self.expect(b')')?;
-            if let (Some(alias), _) = self.alias()? {
-                self.reads(Some(alias), TableOf::Query, None);
+            self.position += 1;
+            let inner = self.with_depth_limit(Self::parse_from)?;
+            exprs.extend(inner);
+            self.expect_symbol(b')')?;
+            if let (Some(alias), _) = self.parse_alias()? {
+                self.add_table(Some(alias), TableSource::Query, None);
             }
             return Ok(());
         }
         // PostgreSQL's default schema.
-        let public = |t: Token| t.content(self.sql).eq_ignore_ascii_case("public");
-        if self.peek().is_some_and(|t| self.is_name(t) && public(t))
-            && self.peek_at(1).is_some_and(|t| t.is(b'.'))
+        let is_public = |t: Token| t.unquoted_text(self.sql).eq_ignore_ascii_case("public");
+        if self.peek().is_some_and(|t| self.is_name(t) && is_public(t))
+            && self.peek_at(1).is_some_and(|t| t.is_symbol(b'.'))
         {
-            let schema = self.here();
-            self.at += 2;
-            pieces.push(Piece::new(Vec::new(), schema..self.here()));
+            let schema = self.next_start();
+            self.position += 2;
+            exprs.push(TypedSql::new(Vec::new(), schema..self.next_start()));
         }
         let Some(name) = self.peek().filter(|t| self.is_name(*t)) else {
-            return Err(self.expected("a table"));
+            return Err(self.expected_error("a table"));
         };
-        self.at += 1;
-        while self.symbol(b'.') {
-            self.take()?;
+        self.position += 1;
+        while self.take_symbol(b'.') {
+            self.take_token()?;
         }
-        if !self.is(b'(') {
-            let last = self.tokens[self.at - 1].content(self.sql);
-            let (alias, columns) = self.alias()?;
+        if !self.is_symbol(b'(') {
+            let last = self.tokens[self.position - 1].unquoted_text(self.sql);
+            let (alias, columns) = self.parse_alias()?;
             if columns.is_empty() {
-                let typed = self.columns_of(&last);
-                self.reads(alias.or(Some(last.clone())), TableOf::Named(last), typed);
+                let typed = self.find_columns(&last);
+                self.add_table(alias.or(Some(last.clone())), TableSource::Named(last), typed);
                 return Ok(());
             }
-            pieces.push(self.renamed_table(name.start, &last, alias, &columns)?);
+            exprs.push(self.select_renamed_columns(name.start, &last, alias, &columns)?);
             return Ok(());
         }
-        let function = name.content(self.sql).to_lowercase();
-        self.at += 1;
-        let args = if self.is(b')') { Vec::new() } else { self.list()? };
-        let end = self.expect(b')')?;
+        let function = name.unquoted_text(self.sql).to_lowercase();
+        self.position += 1;
+        let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
+        let end = self.expect_symbol(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
-            return Err(unsaid(start..self.before(), "WITH ORDINALITY", ""));
+            return Err(unsupported(start..self.last_end(), "WITH ORDINALITY", ""));
         }
-        let whole = start..end;
-        let Some(array) = Self::array_of_rows(&function, args.clone(), &whole)? else {
-            pieces.extend(args);
-            let (alias, _) = self.alias()?;
-            self.reads(alias.or(Some(function)), TableOf::Query, None);
+        let call_span = start..end;
+        let Some(array) = Self::set_function_array(&function, args.clone(), &call_span)? else {
+            exprs.extend(args);
+            let (alias, _) = self.parse_alias()?;
+            self.add_table(alias.or(Some(function)), TableSource::Query, None);
             return Ok(());
         };
-        let (alias, names) = self.alias()?;
+        let (alias, names) = self.parse_alias()?;
         let mut names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
         let alias = alias.unwrap_or(function);
         if names.is_empty() {
             names.push(alias.clone());
         }
-        let span = name.start..self.before();
-        let words = format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::name(&alias));
-        pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
-        let element = names.iter().map(|name| (name.clone(), ExprShape::Plain)).collect();
-        self.reads(Some(alias.clone()), TableOf::Array, Some(element));
+        let span = name.start..self.last_end();
+        let template =
+            format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::quote_name(&alias));
+        exprs.push(TypedSql::from_template(&template, vec![array.text.clone()], span));
+        let element = names.iter().map(|name| (name.clone(), SqlType::Unknown)).collect();
+        self.add_table(Some(alias.clone()), TableSource::Array, Some(element));
         if let Some(select) = self.selects.last_mut() {
-            select.unnested.push(Unnested { alias, names, array: None });
+            select.unnested.push(UnnestedArray { alias, names, array: None });
         }
         Ok(())
     }
 
     /// Parses the alias of a subquery. Column aliases require a common table expression in
     /// `SQLite`.
-    fn aliased(
+    fn parse_query_alias(
         &mut self,
-        query: Piece,
+        query: TypedSql,
         span: std::ops::Range<usize>,
-        pieces: &mut Vec<Piece>,
+        exprs: &mut Vec<TypedSql>,
     ) -> Result<(), SqlError> {
-        let (alias, columns) = self.alias()?;
-        let typed = self.renamed_columns(&columns)?;
-        self.reads(alias.clone(), TableOf::Query, typed.clone());
+        let (alias, columns) = self.parse_alias()?;
+        let typed = self.take_renamed_columns(&columns)?;
+        self.add_table(alias.clone(), TableSource::Query, typed.clone());
         if columns.is_empty() {
-            pieces.push(query);
+            exprs.push(query);
             return Ok(());
         }
-        let end = self.before();
-        let name = self.name();
+        let end = self.last_end();
+        let name = self.new_alias();
         let columns: Vec<String> = match typed {
             Some(typed) => typed.into_iter().map(|(name, _)| name).collect(),
             None => columns.into_iter().map(|(name, _)| name).collect(),
         };
-        let columns = hqdl_values::sql::names("", &columns);
-        let alias = hqdl_values::sql::name(&alias.unwrap_or_else(|| name.clone()));
-        let words = format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
-        pieces.push(Piece::filled(&words, vec![query.text], span.start..end));
+        let columns = hqdl_values::sql::quote_names("", &columns);
+        let alias = hqdl_values::sql::quote_name(&alias.unwrap_or_else(|| name.clone()));
+        let template =
+            format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
+        exprs.push(TypedSql::from_template(&template, vec![query.text], span.start..end));
         Ok(())
     }
 
@@ -185,52 +188,60 @@ impl Parser<'_> {
     ///
     /// # Errors
     /// [`SqlError`] for an unknown table, or for more aliases than columns.
-    fn renamed_table(
+    fn select_renamed_columns(
         &mut self,
         start: usize,
         table: &str,
         alias: Option<String>,
         names: &[(String, Range<usize>)],
-    ) -> Result<Piece, SqlError> {
-        let span = start..self.before();
-        let Some(own) = self.columns_of(table) else {
+    ) -> Result<TypedSql, SqlError> {
+        let span = start..self.last_end();
+        let Some(own) = self.find_columns(table) else {
             let help = "select them by name in a subquery";
-            return Err(unsaid(span, "other names for columns that are not known", help));
+            return Err(unsupported(span, "other names for columns that are not known", help));
         };
         self.columns = Some(own.clone());
-        let typed = self.renamed_columns(names)?;
+        let typed = self.take_renamed_columns(names)?;
         let both = typed.iter().flatten().zip(&own);
-        let shown: Vec<String> = both
+        let columns: Vec<String> = both
             .map(|((new, _), (own, _))| {
-                format!("{} AS {}", hqdl_values::sql::name(own), hqdl_values::sql::name(new))
+                format!(
+                    "{} AS {}",
+                    hqdl_values::sql::quote_name(own),
+                    hqdl_values::sql::quote_name(new)
+                )
             })
             .collect();
-        let called = hqdl_values::sql::name(alias.as_deref().unwrap_or(table));
-        let of = hqdl_values::sql::name(table);
-        let words = format!("(SELECT {} FROM {of}) AS {called}", shown.join(", "));
-        self.reads(alias, TableOf::Query, typed);
-        Ok(Piece::new(vec![Part::New(words, span.clone())], span))
+        let alias_sql = hqdl_values::sql::quote_name(alias.as_deref().unwrap_or(table));
+        let table_sql = hqdl_values::sql::quote_name(table);
+        let template = format!("(SELECT {} FROM {table_sql}) AS {alias_sql}", columns.join(", "));
+        self.add_table(alias, TableSource::Query, typed);
+        Ok(TypedSql::new(vec![SourceFragment::Generated(template, span.clone())], span))
     }
 
     /// Parses `[AS] name [(columns)]`.
-    fn alias(&mut self) -> Result<(Option<String>, GivenNames), SqlError> {
-        let marked = self.word("AS");
+    fn parse_alias(&mut self) -> Result<(Option<String>, ColumnAliases), SqlError> {
+        let has_as = self.take_word("AS");
         let Some(token) = self.peek().filter(|t| self.is_name(*t)) else {
-            return if marked { Err(self.expected("a name")) } else { Ok((None, Vec::new())) };
+            return if has_as {
+                Err(self.expected_error("a name"))
+            } else {
+                Ok((None, Vec::new()))
+            };
         };
-        self.at += 1;
-        let columns = self.column_names()?;
-        Ok((Some(token.content(self.sql)), columns))
+        self.position += 1;
+        let columns = self.parse_column_names()?;
+        Ok((Some(token.unquoted_text(self.sql)), columns))
     }
 
     /// Parses a column list `(a, b)`; returns no names if there is no parenthesis.
-    pub fn column_names(&mut self) -> Result<GivenNames, SqlError> {
+    pub fn parse_column_names(&mut self) -> Result<ColumnAliases, SqlError> {
         let mut names = Vec::new();
-        if self.symbol(b'(') {
-            while !self.symbol(b')') {
-                let token = self.take()?;
-                if !token.is(b',') {
-                    names.push((token.content(self.sql), token.span()));
+        if self.take_symbol(b'(') {
+            while !self.take_symbol(b')') {
+                let token = self.take_token()?;
+                if !token.is_symbol(b',') {
+                    names.push((token.unquoted_text(self.sql), token.span()));
                 }
             }
         }
@@ -238,21 +249,21 @@ impl Parser<'_> {
     }
 
     /// Adds a table to the current SELECT.
-    fn reads(&mut self, name: Option<String>, of: TableOf, columns: TypedColumns) {
+    fn add_table(&mut self, name: Option<String>, source: TableSource, columns: TypedColumns) {
         if let Some(select) = self.selects.last_mut() {
-            select.tables.push(SuqlTable { name, of, columns });
+            select.tables.push(SuqlTable { name, source, columns });
         }
     }
 
     /// Returns the columns of a table or common table expression.
-    fn columns_of(&self, table: &str) -> TypedColumns {
-        let common = self.common.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(table));
-        if let Some((_, columns)) = common {
+    fn find_columns(&self, table: &str) -> TypedColumns {
+        let cte = self.ctes.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(table));
+        if let Some((_, columns)) = cte {
             return columns.clone();
         }
         let known = self.tables.get(&table.to_lowercase())?;
-        let types = known.types.iter().map(|kind| declared(kind));
-        let types = types.chain(std::iter::repeat(ExprShape::Plain));
+        let types = known.types.iter().map(|type_name| parse_declared_type(type_name));
+        let types = types.chain(std::iter::repeat(SqlType::Unknown));
         Some(known.names.iter().cloned().zip(types).collect())
     }
 
@@ -260,7 +271,7 @@ impl Parser<'_> {
     ///
     /// # Errors
     /// [`SqlError`] for more names than columns.
-    pub fn renamed_columns(
+    pub fn take_renamed_columns(
         &mut self,
         names: &[(String, Range<usize>)],
     ) -> Result<TypedColumns, SqlError> {
@@ -281,14 +292,14 @@ impl Parser<'_> {
     }
 
     /// Returns the FROM items for arrays that the result columns unnest.
-    pub fn unnested_text(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<Part> {
+    pub fn unnest_sql(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<SourceFragment> {
         let mut text = Vec::new();
         for unnested in &select.unnested {
             let Some(array) = &unnested.array else { continue };
             let before = if has_from || !text.is_empty() { ", " } else { " FROM " };
-            text.push(Part::New(format!("{before}json_each(suql_array("), at..at));
+            text.push(SourceFragment::Generated(format!("{before}json_each(suql_array("), at..at));
             text.extend(array.text.clone());
-            text.push(Part::New(format!(")) AS {}", unnested.alias), at..at));
+            text.push(SourceFragment::Generated(format!(")) AS {}", unnested.alias), at..at));
         }
         text
     }

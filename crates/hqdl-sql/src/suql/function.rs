@@ -1,9 +1,9 @@
 //! Parser of function calls.
 
-use super::declared::one_of;
-use super::operator::is_pattern;
-use super::parser::{ExprShape, Parser, Piece, joined, unsaid};
-use super::text::Part;
+use super::declared_type::common_type;
+use super::operator::check_pattern;
+use super::parser::{Parser, SqlType, TypedSql, join_exprs, unsupported};
+use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 
@@ -14,11 +14,11 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("cbrt", 1, "suql_cbrt({})"),
     ("div", 2, "suql_div({})"),
     ("gcd", 2, "suql_gcd({})"),
-    ("json_build_array", ANY_NUMBER, "json_array({})"),
-    ("json_build_object", ANY_NUMBER, "json_object({})"),
+    ("json_build_array", ANY_COUNT, "json_array({})"),
+    ("json_build_object", ANY_COUNT, "json_object({})"),
     ("json_typeof", 1, "suql_json_typeof({})"),
-    ("jsonb_build_array", ANY_NUMBER, "json_array({})"),
-    ("jsonb_build_object", ANY_NUMBER, "json_object({})"),
+    ("jsonb_build_array", ANY_COUNT, "json_array({})"),
+    ("jsonb_build_object", ANY_COUNT, "json_object({})"),
     ("jsonb_typeof", 1, "suql_json_typeof({})"),
     ("lcm", 2, "suql_lcm({})"),
     ("make_date", 3, "suql_make_date({})"),
@@ -67,13 +67,13 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("char_length", 1, "length({})"),
     ("character_length", 1, "length({})"),
     ("every", 1, "min({})"),
-    ("greatest", ANY_NUMBER, "suql_greatest({})"),
+    ("greatest", ANY_COUNT, "suql_greatest({})"),
     ("initcap", 1, "suql_initcap({})"),
     ("json_agg", 1, "json_group_array({})"),
     ("json_array_length", 1, "json_array_length(suql_array({}))"),
     ("jsonb_agg", 1, "json_group_array({})"),
     ("jsonb_array_length", 1, "json_array_length(suql_array({}))"),
-    ("least", ANY_NUMBER, "suql_least({})"),
+    ("least", ANY_COUNT, "suql_least({})"),
     ("left", 2, "suql_left({})"),
     ("lower", 1, "suql_lower({})"),
     ("now", 0, "datetime('now')"),
@@ -91,9 +91,9 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
     // The distance between two named places, which only a model knows.
-    ("st_distance_sphere", 2, DISTANCE),
-    ("st_distancesphere", 2, DISTANCE),
-    ("st_distance", 2, DISTANCE),
+    ("st_distance_sphere", 2, DISTANCE_CALL),
+    ("st_distancesphere", 2, DISTANCE_CALL),
+    ("st_distance", 2, DISTANCE_CALL),
     ("to_char", 2, "suql_to_char({}, {1})"),
     ("substr", 2, "suql_substr({})"),
     ("substr", 3, "suql_substr({})"),
@@ -104,7 +104,7 @@ const FUNCTIONS: [(&str, usize, &str); 90] = [
 ];
 
 /// Functions that return texts.
-const TEXTS: [&str; 29] = [
+const TEXT_FUNCTIONS: [&str; 29] = [
     "format",
     "string_agg",
     "substr",
@@ -137,7 +137,7 @@ const TEXTS: [&str; 29] = [
 ];
 
 /// Functions that return arrays.
-const ARRAYS: [&str; 8] = [
+const ARRAY_FUNCTIONS: [&str; 8] = [
     "array_append",
     "array_cat",
     "array_prepend",
@@ -149,20 +149,20 @@ const ARRAYS: [&str; 8] = [
 ];
 
 /// Functions whose result has the type of their first argument.
-const FIRST: [&str; 10] =
+const FIRST_ARGUMENT_FUNCTIONS: [&str; 10] =
     ["abs", "first_value", "lag", "last_value", "lead", "max", "min", "nth_value", "nullif", "sum"];
 /// Functions that return one of their arguments.
-const ANY: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
+const COMMON_TYPE_FUNCTIONS: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
 
 /// Functions that return booleans.
-const TRUTHS: [&str; 6] =
+const BOOLEAN_FUNCTIONS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
 /// Statistical aggregates: mean, standard deviation and variance.
-const SPREADS: [&str; 7] =
+const STATISTICS_FUNCTIONS: [&str; 7] =
     ["avg", "stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"];
 /// Scalar, aggregate and window functions that return integers.
-const NUMBERS: [&str; 20] = [
+const INTEGER_FUNCTIONS: [&str; 20] = [
     "bit_length",
     "gcd",
     "lcm",
@@ -186,13 +186,13 @@ const NUMBERS: [&str; 20] = [
 ];
 
 /// Any number of arguments.
-const ANY_NUMBER: usize = usize::MAX;
+const ANY_COUNT: usize = usize::MAX;
 
-const DISTANCE: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
+const DISTANCE_CALL: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
 /// Set-returning functions, and the template of the array with their rows.
-const ROWS: [(&str, &str); 9] = [
+const SET_FUNCTIONS: [(&str, &str); 9] = [
     ("unnest", "{}"),
     ("generate_series", "suql_series({})"),
     ("json_array_elements", "{}"),
@@ -205,132 +205,139 @@ const ROWS: [(&str, &str); 9] = [
 ];
 
 /// Contents of a call's parentheses.
-struct WrittenArguments {
+struct ParsedArguments {
     /// Arguments, followed by the terms of their ORDER BY.
-    pieces: Vec<Piece>,
+    exprs: Vec<TypedSql>,
     /// Number of arguments.
     count: usize,
     /// Whether there is neither DISTINCT nor ALL nor ORDER BY.
-    plain: bool,
-    distinct: bool,
+    is_plain: bool,
+    is_distinct: bool,
 }
 
 impl Parser<'_> {
     /// Parses a function call from its opening parenthesis on.
-    pub fn function(&mut self, first: Token, names: &[Token]) -> Result<Piece, SqlError> {
+    pub fn parse_function(&mut self, first: Token, names: &[Token]) -> Result<TypedSql, SqlError> {
         let start = first.start;
         let name = match names {
-            [one] => one.content(self.sql).to_lowercase(),
-            [.., last] => last.content(self.sql).to_lowercase(),
+            [one] => one.unquoted_text(self.sql).to_lowercase(),
+            [.., last] => last.unquoted_text(self.sql).to_lowercase(),
             [] => String::new(),
         };
         if let [schema, last] = names
-            && ["public", "pg_catalog"].contains(&schema.content(self.sql).to_lowercase().as_str())
+            && ["public", "pg_catalog"]
+                .contains(&schema.unquoted_text(self.sql).to_lowercase().as_str())
         {
-            let piece = self.function(*last, std::slice::from_ref(last))?;
-            return Ok(Piece { span: start..piece.span.end, ..piece });
+            let expr = self.parse_function(*last, std::slice::from_ref(last))?;
+            return Ok(TypedSql { span: start..expr.span.end, ..expr });
         }
-        if ROWS.iter().any(|(rows, _)| *rows == name) {
-            return self.rows(first, &name);
+        if SET_FUNCTIONS.iter().any(|(rows, _)| *rows == name) {
+            return self.parse_set_function(first, &name);
         }
-        let open = self.at;
-        self.at += 1;
-        let WrittenArguments { mut pieces, count: args, plain, distinct } = self.arguments()?;
-        let end = self.expect(b')')?;
-        let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
-        let mut shape = self.given(&name, &pieces, args);
-        if shape == ExprShape::Span && FIRST.contains(&name.as_str()) && name != "nullif" {
+        let open = self.position;
+        self.position += 1;
+        let ParsedArguments { exprs: mut exprs, count: arg_count, is_plain, is_distinct } =
+            self.parse_arguments()?;
+        let end = self.expect_symbol(b')')?;
+        let is_question = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
+        let mut sql_type = self.result_type(&name, &exprs, arg_count);
+        if sql_type == SqlType::ComputedInterval
+            && FIRST_ARGUMENT_FUNCTIONS.contains(&name.as_str())
+            && name != "nullif"
+        {
             let help = "compute with its seconds: extract(epoch FROM …)";
-            return Err(unsaid(start..end, &format!("`{name}` of spans of time"), help));
+            return Err(unsupported(start..end, &format!("`{name}` of spans of time"), help));
         }
-        if ANY.contains(&name.as_str()) || name == "nullif" {
-            shape = self.as_one(pieces.iter_mut().collect())?;
+        if COMMON_TYPE_FUNCTIONS.contains(&name.as_str()) || name == "nullif" {
+            sql_type = self.coerce_to_common_type(exprs.iter_mut().collect())?;
         }
-        if let ("is_relevant", [_, question]) = (name.as_str(), pieces.as_slice()) {
-            let ExprShape::Literal(question) = &question.shape else {
-                return Err(unsaid(start..end, "`is_relevant` to what is computed", ""));
+        if let ("is_relevant", [_, question]) = (name.as_str(), exprs.as_slice()) {
+            let SqlType::Literal(question) = &question.sql_type else {
+                return Err(unsupported(start..end, "`is_relevant` to what is computed", ""));
             };
-            let asked = format!("is this document relevant to: {question}");
-            let asked = hqdl_values::sql::text(&asked);
-            let words = format!("(answer({{}}, {asked}) = 'Yes')");
-            let document = pieces.swap_remove(0);
-            let piece = Piece::filled(&words, vec![document.text], start..end);
-            return self.tail(piece.boolean());
+            let question_sql = format!("is this document relevant to: {question}");
+            let question_sql = hqdl_values::sql::quote_text(&question_sql);
+            let template = format!("(answer({{}}, {question_sql}) = 'Yes')");
+            let document = exprs.swap_remove(0);
+            let expr = TypedSql::from_template(&template, vec![document.text], start..end);
+            return self.parse_call_suffix(expr.into_boolean());
         }
-        if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), pieces.as_slice()) {
-            is_pattern(pattern, "match")?;
-            self.are_flags(&name, &pieces)?;
+        if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), exprs.as_slice()) {
+            check_pattern(pattern, "match")?;
+            self.check_flags(&name, &exprs)?;
         }
-        if let ("count", [one]) = (name.as_str(), pieces.as_mut_slice())
-            && let [Part::Star(span, Some(table))] = one.text.as_slice()
+        if let ("count", [one]) = (name.as_str(), exprs.as_mut_slice())
+            && let [SourceFragment::Star(span, Some(table))] = one.text.as_slice()
         {
-            one.text = vec![Part::Rows(span.clone(), table.clone(), !plain)];
+            one.text = vec![SourceFragment::CountedRows(span.clone(), table.clone(), !is_plain)];
         }
-        if let ("round", [of]) = (name.as_str(), pieces.as_mut_slice()) {
-            of.as_even();
+        if let ("round", [of]) = (name.as_str(), exprs.as_mut_slice()) {
+            of.round_half_even();
         }
-        if let (true, "string_agg", [of, between]) = (distinct, name.as_str(), pieces.as_slice()) {
-            return Ok(different_joined(of, between, start..end));
-        }
-        if let Some((_, count, words)) =
-            FUNCTIONS.iter().find(|(n, count, _)| *n == name && [args, ANY_NUMBER].contains(count))
+        if let (true, "string_agg", [of, between]) = (is_distinct, name.as_str(), exprs.as_slice())
         {
-            let mut piece = if plain || words.matches('(').count() == 1 && *count == 1 {
-                self.renamed(words, pieces, open, start, end)
+            return Ok(string_agg_distinct(of, between, start..end));
+        }
+        if let Some((_, count, template)) = FUNCTIONS
+            .iter()
+            .find(|(n, count, _)| *n == name && [arg_count, ANY_COUNT].contains(count))
+        {
+            let mut expr = if is_plain || template.matches('(').count() == 1 && *count == 1 {
+                self.fill_function(template, exprs, open, start, end)
             } else {
-                return Err(unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
+                return Err(unsupported(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
             };
-            if piece.shape == ExprShape::Plain {
-                piece.shape = shape;
+            if expr.sql_type == SqlType::Unknown {
+                expr.sql_type = sql_type;
             }
-            return self.tail(piece);
+            return self.parse_call_suffix(expr);
         }
-        if let Some(error) = self.miscounted(&name, args, names, start..end) {
+        if let Some(error) = self.argument_count_error(&name, arg_count, names, start..end) {
             return Err(error);
         }
-        if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
-            let ExprShape::Literal(part) = part.shape.clone() else {
-                return Err(unsaid(
+        if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), exprs.as_slice()) {
+            let SqlType::Literal(part) = part.sql_type.clone() else {
+                return Err(unsupported(
                     start..end,
                     &format!("`{name}` of a part that is computed"),
                     "",
                 ));
             };
-            let of = pieces.swap_remove(1);
-            return Self::part_of(&name, &part, of, start..end);
+            let of = exprs.swap_remove(1);
+            return Self::date_part(&name, &part, of, start..end);
         }
         if name.starts_with("concat") {
-            pieces.iter_mut().for_each(as_joined);
+            exprs.iter_mut().for_each(abbreviate_boolean);
         }
-        if asks {
+        if is_question {
             // Write the name without its quotes, if it has any.
-            let piece = self.renamed(&format!("{name}({{}})"), pieces, open, start, end);
-            return self.tail(Piece { shape: ExprShape::Call, ..piece });
+            let expr = self.fill_function(&format!("{name}({{}})"), exprs, open, start, end);
+            return self.parse_call_suffix(TypedSql { sql_type: SqlType::Call, ..expr });
         }
-        let text = joined(start, pieces, end);
-        let piece = Piece { shape, ..Piece::new(text, start..end) };
-        self.tail(piece)
+        let text = join_exprs(start, exprs, end);
+        let expr = TypedSql { sql_type, ..TypedSql::new(text, start..end) };
+        self.parse_call_suffix(expr)
     }
 
     /// Parses the contents of a call's parentheses.
-    fn arguments(&mut self) -> Result<WrittenArguments, SqlError> {
-        let open = self.at;
-        let distinct = self.word("DISTINCT");
-        let _ = distinct || self.word("ALL");
-        let plain = self.at == open;
-        let mut found = WrittenArguments { pieces: Vec::new(), count: 0, plain, distinct };
-        while !self.is(b')') {
+    fn parse_arguments(&mut self) -> Result<ParsedArguments, SqlError> {
+        let open = self.position;
+        let is_distinct = self.take_word("DISTINCT");
+        let _ = is_distinct || self.take_word("ALL");
+        let is_plain = self.position == open;
+        let mut found = ParsedArguments { exprs: Vec::new(), count: 0, is_plain, is_distinct };
+        while !self.is_symbol(b')') {
             // Set-returning functions are allowed in results, but not in arguments of an aggregate
             // with FILTER.
-            let piece = self.expr()?;
-            Self::no_interval(&piece)?;
-            found.pieces.push(piece);
+            let expr = self.parse_expr()?;
+            Self::ensure_value(&expr)?;
+            found.exprs.push(expr);
             found.count += 1;
-            if self.words(&["ORDER", "BY"]) {
-                found.plain = false;
-                found.pieces.extend(self.order()?);
+            if self.take_words(&["ORDER", "BY"]) {
+                found.is_plain = false;
+                found.exprs.extend(self.parse_order_by()?);
             }
-            if !self.symbol(b',') {
+            if !self.take_symbol(b',') {
                 break;
             }
         }
@@ -339,62 +346,62 @@ impl Parser<'_> {
 
     /// Checks the literal flags and start position of a regular expression function, so that an
     /// invalid one is reported before any request is made.
-    fn are_flags(&self, name: &str, pieces: &[Piece]) -> Result<(), SqlError> {
+    fn check_flags(&self, name: &str, exprs: &[TypedSql]) -> Result<(), SqlError> {
         let first = if name == "regexp_replace" { 3 } else { 2 };
-        for (n, piece) in pieces.iter().enumerate().skip(first) {
-            let wrong = |message: String| Err(SqlError::new(piece.span.clone(), message, "here"));
-            if let ExprShape::Literal(flags) = &piece.shape
+        for (n, expr) in exprs.iter().enumerate().skip(first) {
+            let error = |message: String| Err(SqlError::new(expr.span.clone(), message, "here"));
+            if let SqlType::Literal(flags) = &expr.sql_type
                 && let Some(flag) = flags.chars().find(|c| !"gi".contains(*c))
             {
-                return wrong(format!("{name} supports the flags g and i, not `{flag}`"));
+                return error(format!("{name} supports the flags g and i, not `{flag}`"));
             }
-            let written = self.sql.get(piece.span.clone()).unwrap_or_default();
-            if n == first && written.trim().parse::<i64>().is_ok_and(|start| start < 1) {
-                return wrong(format!("{name} counts characters from 1"));
+            let source_text = self.sql.get(expr.span.clone()).unwrap_or_default();
+            if n == first && source_text.trim().parse::<i64>().is_ok_and(|start| start < 1) {
+                return error(format!("{name} counts characters from 1"));
             }
         }
         Ok(())
     }
 
     /// Returns the result type of a function with `arg_count` arguments, if it is known.
-    fn given(&self, name: &str, pieces: &[Piece], args: usize) -> ExprShape {
-        let values = pieces.get(..args).unwrap_or_default();
-        let first = || one_of(self.sql, values.first());
+    fn result_type(&self, name: &str, exprs: &[TypedSql], arg_count: usize) -> SqlType {
+        let values = exprs.get(..arg_count).unwrap_or_default();
+        let first_type = || common_type(self.sql, values.first());
         match name {
-            "age" => ExprShape::Span,
-            "now" | "to_timestamp" => ExprShape::Timestamp,
-            "make_date" | "to_date" => ExprShape::Date,
-            "round" | "trunc" if values.len() == 2 => ExprShape::Numeric,
-            "ceil" | "ceiling" | "floor" | "round" | "sign" | "trunc" => match first() {
-                ExprShape::Number => ExprShape::Float,
+            "age" => SqlType::ComputedInterval,
+            "now" | "to_timestamp" => SqlType::Timestamp,
+            "make_date" | "to_date" => SqlType::Date,
+            "round" | "trunc" if values.len() == 2 => SqlType::Numeric,
+            "ceil" | "ceiling" | "floor" | "round" | "sign" | "trunc" => match first_type() {
+                SqlType::Integer => SqlType::Float,
                 of => of,
             },
             "cbrt" | "exp" | "ln" | "log" | "power" | "sqrt" => {
-                let of = one_of(self.sql, values);
-                if of == ExprShape::Numeric { of } else { ExprShape::Float }
+                let of = common_type(self.sql, values);
+                if of == SqlType::Numeric { of } else { SqlType::Float }
             }
-            "div" | "mod" => one_of(self.sql, values),
-            "random" => ExprShape::Float,
-            _ if SPREADS.contains(&name) => match first() {
-                ExprShape::Float => ExprShape::Float,
-                _ => ExprShape::Numeric,
+            "div" | "mod" => common_type(self.sql, values),
+            "random" => SqlType::Float,
+            _ if STATISTICS_FUNCTIONS.contains(&name) => match first_type() {
+                SqlType::Float => SqlType::Float,
+                _ => SqlType::Numeric,
             },
-            _ if TRUTHS.contains(&name) => ExprShape::Boolean,
-            _ if NUMBERS.contains(&name) => ExprShape::Number,
-            _ if TEXTS.contains(&name) => ExprShape::Text,
-            _ if ARRAYS.contains(&name) => ExprShape::Array,
-            "sum" | "abs" if first() == ExprShape::Plain => ExprShape::Number,
-            _ if FIRST.contains(&name) => first(),
-            _ => ExprShape::Plain,
+            _ if BOOLEAN_FUNCTIONS.contains(&name) => SqlType::Boolean,
+            _ if INTEGER_FUNCTIONS.contains(&name) => SqlType::Integer,
+            _ if TEXT_FUNCTIONS.contains(&name) => SqlType::Text,
+            _ if ARRAY_FUNCTIONS.contains(&name) => SqlType::Array,
+            "sum" | "abs" if first_type() == SqlType::Unknown => SqlType::Integer,
+            _ if FIRST_ARGUMENT_FUNCTIONS.contains(&name) => first_type(),
+            _ => SqlType::Unknown,
         }
     }
 
     /// Returns an error if a `PostgreSQL` function does not accept this number of arguments.
     /// Returns `None` for a function that `SQLite` has under the same name.
-    fn miscounted(
+    fn argument_count_error(
         &self,
         name: &str,
-        args: usize,
+        arg_count: usize,
         names: &[Token],
         span: std::ops::Range<usize>,
     ) -> Option<SqlError> {
@@ -407,121 +414,122 @@ impl Parser<'_> {
         if counts.is_empty() || SQLITE.contains(&name) {
             return None;
         }
-        let takes = match (counts.first(), counts.last()) {
-            (Some(least), Some(most)) if counts.len() > 2 => format!("{least} to {most}"),
+        let expected = match (counts.first(), counts.last()) {
+            (Some(min), Some(max)) if counts.len() > 2 => format!("{min} to {max}"),
             _ => counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
         };
-        let written = names.last().map_or(name, |token| token.text(self.sql));
-        let noun = if takes == "1" { "value" } else { "values" };
-        let message = format!("`{written}` takes {takes} {noun}, but the call has {args}");
+        let name_text = names.last().map_or(name, |token| token.text(self.sql));
+        let noun = if expected == "1" { "value" } else { "values" };
+        let message =
+            format!("`{name_text}` takes {expected} {noun}, but the call has {arg_count}");
         Some(SqlError::new(span, message, "this call"))
     }
 
     /// Translates a function call with a template.
-    fn renamed(
+    fn fill_function(
         &self,
-        words: &str,
-        pieces: Vec<Piece>,
+        template: &str,
+        exprs: Vec<TypedSql>,
         open: usize,
         start: usize,
         end: usize,
-    ) -> Piece {
+    ) -> TypedSql {
         // An aggregate keeps DISTINCT and ORDER BY around its argument.
-        if let Some(name) = words.strip_suffix("({})") {
+        if let Some(name) = template.strip_suffix("({})") {
             let from = self.tokens.get(open).map_or(start, |t| t.start);
-            let mut text = vec![Part::New(name.to_owned(), start..from)];
-            text.extend(joined(from, pieces, end));
-            return Piece::new(text, start..end);
+            let mut text = vec![SourceFragment::Generated(name.to_owned(), start..from)];
+            text.extend(join_exprs(from, exprs, end));
+            return TypedSql::new(text, start..end);
         }
-        let call = words.starts_with("{{");
-        let (mut text, mut rest) = (Vec::new(), words);
+        let is_call = template.starts_with("{{");
+        let (mut text, mut rest) = (Vec::new(), template);
         let span = start..end;
         let mut quoted = false;
         while let Some(at) = rest.find(['{', '\'']) {
             let (before, after) = rest.split_at(at);
-            let (piece, taken) = match after {
+            let (expr, consumed) = match after {
                 a if a.starts_with('\'') => {
                     quoted = !quoted;
                     (None, 1)
                 }
-                a if a.starts_with("{}") && !(call && quoted) => (pieces.first(), 2),
-                a if a.starts_with("{1}") => (pieces.get(1), 3),
+                a if a.starts_with("{}") && !(is_call && quoted) => (exprs.first(), 2),
+                a if a.starts_with("{1}") => (exprs.get(1), 3),
                 a if a.starts_with("{{") || a.starts_with("{}") => (None, 2),
                 _ => (None, 1),
             };
-            let keep = if piece.is_some() { at } else { at + taken };
-            text.push(Part::New(
-                if piece.is_some() { before.to_owned() } else { rest[..keep].to_owned() },
+            let keep = if expr.is_some() { at } else { at + consumed };
+            text.push(SourceFragment::Generated(
+                if expr.is_some() { before.to_owned() } else { rest[..keep].to_owned() },
                 span.clone(),
             ));
-            if let Some(piece) = piece {
-                text.extend(piece.text.clone());
+            if let Some(expr) = expr {
+                text.extend(expr.text.clone());
             }
-            rest = &after[taken..];
+            rest = &after[consumed..];
         }
-        text.push(Part::New(rest.to_owned(), span.clone()));
-        Piece {
-            shape: if call { ExprShape::Call } else { ExprShape::Plain },
-            ..Piece::new(text, span)
+        text.push(SourceFragment::Generated(rest.to_owned(), span.clone()));
+        TypedSql {
+            sql_type: if is_call { SqlType::Call } else { SqlType::Unknown },
+            ..TypedSql::new(text, span)
         }
     }
 
     /// Parses FILTER and OVER.
-    fn tail(&mut self, piece: Piece) -> Result<Piece, SqlError> {
-        let start = piece.span.start;
-        let mut pieces = vec![piece];
+    fn parse_call_suffix(&mut self, expr: TypedSql) -> Result<TypedSql, SqlError> {
+        let start = expr.span.start;
+        let mut exprs = vec![expr];
         if self.is_word("WITHIN") {
-            let word = self.take()?;
-            return Err(unsaid(word.span(), "WITHIN GROUP", ""));
+            let word = self.take_token()?;
+            return Err(unsupported(word.span(), "WITHIN GROUP", ""));
         }
-        if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is(b'(')) {
-            self.at += 2;
+        if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is_symbol(b'(')) {
+            self.position += 2;
             self.expect_word("WHERE")?;
-            pieces.push(self.expr()?);
-            self.expect(b')')?;
+            exprs.push(self.parse_expr()?);
+            self.expect_symbol(b')')?;
         }
-        if self.word("OVER") {
-            if self.symbol(b'(') {
-                self.window(&mut pieces)?;
+        if self.take_word("OVER") {
+            if self.take_symbol(b'(') {
+                self.parse_window(&mut exprs)?;
             } else {
-                self.take()?;
+                self.take_token()?;
             }
         }
-        if self.before() == pieces[0].span.end {
-            return Ok(pieces.swap_remove(0));
+        if self.last_end() == exprs[0].span.end {
+            return Ok(exprs.swap_remove(0));
         }
-        let end = self.before();
-        let shape = pieces[0].shape.clone();
-        let text = joined(start, pieces, end);
-        Ok(Piece { shape, ..Piece::new(text, start..end) })
+        let end = self.last_end();
+        let sql_type = exprs[0].sql_type.clone();
+        let text = join_exprs(start, exprs, end);
+        Ok(TypedSql { sql_type, ..TypedSql::new(text, start..end) })
     }
 
     /// Parses a window definition after its opening parenthesis.
-    pub fn window(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+    pub fn parse_window(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
         loop {
-            if self.words(&["PARTITION", "BY"]) {
-                pieces.extend(self.list()?);
-            } else if self.words(&["ORDER", "BY"]) {
-                pieces.extend(self.order()?);
-            } else if self.symbol(b')') {
+            if self.take_words(&["PARTITION", "BY"]) {
+                exprs.extend(self.parse_exprs()?);
+            } else if self.take_words(&["ORDER", "BY"]) {
+                exprs.extend(self.parse_order_by()?);
+            } else if self.take_symbol(b')') {
                 return Ok(());
             } else {
-                self.take()?;
+                self.take_token()?;
             }
         }
     }
 
     /// Parses a set-returning function in the result columns.
-    fn rows(&mut self, first: Token, name: &str) -> Result<Piece, SqlError> {
-        self.at += 1;
-        let args = if self.is(b')') { Vec::new() } else { self.list()? };
-        let end = self.expect(b')')?;
+    fn parse_set_function(&mut self, first: Token, name: &str) -> Result<TypedSql, SqlError> {
+        self.position += 1;
+        let args = if self.is_symbol(b')') { Vec::new() } else { self.parse_exprs()? };
+        let end = self.expect_symbol(b')')?;
         let span = first.start..end;
-        let Some(array) = Self::array_of_rows(name, args, &span)? else {
-            return Err(self.expected("an array"));
+        let Some(array) = Self::set_function_array(name, args, &span)? else {
+            return Err(self.expected_error("an array"));
         };
         let text = self.sql[array.span.clone()].to_owned();
-        let same = |a: &Piece| self.sql[a.span.clone()] == *text;
+        let same = |a: &TypedSql| self.sql[a.span.clone()] == *text;
         let known = self.selects.last().and_then(|s| {
             s.unnested.iter().find(|u| u.array.as_ref().is_some_and(&same)).map(|u| u.alias.clone())
         });
@@ -530,16 +538,20 @@ impl Parser<'_> {
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
-                return Err(unsaid(span, &format!("`{name}` here"), "put it into FROM"));
+                return Err(unsupported(span, &format!("`{name}` here"), "put it into FROM"));
             }
             None if others => {
-                return Err(unsaid(span, "two arrays side by side", "unnest one of them in FROM"));
+                return Err(unsupported(
+                    span,
+                    "two arrays side by side",
+                    "unnest one of them in FROM",
+                ));
             }
             None => {
-                let alias = self.name();
+                let alias = self.new_alias();
                 if let Some(select) = self.selects.last_mut() {
                     let (alias, array) = (alias.clone(), Some(array));
-                    select.unnested.push(super::parser::Unnested {
+                    select.unnested.push(super::parser::UnnestedArray {
                         alias,
                         names: Vec::new(),
                         array,
@@ -548,74 +560,95 @@ impl Parser<'_> {
                 alias
             }
         };
-        Ok(Piece::new(vec![Part::New(format!("{alias}.value"), span.clone())], span))
+        Ok(TypedSql::new(
+            vec![SourceFragment::Generated(format!("{alias}.value"), span.clone())],
+            span,
+        ))
     }
 
     /// Returns the array with the rows of a set-returning function; `None` for any other function.
     ///
     /// # Errors
     /// [`SqlError`] for several arrays at once.
-    pub fn array_of_rows(
+    pub fn set_function_array(
         name: &str,
-        args: Vec<Piece>,
+        args: Vec<TypedSql>,
         span: &std::ops::Range<usize>,
-    ) -> Result<Option<Piece>, SqlError> {
-        let Some((_, words)) = ROWS.iter().find(|(rows, _)| *rows == name) else { return Ok(None) };
-        if *words == "{}" {
+    ) -> Result<Option<TypedSql>, SqlError> {
+        let Some((_, template)) = SET_FUNCTIONS.iter().find(|(rows, _)| *rows == name) else {
+            return Ok(None);
+        };
+        if *template == "{}" {
             let mut args = args;
             return match (args.pop(), args.is_empty()) {
                 (Some(only), true) => Ok(Some(only)),
-                _ => Err(unsaid(span.clone(), "two arrays side by side", "unnest them one by one")),
+                _ => Err(unsupported(
+                    span.clone(),
+                    "two arrays side by side",
+                    "unnest them one by one",
+                )),
             };
         }
-        let holes = vec!["{}"; args.len()].join(", ");
+        let placeholders = vec!["{}"; args.len()].join(", ");
         // The step of a date series is an interval, passed as text.
-        let as_text = |piece: Piece| match &piece.shape {
-            ExprShape::Interval(parts) => {
+        let as_text = |expr: TypedSql| match &expr.sql_type {
+            SqlType::Interval(parts) => {
                 let parts: Vec<String> =
                     parts.iter().map(|(n, unit)| format!("{n} {unit}")).collect();
-                vec![Part::New(hqdl_values::sql::text(&parts.join(" ")), piece.span)]
+                vec![SourceFragment::Generated(
+                    hqdl_values::sql::quote_text(&parts.join(" ")),
+                    expr.span,
+                )]
             }
-            _ => piece.text,
+            _ => expr.text,
         };
-        let pieces = args.into_iter().map(as_text).collect();
-        Ok(Some(Piece::filled(&words.replace("{}", &holes), pieces, span.clone())))
+        let operands = args.into_iter().map(as_text).collect();
+        Ok(Some(TypedSql::from_template(
+            &template.replace("{}", &placeholders),
+            operands,
+            span.clone(),
+        )))
     }
 
     /// Returns true if a token is a name.
     pub fn is_name(&self, token: Token) -> bool {
         match token.lexeme {
             Lexeme::Quoted | Lexeme::Name => true,
-            Lexeme::Word => !super::expr::RESERVED.iter().any(|w| token.is_word(self.sql, w)),
+            Lexeme::Word => !super::expr::RESERVED_WORDS.iter().any(|w| token.is_word(self.sql, w)),
             _ => false,
         }
     }
 }
 
-impl Piece {
+impl TypedSql {
     /// Rounds a binary floating-point number half to even.
-    pub fn as_even(&mut self) {
-        if self.shape == ExprShape::Float {
+    pub fn round_half_even(&mut self) {
+        if self.sql_type == SqlType::Float {
             let text = vec![self.text.clone()];
-            self.text = Self::filled("suql_even({})", text, self.span.clone()).text;
+            self.text = Self::from_template("suql_even({})", text, self.span.clone()).text;
         }
     }
 }
 
 /// Abbreviates a boolean to `t` or `f`: string concatenation functions use `PostgreSQL`'s output
 /// format, not its cast to text.
-fn as_joined(piece: &mut Piece) {
-    if piece.shape == ExprShape::Boolean {
-        let words = "substr(suql_said({}), 1, 1)";
-        piece.text = Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text;
+fn abbreviate_boolean(expr: &mut TypedSql) {
+    if expr.sql_type == SqlType::Boolean {
+        let template = "substr(suql_said({}), 1, 1)";
+        expr.text =
+            TypedSql::from_template(template, vec![expr.text.clone()], expr.span.clone()).text;
     }
 }
 
 /// Translates `string_agg(DISTINCT x, ',')`; the values are sorted, as `PostgreSQL`'s
 /// implementation does.
-fn different_joined(of: &Piece, between: &Piece, span: std::ops::Range<usize>) -> Piece {
-    let words = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
+fn string_agg_distinct(
+    of: &TypedSql,
+    between: &TypedSql,
+    span: std::ops::Range<usize>,
+) -> TypedSql {
+    let template = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
                  FILTER (WHERE {} IS NOT NULL), '[]'), {})";
-    let texts = [of, of, of, between].map(|piece| piece.text.clone());
-    Piece { shape: ExprShape::Text, ..Piece::filled(words, texts.to_vec(), span) }
+    let texts = [of, of, of, between].map(|expr| expr.text.clone());
+    TypedSql { sql_type: SqlType::Text, ..TypedSql::from_template(template, texts.to_vec(), span) }
 }

@@ -16,16 +16,16 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
-use super::day::{self, TimeSpan};
+use super::date_functions::{self, TimeSpan};
 use super::to_char;
 use hqdl_values::value::Value;
 
 /// Result of an SQL function.
-type GivenType = rusqlite::Result<Sql>;
+type FunctionResult = rusqlite::Result<Sql>;
 /// An SQL function that is only called with non-NULL arguments.
-type Strict = fn(&[ValueRef<'_>]) -> GivenType;
+type StrictFunction = fn(&[ValueRef<'_>]) -> FunctionResult;
 /// Converts a pattern to a regular expression; returns `None` for an invalid pattern.
-type Reading = fn(&str) -> Option<String>;
+type PatternSyntax = fn(&str) -> Option<String>;
 
 const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
@@ -37,13 +37,14 @@ const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
 /// [`rusqlite::Error`] if `SQLite` rejects a registration.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
-    let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
-    arrays_and_documents(connection)?;
+    let make =
+        |name: &str, count: i32, run: StrictFunction| create_strict(connection, name, count, run);
+    register_arrays(connection)?;
     // Encodes a row so that different rows have different texts; NULL is a distinct value.
     connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
         let value = |n: usize| match ctx.get_raw(n) {
             ValueRef::Blob(bytes) => serde_json::json!({ "blob": bytes }),
-            other => Value::read(other).map_or(Json::Null, |value| match value {
+            other => Value::from_sqlite(other).map_or(Json::Null, |value| match value {
                 Value::Real(real) if real.fract() == 0.0 && real.abs() < 9e15 => {
                     Json::from(real as i64)
                 }
@@ -52,13 +53,13 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         };
         Ok((0..ctx.len()).map(value).collect::<Json>().to_string())
     })?;
-    make("suql_replace", -1, replaced)?;
-    make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
-    parts_of_texts(connection)?;
-    make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
+    make("suql_replace", -1, regexp_replace)?;
+    make("suql_split_part", 3, |v| split_part(&to_text(v[0]), &to_text(v[1]), v[2]))?;
+    register_text_functions(connection)?;
+    make("suql_initcap", 1, |v| Ok(Sql::Text(initcap(&to_text(v[0])))))?;
     make("suql_groups", 2, |v| {
-        let regex = compiled(&text(v[1]), reading("match"), false)?;
-        let of = text(v[0]);
+        let regex = compile_pattern(&to_text(v[1]), pattern_syntax("match"), false)?;
+        let of = to_text(v[0]);
         let Some(found) = regex.captures(&of) else { return Ok(Sql::Null) };
         // The capture groups, or the whole match if there are none.
         let first = usize::from(found.len() > 1);
@@ -69,31 +70,32 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let extreme = |name: &str, wanted: Ordering| {
         connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
             let mut best: Option<Value> = None;
-            for value in (0..ctx.len()).filter_map(|n| Value::read(ctx.get_raw(n)).ok()) {
-                let better = best.as_ref().is_none_or(|b| order(&value, b) == wanted);
+            for value in (0..ctx.len()).filter_map(|n| Value::from_sqlite(ctx.get_raw(n)).ok()) {
+                let better = best.as_ref().is_none_or(|b| compare_values(&value, b) == wanted);
                 if value != Value::Null && better {
                     best = Some(value);
                 }
             }
-            Ok(ToSqlOutput::Owned(best.map_or(Sql::Null, |v| owned(&v.to_json()))))
+            Ok(ToSqlOutput::Owned(best.map_or(Sql::Null, |v| json_to_sql(&v.to_json()))))
         })
     };
     extreme("suql_greatest", Ordering::Greater)?;
     extreme("suql_least", Ordering::Less)?;
     make("suql_to_char", 2, |v| {
-        let said = match v[0] {
-            ValueRef::Integer(i) => to_char::number(i as f64, &text(v[1])),
-            ValueRef::Real(r) => to_char::number(r, &text(v[1])),
-            other => to_char::date(&text(other), &text(v[1])),
+        let formatted = match v[0] {
+            ValueRef::Integer(i) => to_char::format_number(i as f64, &to_text(v[1])),
+            ValueRef::Real(r) => to_char::format_number(r, &to_text(v[1])),
+            other => to_char::format_date(&to_text(other), &to_text(v[1])),
         };
-        Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
+        Ok(formatted.map_err(function_error)?.map_or(Sql::Null, Sql::Text))
     })?;
-    read_as(connection)?;
+    register_conversions(connection)?;
     numbers::register(connection)?;
     texts::register(connection)?;
     lists::register(connection)?;
-    for how in ["like", "ilike", "similar", "match", "imatch"] {
-        let (name, read, fold) = (format!("suql_{how}"), reading(how), how.starts_with('i'));
+    for operator in ["like", "ilike", "similar", "match", "imatch"] {
+        let (name, syntax, ignore_case) =
+            (format!("suql_{operator}"), pattern_syntax(operator), operator.starts_with('i'));
         connection.create_scalar_function(name.as_str(), 2, flags, move |ctx: &Context<'_>| {
             let (of, pattern) = (ctx.get_raw(0), ctx.get_raw(1));
             if of == ValueRef::Null || pattern == ValueRef::Null {
@@ -101,36 +103,37 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
             }
             // Cache the compiled regular expression if the pattern is constant.
             let regex = ctx.get_or_create_aux(1, |p| -> rusqlite::Result<Regex> {
-                compiled(&text(p), read, fold)
+                compile_pattern(&to_text(p), syntax, ignore_case)
             })?;
-            Ok(ToSqlOutput::Owned(truth(regex.is_match(&text(of)))))
+            Ok(ToSqlOutput::Owned(boolean_value(regex.is_match(&to_text(of)))))
         })?;
     }
     Ok(())
 }
 
 /// Registers functions that parse, compare and concatenate arrays and JSON documents.
-fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
-    let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
-    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
+fn register_arrays(connection: &Connection) -> rusqlite::Result<()> {
+    let make =
+        |name: &str, count: i32, run: StrictFunction| create_strict(connection, name, count, run);
+    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array_elements(v[0])).to_string())))?;
     for (name, any) in [("suql_any", true), ("suql_all", false)] {
         connection.create_scalar_function(name, 3, FLAGS, move |ctx: &Context<'_>| {
-            quantified(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
+            compare_quantified(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
         })?;
     }
     make("suql_json_text", 1, |v| {
-        let text = text(v[0]);
+        let text = to_text(v[0]);
         Ok(match serde_json::from_str(&text) {
             Ok(Json::Null) => Sql::Null,
-            Ok(Json::String(said)) => Sql::Text(said),
+            Ok(Json::String(string)) => Sql::Text(string),
             _ => Sql::Text(text),
         })
     })?;
     make("suql_json_typeof", 1, |v| {
-        let text = text(v[0]);
+        let text = to_text(v[0]);
         let json: Json = serde_json::from_str(&text)
-            .map_err(|_| wrong(format!("`{text}` is not a JSON document")))?;
-        let of = match json {
+            .map_err(|_| function_error(format!("`{text}` is not a JSON document")))?;
+        let type_name = match json {
             Json::Null => "null",
             Json::Bool(_) => "boolean",
             Json::Number(_) => "number",
@@ -138,34 +141,34 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
             Json::Array(_) => "array",
             Json::Object(_) => "object",
         };
-        Ok(Sql::Text(of.to_owned()))
+        Ok(Sql::Text(type_name.to_owned()))
     })?;
     make("suql_array_to_string", -1, |v| {
-        let said = |element: Json| match element {
-            Json::Null => v.get(2).map(|null| text(*null)),
-            Json::String(said) => Some(said),
+        let element_text = |element: Json| match element {
+            Json::Null => v.get(2).map(|null| to_text(*null)),
+            Json::String(string) => Some(string),
             Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
             other => Some(other.to_string()),
         };
-        let all: Vec<String> = array(v[0]).into_iter().filter_map(said).collect();
-        Ok(Sql::Text(all.join(&text(v[1]))))
+        let all: Vec<String> = array_elements(v[0]).into_iter().filter_map(element_text).collect();
+        Ok(Sql::Text(all.join(&to_text(v[1]))))
     })?;
     make("suql_contains", 2, |v| {
-        if let (Some(all), Some(some)) = (object(v[0]), object(v[1])) {
-            return Ok(truth(document_contains(&all, &some)));
+        if let (Some(all), Some(some)) = (parse_object(v[0]), parse_object(v[1])) {
+            return Ok(boolean_value(document_contains(&all, &some)));
         }
-        let (all, some) = (array(v[0]), array(v[1]));
-        Ok(truth(some.iter().all(|s| all.iter().any(|a| same(a, s)))))
+        let (all, some) = (array_elements(v[0]), array_elements(v[1]));
+        Ok(boolean_value(some.iter().all(|s| all.iter().any(|a| is_equal(a, s)))))
     })?;
     make("suql_overlaps", 2, |v| {
-        let (all, some) = (array(v[0]), array(v[1]));
-        Ok(truth(some.iter().any(|s| all.iter().any(|a| same(a, s)))))
+        let (all, some) = (array_elements(v[0]), array_elements(v[1]));
+        Ok(boolean_value(some.iter().any(|s| all.iter().any(|a| is_equal(a, s)))))
     })?;
     make("suql_same", 2, |v| {
-        let (a, b) = (array(v[0]), array(v[1]));
+        let (a, b) = (array_elements(v[0]), array_elements(v[1]));
         // When comparing whole arrays, NULL equals NULL.
-        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || same(a, b);
-        Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
+        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || is_equal(a, b);
+        Ok(boolean_value(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
     // A NULL operand counts as an empty array, unless both are NULL.
     connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
@@ -174,150 +177,166 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
             return Ok(Sql::Null);
         }
         let some = values.into_iter().filter(|value| *value != ValueRef::Null);
-        Ok(Sql::Text(some.flat_map(array).collect::<Json>().to_string()))
+        Ok(Sql::Text(some.flat_map(array_elements).collect::<Json>().to_string()))
     })?;
     make("suql_element", 2, |v| {
         let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
         let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
-        Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
+        Ok(n.and_then(|n| array_elements(v[0]).get(n).map(json_to_sql)).unwrap_or(Sql::Null))
     })?;
     Ok(())
 }
 
 /// Registers a function that returns NULL if an argument is NULL, as operators do.
-fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusqlite::Result<()> {
+fn create_strict(
+    connection: &Connection,
+    name: &str,
+    count: i32,
+    run: StrictFunction,
+) -> rusqlite::Result<()> {
     connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {
         let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
         let null = values.contains(&ValueRef::Null);
-        let given = if null { Ok(Sql::Null) } else { run(&values) };
-        given.map(ToSqlOutput::Owned)
+        let result = if null { Ok(Sql::Null) } else { run(&values) };
+        result.map(ToSqlOutput::Owned)
     })
 }
 
 /// Registers text functions whose behavior in `PostgreSQL` differs from `SQLite`.
-fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
-    strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
-    strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
+fn register_text_functions(connection: &Connection) -> rusqlite::Result<()> {
+    create_strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(to_text(v[0]).to_lowercase())))?;
+    create_strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(to_text(v[0]).to_uppercase())))?;
     // A negative number means all but the last `n` characters.
-    strict(connection, "suql_left", 2, |v| {
-        let (of, n) = (text(v[0]), whole(v[1])?);
-        let length = count(&of);
-        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
-        Ok(Sql::Text(of.chars().take(taken as usize).collect()))
+    create_strict(connection, "suql_left", 2, |v| {
+        let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
+        let length = char_count(&of);
+        let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().take(kept as usize).collect()))
     })?;
-    strict(connection, "suql_right", 2, |v| {
-        let (of, n) = (text(v[0]), whole(v[1])?);
-        let length = count(&of);
-        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
-        Ok(Sql::Text(of.chars().skip((length - taken) as usize).collect()))
+    create_strict(connection, "suql_right", 2, |v| {
+        let (of, n) = (to_text(v[0]), integer_argument(v[1])?);
+        let length = char_count(&of);
+        let kept = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().skip((length - kept) as usize).collect()))
     })?;
     // Positions before the first character are allowed and count towards the length.
-    strict(connection, "suql_substr", -1, |v| {
+    create_strict(connection, "suql_substr", -1, |v| {
         let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
-        let (of, from) = (text(*of), whole(*from)?);
-        let length = rest.first().map(|n| whole(*n)).transpose()?;
+        let (of, from) = (to_text(*of), integer_argument(*from)?);
+        let length = rest.first().map(|n| integer_argument(*n)).transpose()?;
         if length.is_some_and(|length| length < 0) {
-            return Err(wrong("the length of a part of a text is negative".to_owned()));
+            return Err(function_error("the length of a part of a text is negative".to_owned()));
         }
         let end = length.map_or(i64::MAX, |length| from.saturating_add(length)).max(1);
         let start = from.max(1);
         let part = of.chars().skip((start - 1) as usize);
         Ok(Sql::Text(part.take((end - start).max(0) as usize).collect()))
     })?;
-    strict(connection, "suql_time", 1, |v| {
-        let text = text(v[0]);
-        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is not a time")))?;
+    create_strict(connection, "suql_time", 1, |v| {
+        let text = to_text(v[0]);
+        let time =
+            parse_time(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a time")))?;
         Ok(Sql::Text(time))
     })
 }
 
 /// Registers conversions to numbers, dates and booleans.
-fn read_as(connection: &Connection) -> rusqlite::Result<()> {
-    strict(connection, "suql_truth", 1, |v| match v[0] {
-        ValueRef::Integer(i) => Ok(truth(i != 0)),
-        ValueRef::Real(r) => Ok(truth(r != 0.0)),
+fn register_conversions(connection: &Connection) -> rusqlite::Result<()> {
+    create_strict(connection, "suql_truth", 1, |v| match v[0] {
+        ValueRef::Integer(i) => Ok(boolean_value(i != 0)),
+        ValueRef::Real(r) => Ok(boolean_value(r != 0.0)),
         other => {
-            let text = text(other);
-            truth_of(&text)
-                .map(truth)
-                .ok_or_else(|| wrong(format!("\"{text}\" is neither true nor false")))
+            let text = to_text(other);
+            parse_boolean(&text)
+                .map(boolean_value)
+                .ok_or_else(|| function_error(format!("\"{text}\" is neither true nor false")))
         }
     })?;
-    strict(connection, "suql_said", 1, |v| {
+    create_strict(connection, "suql_said", 1, |v| {
         Ok(match v[0] {
             ValueRef::Integer(i) => Sql::Text((i != 0).to_string()),
-            other => Sql::Text(truth_of(&text(other)).map_or(text(other), |t| t.to_string())),
+            other => {
+                Sql::Text(parse_boolean(&to_text(other)).map_or(to_text(other), |t| t.to_string()))
+            }
         })
     })?;
-    strict(connection, "suql_date", 1, |v| {
-        Ok(moment(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
+    create_strict(connection, "suql_date", 1, |v| {
+        Ok(moment_argument(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
     })?;
-    strict(connection, "suql_timestamp", 1, |v| {
-        Ok(moment(v[0])?.map_or(Sql::Null, |at| Sql::Text(day::said(at))))
+    create_strict(connection, "suql_timestamp", 1, |v| {
+        Ok(moment_argument(v[0])?
+            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_moment(at))))
     })?;
-    strict(connection, "suql_by_format", 2, |v| {
-        let (said, format) = (text(v[0]), text(v[1]));
-        let at = day::by_format(&said, &format)
-            .ok_or_else(|| wrong(format!("\"{said}\" is not a date of the form \"{format}\"")))?;
-        Ok(Sql::Text(day::said(at)))
+    create_strict(connection, "suql_by_format", 2, |v| {
+        let (date_text, format) = (to_text(v[0]), to_text(v[1]));
+        let at = date_functions::parse_with_format(&date_text, &format).ok_or_else(|| {
+            function_error(format!("\"{date_text}\" is not a date of the form \"{format}\""))
+        })?;
+        Ok(Sql::Text(date_functions::format_moment(at)))
     })?;
-    strict(connection, "suql_trunc", 2, |v| {
-        let Some(at) = moment(v[1])? else { return Ok(Sql::Null) };
-        Ok(day::cut(&text(v[0]), at).map_or(Sql::Null, |at| Sql::Text(day::said(at))))
+    create_strict(connection, "suql_trunc", 2, |v| {
+        let Some(at) = moment_argument(v[1])? else { return Ok(Sql::Null) };
+        Ok(date_functions::truncate_moment(&to_text(v[0]), at)
+            .map_or(Sql::Null, |at| Sql::Text(date_functions::format_moment(at))))
     })?;
-    strict(connection, "suql_between", 2, |v| time_from(v, TimeSpan::between))?;
-    strict(connection, "suql_age", 2, |v| time_from(v, TimeSpan::age))?;
-    strict(connection, "suql_span_part", 2, |v| {
-        let span = TimeSpan::read(&text(v[1]));
-        let part = span.and_then(|span| span.part(&text(v[0])));
+    create_strict(connection, "suql_between", 2, |v| time_between(v, TimeSpan::between))?;
+    create_strict(connection, "suql_age", 2, |v| time_between(v, TimeSpan::age))?;
+    create_strict(connection, "suql_span_part", 2, |v| {
+        let span = TimeSpan::parse(&to_text(v[1]));
+        let part = span.and_then(|span| span.extract_part(&to_text(v[0])));
         Ok(match part {
             Some(part) if part.fract() == 0.0 => Sql::Integer(part as i64),
             Some(part) => Sql::Real(part),
             None => Sql::Null,
         })
     })?;
-    strict(connection, "suql_number", 1, |v| match v[0] {
+    create_strict(connection, "suql_number", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(Sql::Integer(i)),
         ValueRef::Real(r) => Ok(Sql::Real(r)),
         other => {
-            let text = text(other);
-            number_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is not a number")))
+            let text = to_text(other);
+            parse_number(&text).ok_or_else(|| function_error(format!("\"{text}\" is not a number")))
         }
     })?;
-    strict(connection, "suql_integer", 2, |v| {
+    create_strict(connection, "suql_integer", 2, |v| {
         let number = match v[0] {
             ValueRef::Integer(i) => Some(Sql::Integer(i)),
             ValueRef::Real(r) => Some(Sql::Real(r)),
-            other => number_of(&text(other)),
+            other => parse_number(&to_text(other)),
         };
-        let said = || Value::read(v[0]).map_or_else(|_| text(v[0]), |value| value.to_string());
-        let number = number.ok_or_else(|| wrong(format!("\"{}\" is not a number", text(v[0]))))?;
+        let display =
+            || Value::from_sqlite(v[0]).map_or_else(|_| to_text(v[0]), |value| value.to_string());
+        let number = number
+            .ok_or_else(|| function_error(format!("\"{}\" is not a number", to_text(v[0]))))?;
         let ValueRef::Integer(bits) = v[1] else { return Ok(Sql::Null) };
         let bits = u32::try_from(bits).unwrap_or(i64::BITS);
-        integer_of(&number, bits).map(Sql::Integer).ok_or_else(|| {
-            wrong(format!("{} is out of the range of an integer of {bits} bits", said()))
+        to_integer(&number, bits).map(Sql::Integer).ok_or_else(|| {
+            function_error(format!(
+                "{} is out of the range of an integer of {bits} bits",
+                display()
+            ))
         })
     })?;
-    strict(connection, "suql_days_after", 2, |v| moved(v[0], v[1], false))?;
-    strict(connection, "suql_days_before", 2, |v| match date(v[1]) {
+    create_strict(connection, "suql_days_after", 2, |v| add_days(v[0], v[1], false))?;
+    create_strict(connection, "suql_days_before", 2, |v| match date_argument(v[1]) {
         Some(other) => {
-            let of =
-                date(v[0]).ok_or_else(|| wrong(format!("\"{}\" is not a date", text(v[0]))))?;
+            let of = date_argument(v[0])
+                .ok_or_else(|| function_error(format!("\"{}\" is not a date", to_text(v[0]))))?;
             Ok(Sql::Integer(i64::from((of - other).get_days())))
         }
-        None => moved(v[0], v[1], true),
+        None => add_days(v[0], v[1], true),
     })
 }
 
 /// Computes the interval between two timestamp arguments.
-fn time_from(v: &[ValueRef<'_>], of: fn(DateTime, DateTime) -> TimeSpan) -> GivenType {
-    let both = moment(v[0])?.zip(moment(v[1])?);
-    Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(of(from, to).to_string())))
+fn time_between(v: &[ValueRef<'_>], measure: fn(DateTime, DateTime) -> TimeSpan) -> FunctionResult {
+    let both = moment_argument(v[0])?.zip(moment_argument(v[1])?);
+    Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(measure(from, to).to_string())))
 }
 
 /// Parses a boolean like `PostgreSQL`: any unambiguous prefix of true, false, yes, no, on or off,
 /// or 1 or 0.
-pub(super) fn truth_of(text: &str) -> Option<bool> {
+pub(super) fn parse_boolean(text: &str) -> Option<bool> {
     let text = text.trim().to_lowercase();
     let begins = |word: &str| !text.is_empty() && word.starts_with(&text);
     match text.as_str() {
@@ -331,7 +350,7 @@ pub(super) fn truth_of(text: &str) -> Option<bool> {
 }
 
 /// Parses a number.
-pub(super) fn number_of(text: &str) -> Option<Sql> {
+pub(super) fn parse_number(text: &str) -> Option<Sql> {
     let text = text.trim();
     if let Ok(whole) = text.parse::<i64>() {
         return Some(Sql::Integer(whole));
@@ -341,19 +360,19 @@ pub(super) fn number_of(text: &str) -> Option<Sql> {
 }
 
 /// Rounds a number to an integer of `bits` bits; `None` if it is out of range.
-pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
+pub(super) fn to_integer(number: &Sql, bits: u32) -> Option<i64> {
     let whole = match number {
         Sql::Integer(whole) => *whole,
         // 2^63 and above do not fit into `i64`; below, the cast is exact.
         Sql::Real(real) if real.round().abs() < 9_223_372_036_854_775_808.0 => real.round() as i64,
         _ => return None,
     };
-    let most = i64::MAX >> (i64::BITS - bits.clamp(1, i64::BITS));
-    (-most - 1..=most).contains(&whole).then_some(whole)
+    let max = i64::MAX >> (i64::BITS - bits.clamp(1, i64::BITS));
+    (-max - 1..=max).contains(&whole).then_some(whole)
 }
 
 /// Parses a time of day, with or without a date before it.
-pub(super) fn time_of(text: &str) -> Option<String> {
+pub(super) fn parse_time(text: &str) -> Option<String> {
     let text = text.trim();
     let (day, time) = text.rsplit_once([' ', 'T']).unzip();
     if day.is_some_and(|day| day.trim().parse::<Date>().is_err()) {
@@ -367,62 +386,65 @@ pub(super) fn time_of(text: &str) -> Option<String> {
 }
 
 /// Returns the number of characters.
-fn count(text: &str) -> i64 {
+fn char_count(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
 /// Converts an argument to an integer.
-fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
+fn integer_argument(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     match value {
         ValueRef::Integer(n) => Ok(n),
         ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => Ok(r as i64),
-        other => Err(wrong(format!("\"{}\" is not a whole number", text(other)))),
+        other => Err(function_error(format!("\"{}\" is not a whole number", to_text(other)))),
     }
 }
 
 /// Parses a timestamp argument. Returns `None` for an invalid text, but fails for a number.
-fn moment(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
+fn moment_argument(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
     match value {
-        ValueRef::Text(_) => Ok(day::moment(&text(value))),
-        other => Err(wrong(format!("\"{}\" is not a date", text(other)))),
+        ValueRef::Text(_) => Ok(date_functions::parse_moment(&to_text(value))),
+        other => Err(function_error(format!("\"{}\" is not a date", to_text(other)))),
     }
 }
 
-fn date(value: ValueRef<'_>) -> Option<Date> {
+fn date_argument(value: ValueRef<'_>) -> Option<Date> {
     match value {
-        ValueRef::Text(_) => day::moment(&text(value)).map(DateTime::date),
+        ValueRef::Text(_) => date_functions::parse_moment(&to_text(value)).map(DateTime::date),
         _ => None,
     }
 }
 
 /// Adds days to a date, or subtracts them.
-fn moved(of: ValueRef<'_>, days: ValueRef<'_>, back: bool) -> GivenType {
-    let not =
-        |value: ValueRef<'_>, what: &str| wrong(format!("\"{}\" is not a {what}", text(value)));
+fn add_days(of: ValueRef<'_>, days: ValueRef<'_>, backwards: bool) -> FunctionResult {
+    let invalid = |value: ValueRef<'_>, what: &str| {
+        function_error(format!("\"{}\" is not a {what}", to_text(value)))
+    };
     let days = match days {
         ValueRef::Integer(days) => days,
-        ValueRef::Text(_) => match number_of(&text(days)) {
+        ValueRef::Text(_) => match parse_number(&to_text(days)) {
             Some(Sql::Integer(days)) => days,
-            _ => return Err(not(days, "number of days")),
+            _ => return Err(invalid(days, "number of days")),
         },
-        _ => return Err(not(days, "number of days")),
+        _ => return Err(invalid(days, "number of days")),
     };
-    let date = date(of).ok_or_else(|| not(of, "date"))?;
-    let span = Span::new().try_days(if back { -days } else { days });
-    let moved = span.and_then(|span| date.checked_add(span));
-    moved.map(|date| Sql::Text(date.to_string())).map_err(|_| not(of, "date that far away"))
+    let date = date_argument(of).ok_or_else(|| invalid(of, "date"))?;
+    let span = Span::new().try_days(if backwards { -days } else { days });
+    let moved_date = span.and_then(|span| date.checked_add(span));
+    moved_date
+        .map(|date| Sql::Text(date.to_string()))
+        .map_err(|_| invalid(of, "date that far away"))
 }
 
 /// Implements `split_part(text, delimiter, n)`: the `n`th field, counted from the end if `n` is
 /// negative, or an empty text if there are fewer fields.
-fn part(of: &str, delimiter: &str, n: ValueRef<'_>) -> GivenType {
+fn split_part(of: &str, delimiter: &str, n: ValueRef<'_>) -> FunctionResult {
     let ValueRef::Integer(n) = n else {
-        return Err(wrong("split_part counts fields by whole numbers".to_owned()));
+        return Err(function_error("split_part counts fields by whole numbers".to_owned()));
     };
     let fields: Vec<&str> =
         if delimiter.is_empty() { vec![of] } else { of.split(delimiter).collect() };
     let at = match usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX) {
-        0 => return Err(wrong("split_part counts fields from 1".to_owned())),
+        0 => return Err(function_error("split_part counts fields from 1".to_owned())),
         n_th if n > 0 => Some(n_th - 1),
         n_th => fields.len().checked_sub(n_th),
     };
@@ -431,56 +453,60 @@ fn part(of: &str, delimiter: &str, n: ValueRef<'_>) -> GivenType {
 }
 
 /// Capitalizes each word and lower-cases the rest.
-fn capitals(text: &str) -> String {
-    let mut made = String::with_capacity(text.len());
-    let mut within = false;
+fn initcap(text: &str) -> String {
+    let mut output = String::with_capacity(text.len());
+    let mut in_word = false;
     for c in text.chars() {
-        if within {
-            made.extend(c.to_lowercase());
+        if in_word {
+            output.extend(c.to_lowercase());
         } else {
-            made.extend(c.to_uppercase());
+            output.extend(c.to_uppercase());
         }
-        within = c.is_alphanumeric();
+        in_word = c.is_alphanumeric();
     }
-    made
+    output
 }
 
 /// Implements `regexp_replace`. `regexp_replace(text, pattern, replacement[, flags])` replaces the
 /// first match, or all matches with the flag `g`. `regexp_replace(text, pattern, replacement,
 /// start[, n[, flags]])` replaces the `n`th match from the character `start` on, or all if `n` is
 /// 0. In the replacement, `\\1` is the first capture group and `\\&` the whole match.
-fn replaced(values: &[ValueRef<'_>]) -> GivenType {
-    let [of, pattern, with, rest @ ..] = values else {
-        return Err(wrong("regexp_replace takes three to six values".to_owned()));
+fn regexp_replace(values: &[ValueRef<'_>]) -> FunctionResult {
+    let [of, pattern, replacement_value, rest @ ..] = values else {
+        return Err(function_error("regexp_replace takes three to six values".to_owned()));
     };
     let (start, nth, flags) = match rest {
         [] => (1, None, String::new()),
         [ValueRef::Integer(start)] => (*start, None, String::new()),
-        [flags] => (1, None, text(*flags)),
+        [flags] => (1, None, to_text(*flags)),
         [ValueRef::Integer(start), ValueRef::Integer(n)] => (*start, Some(*n), String::new()),
-        [ValueRef::Integer(start), ValueRef::Integer(n), flags] => (*start, Some(*n), text(*flags)),
+        [ValueRef::Integer(start), ValueRef::Integer(n), flags] => {
+            (*start, Some(*n), to_text(*flags))
+        }
         _ => {
-            return Err(wrong(
+            return Err(function_error(
                 "regexp_replace counts characters and matches by whole numbers".to_owned(),
             ));
         }
     };
-    let count = |n: Option<i64>, what: &str| {
+    let to_count = |n: Option<i64>, noun: &str| {
         let n = n.and_then(|n| usize::try_from(n).ok());
-        n.ok_or_else(|| wrong(format!("regexp_replace counts {what}")))
+        n.ok_or_else(|| function_error(format!("regexp_replace counts {noun}")))
     };
-    let skipped = count(start.checked_sub(1), "characters from 1")?;
+    let skipped = to_count(start.checked_sub(1), "characters from 1")?;
     let nth = match nth {
         None => usize::from(!flags.contains('g')),
-        nth => count(nth, "matches from 1; 0 is all of them")?,
+        nth => to_count(nth, "matches from 1; 0 is all of them")?,
     };
     if let Some(flag) = flags.chars().find(|c| !"gi".contains(*c)) {
-        return Err(wrong(format!("regexp_replace supports the flags g and i, not `{flag}`")));
+        return Err(function_error(format!(
+            "regexp_replace supports the flags g and i, not `{flag}`"
+        )));
     }
-    let regex = compiled(&text(*pattern), reading("match"), flags.contains('i'))?;
+    let regex = compile_pattern(&to_text(*pattern), pattern_syntax("match"), flags.contains('i'))?;
     let mut replacement = String::new();
-    let with = text(*with);
-    let mut chars = with.chars();
+    let replacement_text = to_text(*replacement_value);
+    let mut chars = replacement_text.chars();
     while let Some(c) = chars.next() {
         match c {
             '$' => replacement.push_str("$$"),
@@ -496,9 +522,9 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
             other => replacement.push(other),
         }
     }
-    let of = text(*of);
+    let of = to_text(*of);
     let from = of.char_indices().nth(skipped).map_or(of.len(), |(at, _)| at);
-    let (mut made, mut at) = (String::with_capacity(of.len()), 0);
+    let (mut output, mut at) = (String::with_capacity(of.len()), 0);
     let (mut next, mut last, mut n) = (Some(from), None, 0);
     while let Some(captures) = next.and_then(|next| regex.captures_at(&of, next)) {
         let Some(whole) = captures.get(0) else { break };
@@ -511,30 +537,30 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
         last = Some(whole.end());
         n += 1;
         if nth == 0 || n == nth {
-            made.push_str(&of[at..whole.start()]);
-            captures.expand(&replacement, &mut made);
+            output.push_str(&of[at..whole.start()]);
+            captures.expand(&replacement, &mut output);
             at = whole.end();
         }
         if n == nth {
             break;
         }
     }
-    made.push_str(&of[at..]);
-    Ok(Sql::Text(made))
+    output.push_str(&of[at..]);
+    Ok(Sql::Text(output))
 }
 
 /// Returns the pattern syntax of an operator, by its name in the function's name.
-pub(super) fn reading(how: &str) -> Reading {
-    match how {
-        "like" | "ilike" => like,
-        "similar" => similar,
-        _ => |pattern| Some(in_unicode(pattern)),
+pub(super) fn pattern_syntax(syntax: &str) -> PatternSyntax {
+    match syntax {
+        "like" | "ilike" => like_to_regex,
+        "similar" => similar_to_regex,
+        _ => |pattern| Some(postgres_regex(pattern)),
     }
 }
 
 /// Converts a `PostgreSQL` regular expression: its character classes include all Unicode letters,
 /// and it has its own escapes for word boundaries.
-fn in_unicode(pattern: &str) -> String {
+fn postgres_regex(pattern: &str) -> String {
     const CLASSES: [(&str, &str); 4] = [
         ("[:alnum:]", r"\p{Alphabetic}\p{N}"),
         ("[:alpha:]", r"\p{Alphabetic}"),
@@ -548,45 +574,52 @@ fn in_unicode(pattern: &str) -> String {
         (r"\M", r"\b{end}"),
         (r"\Z", r"\z"),
     ];
-    let (mut made, mut rest) = (String::with_capacity(pattern.len()), pattern);
+    let (mut output, mut rest) = (String::with_capacity(pattern.len()), pattern);
     while let Some(c) = rest.chars().next() {
-        let known = CLASSES.iter().chain(&ESCAPES).find(|(written, _)| rest.starts_with(written));
+        let known = CLASSES.iter().chain(&ESCAPES).find(|(source, _)| rest.starts_with(source));
         // An escaped character does not begin a class.
         let escaped = rest[c.len_utf8()..].chars().next().filter(|_| c == '\\');
-        let (taken, meant) = match known {
-            Some((written, meant)) => (written.len(), *meant),
+        let (consumed, replacement) = match known {
+            Some((source, replacement)) => (source.len(), *replacement),
             None => {
-                let taken = c.len_utf8() + escaped.map_or(0, char::len_utf8);
-                (taken, &rest[..taken])
+                let consumed = c.len_utf8() + escaped.map_or(0, char::len_utf8);
+                (consumed, &rest[..consumed])
             }
         };
-        made.push_str(meant);
-        rest = &rest[taken..];
+        output.push_str(replacement);
+        rest = &rest[consumed..];
     }
-    made
+    output
 }
 
-pub(super) fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
-    let written = read(pattern).ok_or_else(|| wrong(format!("`{pattern}` is not a pattern")))?;
+pub(super) fn compile_pattern(
+    pattern: &str,
+    syntax: PatternSyntax,
+    ignore_case: bool,
+) -> rusqlite::Result<Regex> {
+    let regex =
+        syntax(pattern).ok_or_else(|| function_error(format!("`{pattern}` is not a pattern")))?;
     let built =
-        RegexBuilder::new(&written).case_insensitive(fold).dot_matches_new_line(true).build();
-    built.map_err(|_| wrong(format!("hqdl cannot parse the regular expression `{pattern}`")))
+        RegexBuilder::new(&regex).case_insensitive(ignore_case).dot_matches_new_line(true).build();
+    built.map_err(|_| {
+        function_error(format!("hqdl cannot parse the regular expression `{pattern}`"))
+    })
 }
 
 /// Converts a LIKE pattern: `%`, `_`, and `\` as the escape character.
-fn like(pattern: &str) -> Option<String> {
-    wildcards(pattern, |c| regex::escape(&c.to_string()))
+fn like_to_regex(pattern: &str) -> Option<String> {
+    wildcards_to_regex(pattern, |c| regex::escape(&c.to_string()))
 }
 
 /// Converts a SIMILAR TO pattern: LIKE's syntax with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
-fn similar(pattern: &str) -> Option<String> {
+fn similar_to_regex(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
-    wildcards(pattern, other).map(|pattern| in_unicode(&pattern))
+    wildcards_to_regex(pattern, other).map(|pattern| postgres_regex(&pattern))
 }
 
 /// Converts a pattern with `%`, `_` and `\` to a regular expression; `other` converts all other
 /// characters.
-fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
+fn wildcards_to_regex(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();
     while let Some(c) = chars.next() {
@@ -602,54 +635,54 @@ fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
 }
 
 /// Implements `x op ANY (array)` and `x op ALL (array)` with three-valued logic.
-fn quantified(values: &[ValueRef<'_>], any: bool) -> GivenType {
+fn compare_quantified(values: &[ValueRef<'_>], is_any: bool) -> FunctionResult {
     if values[2] == ValueRef::Null {
         return Ok(Sql::Null);
     }
-    let sign = text(values[1]);
+    let sign = to_text(values[1]);
     let (negated, sign) = match sign.strip_prefix("not ") {
         Some(sign) => (true, sign),
         None => (false, sign.as_str()),
     };
-    let mut open = false;
-    for element in array(values[2]) {
+    let mut has_null = false;
+    for element in array_elements(values[2]) {
         let holds = match &element {
             _ if values[0] == ValueRef::Null => None,
             Json::Null => None,
-            element => Some(compared(values[0], sign, element)? != negated),
+            element => Some(compare_element(values[0], sign, element)? != negated),
         };
         match holds {
-            Some(holds) if holds == any => return Ok(truth(any)),
+            Some(holds) if holds == is_any => return Ok(boolean_value(is_any)),
             Some(_) => {}
-            None => open = true,
+            None => has_null = true,
         }
     }
-    Ok(if open { Sql::Null } else { truth(!any) })
+    Ok(if has_null { Sql::Null } else { boolean_value(!is_any) })
 }
 
-fn compared(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result<bool> {
+fn compare_element(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result<bool> {
     let word = || Value::from_json(element).to_string();
     Ok(match sign {
-        "like" => compiled(&word(), like, false)?.is_match(&text(value)),
-        "ilike" => compiled(&word(), like, true)?.is_match(&text(value)),
-        "similar" => compiled(&word(), similar, false)?.is_match(&text(value)),
+        "like" => compile_pattern(&word(), like_to_regex, false)?.is_match(&to_text(value)),
+        "ilike" => compile_pattern(&word(), like_to_regex, true)?.is_match(&to_text(value)),
+        "similar" => compile_pattern(&word(), similar_to_regex, false)?.is_match(&to_text(value)),
         _ => {
-            let value = Value::read(value).unwrap_or(Value::Null);
-            let order = alike_order(&value, &Value::from_json(element));
+            let value = Value::from_sqlite(value).unwrap_or(Value::Null);
+            let ordering = compare_elements(&value, &Value::from_json(element));
             match sign {
-                "=" => order == Ordering::Equal,
-                "<>" => order != Ordering::Equal,
-                "<" => order == Ordering::Less,
-                "<=" => order != Ordering::Greater,
-                ">" => order == Ordering::Greater,
-                _ => order != Ordering::Less,
+                "=" => ordering == Ordering::Equal,
+                "<>" => ordering != Ordering::Equal,
+                "<" => ordering == Ordering::Less,
+                "<=" => ordering != Ordering::Greater,
+                ">" => ordering == Ordering::Greater,
+                _ => ordering != Ordering::Less,
             }
         }
     })
 }
 
 /// Compares two values in `SQLite`'s order: numbers before texts.
-fn order(a: &Value, b: &Value) -> Ordering {
+fn compare_values(a: &Value, b: &Value) -> Ordering {
     let number = |v: &Value| match v {
         Value::Integer(i) => Some(*i as f64),
         Value::Real(r) => Some(*r),
@@ -666,35 +699,35 @@ fn order(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-fn same(a: &Json, b: &Json) -> bool {
+fn is_equal(a: &Json, b: &Json) -> bool {
     let (a, b) = (Value::from_json(a), Value::from_json(b));
-    a != Value::Null && b != Value::Null && alike_order(&a, &b) == Ordering::Equal
+    a != Value::Null && b != Value::Null && compare_elements(&a, &b) == Ordering::Equal
 }
 
 /// Compares two elements. A text compared with a number is parsed as a number if possible, because
 /// an array literal such as `'{1, 2}'` has text elements.
-fn alike_order(a: &Value, b: &Value) -> Ordering {
-    let number = |text: &str| match number_of(text) {
+fn compare_elements(a: &Value, b: &Value) -> Ordering {
+    let number = |text: &str| match parse_number(text) {
         Some(Sql::Integer(i)) => Some(Value::Integer(i)),
         Some(Sql::Real(r)) => Some(Value::Real(r)),
         _ => None,
     };
     match (a, b) {
         (Value::Text(text), Value::Integer(_) | Value::Real(_)) => {
-            number(text).map_or(order(a, b), |a| order(&a, b))
+            number(text).map_or(compare_values(a, b), |a| compare_values(&a, b))
         }
         (Value::Integer(_) | Value::Real(_), Value::Text(text)) => {
-            number(text).map_or(order(a, b), |b| order(a, &b))
+            number(text).map_or(compare_values(a, b), |b| compare_values(a, &b))
         }
-        _ => order(a, b),
+        _ => compare_values(a, b),
     }
 }
 
 /// Returns the elements of an array.
-fn array(value: ValueRef<'_>) -> Vec<Json> {
+fn array_elements(value: ValueRef<'_>) -> Vec<Json> {
     let text = match value {
         ValueRef::Text(bytes) => String::from_utf8_lossy(bytes),
-        other => return Value::read(other).map(|v| vec![v.to_json()]).unwrap_or_default(),
+        other => return Value::from_sqlite(other).map(|v| vec![v.to_json()]).unwrap_or_default(),
     };
     if text.trim_start().starts_with('[')
         && let Ok(elements) = serde_json::from_str(&text)
@@ -705,8 +738,8 @@ fn array(value: ValueRef<'_>) -> Vec<Json> {
 }
 
 /// Parses a text as a JSON object.
-fn object(value: ValueRef<'_>) -> Option<Json> {
-    let text = text(value);
+fn parse_object(value: ValueRef<'_>) -> Option<Json> {
+    let text = to_text(value);
     serde_json::from_str(&text).ok().filter(Json::is_object)
 }
 
@@ -725,7 +758,7 @@ fn document_contains(all: &Json, some: &Json) -> bool {
     }
 }
 
-fn owned(json: &Json) -> Sql {
+fn json_to_sql(json: &Json) -> Sql {
     match Value::from_json(json) {
         Value::Null => Sql::Null,
         Value::Integer(i) => Sql::Integer(i),
@@ -734,19 +767,19 @@ fn owned(json: &Json) -> Sql {
     }
 }
 
-fn text(value: ValueRef<'_>) -> String {
+fn to_text(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
             String::from_utf8_lossy(bytes).into_owned()
         }
-        other => Value::read(other).unwrap_or(Value::Null).to_string(),
+        other => Value::from_sqlite(other).unwrap_or(Value::Null).to_string(),
     }
 }
 
-fn truth(holds: bool) -> Sql {
+fn boolean_value(holds: bool) -> Sql {
     Sql::Integer(i64::from(holds))
 }
 
-fn wrong(message: String) -> Error {
+fn function_error(message: String) -> Error {
     Error::UserFunctionError(message.into())
 }

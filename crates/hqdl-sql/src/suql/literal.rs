@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::cast::{CastTarget, IntegerWidth};
-use super::day;
-use super::functions::{integer_of, number_of, time_of};
-use super::parser::{ExprShape, Parser, Piece};
-use super::text::Part;
+use super::cast_target::{CastTarget, IntegerWidth};
+use super::date_functions;
+use super::functions::{parse_number, parse_time, to_integer};
+use super::parser::{Parser, SqlType, TypedSql};
+use super::text::SourceFragment;
 use crate::blendsql::SqlError;
 use rusqlite::types::Value as Sql;
 
@@ -25,8 +25,8 @@ pub(super) static TYPES: [(&[&str], CastTarget); 13] = [
     (&["DATE"], CastTarget::Date),
     (&["TIMESTAMP", "TIMESTAMPTZ"], CastTarget::Timestamp),
     (&["TIME", "TIMETZ"], CastTarget::Time),
-    (&["JSON", "JSONB"], CastTarget::AsItIs),
-    (&["ENUM"], CastTarget::AsItIs),
+    (&["JSON", "JSONB"], CastTarget::Unchanged),
+    (&["ENUM"], CastTarget::Unchanged),
     (&["FREE_TEXT"], CastTarget::Text),
 ];
 
@@ -35,11 +35,11 @@ pub(super) const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, bool
                            interval, json, and arrays of them";
 
 /// Creates an error for an unknown type, or an ENUM in an unsupported position.
-pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
+pub(super) fn unknown_type_error(name: &str, span: Range<usize>) -> SqlError {
     let error = SqlError::new(span, format!("unknown type `{name}`"), "here");
-    match slip(name) {
-        Some(meant) => error.suggest(&meant.to_lowercase()),
-        None => error.help(format!(
+    match find_misspelled_type(name) {
+        Some(suggestion) => error.with_suggestion(&suggestion.to_lowercase()),
+        None => error.with_help(format!(
             "the known types are {KNOWN_TYPES}; a value of an ENUM can only be compared: price = 'cheap'::{name}"
         )),
     }
@@ -47,7 +47,7 @@ pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
 
 /// Returns the type that a name is probably a misspelling of. Short names are not checked, because
 /// they may be an ENUM's.
-pub(super) fn slip(name: &str) -> Option<&'static str> {
+pub(super) fn find_misspelled_type(name: &str) -> Option<&'static str> {
     let upper = name.to_ascii_uppercase();
     let all = TYPES.iter().flat_map(|(names, ..)| names.iter().copied());
     let close = |known: &&str| {
@@ -57,69 +57,74 @@ pub(super) fn slip(name: &str) -> Option<&'static str> {
 }
 
 /// Fails if a number is out of the range of an integer type.
-pub(super) fn in_range(
+pub(super) fn check_range(
     target: CastTarget,
     number: &Sql,
     text: &str,
     span: &Range<usize>,
-) -> Result<Option<Piece>, SqlError> {
+) -> Result<Option<TypedSql>, SqlError> {
     let CastTarget::Integer(width) = target else { return Ok(None) };
-    if integer_of(number, width.bits()).is_some() {
+    if to_integer(number, width.bits()).is_some() {
         return Ok(None);
     }
     let message = format!("{text} is out of the range of this type");
     let error = SqlError::new(span.clone(), message, "cast here");
-    Err(error.help("smallint holds 16 bits, integer 32, bigint 64"))
+    Err(error.with_help("smallint holds 16 bits, integer 32, bigint 64"))
 }
 
 /// Converts a text literal to the target type. Returns `None` if `SQLite`'s own cast is used.
-pub(super) fn literal(
+pub(super) fn convert_literal_text(
     target: CastTarget,
     text: &str,
     span: &Range<usize>,
-) -> Result<Option<Piece>, SqlError> {
-    let wrong = |what: &str, help: &str| {
-        let error = SqlError::new(span.clone(), format!("'{text}' is not a {what}"), "cast here");
-        Err(if help.is_empty() { error } else { error.help(help) })
+) -> Result<Option<TypedSql>, SqlError> {
+    let invalid = |noun: &str, help: &str| {
+        let error = SqlError::new(span.clone(), format!("'{text}' is not a {noun}"), "cast here");
+        Err(if help.is_empty() { error } else { error.with_help(help) })
     };
     let word = text.trim().to_ascii_lowercase();
-    let made =
-        |words: &str| Piece::new(vec![Part::New(words.to_owned(), span.clone())], span.clone());
+    let generated = |sql: &str| {
+        TypedSql::new(vec![SourceFragment::Generated(sql.to_owned(), span.clone())], span.clone())
+    };
     match target {
-        CastTarget::Boolean => Parser::truth(text, span.clone(), "cast here").map(Some),
-        CastTarget::Real | CastTarget::Numeric => match number_of(text) {
+        CastTarget::Boolean => {
+            Parser::parse_boolean_literal(text, span.clone(), "cast here").map(Some)
+        }
+        CastTarget::Real | CastTarget::Numeric => match parse_number(text) {
             Some(_) => Ok(None),
-            None => wrong("number", ""),
+            None => invalid("number", ""),
         },
-        CastTarget::Integer(_) => match number_of(text) {
-            Some(number) => in_range(target, &number, text, span),
-            None => wrong("number", ""),
+        CastTarget::Integer(_) => match parse_number(text) {
+            Some(number) => check_range(target, &number, text, span),
+            None => invalid("number", ""),
         },
         CastTarget::Date | CastTarget::Timestamp => {
-            let (name, shape, help) = if target == CastTarget::Date {
-                ("date", ExprShape::Date, "write it like '2024-01-31'")
+            let (name, sql_type, help) = if target == CastTarget::Date {
+                ("date", SqlType::Date, "write it like '2024-01-31'")
             } else {
-                ("datetime", ExprShape::Timestamp, "write it like '2024-01-31 15:00:00'")
+                ("datetime", SqlType::Timestamp, "write it like '2024-01-31 15:00:00'")
             };
-            let what = if name == "date" { "date" } else { "time of a day" };
-            let written = match (word.as_str(), day::moment(text)) {
+            let noun = if name == "date" { "date" } else { "time of a day" };
+            let sql = match (word.as_str(), date_functions::parse_moment(text)) {
                 ("now", _) => format!("{name}('now')"),
                 ("today", _) => format!("{name}('now', 'start of day')"),
                 ("tomorrow", _) => format!("{name}('now', 'start of day', '+1 days')"),
                 ("yesterday", _) => format!("{name}('now', 'start of day', '-1 days')"),
                 (_, Some(at)) if name == "date" => format!("date('{}')", at.date()),
                 (_, Some(at)) if at.subsec_nanosecond() == 0 => {
-                    format!("datetime('{}')", day::said(at))
+                    format!("datetime('{}')", date_functions::format_moment(at))
                 }
-                (_, Some(at)) => format!("suql_timestamp('{}')", day::said(at)),
-                (_, None) => return wrong(what, help),
+                (_, Some(at)) => format!("suql_timestamp('{}')", date_functions::format_moment(at)),
+                (_, None) => return invalid(noun, help),
             };
-            Ok(Some(Piece { shape, ..made(&written) }))
+            Ok(Some(TypedSql { sql_type, ..generated(&sql) }))
         }
-        CastTarget::Time => match time_of(text) {
-            Some(time) => Ok(Some(Piece { shape: ExprShape::Time, ..made(&format!("'{time}'")) })),
-            None => wrong("time of a day", "write it like '15:00:00'"),
+        CastTarget::Time => match parse_time(text) {
+            Some(time) => {
+                Ok(Some(TypedSql { sql_type: SqlType::Time, ..generated(&format!("'{time}'")) }))
+            }
+            None => invalid("time of a day", "write it like '15:00:00'"),
         },
-        CastTarget::Text | CastTarget::AsItIs => Ok(None),
+        CastTarget::Text | CastTarget::Unchanged => Ok(None),
     }
 }

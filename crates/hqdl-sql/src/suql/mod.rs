@@ -22,27 +22,27 @@
 //! Without `NULLS FIRST` or `NULLS LAST`, NULLs sort first, as in `SQLite`.
 
 mod array;
-mod cast;
-mod count;
-mod day;
-mod declared;
+mod cast_target;
+mod count_rows;
+mod date_functions;
+mod declared_type;
 mod distinct_on;
 mod expr;
 mod from;
 mod function;
 pub mod functions;
-mod kinds;
+mod casts;
 mod literal;
 mod operator;
 mod parser;
 mod query;
-mod star;
+mod star_columns;
 mod text;
 mod to_char;
-mod worded;
+mod special_syntax;
 
-pub use star::{Columns, TableColumns};
-pub use text::Translated;
+pub use star_columns::{ColumnLookup, TableColumns};
+pub use text::TranslatedQuery;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -52,20 +52,20 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
 /// Stack size of the parser thread; unused stack is not allocated.
-const STACK: usize = 64 << 20;
+const STACK_BYTES: usize = 64 << 20;
 
 /// Returns the columns of all tables whose name occurs in the query.
-fn known_tables(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns> {
+fn known_tables(sql: &str, columns: ColumnLookup<'_>) -> HashMap<String, TableColumns> {
     let mut tables = HashMap::new();
     let mut at = 0;
-    while let Ok(Some(token)) = lexer::next(sql, at, Brackets::List) {
+    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
         at = token.end;
         if matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
-            let name = token.content(sql).to_lowercase();
-            if let (Entry::Vacant(place), true) = (tables.entry(name.clone()), !name.is_empty())
+            let name = token.unquoted_text(sql).to_lowercase();
+            if let (Entry::Vacant(slot), true) = (tables.entry(name.clone()), !name.is_empty())
                 && let Some(table) = columns(&name)
             {
-                place.insert(table);
+                slot.insert(table);
             }
         }
     }
@@ -76,17 +76,17 @@ fn known_tables(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns
 fn without_schema(sql: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(sql);
     let (mut at, mut last) = (0, [None; 4]);
-    while let Ok(Some(token)) = lexer::next(sql, at, Brackets::List) {
+    while let Ok(Some(token)) = lexer::next_token(sql, at, Brackets::List) {
         at = token.end;
         last.rotate_left(1);
         last[3] = Some(token);
         let is_name = |t: Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
         if let [Some(schema), Some(dot), Some(table), Some(second)] = last
             && is_name(schema)
-            && schema.content(sql).eq_ignore_ascii_case("public")
-            && dot.is(b'.')
+            && schema.unquoted_text(sql).eq_ignore_ascii_case("public")
+            && dot.is_symbol(b'.')
             && is_name(table)
-            && second.is(b'.')
+            && second.is_symbol(b'.')
             && !sql[..schema.start].trim_end().ends_with('.')
         {
             let blanks = " ".repeat(dot.end - schema.start);
@@ -100,40 +100,43 @@ fn without_schema(sql: &str) -> Cow<'_, str> {
 ///
 /// # Errors
 /// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
-pub fn translate(sql: &str) -> Result<Translated, SqlError> {
-    translate_over(sql, &|_| None)
+pub fn translate(sql: &str) -> Result<TranslatedQuery, SqlError> {
+    translate_with_columns(sql, &|_| None)
 }
 
 /// Translates a query into `SQLite`'s dialect; `columns` returns the columns of a table.
 ///
 /// # Errors
 /// [`SqlError`] for invalid syntax, or a construct that `SQLite` does not support.
-pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, SqlError> {
+pub fn translate_with_columns(
+    sql: &str,
+    columns: ColumnLookup<'_>,
+) -> Result<TranslatedQuery, SqlError> {
     let sql = without_schema(sql);
     let sql = sql.as_ref();
     // Call `columns` before the thread starts, because it need not be `Sync`.
-    let rewritten = distinct_on::written(sql, columns)?;
+    let rewritten = distinct_on::rewrite_distinct_on(sql, columns)?;
     let tables = known_tables(sql, columns);
-    let read = || {
-        let in_words = |sql: &str| -> Result<Translated, SqlError> {
+    let run = || {
+        let translate_text = |sql: &str| -> Result<TranslatedQuery, SqlError> {
             let mut parser = parser::Parser::new(sql)?;
             parser.tables.clone_from(&tables);
-            let text = parser.statement()?;
-            Ok(Translated::of(sql, &text))
+            let text = parser.parse_statement()?;
+            Ok(TranslatedQuery::from_fragments(sql, &text))
         };
         match rewritten {
-            None => in_words(sql),
-            Some(first) => match in_words(&first.sql) {
-                Ok(second) => Ok(second.after(&first)),
-                Err(error) => Err(SqlError { span: first.place(&error.span), ..error }),
+            None => translate_text(sql),
+            Some(first) => match translate_text(&first.sql) {
+                Ok(second) => Ok(second.compose_after(&first)),
+                Err(error) => Err(SqlError { span: first.original_span(&error.span), ..error }),
             },
         }
     };
     // The parser is recursive, so give it enough stack whatever thread the caller has.
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        match thread.spawn_scoped(scope, read).map(std::thread::ScopedJoinHandle::join) {
-            Ok(ended) => ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {
+            Ok(result) => result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(error) => Err(SqlError::new(0..0, format!("cannot start a thread: {error}"), "")),
         }
     })

@@ -3,33 +3,33 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::star::TableColumns;
-use super::text::{Part, Text};
+use super::star_columns::TableColumns;
+use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
-use crate::blendsql::scan;
+use crate::blendsql::scan_calls;
 
 /// Maximum nesting depth of expressions; each level is a recursion level of the parser.
-const DEEPEST: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// A translated expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Piece {
+pub(super) struct TypedSql {
     /// Byte range in the source.
     pub span: Range<usize>,
     /// Translated text.
-    pub text: Text,
+    pub text: SqlText,
     /// Type of the expression, as far as enclosing expressions depend on it.
-    pub shape: ExprShape,
+    pub sql_type: SqlType,
     /// Precedence of its outermost operator.
-    pub level: u8,
+    pub precedence: u8,
 }
 
 /// Type of an expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum ExprShape {
+pub(super) enum SqlType {
     /// Unknown type.
-    Plain,
+    Unknown,
     /// A text literal.
     Literal(String),
     /// A call; its type is determined by a cast.
@@ -39,7 +39,7 @@ pub(super) enum ExprShape {
     /// An interval literal: amounts of `SQLite`'s units.
     Interval(Vec<(f64, &'static str)>),
     /// A computed interval, as text: `1 year 2 mons`.
-    Span,
+    ComputedInterval,
     /// A date without a time. A text literal compared with it is converted to a date.
     Date,
     /// A date with a time.
@@ -51,14 +51,14 @@ pub(super) enum ExprShape {
     /// A text that is not a literal.
     Text,
     /// An integer. A text literal compared with it is converted to a number.
-    Number,
+    Integer,
     /// A NUMERIC, whose division keeps the fraction.
     Numeric,
     /// A binary floating-point number. Its division keeps the fraction, and it is rounded half to
     /// even.
     Float,
     /// A row value: `(a, 'x')`.
-    Row(Vec<Piece>),
+    Row(Vec<TypedSql>),
     /// A text cast to an ENUM of this name, which is only allowed in comparisons.
     Enum(String),
 }
@@ -67,31 +67,31 @@ pub(super) enum ExprShape {
 #[derive(Default)]
 pub(super) struct SuqlSelect {
     /// Arrays that its rows are unnested from.
-    pub unnested: Vec<Unnested>,
+    pub unnested: Vec<UnnestedArray>,
     /// Tables in order.
     pub tables: Vec<SuqlTable>,
     /// Result columns, if all of them are known.
     pub results: TypedColumns,
     /// Whether it has an outer join, so that rows of a table may be missing.
-    pub outer: bool,
+    pub has_outer_join: bool,
     /// Whether USING or NATURAL merges columns.
-    pub merged: bool,
+    pub has_merged_columns: bool,
 }
 
 /// Columns with their types, in order; `None` if they are unknown.
-pub(super) type TypedColumns = Option<Vec<(String, ExprShape)>>;
+pub(super) type TypedColumns = Option<Vec<(String, SqlType)>>;
 
 /// A table of a SELECT.
 pub(super) struct SuqlTable {
     /// Name or alias; `None` if it has neither.
     pub name: Option<String>,
-    pub of: TableOf,
+    pub source: TableSource,
     pub columns: TypedColumns,
 }
 
 /// Source of a table's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum TableOf {
+pub(super) enum TableSource {
     /// A table of the database, or a common table expression.
     Named(String),
     /// An unnested array.
@@ -101,39 +101,39 @@ pub(super) enum TableOf {
 }
 
 /// An array that is unnested into rows.
-pub(super) struct Unnested {
+pub(super) struct UnnestedArray {
     /// Table name of its elements.
     pub alias: String,
     /// Names of its elements in the query.
     pub names: Vec<String>,
     /// The array, if it occurs in the result columns.
-    pub array: Option<Piece>,
+    pub array: Option<TypedSql>,
 }
 
 pub(super) struct Parser<'s> {
     pub sql: &'s str,
     pub tokens: Vec<Token>,
-    pub at: usize,
+    pub position: usize,
     pub depth: usize,
     /// The current and enclosing SELECTs, the innermost last.
     pub selects: Vec<SuqlSelect>,
     /// Visible common table expressions with their columns.
-    pub common: Vec<(String, TypedColumns)>,
+    pub ctes: Vec<(String, TypedColumns)>,
     /// Columns of the database's tables, by lower-case name.
     pub tables: HashMap<String, TableColumns>,
     /// Columns of the last parsed query.
     pub columns: TypedColumns,
     /// Whether set-returning functions are allowed: in result columns, GROUP BY and ORDER BY.
     pub may_unnest: bool,
-    pub fresh: usize,
+    pub alias_count: usize,
 }
 
 impl<'s> Parser<'s> {
     pub fn new(sql: &'s str) -> Result<Self, SqlError> {
-        let calls = if sql.contains("{{") { scan(sql)? } else { Vec::new() };
+        let calls = if sql.contains("{{") { scan_calls(sql)? } else { Vec::new() };
         let mut tokens = Vec::new();
         let mut at = 0;
-        while let Some(mut token) = lexer::next(sql, at, Brackets::List)? {
+        while let Some(mut token) = lexer::next_token(sql, at, Brackets::List)? {
             if token.lexeme == Lexeme::Open
                 && let Some(call) = calls.iter().find(|c| c.span.start == token.start)
             {
@@ -141,7 +141,11 @@ impl<'s> Parser<'s> {
             }
             // E'…' ends at the first quote without a backslash before it.
             if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {
-                token = Token { lexeme: Lexeme::Text, end: escaped(sql, token.end)?, ..token };
+                token = Token {
+                    lexeme: Lexeme::Text,
+                    end: escaped_string_end(sql, token.end)?,
+                    ..token
+                };
             }
             at = token.end;
             tokens.push(token);
@@ -149,23 +153,23 @@ impl<'s> Parser<'s> {
         Ok(Self {
             sql,
             tokens,
-            at: 0,
+            position: 0,
             depth: 0,
             selects: Vec::new(),
-            common: Vec::new(),
+            ctes: Vec::new(),
             tables: HashMap::new(),
             columns: None,
             may_unnest: false,
-            fresh: 0,
+            alias_count: 0,
         })
     }
 
     pub fn peek(&self) -> Option<Token> {
-        self.tokens.get(self.at).copied()
+        self.tokens.get(self.position).copied()
     }
 
     pub fn peek_at(&self, n: usize) -> Option<Token> {
-        self.tokens.get(self.at + n).copied()
+        self.tokens.get(self.position + n).copied()
     }
 
     pub fn is_word(&self, word: &str) -> bool {
@@ -176,102 +180,102 @@ impl<'s> Parser<'s> {
         self.peek_at(n).is_some_and(|t| t.is_word(self.sql, word))
     }
 
-    pub fn is(&self, symbol: u8) -> bool {
-        self.peek().is_some_and(|t| t.is(symbol))
+    pub fn is_symbol(&self, symbol: u8) -> bool {
+        self.peek().is_some_and(|t| t.is_symbol(symbol))
     }
 
     /// Consumes a keyword, if it is next.
-    pub fn word(&mut self, word: &str) -> bool {
+    pub fn take_word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
-        self.at += usize::from(found);
+        self.position += usize::from(found);
         found
     }
 
     /// Consumes a sequence of keywords, if it is next.
-    pub fn words(&mut self, words: &[&str]) -> bool {
+    pub fn take_words(&mut self, words: &[&str]) -> bool {
         let found = words.iter().enumerate().all(|(n, w)| self.is_word_at(n, w));
         if found {
-            self.at += words.len();
+            self.position += words.len();
         }
         found
     }
 
     /// Consumes a symbol, if it is next.
-    pub fn symbol(&mut self, symbol: u8) -> bool {
-        let found = self.is(symbol);
-        self.at += usize::from(found);
+    pub fn take_symbol(&mut self, symbol: u8) -> bool {
+        let found = self.is_symbol(symbol);
+        self.position += usize::from(found);
         found
     }
 
     /// Consumes the required symbol and returns its end offset.
-    pub fn expect(&mut self, symbol: u8) -> Result<usize, SqlError> {
+    pub fn expect_symbol(&mut self, symbol: u8) -> Result<usize, SqlError> {
         match self.peek() {
-            Some(token) if token.is(symbol) => {
-                self.at += 1;
+            Some(token) if token.is_symbol(symbol) => {
+                self.position += 1;
                 Ok(token.end)
             }
-            _ => Err(self.expected(&format!("`{}`", char::from(symbol)))),
+            _ => Err(self.expected_error(&format!("`{}`", char::from(symbol)))),
         }
     }
 
     pub fn expect_word(&mut self, word: &str) -> Result<(), SqlError> {
-        if self.word(word) { Ok(()) } else { Err(self.expected(word)) }
+        if self.take_word(word) { Ok(()) } else { Err(self.expected_error(word)) }
     }
 
     /// Consumes the next token.
-    pub fn take(&mut self) -> Result<Token, SqlError> {
-        let token = self.peek().ok_or_else(|| self.expected("more"))?;
-        self.at += 1;
+    pub fn take_token(&mut self) -> Result<Token, SqlError> {
+        let token = self.peek().ok_or_else(|| self.expected_error("more"))?;
+        self.position += 1;
         Ok(token)
     }
 
     /// Returns the start of the next token.
-    pub fn here(&self) -> usize {
+    pub fn next_start(&self) -> usize {
         self.peek().map_or(self.sql.len(), |t| t.start)
     }
 
     /// Returns the end of the last token.
-    pub fn before(&self) -> usize {
-        self.at.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
+    pub fn last_end(&self) -> usize {
+        self.position.checked_sub(1).and_then(|n| self.tokens.get(n)).map_or(0, |t| t.end)
     }
 
     /// Creates an error for an unexpected token.
-    pub fn expected(&self, what: &str) -> SqlError {
+    pub fn expected_error(&self, expectation: &str) -> SqlError {
         let (span, found) = match self.peek() {
             Some(token) => (token.span(), format!("`{}`", token.text(self.sql))),
             None => (self.sql.len().saturating_sub(1)..self.sql.len(), "the query's end".into()),
         };
-        SqlError::new(span, format!("unexpected {found}"), format!("expected {what}"))
+        SqlError::new(span, format!("unexpected {found}"), format!("expected {expectation}"))
     }
 
     /// Runs `parse` one level deeper. Fails if the nesting is too deep.
-    pub fn deeper<T>(
+    pub fn with_depth_limit<T>(
         &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, SqlError>,
+        parse: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
-        if self.depth >= DEEPEST {
-            let at = self.here();
+        if self.depth >= MAX_DEPTH {
+            let at = self.next_start();
             return Err(SqlError::new(
                 at..(at + 1).min(self.sql.len()),
-                format!("expressions are nested more than {DEEPEST} levels deep"),
+                format!("expressions are nested more than {MAX_DEPTH} levels deep"),
                 "one too many",
             ));
         }
         self.depth += 1;
-        let read = read(self);
+        let result = parse(self);
         self.depth -= 1;
-        read
+        result
     }
 
     /// Returns a new table alias that the query does not use.
-    pub fn name(&mut self) -> String {
-        self.fresh += 1;
-        format!("hq_each{}", self.fresh)
+    pub fn new_alias(&mut self) -> String {
+        self.alias_count += 1;
+        format!("hq_each{}", self.alias_count)
     }
 }
 
 /// Returns the end of the E'…' string whose opening quote is at `at`.
-fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
+fn escaped_string_end(sql: &str, at: usize) -> Result<usize, SqlError> {
     let bytes = sql.as_bytes();
     let mut end = at + 1;
     while let Some(byte) = bytes.get(end) {
@@ -284,41 +288,46 @@ fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
     Err(SqlError::new(at..at + 1, "a quoted text is never closed", "it has no closing `'`"))
 }
 
-impl Piece {
-    pub fn old(span: Range<usize>) -> Self {
-        Self { text: vec![Part::Old(span.clone())], span, shape: ExprShape::Plain, level: PRIMARY }
+impl TypedSql {
+    pub fn from_source(span: Range<usize>) -> Self {
+        Self {
+            text: vec![SourceFragment::Source(span.clone())],
+            span,
+            sql_type: SqlType::Unknown,
+            precedence: PRIMARY,
+        }
     }
 
-    pub fn new(text: Text, span: Range<usize>) -> Self {
-        Self { span, text, shape: ExprShape::Plain, level: PRIMARY }
+    pub fn new(text: SqlText, span: Range<usize>) -> Self {
+        Self { span, text, sql_type: SqlType::Unknown, precedence: PRIMARY }
     }
 
     /// Creates an expression from a template, in which each `{}` is replaced by an operand.
-    pub fn filled(words: &str, pieces: Vec<Text>, span: Range<usize>) -> Self {
+    pub fn from_template(template: &str, operands: Vec<SqlText>, span: Range<usize>) -> Self {
         let mut text = Vec::new();
-        let mut pieces = pieces.into_iter();
-        for (n, word) in words.split("{}").enumerate() {
+        let mut operands = operands.into_iter();
+        for (n, word) in template.split("{}").enumerate() {
             if n > 0 {
-                text.extend(pieces.next().unwrap_or_default());
+                text.extend(operands.next().unwrap_or_default());
             }
             if !word.is_empty() {
-                text.push(Part::New(word.to_owned(), span.clone()));
+                text.push(SourceFragment::Generated(word.to_owned(), span.clone()));
             }
         }
         Self::new(text, span)
     }
 
     /// Sets the type to boolean.
-    pub fn boolean(self) -> Self {
-        Self { shape: ExprShape::Boolean, ..self }
+    pub fn into_boolean(self) -> Self {
+        Self { sql_type: SqlType::Boolean, ..self }
     }
 
     /// Returns the text, in parentheses if it has an operator.
-    pub fn tight(self) -> Text {
-        if self.level == PRIMARY {
+    pub fn parenthesized(self) -> SqlText {
+        if self.precedence == PRIMARY {
             return self.text;
         }
-        Self::filled("({})", vec![self.text], self.span).text
+        Self::from_template("({})", vec![self.text], self.span).text
     }
 }
 
@@ -326,27 +335,27 @@ impl Piece {
 pub(super) const PRIMARY: u8 = 100;
 
 /// Creates an error for a construct that `SQLite` does not support.
-pub(super) fn unsaid(span: Range<usize>, what: &str, help: &str) -> SqlError {
-    let error = SqlError::new(span, format!("SQLite has no equivalent of {what}"), "here");
-    if help.is_empty() { error } else { error.help(help) }
+pub(super) fn unsupported(span: Range<usize>, noun: &str, help: &str) -> SqlError {
+    let error = SqlError::new(span, format!("SQLite has no equivalent of {noun}"), "here");
+    if help.is_empty() { error } else { error.with_help(help) }
 }
 
 /// Prepends the source text from `start` on to an operand.
-pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
+pub(super) fn prepend_source(start: usize, operand: TypedSql, precedence: u8) -> TypedSql {
     let span = start..operand.span.end;
-    let mut text = vec![Part::Old(start..operand.span.start)];
+    let mut text = vec![SourceFragment::Source(start..operand.span.start)];
     text.extend(operand.text);
-    Piece { span, text, shape: ExprShape::Plain, level }
+    TypedSql { span, text, sql_type: SqlType::Unknown, precedence }
 }
 
 /// Joins expressions with the unchanged source text between them.
-pub(super) fn joined(start: usize, pieces: Vec<Piece>, end: usize) -> Text {
+pub(super) fn join_exprs(start: usize, exprs: Vec<TypedSql>, end: usize) -> SqlText {
     let (mut text, mut at) = (Vec::new(), start);
-    for piece in pieces {
-        text.push(Part::Old(at..piece.span.start.max(at)));
-        at = piece.span.end;
-        text.extend(piece.text);
+    for expr in exprs {
+        text.push(SourceFragment::Source(at..expr.span.start.max(at)));
+        at = expr.span.end;
+        text.extend(expr.text);
     }
-    text.push(Part::Old(at..end.max(at)));
+    text.push(SourceFragment::Source(at..end.max(at)));
     text
 }

@@ -2,238 +2,248 @@
 
 use std::ops::Range;
 
-use super::distinct_on::until;
+use super::distinct_on::find_keyword;
 use super::parser::{
-    ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, joined, unsaid,
+    Parser, SqlType, SuqlSelect, SuqlTable, TableSource, TypedColumns, TypedSql, join_exprs,
+    unsupported,
 };
-use super::text::{Part, Text};
+use super::text::{SourceFragment, SqlText};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
 use hqdl_values::format::count_noun;
 
 impl Parser<'_> {
     /// Parses the whole text as a single query.
-    pub fn statement(&mut self) -> Result<Text, SqlError> {
+    pub fn parse_statement(&mut self) -> Result<SqlText, SqlError> {
         // Other statements are passed on and rejected later, like in any query.
-        if !self.query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
-            return Ok(vec![Part::Old(0..self.sql.len())]);
+        if !self.is_query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
+            return Ok(vec![SourceFragment::Source(0..self.sql.len())]);
         }
-        let start = self.here();
-        let query = if self.query_at(0) { self.query()? } else { self.expr()?.text };
-        if let Some(Part::Rows(span, table, _)) = query.iter().find(|p| matches!(p, Part::Rows(..)))
+        let start = self.next_start();
+        let query = if self.is_query_at(0) { self.parse_query()? } else { self.parse_expr()?.text };
+        if let Some(SourceFragment::CountedRows(span, table, _)) =
+            query.iter().find(|p| matches!(p, SourceFragment::CountedRows(..)))
         {
             let message = format!("FROM has no table `{table}`");
             return Err(SqlError::new(span.clone(), message, "this counts its rows"));
         }
-        let end = self.before();
-        let ended = self.symbol(b';');
+        let end = self.last_end();
+        let ended = self.take_symbol(b';');
         if self.peek().is_some() && !ended {
-            return Err(self.expected("the query's end"));
+            return Err(self.expected_error("the query's end"));
         }
-        let query = Piece::new(query, start..end);
-        Ok(joined(0, vec![query], self.sql.len()))
+        let query = TypedSql::new(query, start..end);
+        Ok(join_exprs(0, vec![query], self.sql.len()))
     }
 
     /// Parses a query with its WITH, ORDER BY and LIMIT.
-    pub fn query(&mut self) -> Result<Text, SqlError> {
-        self.query_of(false)
+    pub fn parse_query(&mut self) -> Result<SqlText, SqlError> {
+        self.parse_query_in(false)
     }
 
     /// Parses a query. If `allows_no_columns` is true, it may have no result columns, as in EXISTS.
-    pub fn query_of(&mut self, bare: bool) -> Result<Text, SqlError> {
+    pub fn parse_query_in(&mut self, allows_no_columns: bool) -> Result<SqlText, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
-        let common = self.common.len();
-        let query = self.clauses(bare);
-        self.common.truncate(common);
+        let cte_count = self.ctes.len();
+        let query = self.parse_clauses(allows_no_columns);
+        self.ctes.truncate(cte_count);
         let select = self.selects.pop();
         self.columns = select.and_then(|select| select.results);
         self.may_unnest = outer;
         query
     }
 
-    fn clauses(&mut self, bare: bool) -> Result<Text, SqlError> {
-        let start = self.here();
-        let mut pieces = Vec::new();
-        if self.word("WITH") {
-            let recursive = self.word("RECURSIVE");
+    fn parse_clauses(&mut self, allows_no_columns: bool) -> Result<SqlText, SqlError> {
+        let start = self.next_start();
+        let mut exprs = Vec::new();
+        if self.take_word("WITH") {
+            let recursive = self.take_word("RECURSIVE");
             loop {
-                let name = self.take()?.content(self.sql);
-                let names = self.column_names()?;
-                let known = self.common.len();
+                let name = self.take_token()?.unquoted_text(self.sql);
+                let names = self.parse_column_names()?;
+                let known = self.ctes.len();
                 if recursive {
-                    self.common.push((name.clone(), None));
+                    self.ctes.push((name.clone(), None));
                 }
                 self.expect_word("AS")?;
-                self.word("NOT");
-                self.word("MATERIALIZED");
-                self.expect(b'(')?;
-                let at = self.here();
-                let query = self.deeper(Self::query)?;
-                pieces.push(Piece::new(query, at..self.before()));
-                self.common.truncate(known);
-                let columns = self.renamed_columns(&names)?;
-                self.common.push((name, columns));
-                self.expect(b')')?;
-                if !self.symbol(b',') {
+                self.take_word("NOT");
+                self.take_word("MATERIALIZED");
+                self.expect_symbol(b'(')?;
+                let at = self.next_start();
+                let query = self.with_depth_limit(Self::parse_query)?;
+                exprs.push(TypedSql::new(query, at..self.last_end()));
+                self.ctes.truncate(known);
+                let columns = self.take_renamed_columns(&names)?;
+                self.ctes.push((name, columns));
+                self.expect_symbol(b')')?;
+                if !self.take_symbol(b',') {
                     break;
                 }
             }
         }
-        self.body(&mut pieces, bare)?;
+        self.parse_body(&mut exprs, allows_no_columns)?;
         while ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| self.is_word(w)) {
-            self.at += 1;
+            self.position += 1;
             if self.is_word("DISTINCT") {
-                let word = self.take()?;
-                pieces.push(Piece::new(Vec::new(), word.span()));
+                let word = self.take_token()?;
+                exprs.push(TypedSql::new(Vec::new(), word.span()));
             }
-            self.word("ALL");
+            self.take_word("ALL");
             let before = self.selects.last_mut().and_then(|select| select.results.take());
-            self.body(&mut pieces, bare)?;
+            self.parse_body(&mut exprs, allows_no_columns)?;
             if let Some(select) = self.selects.last_mut() {
-                select.results = either(before, select.results.take());
+                select.results = merge_columns(before, select.results.take());
             }
         }
-        if self.words(&["ORDER", "BY"]) {
+        if self.take_words(&["ORDER", "BY"]) {
             self.may_unnest = true;
-            let terms = self.order()?;
-            pieces.extend(terms);
+            let terms = self.parse_order_by()?;
+            exprs.extend(terms);
             self.may_unnest = false;
         }
-        let end = self.before();
-        let mut text = joined(start, pieces, end);
-        text.extend(self.limits()?);
+        let end = self.last_end();
+        let mut text = join_exprs(start, exprs, end);
+        text.extend(self.parse_limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(unsaid(word.span(), "a lock of rows", "queries are read-only"));
+            return Err(unsupported(word.span(), "a lock of rows", "queries are read-only"));
         }
         if let Some(select) = self.selects.last() {
-            self.counted(&mut text, select)?;
-            rename(&mut text, select);
+            self.rewrite_row_counts(&mut text, select)?;
+            rename_elements(&mut text, select);
         }
         // The remaining names may refer to an outer query.
-        for part in &mut text {
-            if let Part::Column(span, table, column) = part {
-                *part = Part::Inner(span.clone(), table.take(), std::mem::take(column));
+        for fragment in &mut text {
+            if let SourceFragment::Column(span, table, column) = fragment {
+                *fragment =
+                    SourceFragment::InnerColumn(span.clone(), table.take(), std::mem::take(column));
             }
         }
         Ok(text)
     }
 
     /// Parses a SELECT, VALUES, or a query in parentheses.
-    fn body(&mut self, pieces: &mut Vec<Piece>, bare: bool) -> Result<(), SqlError> {
-        if self.is(b'(') {
-            let start = self.here();
-            self.at += 1;
-            let query = self.deeper(|p| p.query_of(bare))?;
-            let end = self.expect(b')')?;
-            pieces.push(Piece::filled("SELECT * FROM ({})", vec![query], start..end));
+    fn parse_body(
+        &mut self,
+        exprs: &mut Vec<TypedSql>,
+        allows_no_columns: bool,
+    ) -> Result<(), SqlError> {
+        if self.is_symbol(b'(') {
+            let start = self.next_start();
+            self.position += 1;
+            let query = self.with_depth_limit(|p| p.parse_query_in(allows_no_columns))?;
+            let end = self.expect_symbol(b')')?;
+            exprs.push(TypedSql::from_template("SELECT * FROM ({})", vec![query], start..end));
             let columns = self.columns.take();
-            self.gives(columns);
+            self.set_output_columns(columns);
             return Ok(());
         }
-        if self.word("VALUES") {
-            return self.values(pieces);
+        if self.take_word("VALUES") {
+            return self.parse_values(exprs);
         }
         if self.is_word("TABLE") {
-            let word = self.take()?;
-            pieces.push(Piece::new(
-                vec![Part::New("SELECT * FROM".into(), word.span())],
+            let word = self.take_token()?;
+            exprs.push(TypedSql::new(
+                vec![SourceFragment::Generated("SELECT * FROM".into(), word.span())],
                 word.span(),
             ));
-            let (items, columns) = self.table()?;
-            pieces.extend(items);
-            self.gives(columns);
+            let (items, columns) = self.parse_table()?;
+            exprs.extend(items);
+            self.set_output_columns(columns);
             return Ok(());
         }
         self.expect_word("SELECT")?;
-        let begins = pieces.len();
+        let select_start = exprs.len();
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
-        self.word("ALL");
+        self.take_word("ALL");
         if self.is_word("DISTINCT") {
-            let word = self.take()?;
+            let word = self.take_token()?;
             if self.is_word("ON") {
                 let help = "list its columns, followed by ORDER BY";
-                return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
+                return Err(unsupported(word.start..self.next_start() + 2, "DISTINCT ON", help));
             }
         }
-        let (from, items, behind) = self.read_from()?;
+        let (from, items, from_end) = self.parse_from_ahead()?;
         self.may_unnest = true;
         if self.is_word("FROM") {
             // PostgreSQL allows rows without columns: EXISTS (SELECT FROM t).
-            let at = self.here();
-            if !bare {
+            let at = self.next_start();
+            if !allows_no_columns {
                 let help = "name a column, or write SELECT 1 FROM";
-                return Err(unsaid(
+                return Err(unsupported(
                     at..self.peek().map_or(at, |t| t.end),
                     "a row without columns",
                     help,
                 ));
             }
-            pieces.push(Piece::new(vec![Part::New("1 ".to_owned(), at..at)], at..at));
+            exprs.push(TypedSql::new(
+                vec![SourceFragment::Generated("1 ".to_owned(), at..at)],
+                at..at,
+            ));
         } else {
-            self.results(pieces)?;
+            self.parse_results(exprs)?;
         }
         self.may_unnest = false;
         if self.is_word("INTO") {
-            let word = self.take()?;
-            return Err(unsaid(word.span(), "SELECT INTO", "queries are read-only"));
+            let word = self.take_token()?;
+            return Err(unsupported(word.span(), "SELECT INTO", "queries are read-only"));
         }
-        let has_from = self.at == from;
+        let has_from = self.position == from;
         if has_from {
-            self.at = behind;
-            pieces.extend(items);
+            self.position = from_end;
+            exprs.extend(items);
         }
-        let end = self.before();
-        let slot = pieces.len();
-        if self.word("WHERE") {
-            pieces.push(Self::condition(self.expr()?));
+        let end = self.last_end();
+        let slot = exprs.len();
+        if self.take_word("WHERE") {
+            exprs.push(Self::to_condition(self.parse_expr()?));
         }
-        if self.words(&["GROUP", "BY"]) {
+        if self.take_words(&["GROUP", "BY"]) {
             self.may_unnest = true;
-            pieces.extend(self.list()?);
+            exprs.extend(self.parse_exprs()?);
             self.may_unnest = false;
         }
-        if self.word("HAVING") {
-            pieces.push(Self::condition(self.expr()?));
+        if self.take_word("HAVING") {
+            exprs.push(Self::to_condition(self.parse_expr()?));
         }
-        if self.word("WINDOW") {
+        if self.take_word("WINDOW") {
             loop {
-                self.take()?;
+                self.take_token()?;
                 self.expect_word("AS")?;
-                self.expect(b'(')?;
-                self.window(pieces)?;
-                if !self.symbol(b',') {
+                self.expect_symbol(b'(')?;
+                self.parse_window(exprs)?;
+                if !self.take_symbol(b',') {
                     break;
                 }
             }
         }
         let Some(select) = self.selects.last() else { return Ok(()) };
-        let added = Self::unnested_text(select, end, has_from);
-        for piece in &mut pieces[begins..] {
-            self.counted(&mut piece.text, select)?;
-            rename(&mut piece.text, select);
+        let added = Self::unnest_sql(select, end, has_from);
+        for expr in &mut exprs[select_start..] {
+            self.rewrite_row_counts(&mut expr.text, select)?;
+            rename_elements(&mut expr.text, select);
         }
         if !added.is_empty() {
-            pieces.insert(slot, Piece::new(added, end..end));
+            exprs.insert(slot, TypedSql::new(added, end..end));
         }
         Ok(())
     }
 
     /// Parses the rows of VALUES. All rows must have the same number of values, and the values of a
     /// column are converted to a common type.
-    fn values(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
-        let mut rows: Vec<(Vec<Piece>, Range<usize>)> = Vec::new();
-        let mut calls = false;
+    fn parse_values(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
+        let mut rows: Vec<(Vec<TypedSql>, Range<usize>)> = Vec::new();
+        let mut has_calls = false;
         loop {
-            let start = self.here();
-            if self.is(b'(') {
-                self.at += 1;
-                let row = self.list()?;
-                let span = start..self.expect(b')')?;
+            let start = self.next_start();
+            if self.is_symbol(b'(') {
+                self.position += 1;
+                let row = self.parse_exprs()?;
+                let span = start..self.expect_symbol(b')')?;
                 if let Some((first, _)) = rows.first().filter(|(first, _)| first.len() != row.len())
-                    && !calls
+                    && !has_calls
                 {
                     let (first, here) = (count_noun(first.len() as u64, "value"), row.len());
                     let message = format!("the first row has {first}, but this one has {here}");
@@ -242,80 +252,88 @@ impl Parser<'_> {
                 rows.push((row, span));
             } else {
                 // A call that produces a whole row.
-                let row = self.expr()?;
+                let row = self.parse_expr()?;
                 let span = row.span.clone();
                 rows.push((vec![row], span));
-                calls = true;
+                has_calls = true;
             }
-            if !self.symbol(b',') {
+            if !self.take_symbol(b',') {
                 break;
             }
         }
         let mut columns = Vec::new();
-        for n in 0..rows.first().filter(|_| !calls).map_or(0, |(first, _)| first.len()) {
+        for n in 0..rows.first().filter(|_| !has_calls).map_or(0, |(first, _)| first.len()) {
             let values = rows.iter_mut().filter_map(|(row, _)| row.get_mut(n)).collect();
-            columns.push((format!("column{}", n + 1), self.as_one(values)?.of_column()));
+            columns.push((
+                format!("column{}", n + 1),
+                self.coerce_to_common_type(values)?.as_column_type(),
+            ));
         }
-        self.gives((!calls).then_some(columns));
-        let row = |(row, span): (Vec<Piece>, Range<usize>)| match row.as_slice() {
+        self.set_output_columns((!has_calls).then_some(columns));
+        let row = |(row, span): (Vec<TypedSql>, Range<usize>)| match row.as_slice() {
             [only] if only.span == span => only.clone(),
-            _ => Piece::new(joined(span.start, row, span.end), span),
+            _ => TypedSql::new(join_exprs(span.start, row, span.end), span),
         };
-        pieces.extend(rows.into_iter().map(row));
+        exprs.extend(rows.into_iter().map(row));
         Ok(())
     }
 
     /// Parses the FROM clause before the result columns, because their types depend on it. Returns
     /// the token index of FROM, the translated clause and its end.
-    fn read_from(&mut self) -> Result<(usize, Vec<Piece>, usize), SqlError> {
-        let results = self.at;
-        let ends = ["FROM", "UNION", "INTERSECT", "EXCEPT"];
-        let from = until(self.sql, &self.tokens, results, &ends)
+    fn parse_from_ahead(&mut self) -> Result<(usize, Vec<TypedSql>, usize), SqlError> {
+        let results = self.position;
+        let end_words = ["FROM", "UNION", "INTERSECT", "EXCEPT"];
+        let from = find_keyword(self.sql, &self.tokens, results, &end_words)
             .filter(|at| self.tokens.get(*at).is_some_and(|t| t.is_word(self.sql, "FROM")));
         let Some(from) = from else { return Ok((usize::MAX, Vec::new(), results)) };
-        self.at = from + 1;
-        let items = self.from()?;
-        let behind = std::mem::replace(&mut self.at, results);
-        Ok((from, items, behind))
+        self.position = from + 1;
+        let items = self.parse_from()?;
+        let from_end = std::mem::replace(&mut self.position, results);
+        Ok((from, items, from_end))
     }
 
     /// Parses the result columns of a SELECT.
-    fn results(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+    fn parse_results(&mut self, exprs: &mut Vec<TypedSql>) -> Result<(), SqlError> {
         let mut columns = Some(Vec::new());
         loop {
-            let mut item = self.expr()?;
-            Self::no_interval(&item)?;
+            let mut item = self.parse_expr()?;
+            Self::ensure_value(&item)?;
             if &self.sql[item.span.clone()] == "*" {
-                item.text = vec![Part::Star(item.span.clone(), None)];
+                item.text = vec![SourceFragment::Star(item.span.clone(), None)];
             }
             let select = self.selects.last();
-            let more = match item.text.as_slice() {
-                [Part::Star(_, table)] => select.and_then(|s| s.all_columns(table.as_deref())),
-                [Part::Column(_, _, name)] => Some(vec![(name.clone(), item.shape.of_column())]),
-                _ => Some(vec![(String::new(), item.shape.of_column())]),
+            let new_columns = match item.text.as_slice() {
+                [SourceFragment::Star(_, table)] => {
+                    select.and_then(|s| s.all_columns(table.as_deref()))
+                }
+                [SourceFragment::Column(_, _, name)] => {
+                    Some(vec![(name.clone(), item.sql_type.as_column_type())])
+                }
+                _ => Some(vec![(String::new(), item.sql_type.as_column_type())]),
             };
-            let is_star = matches!(item.text.as_slice(), [Part::Star(..)]);
-            pieces.push(item);
-            let before = self.at;
-            self.result_alias(&mut pieces[..])?;
-            let alias = self.tokens.get(self.at - 1).filter(|_| self.at > before && !is_star);
-            let alias = alias.map(|token| token.content(self.sql));
-            columns = columns.zip(more).map(|(mut all, mut more)| {
+            let is_star = matches!(item.text.as_slice(), [SourceFragment::Star(..)]);
+            exprs.push(item);
+            let before = self.position;
+            self.parse_result_alias(&mut exprs[..])?;
+            let alias =
+                self.tokens.get(self.position - 1).filter(|_| self.position > before && !is_star);
+            let alias = alias.map(|token| token.unquoted_text(self.sql));
+            columns = columns.zip(new_columns).map(|(mut all, mut more)| {
                 if let (Some(alias), Some((name, _))) = (alias, more.first_mut()) {
                     *name = alias;
                 }
                 all.append(&mut more);
                 all
             });
-            if !self.symbol(b',') {
-                self.gives(columns);
+            if !self.take_symbol(b',') {
+                self.set_output_columns(columns);
                 return Ok(());
             }
         }
     }
 
     /// Sets the result columns of the current SELECT.
-    fn gives(&mut self, columns: TypedColumns) {
+    fn set_output_columns(&mut self, columns: TypedColumns) {
         if let Some(select) = self.selects.last_mut() {
             select.results = columns;
         }
@@ -323,87 +341,90 @@ impl Parser<'_> {
 
     /// Parses the alias of a result column. Without an alias, an array element is named after its
     /// array.
-    fn result_alias(&mut self, pieces: &mut [Piece]) -> Result<(), SqlError> {
-        if self.word("AS") {
-            self.take()?;
+    fn parse_result_alias(&mut self, exprs: &mut [TypedSql]) -> Result<(), SqlError> {
+        if self.take_word("AS") {
+            self.take_token()?;
             return Ok(());
         }
         if !self.is_word("INTO") && self.peek().is_some_and(|t| self.is_name(t)) {
-            self.at += 1;
+            self.position += 1;
             return Ok(());
         }
-        let Some(last) = pieces.last_mut() else { return Ok(()) };
+        let Some(last) = exprs.last_mut() else { return Ok(()) };
         let end = last.span.end;
         let name = match last.text.as_slice() {
-            [Part::New(text, _)] if text.ends_with(".value") => Some("unnest".to_owned()),
-            [Part::Column(_, _, column)] => Some(column.clone()),
+            [SourceFragment::Generated(text, _)] if text.ends_with(".value") => {
+                Some("unnest".to_owned())
+            }
+            [SourceFragment::Column(_, _, column)] => Some(column.clone()),
             _ => None,
         };
         if let Some(name) = name {
             // Resolved by `rename_elements`, once it is known whether the column is an element.
-            let mark = Part::New(format!("\u{0}{name}"), end..end);
+            let mark = SourceFragment::Generated(format!("\u{0}{name}"), end..end);
             last.text.push(mark);
         }
         Ok(())
     }
 
     /// Parses the terms of ORDER BY.
-    pub fn order(&mut self) -> Result<Vec<Piece>, SqlError> {
+    pub fn parse_order_by(&mut self) -> Result<Vec<TypedSql>, SqlError> {
         let mut terms = Vec::new();
         loop {
-            let mut term = self.expr()?;
-            if term.shape == ExprShape::Span {
+            let mut term = self.parse_expr()?;
+            if term.sql_type == SqlType::ComputedInterval {
                 let span = term.span.clone();
-                term = Piece::filled("suql_span_part('length', {})", vec![term.text], span);
+                term =
+                    TypedSql::from_template("suql_span_part('length', {})", vec![term.text], span);
             }
             terms.push(term);
-            let _ = self.word("ASC") || self.word("DESC");
+            let _ = self.take_word("ASC") || self.take_word("DESC");
             if self.is_word("USING") {
-                let word = self.take()?;
-                return Err(unsaid(word.span(), "ORDER BY … USING", "write ASC or DESC"));
+                let word = self.take_token()?;
+                return Err(unsupported(word.span(), "ORDER BY … USING", "write ASC or DESC"));
             }
-            if self.word("NULLS") && !self.word("FIRST") {
+            if self.take_word("NULLS") && !self.take_word("FIRST") {
                 self.expect_word("LAST")?;
             }
-            if !self.symbol(b',') {
+            if !self.take_symbol(b',') {
                 return Ok(terms);
             }
         }
     }
 
     /// Parses LIMIT, OFFSET and FETCH, in any order.
-    fn limits(&mut self) -> Result<Text, SqlError> {
-        let start = self.before();
-        let (mut limit, mut offset): (Option<Text>, Option<Text>) = (None, None);
-        let mut straight = true;
+    fn parse_limits(&mut self) -> Result<SqlText, SqlError> {
+        let start = self.last_end();
+        let (mut limit, mut offset): (Option<SqlText>, Option<SqlText>) = (None, None);
+        let mut keeps_text = true;
         loop {
-            let at = self.here();
-            if self.word("LIMIT") {
-                straight &= offset.is_none() && limit.is_none();
+            let at = self.next_start();
+            if self.take_word("LIMIT") {
+                keeps_text &= offset.is_none() && limit.is_none();
                 if self.is_word("ALL") {
-                    let all = self.take()?;
-                    limit = Some(vec![Part::New("-1".to_owned(), all.span())]);
-                    straight = false;
+                    let all = self.take_token()?;
+                    limit = Some(vec![SourceFragment::Generated("-1".to_owned(), all.span())]);
+                    keeps_text = false;
                 } else {
-                    limit = Some(self.expr()?.text);
+                    limit = Some(self.parse_expr()?.text);
                 }
-            } else if self.word("OFFSET") {
-                straight &= limit.is_some();
-                offset = Some(self.expr()?.text);
-                if self.word("ROWS") || self.word("ROW") {
-                    straight = false;
+            } else if self.take_word("OFFSET") {
+                keeps_text &= limit.is_some();
+                offset = Some(self.parse_expr()?.text);
+                if self.take_word("ROWS") || self.take_word("ROW") {
+                    keeps_text = false;
                 }
-            } else if self.word("FETCH") {
-                straight = false;
-                let _ = self.word("FIRST") || self.word("NEXT");
+            } else if self.take_word("FETCH") {
+                keeps_text = false;
+                let _ = self.take_word("FIRST") || self.take_word("NEXT");
                 limit = Some(if self.is_word("ROW") || self.is_word("ROWS") {
-                    vec![Part::New("1".to_owned(), at..at)]
+                    vec![SourceFragment::Generated("1".to_owned(), at..at)]
                 } else {
-                    self.binary(super::expr::OTHER)?.text
+                    self.parse_binary(super::expr::OTHER)?.text
                 });
-                let _ = self.word("ROWS") || self.word("ROW");
+                let _ = self.take_word("ROWS") || self.take_word("ROW");
                 if self.is_word("WITH") {
-                    return Err(unsaid(at..self.here() + 4, "WITH TIES", ""));
+                    return Err(unsupported(at..self.next_start() + 4, "WITH TIES", ""));
                 }
                 self.expect_word("ONLY")?;
             } else {
@@ -413,89 +434,91 @@ impl Parser<'_> {
         if limit.is_none() && offset.is_none() {
             return Ok(Vec::new());
         }
-        let end = self.before();
-        if straight && plain(limit.as_ref()) && plain(offset.as_ref()) {
-            return Ok(vec![Part::Old(start..end)]);
+        let end = self.last_end();
+        if keeps_text && is_source_text(limit.as_ref()) && is_source_text(offset.as_ref()) {
+            return Ok(vec![SourceFragment::Source(start..end)]);
         }
-        let all = vec![Part::New("-1".to_owned(), start..end)];
-        let mut pieces = vec![limit.unwrap_or(all)];
-        let words = if offset.is_some() { " LIMIT {} OFFSET {}" } else { " LIMIT {}" };
-        pieces.extend(offset);
-        Ok(Piece::filled(words, pieces, start..end).text)
+        let all = vec![SourceFragment::Generated("-1".to_owned(), start..end)];
+        let mut operands = vec![limit.unwrap_or(all)];
+        let template = if offset.is_some() { " LIMIT {} OFFSET {}" } else { " LIMIT {}" };
+        operands.extend(offset);
+        Ok(TypedSql::from_template(template, operands, start..end).text)
     }
 }
 
 impl SuqlSelect {
     /// Returns the table with this name or alias.
-    pub fn named(&self, table: &str) -> Option<&SuqlTable> {
+    pub fn find_table(&self, table: &str) -> Option<&SuqlTable> {
         let is = |name: &String| name.eq_ignore_ascii_case(table);
         self.tables.iter().find(|table| table.name.as_ref().is_some_and(is))
     }
 }
 
 /// Returns the columns of a compound of two queries.
-fn either(first: TypedColumns, second: TypedColumns) -> TypedColumns {
+fn merge_columns(first: TypedColumns, second: TypedColumns) -> TypedColumns {
     let (first, second) = first.zip(second).filter(|(a, b)| a.len() == b.len())?;
     let both = first.into_iter().zip(second);
-    Some(both.map(|((name, a), (_, b))| (name, a.or(&b))).collect())
+    Some(both.map(|((name, a), (_, b))| (name, a.unify(&b))).collect())
 }
 
-fn plain(text: Option<&Text>) -> bool {
-    text.is_none_or(|t| t.iter().all(|p| !matches!(p, Part::New(..))))
+fn is_source_text(text: Option<&SqlText>) -> bool {
+    text.is_none_or(|t| t.iter().all(|p| !matches!(p, SourceFragment::Generated(..))))
 }
 
 /// Columns of `json_each`.
-const EACH: [&str; 8] = ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
+const JSON_EACH_COLUMNS: [&str; 8] =
+    ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
 
 /// Replaces the names of array elements with columns of `json_each`, and hides the other columns of
 /// `json_each` from the query.
-fn rename(text: &mut Text, select: &SuqlSelect) {
-    let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+fn rename_elements(text: &mut SqlText, select: &SuqlSelect) {
+    let is_same_name = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let tables: Vec<&String> = select
         .tables
         .iter()
-        .filter(|table| table.of != TableOf::Array)
+        .filter(|table| table.source != TableSource::Array)
         .filter_map(|table| table.name.as_ref())
         .collect();
-    let mut renamed = false;
-    for part in text {
-        match part {
-            Part::Column(span, table, column) | Part::Inner(span, table, column) => {
+    let mut is_renamed = false;
+    for fragment in text {
+        match fragment {
+            SourceFragment::Column(span, table, column)
+            | SourceFragment::InnerColumn(span, table, column) => {
                 let found = select.unnested.iter().filter(|u| u.array.is_none()).find(|u| {
-                    u.names.iter().any(|n| same(n, column))
-                        && table.as_ref().is_none_or(|t| same(t, &u.alias))
+                    u.names.iter().any(|n| is_same_name(n, column))
+                        && table.as_ref().is_none_or(|t| is_same_name(t, &u.alias))
                 });
-                renamed = found.is_some();
+                is_renamed = found.is_some();
                 if let Some(found) = found {
-                    let value = format!("{}.value", hqdl_values::sql::name(&found.alias));
-                    *part = Part::New(value, span.clone());
+                    let value = format!("{}.value", hqdl_values::sql::quote_name(&found.alias));
+                    *fragment = SourceFragment::Generated(value, span.clone());
                     continue;
                 }
                 let clashes = !select.unnested.is_empty()
                     && table.is_none()
-                    && EACH.iter().any(|c| same(c, column));
-                if let (true, [only], Part::Column(span, _, column)) =
-                    (clashes, &tables[..], &*part)
+                    && JSON_EACH_COLUMNS.iter().any(|c| is_same_name(c, column));
+                if let (true, [only], SourceFragment::Column(span, _, column)) =
+                    (clashes, &tables[..], &*fragment)
                 {
                     let name = format!(
                         "{}.{}",
-                        hqdl_values::sql::name(only),
-                        hqdl_values::sql::name(column)
+                        hqdl_values::sql::quote_name(only),
+                        hqdl_values::sql::quote_name(column)
                     );
-                    *part = Part::New(name, span.clone());
+                    *fragment = SourceFragment::Generated(name, span.clone());
                 }
             }
-            Part::Star(span, of) if !select.unnested.is_empty() => {
-                let is_meant =
+            SourceFragment::Star(span, of) if !select.unnested.is_empty() => {
+                let matches_table =
                     |name: &String| of.as_ref().is_none_or(|of| name.eq_ignore_ascii_case(of));
                 let element = |name: &String| {
                     let found = select.unnested.iter().find(|u| u.alias == *name);
                     found.and_then(|u| u.names.first()).unwrap_or(name).clone()
                 };
-                let of_table = |name: &String, of: &TableOf| {
-                    let table = hqdl_values::sql::name(name);
-                    if *of == TableOf::Array {
-                        format!("{table}.value AS {}", hqdl_values::sql::name(&element(name)))
+                let of_table = |name: &String, of: &TableSource| {
+                    let table = hqdl_values::sql::quote_name(name);
+                    if *of == TableSource::Array {
+                        format!("{table}.value AS {}", hqdl_values::sql::quote_name(&element(name)))
                     } else {
                         format!("{table}.*")
                     }
@@ -503,24 +526,24 @@ fn rename(text: &mut Text, select: &SuqlSelect) {
                 let named: Option<Vec<String>> = select
                     .tables
                     .iter()
-                    .filter(|t| t.name.as_ref().is_none_or(is_meant))
-                    .map(|t| t.name.as_ref().map(|name| of_table(name, &t.of)))
+                    .filter(|t| t.name.as_ref().is_none_or(matches_table))
+                    .map(|t| t.name.as_ref().map(|name| of_table(name, &t.source)))
                     .collect();
                 if let Some(all) = named.filter(|all| !all.is_empty()) {
-                    *part = Part::New(all.join(", "), span.clone());
+                    *fragment = SourceFragment::Generated(all.join(", "), span.clone());
                 }
-                renamed = false;
+                is_renamed = false;
             }
-            Part::New(name, _) if name.starts_with('\u{0}') => {
+            SourceFragment::Generated(name, _) if name.starts_with('\u{0}') => {
                 let own = name.trim_start_matches('\u{0}').to_owned();
-                *name = if renamed || own == "unnest" {
-                    format!(" AS {}", hqdl_values::sql::name(&own))
+                *name = if is_renamed || own == "unnest" {
+                    format!(" AS {}", hqdl_values::sql::quote_name(&own))
                 } else {
                     String::new()
                 };
-                renamed = false;
+                is_renamed = false;
             }
-            _ => renamed = false,
+            _ => is_renamed = false,
         }
     }
 }

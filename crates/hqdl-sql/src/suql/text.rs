@@ -3,94 +3,94 @@
 use std::ops::Range;
 
 /// Fragments in order.
-pub(super) type Text = Vec<Part>;
+pub(super) type SqlText = Vec<SourceFragment>;
 
 /// A fragment of the translated text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SourceFragment {
     /// Unchanged bytes of the source.
-    Old(Range<usize>),
+    Source(Range<usize>),
     /// Generated text, and the source bytes that it replaces.
-    New(String, Range<usize>),
+    Generated(String, Range<usize>),
     /// A column: position, table and column name.
     Column(Range<usize>, Option<String>, String),
     /// A column in a nested query.
-    Inner(Range<usize>, Option<String>, String),
+    InnerColumn(Range<usize>, Option<String>, String),
     /// `*` for all tables, or `t.*` for a single one.
     Star(Range<usize>, Option<String>),
     /// `count(t.*)`; the flag is true for DISTINCT.
-    Rows(Range<usize>, String, bool),
+    CountedRows(Range<usize>, String, bool),
 }
 
 /// A query translated to `SQLite`'s dialect, with a mapping to source positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Translated {
+pub struct TranslatedQuery {
     /// SQL of the translated query.
     pub sql: String,
     /// Start of each fragment, its source range, and whether it is unchanged; in order.
-    parts: Vec<(usize, Range<usize>, bool)>,
+    fragments: Vec<(usize, Range<usize>, bool)>,
 }
 
-impl Translated {
-    pub(super) fn of(old: &str, text: &Text) -> Self {
-        let (mut sql, mut parts) = (String::with_capacity(old.len() + 64), Vec::new());
-        for part in text {
-            match part {
-                Part::Old(span)
-                | Part::Column(span, ..)
-                | Part::Inner(span, ..)
-                | Part::Star(span, _)
-                | Part::Rows(span, ..) => {
-                    parts.push((sql.len(), span.clone(), true));
+impl TranslatedQuery {
+    pub(super) fn from_fragments(old: &str, text: &SqlText) -> Self {
+        let (mut sql, mut fragments) = (String::with_capacity(old.len() + 64), Vec::new());
+        for fragment in text {
+            match fragment {
+                SourceFragment::Source(span)
+                | SourceFragment::Column(span, ..)
+                | SourceFragment::InnerColumn(span, ..)
+                | SourceFragment::Star(span, _)
+                | SourceFragment::CountedRows(span, ..) => {
+                    fragments.push((sql.len(), span.clone(), true));
                     sql.push_str(old.get(span.clone()).unwrap_or_default());
                 }
-                Part::New(new, span) => {
-                    parts.push((sql.len(), span.clone(), false));
+                SourceFragment::Generated(new, span) => {
+                    fragments.push((sql.len(), span.clone(), false));
                     sql.push_str(new);
                 }
             }
         }
-        Self { sql, parts }
+        Self { sql, fragments }
     }
 
     /// Creates a translation from edits, which must be sorted and not overlap.
     #[must_use]
-    pub fn with(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
+    pub fn with_edits(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
         let (mut text, mut at) = (Vec::new(), 0);
         for (span, new) in edits {
-            text.push(Part::Old(at..span.start.max(at)));
+            text.push(SourceFragment::Source(at..span.start.max(at)));
             at = span.end;
-            text.push(Part::New(new, span));
+            text.push(SourceFragment::Generated(new, span));
         }
-        text.push(Part::Old(at..old.len().max(at)));
-        Self::of(old, &text)
+        text.push(SourceFragment::Source(at..old.len().max(at)));
+        Self::from_fragments(old, &text)
     }
 
     /// Composes this translation with the one that produced its source.
-    pub(super) fn after(self, first: &Self) -> Self {
-        let parts = self.parts.into_iter().map(|(at, old, same)| {
-            let place = first.place(&old);
-            let same = same && place.len() == old.len();
-            (at, place, same)
+    pub(super) fn compose_after(self, first: &Self) -> Self {
+        let fragments = self.fragments.into_iter().map(|(at, old, same)| {
+            let original = first.original_span(&old);
+            let same = same && original.len() == old.len();
+            (at, original, same)
         });
-        Self { parts: parts.collect(), sql: self.sql }
+        Self { fragments: fragments.collect(), sql: self.sql }
     }
 
     /// Maps a byte range to the original query.
     #[must_use]
-    pub fn place(&self, span: &Range<usize>) -> Range<usize> {
-        let start = self.part(span.start).map_or(0, |(at, old, same)| {
+    pub fn original_span(&self, span: &Range<usize>) -> Range<usize> {
+        let start = self.fragment_at(span.start).map_or(0, |(at, old, same)| {
             if same { (old.start + (span.start - at)).min(old.end) } else { old.start }
         });
         let last = span.end.saturating_sub(1).max(span.start);
-        let end = self.part(last).map_or(start, |(at, old, same)| {
+        let end = self.fragment_at(last).map_or(start, |(at, old, same)| {
             if same { (old.start + (span.end - at)).min(old.end) } else { old.end }
         });
         start..end.max(start)
     }
 
-    fn part(&self, at: usize) -> Option<(usize, &Range<usize>, bool)> {
-        let n = self.parts.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
-        self.parts.get(n).map(|(start, old, same)| (*start, old, *same))
+    fn fragment_at(&self, at: usize) -> Option<(usize, &Range<usize>, bool)> {
+        let n = self.fragments.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
+        self.fragments.get(n).map(|(start, old, same)| (*start, old, *same))
     }
 }

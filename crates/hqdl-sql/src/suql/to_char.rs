@@ -2,7 +2,7 @@
 
 use jiff::civil::{DateTime, Weekday};
 
-use super::functions::numbers::rounded;
+use super::functions::numbers::round_numeric;
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -19,51 +19,53 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 /// Unsupported parts of a format. They are errors, so that they are not copied to the output.
-const UNKNOWN: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD", "J", "SSSS"];
+const UNSUPPORTED_PARTS: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD", "J", "SSSS"];
 
 /// Formats a date or timestamp; `None` if the text is not a date.
 ///
 /// # Errors
 /// The message for an unsupported part of the format.
-pub(super) fn date(text: &str, format: &str) -> Result<Option<String>, String> {
-    let Some(at) = super::day::moment(text) else { return Ok(None) };
-    let (mut said, mut rest, mut full) = (String::new(), format, true);
+pub(super) fn format_date(text: &str, format: &str) -> Result<Option<String>, String> {
+    let Some(at) = super::date_functions::parse_moment(text) else { return Ok(None) };
+    let (mut output, mut rest, mut is_padded) = (String::new(), format, true);
     while let Some(c) = rest.chars().next() {
         if let Some(quoted) = rest.strip_prefix('"') {
             let end = quoted.find('"').unwrap_or(quoted.len());
-            said.push_str(&quoted[..end]);
+            output.push_str(&quoted[..end]);
             rest = quoted.get(end + 1..).unwrap_or_default();
-        } else if let Some(after) = strip(rest, "FM") {
+        } else if let Some(after) = strip_prefix_ignore_case(rest, "FM") {
             // FM: the next part is neither padded with spaces nor with zeros.
-            full = false;
+            is_padded = false;
             rest = after;
-        } else if let Some((part, after)) = part(at, rest, full) {
-            said.push_str(&part);
+        } else if let Some((part, after)) = format_part(at, rest, is_padded) {
+            output.push_str(&part);
             rest = after;
             let is_number = part.bytes().all(|b| b.is_ascii_digit());
-            if let Some(after) = strip(rest, "TH").filter(|_| is_number) {
-                said.push_str(ordinal(&part, rest.starts_with('t')));
+            if let Some(after) = strip_prefix_ignore_case(rest, "TH").filter(|_| is_number) {
+                output.push_str(ordinal_suffix(&part, rest.starts_with('t')));
                 rest = after;
             }
-            full = true;
-        } else if let Some(unknown) = UNKNOWN.iter().find(|u| strip(rest, u).is_some()) {
+            is_padded = true;
+        } else if let Some(unknown) =
+            UNSUPPORTED_PARTS.iter().find(|u| strip_prefix_ignore_case(rest, u).is_some())
+        {
             return Err(format!("to_char does not support `{unknown}`"));
         } else {
-            said.push(c);
+            output.push(c);
             rest = &rest[c.len_utf8()..];
         }
     }
-    Ok(Some(said))
+    Ok(Some(output))
 }
 
-fn strip<'t>(text: &'t str, part: &str) -> Option<&'t str> {
+fn strip_prefix_ignore_case<'t>(text: &'t str, part: &str) -> Option<&'t str> {
     let start = text.get(..part.len())?;
     start.eq_ignore_ascii_case(part).then(|| &text[part.len()..])
 }
 
 /// Formats the first part of a format; returns the output and the rest of the format. Longer parts
 /// precede their prefixes.
-fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
+fn format_part(at: DateTime, format: &str, is_padded: bool) -> Option<(String, &str)> {
     let hour = |h: i8| i64::from(if h % 12 == 0 { 12 } else { h % 12 });
     let week = at.date().iso_week_date();
     let year = i64::from(at.year());
@@ -95,7 +97,7 @@ fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
         ("CC", (year + 99) / 100, 2),
         ("Q", i64::from((at.month() + 2) / 3), 1),
     ];
-    if strip(format, "SSSS").is_some() {
+    if strip_prefix_ignore_case(format, "SSSS").is_some() {
         return None;
     }
     let month = MONTHS.get(usize::from(at.month().unsigned_abs()) - 1).copied().unwrap_or_default();
@@ -121,23 +123,25 @@ fn part(at: DateTime, format: &str, full: bool) -> Option<(String, &str)> {
         ("AM", half, 2),
         ("PM", half, 2),
     ];
-    if let Some((name, word, width)) = names.iter().find(|(name, ..)| strip(format, name).is_some())
+    if let Some((name, word, width)) =
+        names.iter().find(|(name, ..)| strip_prefix_ignore_case(format, name).is_some())
     {
-        let cased = cased(word, &format[..name.len()]);
-        let padded = if full { format!("{cased:width$}") } else { cased };
+        let name_text = apply_case(word, &format[..name.len()]);
+        let padded = if is_padded { format!("{name_text:width$}") } else { name_text };
         return Some((padded, &format[name.len()..]));
     }
     // `D` is the day of the week; Sunday is 1.
     let weekday = i64::from(at.date().weekday().to_sunday_one_offset());
     let all = numbers.into_iter().chain([("D", weekday, 1)]);
-    let (name, number, width) = all.into_iter().find(|(name, ..)| strip(format, name).is_some())?;
-    let said = if full { format!("{number:0width$}") } else { number.to_string() };
-    Some((said, &format[name.len()..]))
+    let (name, number, width) =
+        all.into_iter().find(|(name, ..)| strip_prefix_ignore_case(format, name).is_some())?;
+    let digits = if is_padded { format!("{number:0width$}") } else { number.to_string() };
+    Some((digits, &format[name.len()..]))
 }
 
 /// Converts a name to the letter case of its part of the format.
-fn cased(word: &str, written: &str) -> String {
-    let mut letters = written.chars().filter(|c| c.is_alphabetic());
+fn apply_case(word: &str, pattern: &str) -> String {
+    let mut letters = pattern.chars().filter(|c| c.is_alphabetic());
     let first = letters.next().is_some_and(char::is_uppercase);
     let second = letters.next().is_some_and(char::is_uppercase);
     match (first, second) {
@@ -153,7 +157,7 @@ fn cased(word: &str, written: &str) -> String {
     }
 }
 
-fn ordinal(number: &str, lower: bool) -> &'static str {
+fn ordinal_suffix(number: &str, lower: bool) -> &'static str {
     let teens = number.len() > 1 && number.as_bytes().get(number.len() - 2) == Some(&b'1');
     let (small, large) = match number.chars().last() {
         Some('1') if !teens => ("st", "ST"),
@@ -168,8 +172,8 @@ fn ordinal(number: &str, lower: bool) -> &'static str {
 ///
 /// # Errors
 /// The message for an unsupported part of the format.
-pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
-    let (full, digits) = match strip(format, "FM") {
+pub(super) fn format_number(of: f64, format: &str) -> Result<Option<String>, String> {
+    let (is_padded, digits) = match strip_prefix_ignore_case(format, "FM") {
         Some(rest) => (false, rest),
         None => (true, format),
     };
@@ -186,11 +190,11 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
     }
     let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
     let places = fraction.chars().filter(|c| *c != ',').count();
-    let rounded = rounded(of.abs(), i32::try_from(places).unwrap_or(i32::MAX));
+    let rounded = round_numeric(of.abs(), i32::try_from(places).unwrap_or(i32::MAX));
     let rounded = format!("{rounded:.places$}");
     let (integer, decimals) = rounded.split_once('.').unwrap_or((&rounded, ""));
-    let wanted = whole.chars().filter(|c| *c != ',').count();
-    let integer = if integer == "0" && wanted > 0 && !whole.contains('0') && places > 0 {
+    let whole_digits = whole.chars().filter(|c| *c != ',').count();
+    let integer = if integer == "0" && whole_digits > 0 && !whole.contains('0') && places > 0 {
         ""
     } else {
         integer
@@ -198,38 +202,38 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
     let zero = rounded.chars().all(|c| !c.is_ascii_digit() || c == '0');
     let sign = if of < 0.0 && !zero { "-" } else { " " };
     let mut body = String::new();
-    let mut left = wanted;
+    let mut left = whole_digits;
     // All digits are shown from the first zero of the format on.
-    let mut begun = false;
+    let mut has_begun = false;
     for c in whole.chars() {
         if c == ',' {
-            body.push(if begun { ',' } else { ' ' });
+            body.push(if has_begun { ',' } else { ' ' });
             continue;
         }
         let digit = integer.len().checked_sub(left).and_then(|at| integer.as_bytes().get(at));
-        begun |= c == '0' || digit.is_some();
+        has_begun |= c == '0' || digit.is_some();
         body.push(match digit {
-            _ if integer.len() > wanted => '#',
+            _ if integer.len() > whole_digits => '#',
             Some(digit) => char::from(*digit),
-            None if begun => '0',
+            None if has_begun => '0',
             None => ' ',
         });
         left -= 1;
     }
     if digits.contains('.') {
         body.push('.');
-        if integer.len() > wanted {
+        if integer.len() > whole_digits {
             body.push_str(&"#".repeat(places));
-        } else if full {
+        } else if is_padded {
             body.push_str(decimals);
         } else {
-            let kept = fraction.rfind('0').map_or(0, |at| at + 1);
-            let shown = decimals.trim_end_matches('0').len().max(kept.min(decimals.len()));
+            let min_shown = fraction.rfind('0').map_or(0, |at| at + 1);
+            let shown = decimals.trim_end_matches('0').len().max(min_shown.min(decimals.len()));
             body.push_str(&decimals[..shown]);
         }
     }
     // The sign directly precedes the first digit.
     let at = body.find(|c| c != ' ').unwrap_or(body.len());
     body.insert_str(at, sign);
-    Ok(Some(if full { body } else { body.trim_start().replace(' ', "") }))
+    Ok(Some(if is_padded { body } else { body.trim_start().replace(' ', "") }))
 }

@@ -1,6 +1,8 @@
 //! The calls in a query: found, read, and refused with a caret at the place.
 
-use hqdl_sql::blendsql::{Argument, Call, Choices, Quantifier, SqlError, ingredients, mask, scan};
+use hqdl_sql::blendsql::{
+    Argument, Call, Choices, Quantifier, SqlError, ingredients, mask_calls, scan_calls,
+};
 use hqdl_values::value::Value;
 use proptest::prelude::*;
 
@@ -31,7 +33,7 @@ fn show(sql: &str, call: &Call) -> String {
     }));
     parts.extend(call.return_type.map(|r| {
         let name = r.scalar.name();
-        if r.list { format!("list of {name}") } else { name.to_owned() }
+        if r.is_list { format!("list of {name}") } else { name.to_owned() }
     }));
     parts.extend(call.quantifier.map(|q| match q.max {
         Some(max) => format!("{}..{max}", q.min),
@@ -40,7 +42,7 @@ fn show(sql: &str, call: &Call) -> String {
     parts.extend(call.regex.as_ref().map(|r| format!("regex {r}")));
     parts.extend(call.model.as_ref().map(|(name, _)| format!("model {name}")));
     parts.extend(call.tuning.iter().map(|name| format!("told {name}")));
-    if call.row {
+    if call.is_values_row {
         parts.push(String::from("row"));
     }
     parts.extend(call.inner.iter().map(|c| format!("[{}]", show(sql, c))));
@@ -52,7 +54,7 @@ fn list(values: &[Value]) -> String {
 }
 
 fn shown(sql: &str) -> Vec<String> {
-    match scan(sql) {
+    match scan_calls(sql) {
         Ok(calls) => calls.iter().map(|c| show(sql, c)).collect(),
         Err(error) => panic!("{sql}\n{}", error.render(sql, false)),
     }
@@ -60,7 +62,7 @@ fn shown(sql: &str) -> Vec<String> {
 
 /// The message, what the caret covers, and the label.
 fn refused(sql: &str) -> (String, String, String, Option<String>) {
-    match scan(sql) {
+    match scan_calls(sql) {
         Ok(calls) => panic!("{sql} was read: {calls:?}"),
         Err(error) => {
             (error.message.clone(), sql[error.span.clone()].to_owned(), error.label, error.help)
@@ -275,7 +277,7 @@ fn calls_are_read_in_every_spelling() {
         {
             let sql = format!("{before}{call}{after}");
             assert_eq!(shown(&sql), [expected], "{sql}");
-            let found = &scan(&sql).unwrap()[0];
+            let found = &scan_calls(&sql).unwrap()[0];
             assert_eq!(
                 &sql[found.span.clone()],
                 sql[before.find("{{").unwrap()..].trim_end_matches(" FROM t").trim_end_matches(';')
@@ -300,8 +302,8 @@ fn braces_in_texts_comments_and_names_are_no_calls() {
         "",
     ];
     for sql in cases {
-        assert_eq!(scan(sql), Ok(vec![]), "{sql}");
-        assert_eq!(mask(sql, &[]), sql);
+        assert_eq!(scan_calls(sql), Ok(vec![]), "{sql}");
+        assert_eq!(mask_calls(sql, &[]), sql);
     }
     let sql =
         "SELECT 'it''s', \"o'clock\" -- don't\n, {{LLMQA('a')}} /* ' */, [it's], {{LLMQA('b')}}";
@@ -311,7 +313,7 @@ fn braces_in_texts_comments_and_names_are_no_calls() {
 #[test]
 fn places_are_bytes_of_the_text() {
     let sql = "SELECT 'ü', {{LLMMap('größe?', t.größe, (SELECT 1), options='t::ü')}}";
-    let calls = scan(sql).unwrap();
+    let calls = scan_calls(sql).unwrap();
     assert_eq!(calls[0].span, 13..75);
     assert_eq!(calls[0].values, [Argument::Sql(34..43), Argument::Query(46..54)]);
     let options = Choices::Column { table: Some("t".into()), column: "ü".into(), span: 65..72 };
@@ -322,7 +324,7 @@ fn places_are_bytes_of_the_text() {
 #[test]
 fn a_call_of_a_megabyte_is_masked() {
     let sql = format!("SELECT {{{{LLMMap('{}', c)}}}} FROM t", "x".repeat(1_000_000));
-    let masked = mask(&sql, &scan(&sql).unwrap());
+    let masked = mask_calls(&sql, &scan_calls(&sql).unwrap());
     assert_eq!(masked.len(), sql.len());
     assert!(masked.starts_with("SELECT _hq0___") && masked.ends_with("___ FROM t"));
 }
@@ -345,27 +347,27 @@ fn masks_keep_every_place() {
         ("SELECT \"values\" {{LLMQA('q')}}", "SELECT \"values\" _hq0__________"),
     ];
     for (sql, expected) in cases {
-        let calls = scan(sql).unwrap();
-        assert_eq!(mask(sql, &calls), expected);
+        let calls = scan_calls(sql).unwrap();
+        assert_eq!(mask_calls(sql, &calls), expected);
     }
     // The shortest span there can be, and a call of another text.
-    let mut calls = scan("{{LLMQA('q')}}").unwrap();
+    let mut calls = scan_calls("{{LLMQA('q')}}").unwrap();
     calls[0].span = 0..7;
-    assert_eq!(mask("{{f()}} x", &calls), "_hq0___ x");
-    calls[0].row = true;
-    assert_eq!(mask("{{f()}} x", &calls), "(_hq0_) x");
+    assert_eq!(mask_calls("{{f()}} x", &calls), "_hq0___ x");
+    calls[0].is_values_row = true;
+    assert_eq!(mask_calls("{{f()}} x", &calls), "(_hq0_) x");
     calls[0].span = 4..40;
-    assert_eq!(mask("{{f()}} x", &calls), "{{f()}} x");
+    assert_eq!(mask_calls("{{f()}} x", &calls), "{{f()}} x");
     calls[0].span = 1..9;
-    assert_eq!(mask("aüü ü", &calls), "aüü ü");
+    assert_eq!(mask_calls("aüü ü", &calls), "aüü ü");
 }
 
 #[test]
 fn calls_in_calls_can_be_masked_where_they_stand() {
     let sql = "{{LLMQA('q', (SELECT {{LLMMap('r', c)}} FROM t))}}";
-    let outer = &scan(sql).unwrap()[0];
+    let outer = &scan_calls(sql).unwrap()[0];
     let Argument::Query(span) = &outer.values[0] else { panic!("{outer:?}") };
-    assert_eq!(&mask(sql, &outer.inner)[span.clone()], "SELECT _hq0______________ FROM t");
+    assert_eq!(&mask_calls(sql, &outer.inner)[span.clone()], "SELECT _hq0______________ FROM t");
 }
 
 #[test]
@@ -763,19 +765,19 @@ fn what_cannot_be_read_is_told_with_its_place() {
 fn calls_stand_in_each_other_only_so_deep() {
     let nested =
         |depth: usize| format!("SELECT {}c{}", "{{LLMMap('q', ".repeat(depth), ")}}".repeat(depth));
-    let mut calls = &scan(&nested(64)).unwrap();
+    let mut calls = &scan_calls(&nested(64)).unwrap();
     let mut depth = 0;
     while let Some(call) = calls.first() {
         (calls, depth) = (&call.inner, depth + 1);
     }
     assert_eq!(depth, 64);
-    let error = scan(&nested(65)).unwrap_err();
+    let error = scan_calls(&nested(65)).unwrap_err();
     assert_eq!(error.message, "calls are nested more than 64 levels deep");
     assert_eq!(error.span.start, 7 + 64 * 14);
-    assert!(scan(&nested(100_000)).is_err());
+    assert!(scan_calls(&nested(100_000)).is_err());
     // Parentheses are no recursion.
     let deep = format!("{{{{LLMMap('q', {}c{})}}}}", "(".repeat(100_000), ")".repeat(100_000));
-    assert_eq!(scan(&deep).unwrap()[0].values, [Argument::Sql(14..200_015)]);
+    assert_eq!(scan_calls(&deep).unwrap()[0].values, [Argument::Sql(14..200_015)]);
 }
 
 #[test]
@@ -783,14 +785,14 @@ fn long_queries_are_read_in_time() {
     let started = std::time::Instant::now();
     let many =
         "{{LLMMap('Old?', t.age || ' years', options=('a', 'b'))}} = TRUE AND ".repeat(20_000);
-    assert_eq!(scan(&many).unwrap().len(), 20_000);
+    assert_eq!(scan_calls(&many).unwrap().len(), 20_000);
     let items = "'x', ".repeat(200_000);
-    assert!(scan(&format!("{{{{LLMQA('q', options=({items}))}}}}")).is_ok());
+    assert!(scan_calls(&format!("{{{{LLMQA('q', options=({items}))}}}}")).is_ok());
     // A name that resembles none is not measured against each of them.
-    assert!(scan(&format!("{{{{{}()}}}}", "x".repeat(1_000_000))).is_err());
-    assert!(scan(&format!("{{{{LLMQA('q', {}=1)}}}}", "x".repeat(1_000_000))).is_err());
-    assert!(scan(&"'".repeat(1_000_001)).is_err());
-    assert!(scan(&"(".repeat(1_000_000)).is_ok());
+    assert!(scan_calls(&format!("{{{{{}()}}}}", "x".repeat(1_000_000))).is_err());
+    assert!(scan_calls(&format!("{{{{LLMQA('q', {}=1)}}}}", "x".repeat(1_000_000))).is_err());
+    assert!(scan_calls(&"'".repeat(1_000_001)).is_err());
+    assert!(scan_calls(&"(".repeat(1_000_000)).is_ok());
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
 
@@ -805,8 +807,8 @@ error: `LLMMap` has no argument `return_typ`
   |                                      ^^^^^^^^^^ not an argument
   |
   = help: did you mean `return_type`?";
-    assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
-    assert!(scan(sql).unwrap_err().render(sql, true).contains("\u{1b}["));
+    assert_eq!(scan_calls(sql).unwrap_err().render(sql, false), expected);
+    assert!(scan_calls(sql).unwrap_err().render(sql, true).contains("\u{1b}["));
 
     // Of what goes over several lines the first is marked.
     let sql = "SELECT {{\n  LLMQA(\n    options='t::c'\n  )\n}}";
@@ -815,7 +817,7 @@ error: `LLMQA` has no question
   |
 2 |   LLMQA(
   |        ^ expected a question, as a text, as the first argument";
-    assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
+    assert_eq!(scan_calls(sql).unwrap_err().render(sql, false), expected);
 
     // An error of another text is shown somewhere, without a panic.
     let error = SqlError {
@@ -823,7 +825,7 @@ error: `LLMQA` has no question
         span: 2..99,
         label: "l".into(),
         help: None,
-        suggests: false,
+        is_suggestion: false,
     };
     assert!(error.render("ü", false).contains("error: m"));
     assert!(error.render("", false).contains("error: m"));
@@ -831,7 +833,7 @@ error: `LLMQA` has no question
 
 /// What holds of every text, whether it can be read or not.
 fn holds_of(sql: &str) {
-    let calls = match scan(sql) {
+    let calls = match scan_calls(sql) {
         Ok(calls) => calls,
         Err(error) => {
             assert!(sql.get(error.span.clone()).is_some_and(|s| !s.is_empty()), "{error:?}");
@@ -839,9 +841,9 @@ fn holds_of(sql: &str) {
             return;
         }
     };
-    let masked = mask(sql, &calls);
+    let masked = mask_calls(sql, &calls);
     assert_eq!(masked.len(), sql.len());
-    assert_eq!(scan(&masked), Ok(vec![]), "{masked}");
+    assert_eq!(scan_calls(&masked), Ok(vec![]), "{masked}");
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {
         assert_eq!(sql[at..call.span.start], masked[at..call.span.start]);
@@ -1055,11 +1057,11 @@ fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrat
     let values = proptest::collection::vec(value, 1..3);
     (0..3_usize, quoted(), values, settings(), blank(), any::<bool>(), any::<bool>())
         .prop_map(|(kind, question, values, mut settings, blank, comma, named)| {
-            let kind = ingredients::all()[kind];
+            let kind = ingredients::all_ingredients()[kind];
             // What answers with one type is not told another.
             let other =
                 |text: &str| text.starts_with("return_type=") && text != "return_type='bool'";
-            settings.retain(|(text, _)| kind.returns().is_none() || !other(text));
+            settings.retain(|(text, _)| kind.fixed_return_type().is_none() || !other(text));
             let mut arguments: Vec<String> = values.iter().map(|v| v.0.clone()).collect();
             let question_text = if named { format!("question={}", question.0) } else { question.0 };
             // The question's comma may be missing where the value says so.
@@ -1113,6 +1115,6 @@ proptest! {
         let max = more.map(|m| min.saturating_add(m));
         let written = max.map_or(format!("{{{min},}}"), |max| format!("{{{min},{max}}}"));
         let sql = format!("{{{{LLMQA('q', quantifier='{written}')}}}}");
-        prop_assert_eq!(scan(&sql).unwrap()[0].quantifier, Some(Quantifier { min, max }));
+        prop_assert_eq!(scan_calls(&sql).unwrap()[0].quantifier, Some(Quantifier { min, max }));
     }
 }

@@ -1,12 +1,12 @@
 //! Forms that the dialect once had are read as today's.
 
-use hqdl_sql::blendsql::parse::parse;
-use hqdl_sql::blendsql::scan;
-use hqdl_sql::blendsql::spelling::Spelled;
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_sql::blendsql::scan_calls;
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
 
 /// The one spelling of a query, or why it has none.
 fn spelled(sql: &str) -> String {
-    Spelled::of(sql).map_or_else(|error| error.to_string(), |spelled| spelled.text)
+    NormalizedQuery::normalize(sql).map_or_else(|error| error.to_string(), |spelled| spelled.text)
 }
 
 #[test]
@@ -106,19 +106,19 @@ fn places_lead_back() {
         "SELECT 1 FROM a INNER JOIN {{LLMJoin('a::x', 'a::y')}} WHERE marked",
         "SELECT x FROM VALUES {{LLMQA('q', (SELECT 1))}} WHERE ? AND marked",
     ] {
-        let spelled = Spelled::of(sql).unwrap();
+        let spelled = NormalizedQuery::normalize(sql).unwrap();
         let at = spelled.text.find("marked").unwrap();
-        let place = spelled.place(&(at..at + 6));
+        let place = spelled.original_span(&(at..at + 6));
         assert_eq!(&sql[place], "marked", "{}", spelled.text);
         let call = spelled.text.find("{{").unwrap();
-        assert_eq!(&sql[spelled.place(&(call..call + 2))], "{{", "{}", spelled.text);
+        assert_eq!(&sql[spelled.original_span(&(call..call + 2))], "{{", "{}", spelled.text);
         for at in 0..=spelled.text.len() {
-            assert!(spelled.place(&(at..at)).end <= sql.len());
+            assert!(spelled.original_span(&(at..at)).end <= sql.len());
         }
     }
     let sql = "SELECT {{LLMQA('q', 'd::content')}}";
     let text = spelled(sql);
-    assert!(parse(&text, scan(&text).unwrap()).is_ok());
+    assert!(parse_query(&text, scan_calls(&text).unwrap()).is_ok());
 }
 
 /// No error tells the names that calls are overwritten by.
@@ -129,7 +129,7 @@ fn errors_tell_nothing_of_ours() {
         "SELECT a AS {{LLMMap('q', c)}} b FROM t",
         "SELECT 1 {{LLMMap('q', c)}} 2",
     ] {
-        let error = match scan(sql).and_then(|calls| parse(sql, calls).map(|_| ())) {
+        let error = match scan_calls(sql).and_then(|calls| parse_query(sql, calls).map(|_| ())) {
             Ok(()) => panic!("{sql} was read"),
             Err(error) => error,
         };

@@ -8,26 +8,26 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value as Json, json};
 
-use super::{Endpoint, Shared, answer_line, lock};
+use super::{Endpoint, Shared, answer_line, lock_mutex};
 
 /// Outcome of a batch.
 #[derive(Debug, Clone)]
-pub enum Fate {
+pub enum BatchOutcome {
     /// It completes after this number of polls.
-    Completes(usize),
+    Completed(usize),
     /// It expires after this number of answered requests.
-    Expires(usize),
+    Expired(usize),
     /// It is cancelled after this number of answered requests.
     Cancelled(usize),
     /// It fails as a whole, with an error code and a message.
-    Fails(&'static str, &'static str),
+    Failed(&'static str, &'static str),
     /// It stays in progress until the outcome is changed.
-    Stays,
+    InProgress,
 }
 
 /// Point at which the endpoint stops responding, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
+pub enum SilencePoint {
     /// On an upload, before the file is stored.
     BeforeUpload,
     /// On an upload, after the file is stored.
@@ -52,7 +52,7 @@ struct Batch {
     id: String,
     input: String,
     metadata: Json,
-    fate: Fate,
+    outcome: BatchOutcome,
     status: &'static str,
     output: Option<String>,
     errors: Option<String>,
@@ -61,45 +61,45 @@ struct Batch {
 
 /// A random fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum TransportFault {
     /// Answers with this status and does nothing.
     Status(u16),
     /// Performs the request, then answers with this status.
     StatusAfter(u16),
     /// Closes the connection and does nothing.
-    Broken,
+    ConnectionClosed,
     /// Performs the request, then closes the connection.
-    BrokenAfter,
+    ConnectionClosedAfter,
     /// Sends a part of the response as if it were complete.
-    RowBatch,
+    TruncatedBody,
     /// Closes the connection in the middle of the response.
-    BrokenOff,
+    BrokenMidBody,
     /// Sends an unrelated response.
     Nonsense,
 }
 
 /// Random faults for a share of the requests for files and batches.
-struct Chance {
-    chance: fastrand::Rng,
-    part: f64,
+struct RandomFaults {
+    random: fastrand::Rng,
+    share: f64,
 }
 
-impl Chance {
-    fn strikes(&mut self) -> Option<(Trouble, f64)> {
+impl RandomFaults {
+    fn next_fault(&mut self) -> Option<(TransportFault, f64)> {
         let all = [
-            Trouble::Status(500),
-            Trouble::Status(503),
-            Trouble::Status(429),
-            Trouble::StatusAfter(500),
-            Trouble::StatusAfter(502),
-            Trouble::Broken,
-            Trouble::BrokenAfter,
-            Trouble::RowBatch,
-            Trouble::BrokenOff,
-            Trouble::Nonsense,
+            TransportFault::Status(500),
+            TransportFault::Status(503),
+            TransportFault::Status(429),
+            TransportFault::StatusAfter(500),
+            TransportFault::StatusAfter(502),
+            TransportFault::ConnectionClosed,
+            TransportFault::ConnectionClosedAfter,
+            TransportFault::TruncatedBody,
+            TransportFault::BrokenMidBody,
+            TransportFault::Nonsense,
         ];
-        let strikes = self.chance.f64() < self.part;
-        strikes.then(|| (all[self.chance.usize(..all.len())], self.chance.f64()))
+        let strikes = self.random.f64() < self.share;
+        strikes.then(|| (all[self.random.usize(..all.len())], self.random.f64()))
     }
 }
 
@@ -107,44 +107,44 @@ impl Chance {
 #[derive(Default)]
 pub struct Batches {
     files: Vec<File>,
-    made: Vec<Batch>,
-    fates: VecDeque<Fate>,
-    silence: Option<Silence>,
-    silent: bool,
-    refusal: Option<(&'static str, u16)>,
+    batches: Vec<Batch>,
+    outcomes: VecDeque<BatchOutcome>,
+    silence_point: Option<SilencePoint>,
+    is_silent: bool,
+    rejection: Option<(&'static str, u16)>,
     /// Method and path of every request.
     log: Vec<String>,
     uploads: usize,
     /// Number of batches per page of the list.
-    page: Option<usize>,
+    page_size: Option<usize>,
     /// Status for the next creation, although the batch is created.
-    lie: Option<u16>,
-    chance: Option<Chance>,
+    creation_status: Option<u16>,
+    random_faults: Option<RandomFaults>,
 }
 
 impl Endpoint {
     /// Makes this share of all requests for files and batches fail at random from now on.
-    pub fn trouble(&self, seed: u64, part: f64) {
-        let chance = fastrand::Rng::with_seed(seed);
-        lock(&self.shared.batches).chance = Some(Chance { chance, part });
+    pub fn add_random_faults(&self, seed: u64, share: f64) {
+        let random = fastrand::Rng::with_seed(seed);
+        lock_mutex(&self.shared.batches).random_faults = Some(RandomFaults { random, share });
     }
 
     /// Sets the outcome of the next batch without one.
-    pub fn fate(&self, fate: Fate) -> &Self {
-        lock(&self.shared.batches).fates.push_back(fate);
+    pub fn set_next_outcome(&self, fate: BatchOutcome) -> &Self {
+        lock_mutex(&self.shared.batches).outcomes.push_back(fate);
         self
     }
 
     /// Stops responding once, at the given point.
-    pub fn silence(&self, at: Silence) {
-        let mut batches = lock(&self.shared.batches);
-        batches.silence = Some(at);
-        batches.silent = false;
+    pub fn fall_silent_at(&self, point: SilencePoint) {
+        let mut batches = lock_mutex(&self.shared.batches);
+        batches.silence_point = Some(point);
+        batches.is_silent = false;
     }
 
     /// Waits until the endpoint has stopped responding.
     pub fn wait_for_silence(&self) {
-        self.wait_until(|b| b.silent);
+        self.wait_until(|b| b.is_silent);
     }
 
     /// Waits until batches were polled this often.
@@ -154,49 +154,49 @@ impl Endpoint {
         });
     }
 
-    fn wait_until(&self, done: impl Fn(&Batches) -> bool) {
-        let began = Instant::now();
-        while !done(&lock(&self.shared.batches)) {
-            assert!(began.elapsed() < Duration::from_secs(120), "it never came to that");
+    fn wait_until(&self, is_done: impl Fn(&Batches) -> bool) {
+        let started_at = Instant::now();
+        while !is_done(&lock_mutex(&self.shared.batches)) {
+            assert!(started_at.elapsed() < Duration::from_secs(120), "it never came to that");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Rejects requests whose method and path start with `beginning`.
-    pub fn refuse(&self, beginning: &'static str, status: u16) {
-        lock(&self.shared.batches).refusal = Some((beginning, status));
+    pub fn reject_requests(&self, beginning: &'static str, status: u16) {
+        lock_mutex(&self.shared.batches).rejection = Some((beginning, status));
     }
 
     /// Stops rejecting requests, and completes batches that stay in progress.
-    pub fn relent(&self) {
-        let mut batches = lock(&self.shared.batches);
-        batches.refusal = None;
-        for batch in &mut batches.made {
-            if matches!(batch.fate, Fate::Stays) {
-                batch.fate = Fate::Completes(0);
+    pub fn stop_rejecting(&self) {
+        let mut batches = lock_mutex(&self.shared.batches);
+        batches.rejection = None;
+        for batch in &mut batches.batches {
+            if matches!(batch.outcome, BatchOutcome::InProgress) {
+                batch.outcome = BatchOutcome::Completed(0);
             }
         }
     }
 
     /// Answers the next creation with this status, although the batch is created.
     pub fn lie_about_creation(&self, status: u16) {
-        lock(&self.shared.batches).lie = Some(status);
+        lock_mutex(&self.shared.batches).creation_status = Some(status);
     }
 
     /// Sets the page size of the list of batches.
-    pub fn page(&self, page: usize) {
-        lock(&self.shared.batches).page = Some(page);
+    pub fn set_page_size(&self, page: usize) {
+        lock_mutex(&self.shared.batches).page_size = Some(page);
     }
 
     /// Adds a batch of another program.
     pub fn foreign_batch(&self) {
-        let mut batches = lock(&self.shared.batches);
-        let id = format!("batch_{}", batches.made.len() + 1);
-        batches.made.push(Batch {
+        let mut batches = lock_mutex(&self.shared.batches);
+        let id = format!("batch_{}", batches.batches.len() + 1);
+        batches.batches.push(Batch {
             id,
             input: String::new(),
             metadata: json!({ "hqdl": "somebody else's" }),
-            fate: Fate::Stays,
+            outcome: BatchOutcome::InProgress,
             status: "in_progress",
             output: None,
             errors: None,
@@ -206,23 +206,23 @@ impl Endpoint {
 
     /// Deletes all batches.
     pub fn forget_batches(&self) {
-        lock(&self.shared.batches).made.clear();
+        lock_mutex(&self.shared.batches).batches.clear();
     }
 
     /// Returns the number of uploaded files.
-    pub fn uploads(&self) -> usize {
-        lock(&self.shared.batches).uploads
+    pub fn upload_count(&self) -> usize {
+        lock_mutex(&self.shared.batches).uploads
     }
 
     /// Returns the number of requests whose method and path start with `beginning`.
-    pub fn calls(&self, beginning: &str) -> usize {
-        lock(&self.shared.batches).log.iter().filter(|l| l.starts_with(beginning)).count()
+    pub fn count_calls(&self, beginning: &str) -> usize {
+        lock_mutex(&self.shared.batches).log.iter().filter(|l| l.starts_with(beginning)).count()
     }
 
     /// Returns the lines of every created batch.
-    pub fn created(&self) -> Vec<Vec<Json>> {
-        let batches = lock(&self.shared.batches);
-        batches.made.iter().map(|b| batches.lines(&b.input)).collect()
+    pub fn created_lines(&self) -> Vec<Vec<Json>> {
+        let batches = lock_mutex(&self.shared.batches);
+        batches.batches.iter().map(|b| batches.file_lines(&b.input)).collect()
     }
 
     /// Runs a batch file as if a user had submitted it. Returns the output lines and the error
@@ -232,38 +232,38 @@ impl Endpoint {
         for line in text.lines() {
             let line: Json = serde_json::from_str(line).unwrap();
             let (status, body) = answer_line(&self.shared, &line["body"]);
-            let to = if status == 200 { &mut output } else { &mut errors };
-            to.push_str(&format!("{}\n", answered(&line, status, &body)));
+            let lines_out = if status == 200 { &mut output } else { &mut errors };
+            lines_out.push_str(&format!("{}\n", output_line(&line, status, &body)));
         }
         (output, errors)
     }
 }
 
 impl Batches {
-    fn lines(&self, file: &str) -> Vec<Json> {
+    fn file_lines(&self, file: &str) -> Vec<Json> {
         let file = self.files.iter().find(|f| f.id == file);
         let text = file.map(|f| String::from_utf8_lossy(&f.bytes).into_owned()).unwrap_or_default();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
-    fn keep(&mut self, name: &str, bytes: Vec<u8>) -> String {
+    fn store_file(&mut self, name: &str, bytes: Vec<u8>) -> String {
         let id = format!("file-{}", self.files.len() + 1);
         self.files.push(File { id: id.clone(), name: name.to_owned(), bytes });
         id
     }
 
     /// Returns true if the endpoint stops responding at this point.
-    fn falls_silent(&mut self, at: Silence) -> bool {
-        let now = self.silence == Some(at);
-        if now {
-            self.silence = None;
-            self.silent = true;
+    fn falls_silent(&mut self, point: SilencePoint) -> bool {
+        let is_due = self.silence_point == Some(point);
+        if is_due {
+            self.silence_point = None;
+            self.is_silent = true;
         }
-        now
+        is_due
     }
 }
 
-fn answered(line: &Json, status: u16, body: &Json) -> Json {
+fn output_line(line: &Json, status: u16, body: &Json) -> Json {
     json!({
         "id": "batch_req_test", "custom_id": line["custom_id"], "error": null,
         "response": { "status_code": status, "request_id": "r", "body": body },
@@ -271,8 +271,8 @@ fn answered(line: &Json, status: u16, body: &Json) -> Json {
 }
 
 fn batch_json(batch: &Batch) -> Json {
-    let errors = match batch.fate {
-        Fate::Fails(code, message) if batch.status == "failed" => {
+    let errors = match batch.outcome {
+        BatchOutcome::Failed(code, message) if batch.status == "failed" => {
             json!({ "object": "list", "data": [{ "code": code, "message": message, "line": null }] })
         }
         _ => Json::Null,
@@ -287,43 +287,43 @@ fn batch_json(batch: &Batch) -> Json {
 }
 
 /// Advances a batch by one poll.
-fn advance(shared: &Shared, at: usize) {
-    let (fate, status, input) = {
-        let batches = lock(&shared.batches);
-        let batch = &batches.made[at];
-        (batch.fate.clone(), batch.status, batch.input.clone())
+fn advance_batch(shared: &Shared, index: usize) {
+    let (outcome, status, input) = {
+        let batches = lock_mutex(&shared.batches);
+        let batch = &batches.batches[index];
+        (batch.outcome.clone(), batch.status, batch.input.clone())
     };
     if !matches!(status, "validating" | "in_progress") {
         return;
     }
-    let lines = lock(&shared.batches).lines(&input);
-    let (status, most, rest) = match fate {
-        Fate::Stays => ("in_progress", None, ""),
-        Fate::Completes(0) => ("completed", Some(usize::MAX), ""),
-        Fate::Completes(n) => {
-            lock(&shared.batches).made[at].fate = Fate::Completes(n - 1);
+    let lines = lock_mutex(&shared.batches).file_lines(&input);
+    let (status, answered_limit, error_code) = match outcome {
+        BatchOutcome::InProgress => ("in_progress", None, ""),
+        BatchOutcome::Completed(0) => ("completed", Some(usize::MAX), ""),
+        BatchOutcome::Completed(n) => {
+            lock_mutex(&shared.batches).batches[index].outcome = BatchOutcome::Completed(n - 1);
             ("in_progress", None, "")
         }
-        Fate::Expires(n) => ("expired", Some(n), "batch_expired"),
-        Fate::Cancelled(n) => ("cancelled", Some(n), "batch_cancelled"),
-        Fate::Fails(..) => ("failed", None, ""),
+        BatchOutcome::Expired(n) => ("expired", Some(n), "batch_expired"),
+        BatchOutcome::Cancelled(n) => ("cancelled", Some(n), "batch_cancelled"),
+        BatchOutcome::Failed(..) => ("failed", None, ""),
     };
     let (mut output, mut errors) = (String::new(), String::new());
     let mut counts = (lines.len(), 0, 0);
-    if let Some(most) = most {
+    if let Some(answered_limit) = answered_limit {
         // Answer in another order, as real endpoints do.
         for (n, line) in lines.iter().enumerate().rev() {
-            if n >= most {
+            if n >= answered_limit {
                 let line = json!({
                     "id": "batch_req_test", "custom_id": line["custom_id"], "response": null,
-                    "error": { "code": rest, "message": "This request could not be executed before the completion window expired." },
+                    "error": { "code": error_code, "message": "This request could not be executed before the completion window expired." },
                 });
                 errors.push_str(&format!("{line}\n"));
                 counts.2 += 1;
                 continue;
             }
             let (status, body) = answer_line(shared, &line["body"]);
-            let line = format!("{}\n", answered(line, status, &body));
+            let line = format!("{}\n", output_line(line, status, &body));
             if status == 200 {
                 output.push_str(&line);
                 counts.1 += 1;
@@ -333,10 +333,10 @@ fn advance(shared: &Shared, at: usize) {
             }
         }
     }
-    let mut batches = lock(&shared.batches);
-    let output = (!output.is_empty()).then(|| batches.keep("output", output.into_bytes()));
-    let errors = (!errors.is_empty()).then(|| batches.keep("errors", errors.into_bytes()));
-    let batch = &mut batches.made[at];
+    let mut batches = lock_mutex(&shared.batches);
+    let output = (!output.is_empty()).then(|| batches.store_file("output", output.into_bytes()));
+    let errors = (!errors.is_empty()).then(|| batches.store_file("errors", errors.into_bytes()));
+    let batch = &mut batches.batches[index];
     batch.status = status;
     batch.output = output;
     batch.errors = errors;
@@ -344,61 +344,62 @@ fn advance(shared: &Shared, at: usize) {
 }
 
 /// Returns the name and content of the file in a form.
-fn form(bytes: &[u8]) -> (String, Vec<u8>) {
+fn parse_form(bytes: &[u8]) -> (String, Vec<u8>) {
     let find = |needle: &[u8], from: usize| {
         bytes[from..].windows(needle.len()).position(|w| w == needle).map(|at| from + at).unwrap()
     };
-    let named = find(b"filename=\"", 0) + 10;
-    let name = String::from_utf8_lossy(&bytes[named..find(b"\"", named)]).into_owned();
-    let begin = find(b"\r\n\r\n", named) + 4;
+    let name_start = find(b"filename=\"", 0) + 10;
+    let name = String::from_utf8_lossy(&bytes[name_start..find(b"\"", name_start)]).into_owned();
+    let begin = find(b"\r\n\r\n", name_start) + 4;
     let boundary = &bytes[..find(b"\r\n", 0)];
     let end = find(boundary, begin) - 2;
     assert!(bytes.ends_with(b"--\r\n"), "the form is whole");
     (name, bytes[begin..end].to_vec())
 }
 
-async fn forever() -> Response {
+async fn wait_forever() -> Response {
     tokio::time::sleep(Duration::from_secs(600)).await;
     StatusCode::OK.into_response()
 }
 
 /// Answers a request for files or batches, possibly with a random fault.
-pub async fn answer(
+pub async fn answer_with_faults(
     shared: &Shared,
     method: &Method,
     path: &str,
     query: Option<&str>,
     bytes: &[u8],
 ) -> Response {
-    let struck = lock(&shared.batches).chance.as_mut().and_then(Chance::strikes);
-    let broken = || std::panic::resume_unwind(Box::new("broken"));
+    let random_fault =
+        lock_mutex(&shared.batches).random_faults.as_mut().and_then(RandomFaults::next_fault);
+    let close_connection = || std::panic::resume_unwind(Box::new("broken"));
     let status = |status| (StatusCode::from_u16(status).unwrap(), "trouble").into_response();
-    match struck {
-        Some((Trouble::Status(code), _)) => return status(code),
-        Some((Trouble::Broken, _)) => broken(),
+    match random_fault {
+        Some((TransportFault::Status(code), _)) => return status(code),
+        Some((TransportFault::ConnectionClosed, _)) => close_connection(),
         _ => {}
     }
-    let response = calm(shared, method, path, query, bytes).await;
-    let Some((trouble, part)) = struck else { return response };
-    if trouble == Trouble::BrokenAfter {
-        broken();
+    let response = answer_request(shared, method, path, query, bytes).await;
+    let Some((transport_fault, share)) = random_fault else { return response };
+    if transport_fault == TransportFault::ConnectionClosedAfter {
+        close_connection();
     }
-    if let Trouble::StatusAfter(code) = trouble {
+    if let TransportFault::StatusAfter(code) = transport_fault {
         return status(code);
     }
-    if trouble == Trouble::Nonsense {
+    if transport_fault == TransportFault::Nonsense {
         return "<html>It works!</html>".into_response();
     }
-    let whole = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
-    let cut = whole.slice(..(whole.len() as f64 * part) as usize);
-    if trouble == Trouble::RowBatch {
-        return cut.into_response();
+    let full_body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let truncated = full_body.slice(..(full_body.len() as f64 * share) as usize);
+    if transport_fault == TransportFault::TruncatedBody {
+        return truncated.into_response();
     }
-    let pieces = [Ok(cut), Err(std::io::Error::other("broken off"))];
+    let pieces = [Ok(truncated), Err(std::io::Error::other("broken off"))];
     axum::body::Body::from_stream(futures_util::stream::iter(pieces)).into_response()
 }
 
-async fn calm(
+async fn answer_request(
     shared: &Shared,
     method: &Method,
     path: &str,
@@ -412,9 +413,9 @@ async fn calm(
     };
     let ok = |json: Json| axum::Json(json).into_response();
     {
-        let mut batches = lock(&shared.batches);
+        let mut batches = lock_mutex(&shared.batches);
         batches.log.push(call.clone());
-        if let Some((beginning, status)) = batches.refusal
+        if let Some((beginning, status)) = batches.rejection
             && call.starts_with(beginning)
         {
             return error(status, "refused");
@@ -423,22 +424,22 @@ async fn calm(
     let parts: Vec<&str> = path.split('/').collect();
     match (method.as_str(), parts.as_slice()) {
         ("POST", ["files"]) => {
-            if lock(&shared.batches).falls_silent(Silence::BeforeUpload) {
-                return forever().await;
+            if lock_mutex(&shared.batches).falls_silent(SilencePoint::BeforeUpload) {
+                return wait_forever().await;
             }
-            let (name, bytes) = form(bytes);
-            let (id, silent) = {
-                let mut batches = lock(&shared.batches);
+            let (name, bytes) = parse_form(bytes);
+            let (id, is_silent) = {
+                let mut batches = lock_mutex(&shared.batches);
                 batches.uploads += 1;
-                (batches.keep(&name, bytes), batches.falls_silent(Silence::AfterUpload))
+                (batches.store_file(&name, bytes), batches.falls_silent(SilencePoint::AfterUpload))
             };
-            if silent {
-                return forever().await;
+            if is_silent {
+                return wait_forever().await;
             }
             ok(json!({ "id": id, "object": "file", "filename": name, "purpose": "batch" }))
         }
         ("GET", ["files"]) => {
-            let batches = lock(&shared.batches);
+            let batches = lock_mutex(&shared.batches);
             let files: Vec<Json> = batches
                 .files
                 .iter()
@@ -447,71 +448,71 @@ async fn calm(
             ok(json!({ "object": "list", "data": files, "has_more": false }))
         }
         ("DELETE", ["files", id]) => {
-            lock(&shared.batches).files.retain(|f| f.id != *id);
+            lock_mutex(&shared.batches).files.retain(|f| f.id != *id);
             ok(json!({ "id": id, "deleted": true }))
         }
         ("GET", ["files", id, "content"]) => {
-            if lock(&shared.batches).falls_silent(Silence::Download) {
-                return forever().await;
+            if lock_mutex(&shared.batches).falls_silent(SilencePoint::Download) {
+                return wait_forever().await;
             }
-            let batches = lock(&shared.batches);
+            let batches = lock_mutex(&shared.batches);
             match batches.files.iter().find(|f| f.id == *id) {
                 Some(file) => file.bytes.clone().into_response(),
                 None => error(404, "no such file"),
             }
         }
         ("POST", ["batches"]) => {
-            if lock(&shared.batches).falls_silent(Silence::BeforeCreate) {
-                return forever().await;
+            if lock_mutex(&shared.batches).falls_silent(SilencePoint::BeforeCreate) {
+                return wait_forever().await;
             }
-            let asked: Json = serde_json::from_slice(bytes).unwrap();
-            let (json, silent, lie) = {
-                let mut batches = lock(&shared.batches);
-                let fate = batches.fates.pop_front().unwrap_or(Fate::Completes(1));
+            let requested: Json = serde_json::from_slice(bytes).unwrap();
+            let (json, is_silent, creation_status) = {
+                let mut batches = lock_mutex(&shared.batches);
+                let outcome = batches.outcomes.pop_front().unwrap_or(BatchOutcome::Completed(1));
                 let batch = Batch {
-                    id: format!("batch_{}", batches.made.len() + 1),
-                    input: asked["input_file_id"].as_str().unwrap().to_owned(),
-                    metadata: asked["metadata"].clone(),
-                    fate,
+                    id: format!("batch_{}", batches.batches.len() + 1),
+                    input: requested["input_file_id"].as_str().unwrap().to_owned(),
+                    metadata: requested["metadata"].clone(),
+                    outcome,
                     status: "validating",
                     output: None,
                     errors: None,
                     counts: (0, 0, 0),
                 };
                 let json = batch_json(&batch);
-                batches.made.push(batch);
-                let lie = batches.lie.take();
-                (json, batches.falls_silent(Silence::AfterCreate), lie)
+                batches.batches.push(batch);
+                let creation_status = batches.creation_status.take();
+                (json, batches.falls_silent(SilencePoint::AfterCreate), creation_status)
             };
-            if silent {
-                return forever().await;
+            if is_silent {
+                return wait_forever().await;
             }
-            match lie {
+            match creation_status {
                 Some(status) => error(status, "something went wrong"),
                 None => ok(json),
             }
         }
         ("GET", ["batches"]) => {
-            let batches = lock(&shared.batches);
+            let batches = lock_mutex(&shared.batches);
             let after = query.and_then(|q| q.split("after=").nth(1));
             // Newest first.
-            let mut all: Vec<Json> = batches.made.iter().rev().map(batch_json).collect();
-            if let Some(at) = after.and_then(|a| all.iter().position(|b| b["id"] == a)) {
-                all.drain(..=at);
+            let mut all: Vec<Json> = batches.batches.iter().rev().map(batch_json).collect();
+            if let Some(index) = after.and_then(|a| all.iter().position(|b| b["id"] == a)) {
+                all.drain(..=index);
             }
-            let page = batches.page.unwrap_or(100);
-            let more = all.len() > page;
-            all.truncate(page);
-            ok(json!({ "object": "list", "data": all, "has_more": more }))
+            let page_size = batches.page_size.unwrap_or(100);
+            let has_more = all.len() > page_size;
+            all.truncate(page_size);
+            ok(json!({ "object": "list", "data": all, "has_more": has_more }))
         }
         ("GET", ["batches", id]) => {
-            if lock(&shared.batches).falls_silent(Silence::Poll) {
-                return forever().await;
+            if lock_mutex(&shared.batches).falls_silent(SilencePoint::Poll) {
+                return wait_forever().await;
             }
-            let at = lock(&shared.batches).made.iter().position(|b| b.id == *id);
-            let Some(at) = at else { return error(404, "no such batch") };
-            advance(shared, at);
-            let json = batch_json(&lock(&shared.batches).made[at]);
+            let index = lock_mutex(&shared.batches).batches.iter().position(|b| b.id == *id);
+            let Some(index) = index else { return error(404, "no such batch") };
+            advance_batch(shared, index);
+            let json = batch_json(&lock_mutex(&shared.batches).batches[index]);
             ok(json)
         }
         _ => error(404, "no such path"),

@@ -14,59 +14,68 @@ const TAGS: [(&str, &str); 4] = [
 
 /// Returns a completion and its finish reason. The completion mixes `answer` and `lies`, which are
 /// both complete answers. A careful parser never reads a lie as an answer.
-pub fn mislead(seed: u64, answer: &str, lies: &str, format: Format) -> (String, Json) {
-    let mut chance = fastrand::Rng::with_seed(seed);
-    let (open, close) = TAGS[chance.usize(..TAGS.len())];
-    let any_finish = [json!("stop"), json!("length"), Json::Null][chance.usize(..3)].clone();
+pub fn mislead_parser(seed: u64, answer: &str, lies: &str, format: Format) -> (String, Json) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (open, close) = TAGS[random.usize(..TAGS.len())];
+    let any_finish = [json!("stop"), json!("length"), Json::Null][random.usize(..3)].clone();
     let stop = json!("stop");
     let name = format.name();
-    match chance.u8(0..12) {
+    match random.u8(0..12) {
         0 => (format!("{open}\nLet me see.\n{lies}\n{close}\n\n{answer}"), stop),
         1 => (format!("{lies}\n{close}\n{answer}"), stop),
         2 => (format!("{open}\n{lies}\n"), any_finish),
         3 => (format!("{open}{lies}{close}\n{open}\n{lies}\n{close}\n{answer}"), stop),
         4 => (format!("Draft:\n```\n{lies}\n```\nCorrected:\n```\n{answer}\n```\n"), stop),
         5 => (format!("```{name}\n{answer}\n```\nOr else:\n```{name}\n{lies}\n```\n"), stop),
-        6 => (cut(answer, &mut chance), [json!("length"), Json::Null][chance.usize(..2)].clone()),
+        6 => (
+            random_prefix(answer, &mut random),
+            [json!("length"), Json::Null][random.usize(..2)].clone(),
+        ),
         7 => {
-            let whole = format!("{open}\n{lies}\n{close}\n{answer}");
-            (cut(&whole, &mut chance), [json!("length"), Json::Null][chance.usize(..2)].clone())
+            let full_text = format!("{open}\n{lies}\n{close}\n{answer}");
+            (
+                random_prefix(&full_text, &mut random),
+                [json!("length"), Json::Null][random.usize(..2)].clone(),
+            )
         }
-        8 => (beside(answer, lies, &mut chance), stop),
+        8 => (lies_beside_rows(answer, lies, &mut random), stop),
         9 => {
-            let text = format!("```\n{lies}\n```\nCorrected:\n```\n{}", cut(answer, &mut chance));
-            (text, [json!("length"), Json::Null][chance.usize(..2)].clone())
+            let text = format!(
+                "```\n{lies}\n```\nCorrected:\n```\n{}",
+                random_prefix(answer, &mut random)
+            );
+            (text, [json!("length"), Json::Null][random.usize(..2)].clone())
         }
         10 if format == Format::Json => {
             // At least two characters are needed to recognize the document.
-            let begun = cut(answer, &mut chance);
-            let second = if begun.len() < 2 { answer } else { &begun };
+            let prefix = random_prefix(answer, &mut random);
+            let second = if prefix.len() < 2 { answer } else { &prefix };
             (format!("{lies}\nCorrected: {second}"), json!("length"))
         }
-        _ => (within(answer, lies, &mut chance), stop),
+        _ => (lies_within_text(answer, lies, &mut random), stop),
     }
 }
 
 /// Returns a random prefix of a text.
-fn cut(text: &str, chance: &mut fastrand::Rng) -> String {
+fn random_prefix(text: &str, random: &mut fastrand::Rng) -> String {
     let count = text.chars().count();
-    text.chars().take(chance.usize(..count.max(1))).collect()
+    text.chars().take(random.usize(..count.max(1))).collect()
 }
 
 /// Returns the rows of a JSON answer, if it has any.
-fn rows(answer: &str) -> Option<Vec<Json>> {
+fn answer_rows(answer: &str) -> Option<Vec<Json>> {
     let json: Json = serde_json::from_str(answer).ok()?;
     json["rows"].as_array().cloned()
 }
 
 /// Returns some of the right rows, with the lies in another member of the same object.
-fn beside(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
-    let (Some(mut right), Some(lies)) = (rows(answer), rows(lies)) else {
+fn lies_beside_rows(answer: &str, lies: &str, random: &mut fastrand::Rng) -> String {
+    let (Some(mut right), Some(lies)) = (answer_rows(answer), answer_rows(lies)) else {
         return answer.to_owned();
     };
-    right.truncate(chance.usize(..=right.len()));
+    right.truncate(random.usize(..=right.len()));
     let (right, lies) = (Json::from(right), Json::from(lies));
-    match chance.u8(0..3) {
+    match random.u8(0..3) {
         0 => format!("{{\"rows\":{right},\"rejected\":{lies}}}"),
         1 => format!("{{\"drafts\":{{\"rows\":{lies}}},\"rows\":{right}}}"),
         _ => json!({ "rows": right, "notes": lies.to_string() }).to_string(),
@@ -74,18 +83,18 @@ fn beside(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
 }
 
 /// Returns the right rows, one of which contains a text with unescaped rows.
-fn within(answer: &str, lies: &str, chance: &mut fastrand::Rng) -> String {
-    let (Some(right), Some(lies)) = (rows(answer), rows(lies)) else {
+fn lies_within_text(answer: &str, lies: &str, random: &mut fastrand::Rng) -> String {
+    let (Some(right), Some(lies)) = (answer_rows(answer), answer_rows(lies)) else {
         return answer.to_owned();
     };
-    let at = chance.usize(..=right.len());
-    let broken = format!("{{\"row\":\"said \"{}\" once\"}}", text(&lies));
-    let parts = [text(&right[..at]), broken, text(&right[at..])];
+    let at = random.usize(..=right.len());
+    let broken = format!("{{\"row\":\"said \"{}\" once\"}}", format_rows(&lies));
+    let parts = [format_rows(&right[..at]), broken, format_rows(&right[at..])];
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     format!("{{\"rows\":[{}]}}", parts.join(","))
 }
 
 /// Formats rows as the elements of an array.
-fn text(rows: &[Json]) -> String {
+fn format_rows(rows: &[Json]) -> String {
     rows.iter().map(Json::to_string).collect::<Vec<_>>().join(",")
 }

@@ -16,7 +16,7 @@ use base64::Engine as _;
 use hqdl_prompt::Question;
 use hqdl_prompt::{AskedColumn, AskedRow};
 use hqdl_spec::Format;
-use hqdl_values::tokens::{Tokenizer, image_at_most};
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use serde_json::{Value as Json, json};
 
 pub mod batches;
@@ -26,13 +26,13 @@ mod stream;
 use batches::Batches;
 
 /// Returns the value of a cell from its column and row; null means unknown.
-type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
+type AnswerFn = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
 /// Returns true for the requests that a fault affects.
-type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
+type FaultFilter = dyn Fn(&Question) -> bool + Send + Sync;
 
 /// Returns the `usage` of a response, computed from the request's body and the true numbers of
 /// input and output tokens.
-type Meter = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
+type UsageFn = dyn Fn(&Json, u64, u64) -> Json + Send + Sync;
 
 /// A fault of the endpoint.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ pub enum Fault {
     Truncated,
     /// Wrong answers besides the right ones, or a truncated answer; the seed and the request select
     /// which.
-    Drafts(u64),
+    MixedDrafts(u64),
     /// `finish_reason` `content_filter`.
     ContentFilter,
     /// A refusal in the `refusal` field.
@@ -103,39 +103,39 @@ pub enum Fault {
     /// A status with a meaningless body of this many bytes.
     Huge(u16, usize),
     /// Runaway output: the model writes until it reaches its cap or the client disconnects.
-    Ramble(Ramble),
+    Runaway(RunawayOutput),
     /// Runaway output from an endpoint that never streams.
-    RambleWhole(Ramble),
+    RunawayUnstreamed(RunawayOutput),
     /// A fault of the stream.
-    Stream(Wrong),
+    Stream(StreamFault),
     /// 400 with this message if the request asks for a stream.
-    NoStream(&'static str),
+    RejectsStream(&'static str),
     /// 400 if the request has one of these parameters.
-    Refuses(&'static [&'static str]),
+    RejectsParameters(&'static [&'static str]),
     /// 400 if the request lacks this parameter.
-    Demands(&'static str),
+    RequiresParameter(&'static str),
     /// This many tokens of hidden reasoning before the answer, counted toward the cap.
-    Reasons(u64),
+    HiddenReasoning(u64),
 }
 
 /// Kind of runaway output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ramble {
+pub enum RunawayOutput {
     /// The right answer, then a repetition of its end.
-    Circle,
+    Repetition,
     /// Half of the right answer, then rows that were not requested.
-    Strangers,
+    UnknownRows,
     /// Endless words without repetition.
     Prose,
     /// Endless words that exceed every cap.
-    BeyondTheCap,
+    ExceedsCap,
 }
 
 /// A fault of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
+pub enum StreamFault {
     /// The response is a complete completion instead of a stream.
-    Whole,
+    NotStreamed,
     /// The stream ends in the middle of an event.
     CutMidEvent,
     /// The stream ends without `[DONE]`.
@@ -166,7 +166,7 @@ impl Fault {
     }
 
     /// Creates Azure's rejection of a prompt by its content filter.
-    pub fn filter() -> Self {
+    pub fn azure_filter() -> Self {
         let body = json!({ "error": {
             "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
             "type": null, "param": "prompt", "code": "content_filter", "status": 400,
@@ -189,15 +189,16 @@ impl Fault {
 
     /// Creates a 429 fault with `Retry-After` as a date this far in the future.
     fn too_many_until(wait: Duration) -> Self {
-        let at = jiff::Timestamp::try_from(SystemTime::now() + wait).unwrap();
-        let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at);
+        let timestamp = jiff::Timestamp::try_from(SystemTime::now() + wait).unwrap();
+        let date =
+            jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&timestamp);
         Self::too_many("retry-after", date.unwrap())
     }
 }
 
 /// Frequency of a fault.
 #[derive(Debug, Clone, Copy)]
-pub enum Times {
+pub enum Frequency {
     /// At the first request.
     Once,
     /// At every request.
@@ -208,25 +209,25 @@ pub enum Times {
     First(usize),
 }
 
-struct Policy {
+struct FaultPolicy {
     fault: Fault,
-    times: Times,
-    concerns: Box<Concerns>,
+    frequency: Frequency,
+    filter: Box<FaultFilter>,
     seen: usize,
 }
 
-impl Policy {
-    fn strikes(&mut self, question: &Question) -> bool {
-        if !(self.concerns)(question) {
+impl FaultPolicy {
+    fn should_apply(&mut self, question: &Question) -> bool {
+        if !(self.filter)(question) {
             return false;
         }
         let n = self.seen;
         self.seen += 1;
-        match self.times {
-            Times::Once => n == 0,
-            Times::Always => true,
-            Times::Every(every) => (n + 1).is_multiple_of(every),
-            Times::First(first) => n < first,
+        match self.frequency {
+            Frequency::Once => n == 0,
+            Frequency::Always => true,
+            Frequency::Every(every) => (n + 1).is_multiple_of(every),
+            Frequency::First(first) => n < first,
         }
     }
 }
@@ -235,7 +236,7 @@ impl Policy {
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Time of receipt.
-    pub at: Instant,
+    pub received_at: Instant,
     /// Path and query.
     pub uri: String,
     pub headers: Vec<(String, String)>,
@@ -243,12 +244,12 @@ pub struct Request {
     /// The parsed question.
     pub question: Question,
     /// Whether it was answered completely, without a fault that hides the answer.
-    pub answered: bool,
+    pub is_answered: bool,
 }
 
 impl Request {
     /// Returns the key and column of each requested cell.
-    pub fn cells(&self) -> Vec<(Vec<Json>, String)> {
+    pub fn requested_cells(&self) -> Vec<(Vec<Json>, String)> {
         let columns = &self.question.columns;
         self.question
             .rows
@@ -260,15 +261,15 @@ impl Request {
 
 pub struct Shared {
     pub batches: Mutex<Batches>,
-    truth: Box<Truth>,
+    answer_fn: Box<AnswerFn>,
     requests: Mutex<Vec<Request>>,
-    faults: Mutex<Vec<Policy>>,
+    faults: Mutex<Vec<FaultPolicy>>,
     pub usage: Mutex<(u64, u64)>,
-    meter: Mutex<Option<Arc<Meter>>>,
+    usage_fn: Mutex<Option<Arc<UsageFn>>>,
     /// Time and tokens of every answer.
-    metered: Mutex<Vec<(Instant, u64)>>,
+    billed_answers: Mutex<Vec<(Instant, u64)>>,
     /// Headers of every response.
-    announced: Mutex<Vec<(&'static str, String)>>,
+    response_headers: Mutex<Vec<(&'static str, String)>>,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
 }
@@ -280,110 +281,113 @@ pub struct Endpoint {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Endpoint {
     /// Starts an endpoint that answers with `answer_fn`, a function of column name and key.
-    pub fn start(truth: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
-        Self::answering(move |column, row| truth(&column.name, &row.key))
+    pub fn start_with(answer_fn: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
+        Self::start_answering(move |column, row| answer_fn(&column.name, &row.key))
     }
 
     /// Starts an endpoint that answers with `answer_fn`, a function of the column with its question
     /// and the row with its context.
-    pub fn answering(
-        truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
+    pub fn start_answering(
+        answer_fn: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
             batches: Mutex::default(),
-            truth: Box::new(truth),
+            answer_fn: Box::new(answer_fn),
             requests: Mutex::default(),
             faults: Mutex::default(),
             usage: Mutex::default(),
-            meter: Mutex::default(),
-            metered: Mutex::default(),
-            announced: Mutex::default(),
+            usage_fn: Mutex::default(),
+            billed_answers: Mutex::default(),
+            response_headers: Mutex::default(),
             in_flight: AtomicUsize::new(0),
             most_in_flight: AtomicUsize::new(0),
         });
-        let announcing = axum::middleware::map_response_with_state(Arc::clone(&shared), announce);
-        let app =
-            axum::Router::new().fallback(answer).layer(announcing).with_state(Arc::clone(&shared));
-        let (address, stop) = crate::loopback::serve(app);
+        let header_layer =
+            axum::middleware::map_response_with_state(Arc::clone(&shared), add_response_headers);
+        let app = axum::Router::new()
+            .fallback(answer_request)
+            .layer(header_layer)
+            .with_state(Arc::clone(&shared));
+        let (address, stop) = crate::loopback::serve_app(app);
         Self { address, shared, stop: Some(stop) }
     }
 
     /// Returns the base URL.
-    pub fn url(&self) -> String {
+    pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
     /// Returns all requests so far.
-    pub fn requests(&self) -> Vec<Request> {
-        lock(&self.shared.requests).clone()
+    pub fn received_requests(&self) -> Vec<Request> {
+        lock_mutex(&self.shared.requests).clone()
     }
 
     /// Returns the requests to the model with this name.
     pub fn requests_to(&self, model: &str) -> Vec<Request> {
-        let requests = lock(&self.shared.requests);
+        let requests = lock_mutex(&self.shared.requests);
         requests.iter().filter(|r| r.body["model"] == model).cloned().collect()
     }
 
     /// Returns the number of requests so far.
-    pub fn count(&self) -> usize {
-        lock(&self.shared.requests).len()
+    pub fn request_count(&self) -> usize {
+        lock_mutex(&self.shared.requests).len()
     }
 
     /// Returns the cells requested since the `from`-th request.
     pub fn cells_since(&self, from: usize) -> Vec<(Vec<Json>, String)> {
-        self.requests()[from..].iter().flat_map(Request::cells).collect()
+        self.received_requests()[from..].iter().flat_map(Request::requested_cells).collect()
     }
 
     /// Waits until this many requests have arrived.
     pub fn wait_for(&self, requests: usize) {
-        let began = Instant::now();
-        while self.count() < requests {
-            assert!(began.elapsed() < Duration::from_secs(120), "no request came");
+        let started_at = Instant::now();
+        while self.request_count() < requests {
+            assert!(started_at.elapsed() < Duration::from_secs(120), "no request came");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Adds a fault. If several faults apply to a request, the first one is used; latencies are
     /// added.
-    pub fn fault(&self, fault: Fault, times: Times) -> &Self {
-        self.fault_where(fault, times, |_| true)
+    pub fn add_fault(&self, fault: Fault, frequency: Frequency) -> &Self {
+        self.add_fault_where(fault, frequency, |_| true)
     }
 
     /// Adds a fault for the requests that satisfy `filter`.
-    pub fn fault_where(
+    pub fn add_fault_where(
         &self,
         fault: Fault,
-        times: Times,
-        concerns: impl Fn(&Question) -> bool + Send + Sync + 'static,
+        frequency: Frequency,
+        filter: impl Fn(&Question) -> bool + Send + Sync + 'static,
     ) -> &Self {
-        let policy = Policy { fault, times, concerns: Box::new(concerns), seen: 0 };
-        lock(&self.shared.faults).push(policy);
+        let policy = FaultPolicy { fault, frequency, filter: Box::new(filter), seen: 0 };
+        lock_mutex(&self.shared.faults).push(policy);
         self
     }
 
     /// Sets the function that computes the `usage` of each response; null means no usage. The
     /// function receives the request's body and the true numbers of input and output tokens. It is
     /// also called for responses that fail.
-    pub fn meter(&self, meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) {
-        *lock(&self.shared.meter) = Some(Arc::new(meter));
+    pub fn set_usage_fn(&self, meter: impl Fn(&Json, u64, u64) -> Json + Send + Sync + 'static) {
+        *lock_mutex(&self.shared.usage_fn) = Some(Arc::new(meter));
     }
 
     /// Removes all faults.
-    pub fn mend(&self) {
-        lock(&self.shared.faults).clear();
+    pub fn clear_faults(&self) {
+        lock_mutex(&self.shared.faults).clear();
     }
 
     /// Adds this header to every response from now on.
-    pub fn announce(&self, header: &'static str, value: impl Into<String>) {
-        let mut announced = lock(&self.shared.announced);
-        announced.retain(|(name, _)| *name != header);
-        announced.push((header, value.into()));
+    pub fn set_response_header(&self, header: &'static str, value: impl Into<String>) {
+        let mut response_headers = lock_mutex(&self.shared.response_headers);
+        response_headers.retain(|(name, _)| *name != header);
+        response_headers.push((header, value.into()));
     }
 
     /// Returns the maximum number of concurrent requests so far.
@@ -392,13 +396,13 @@ impl Endpoint {
     }
 
     /// Returns the time and tokens of every answer so far.
-    pub fn metered(&self) -> Vec<(Instant, u64)> {
-        lock(&self.shared.metered).clone()
+    pub fn billed_answers(&self) -> Vec<(Instant, u64)> {
+        lock_mutex(&self.shared.billed_answers).clone()
     }
 
     /// Returns the tokens billed so far: input and output.
-    pub fn billed(&self) -> (u64, u64) {
-        *lock(&self.shared.usage)
+    pub fn billed_tokens(&self) -> (u64, u64) {
+        *lock_mutex(&self.shared.usage)
     }
 }
 
@@ -409,9 +413,9 @@ impl Drop for Endpoint {
 }
 
 /// Counts a request while this value exists.
-struct InFlight(Arc<Shared>);
+struct InFlightCounter(Arc<Shared>);
 
-impl InFlight {
+impl InFlightCounter {
     fn new(shared: &Arc<Shared>) -> Self {
         let now = shared.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         shared.most_in_flight.fetch_max(now, Ordering::SeqCst);
@@ -419,33 +423,36 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightCounter {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-async fn announce(State(shared): State<Arc<Shared>>, mut response: Response) -> Response {
-    for (name, value) in &*lock(&shared.announced) {
+async fn add_response_headers(
+    State(shared): State<Arc<Shared>>,
+    mut response: Response,
+) -> Response {
+    for (name, value) in &*lock_mutex(&shared.response_headers) {
         response.headers_mut().insert(*name, value.parse().unwrap());
     }
     response
 }
 
-async fn answer(
+async fn answer_request(
     State(shared): State<Arc<Shared>>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Response {
-    let _counted = InFlight::new(&shared);
+    let _counted = InFlightCounter::new(&shared);
     let error = |status: StatusCode, message: &str| {
         let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
         (status, axum::Json(body)).into_response()
     };
     if let Some(path) = uri.path().strip_prefix("/v1/").filter(|p| !p.starts_with("chat/")) {
-        return batches::answer(&shared, &method, path, uri.query(), &bytes).await;
+        return batches::answer_with_faults(&shared, &method, path, uri.query(), &bytes).await;
     }
     if !uri.path().ends_with("/chat/completions") {
         return error(StatusCode::NOT_FOUND, "no such path");
@@ -453,14 +460,14 @@ async fn answer(
     let Ok(body) = serde_json::from_slice::<Json>(&bytes) else {
         return error(StatusCode::BAD_REQUEST, "not JSON");
     };
-    let Some(question) = Question::read(text(&body, 0), text(&body, 1)) else {
+    let Some(question) = Question::parse(message_text(&body, 0), message_text(&body, 1)) else {
         return error(StatusCode::BAD_REQUEST, "not a prompt");
     };
-    let (latency, fault) = strike(&shared, &question);
-    let at = {
-        let mut requests = lock(&shared.requests);
+    let (latency, fault) = next_fault(&shared, &question);
+    let request_index = {
+        let mut requests = lock_mutex(&shared.requests);
         requests.push(Request {
-            at: Instant::now(),
+            received_at: Instant::now(),
             uri: uri.to_string(),
             headers: headers
                 .iter()
@@ -468,7 +475,7 @@ async fn answer(
                 .collect(),
             body: body.clone(),
             question: question.clone(),
-            answered: false,
+            is_answered: false,
         });
         requests.len() - 1
     };
@@ -501,68 +508,79 @@ async fn answer(
         Some(Fault::Body(kind, body)) => {
             return ([("content-type", *kind)], *body).into_response();
         }
-        Some(Fault::NoStream(words)) if body.get("stream").is_some() => {
+        Some(Fault::RejectsStream(words)) if body.get("stream").is_some() => {
             return error(StatusCode::BAD_REQUEST, words);
         }
-        Some(Fault::Refuses(parameters)) => {
+        Some(Fault::RejectsParameters(parameters)) => {
             if let Some(name) = parameters.iter().find(|p| body.get(**p).is_some()) {
                 let words = format!("Unsupported parameter: '{name}' is not supported here.");
                 return error(StatusCode::BAD_REQUEST, &words);
             }
         }
-        Some(Fault::Demands(name)) if body.get(*name).is_none() => {
+        Some(Fault::RequiresParameter(name)) if body.get(*name).is_none() => {
             return error(StatusCode::BAD_REQUEST, &format!("Missing: '{name}' is required."));
         }
-        Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
-        Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {
-            let right = content(&shared, &question, None, &body);
-            let streams = body["stream"] == true && matches!(fault, Some(Fault::Ramble(_)));
-            return stream::ramble(&shared, *how, &right, &body, streams);
+        Some(Fault::Huge(status, bytes)) => return stream::huge_response(*status, *bytes),
+        Some(Fault::Runaway(runaway_kind) | Fault::RunawayUnstreamed(runaway_kind)) => {
+            let correct_answer = answer_content(&shared, &question, None, &body);
+            let streams = body["stream"] == true && matches!(fault, Some(Fault::Runaway(_)));
+            return stream::runaway_response(
+                &shared,
+                *runaway_kind,
+                &correct_answer,
+                &body,
+                streams,
+            );
         }
         _ => {}
     }
-    let completion = completion(&shared, &question, fault.as_ref(), &body);
-    let wrong = match &fault {
-        Some(Fault::Stream(wrong)) => Some(*wrong),
+    let completion = build_completion(&shared, &question, fault.as_ref(), &body);
+    let stream_fault = match &fault {
+        Some(Fault::Stream(stream_fault)) => Some(*stream_fault),
         _ => None,
     };
-    if body["stream"] == true && wrong != Some(Wrong::Whole) {
-        let says = !matches!(wrong, Some(Wrong::CutMidEvent | Wrong::Error | Wrong::Filter));
-        lock(&shared.requests)[at].answered = says && !matches!(fault, Some(Fault::DroppedMidBody));
-        return stream::respond(&completion, wrong, fault.as_ref());
+    if body["stream"] == true && stream_fault != Some(StreamFault::NotStreamed) {
+        let is_complete = !matches!(
+            stream_fault,
+            Some(StreamFault::CutMidEvent | StreamFault::Error | StreamFault::Filter)
+        );
+        lock_mutex(&shared.requests)[request_index].is_answered =
+            is_complete && !matches!(fault, Some(Fault::DroppedMidBody));
+        return stream::stream_completion(&completion, stream_fault, fault.as_ref());
     }
     let text = completion.to_string();
-    let cut = text.len() / 2;
+    let middle = text.len() / 2;
     let body = match fault {
         Some(Fault::DroppedMidBody) => Body::from_stream(futures_util::stream::iter([
-            Ok(text.as_bytes()[..cut].to_vec()),
+            Ok(text.as_bytes()[..middle].to_vec()),
             Err(std::io::Error::other("dropped")),
         ])),
         Some(Fault::SlowDrip) => {
-            let drops: Vec<Vec<u8>> = text.as_bytes().chunks(40).map(<[u8]>::to_vec).collect();
+            let chunks: Vec<Vec<u8>> = text.as_bytes().chunks(40).map(<[u8]>::to_vec).collect();
             Body::from_stream(futures_util::stream::unfold(
-                drops.into_iter(),
-                |mut drops| async move {
-                    let next = drops.next()?;
+                chunks.into_iter(),
+                |mut chunks| async move {
+                    let next = chunks.next()?;
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    Some((Ok::<_, std::io::Error>(next), drops))
+                    Some((Ok::<_, std::io::Error>(next), chunks))
                 },
             ))
         }
         _ => Body::from(text),
     };
-    lock(&shared.requests)[at].answered = !matches!(fault, Some(Fault::DroppedMidBody));
+    lock_mutex(&shared.requests)[request_index].is_answered =
+        !matches!(fault, Some(Fault::DroppedMidBody));
     ([("content-type", "application/json")], body).into_response()
 }
 
 /// Returns the text of a message, with or without images.
-fn text(body: &Json, message: usize) -> &str {
+fn message_text(body: &Json, message: usize) -> &str {
     let content = &body["messages"][message]["content"];
     content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default()
 }
 
 /// Returns a description of each image of a request: media type and digest, or the URL to fetch.
-pub fn images(body: &Json) -> Vec<String> {
+pub fn describe_images(body: &Json) -> Vec<String> {
     let parts = body["messages"][1]["content"].as_array().into_iter().flatten();
     let urls = parts.filter(|p| p["type"] == "image_url");
     let urls = urls.map(|p| p["image_url"]["url"].as_str().unwrap_or_default());
@@ -577,12 +595,12 @@ pub fn images(body: &Json) -> Vec<String> {
 }
 
 /// Returns the row with each image replaced by its description.
-fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
+fn with_images(row: &AskedRow, descriptions: &[Json]) -> AskedRow {
     let mut row = row.clone();
     for cell in row.key.iter_mut().chain(&mut row.context) {
         let number = cell.as_str().and_then(|c| c.strip_prefix("[image ")?.strip_suffix(']'));
         if let Some(number) = number.and_then(|n| n.parse::<usize>().ok()) {
-            *cell = seen[number - 1].clone();
+            *cell = descriptions[number - 1].clone();
         }
     }
     row
@@ -590,8 +608,9 @@ fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
 
 /// Answers a line of a batch; returns a status and a body.
 pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
-    let question = Question::read(text(body, 0), text(body, 1)).expect("a prompt of ours");
-    let (_, fault) = strike(shared, &question);
+    let question =
+        Question::parse(message_text(body, 0), message_text(body, 1)).expect("a prompt of ours");
+    let (_, fault) = next_fault(shared, &question);
     let (status, reply) = match &fault {
         Some(Fault::Status(status, _, body)) => (*status, serde_json::from_str(body).unwrap()),
         Some(Fault::ContextLength(_)) => (
@@ -601,31 +620,31 @@ pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
                 "type": "invalid_request_error", "code": "context_length_exceeded",
             } }),
         ),
-        fault => (200, completion(shared, &question, fault.as_ref(), body)),
+        fault => (200, build_completion(shared, &question, fault.as_ref(), body)),
     };
-    lock(&shared.requests).push(Request {
-        at: Instant::now(),
+    lock_mutex(&shared.requests).push(Request {
+        received_at: Instant::now(),
         uri: String::new(),
         headers: Vec::new(),
         body: body.clone(),
         question,
-        answered: status == 200,
+        is_answered: status == 200,
     });
     (status, reply)
 }
 
-fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
+fn next_fault(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
     let mut latency = Duration::ZERO;
     let mut fault = None;
-    for policy in lock(&shared.faults).iter_mut() {
-        let fits = match policy.fault {
+    for policy in lock_mutex(&shared.faults).iter_mut() {
+        let is_applicable = match policy.fault {
             Fault::Latency(_) => true,
             Fault::TooLarge(rows) | Fault::ContextLength(rows) => {
                 fault.is_none() && question.rows.len() > rows
             }
             _ => fault.is_none(),
         };
-        if fits && policy.strikes(question) {
+        if is_applicable && policy.should_apply(question) {
             match policy.fault {
                 Fault::Latency(more) => latency += more,
                 _ => fault = Some(policy.fault.clone()),
@@ -636,19 +655,24 @@ fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
 }
 
 /// Returns the chat completion, with the fault applied.
-fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> Json {
-    let mut content = json!(content(shared, question, fault, body));
+fn build_completion(
+    shared: &Shared,
+    question: &Question,
+    fault: Option<&Fault>,
+    body: &Json,
+) -> Json {
+    let mut content = json!(answer_content(shared, question, fault, body));
     let mut finish = json!("stop");
     let mut refusal = Json::Null;
     match fault {
         Some(Fault::Truncated) => finish = json!("length"),
-        Some(Fault::Drafts(seed)) => {
+        Some(Fault::MixedDrafts(seed)) => {
             let digest = blake3::hash(body["messages"].to_string().as_bytes());
-            let of_request = u64::from_le_bytes(digest.as_bytes()[..8].try_into().unwrap());
-            let lies = question.clone().answer(lie);
-            let right = content.as_str().unwrap_or_default();
+            let request_seed = u64::from_le_bytes(digest.as_bytes()[..8].try_into().unwrap());
+            let lies = question.clone().write_answer(wrong_value);
+            let correct_answer = content.as_str().unwrap_or_default();
             let (misleading, reason) =
-                drafts::mislead(seed ^ of_request, right, &lies, question.format);
+                drafts::mislead_parser(seed ^ request_seed, correct_answer, &lies, question.format);
 
             (content, finish) = (misleading.into(), reason);
         }
@@ -662,21 +686,23 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
         }
         _ => {}
     }
-    let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
+    let tokenizer = Tokenizer::for_model(body["model"].as_str().unwrap_or_default());
     let messages = body["messages"].as_array().into_iter().flatten();
     let count = messages.count();
-    let read: u64 = (0..count).map(|n| tokenizer.count(text(body, n)) + 4).sum();
+    let prompt_tokens: u64 =
+        (0..count).map(|n| tokenizer.count_tokens(message_text(body, n)) + 4).sum();
     let model = body["model"].as_str().unwrap_or_default();
-    let read = read + images(body).len() as u64 * image_at_most(model);
+    let prompt_tokens =
+        prompt_tokens + describe_images(body).len() as u64 * max_image_tokens(model);
     let schema = body.pointer("/response_format/json_schema/schema");
-    let input = read + 3 + schema.map_or(0, |s| tokenizer.count(&s.to_string()));
-    if let Some(cut) = content.as_str().and_then(|text| stream::capped(text, body)) {
-        content = cut.into();
+    let input = prompt_tokens + 3 + schema.map_or(0, |s| tokenizer.count_tokens(&s.to_string()));
+    if let Some(truncated) = content.as_str().and_then(|text| stream::truncate_to_cap(text, body)) {
+        content = truncated.into();
         finish = json!("length");
     }
-    let mut output = tokenizer.count(content.as_str().unwrap_or_default());
-    if let Some(Fault::Reasons(hidden)) = fault {
-        let cap = stream::cap(body);
+    let mut output = tokenizer.count_tokens(content.as_str().unwrap_or_default());
+    if let Some(Fault::HiddenReasoning(hidden)) = fault {
+        let cap = stream::output_cap(body);
         if hidden + output > cap {
             (content, finish, output) = (json!(""), json!("length"), cap);
         } else {
@@ -692,20 +718,20 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     });
     // Count the true tokens, whatever usage is reported.
     {
-        let mut billed = lock(&shared.usage);
+        let mut billed = lock_mutex(&shared.usage);
         billed.0 += input;
         billed.1 += output;
-        lock(&shared.metered).push((Instant::now(), input + output));
+        lock_mutex(&shared.billed_answers).push((Instant::now(), input + output));
     }
     match fault {
         Some(Fault::NoUsage) => {}
-        Some(Fault::Usage(shape)) => reply["usage"] = stated(shape, input, output),
+        Some(Fault::Usage(template)) => reply["usage"] = fill_usage(template, input, output),
         _ => {
-            let honest = json!({
+            let true_usage = json!({
                 "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
             });
-            let meter = lock(&shared.meter).clone();
-            let usage = meter.map_or(honest, |meter| meter(body, input, output));
+            let usage_fn = lock_mutex(&shared.usage_fn).clone();
+            let usage = usage_fn.map_or(true_usage, |usage_fn| usage_fn(body, input, output));
             if !usage.is_null() {
                 reply["usage"] = usage;
             }
@@ -715,27 +741,27 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
 }
 
 /// Returns the `usage` with placeholders replaced by the true numbers.
-fn stated(shape: &Json, input: u64, output: u64) -> Json {
-    match shape {
+fn fill_usage(template: &Json, input: u64, output: u64) -> Json {
+    match template {
         Json::String(text) => match text.as_str() {
             "in" => input.into(),
             "out" => output.into(),
             "total" => (input + output).into(),
             "out as text" => output.to_string().into(),
             "out as float" => (output as f64).into(),
-            _ => shape.clone(),
+            _ => template.clone(),
         },
-        Json::Array(items) => items.iter().map(|i| stated(i, input, output)).collect(),
+        Json::Array(items) => items.iter().map(|i| fill_usage(i, input, output)).collect(),
         Json::Object(fields) => {
-            fields.iter().map(|(n, f)| (n.clone(), stated(f, input, output))).collect()
+            fields.iter().map(|(n, f)| (n.clone(), fill_usage(f, input, output))).collect()
         }
         other => other.clone(),
     }
 }
 
 /// Returns a value that is valid for the column but wrong for every row.
-fn lie(_: &AskedRow, column: &AskedColumn) -> Json {
-    match (&column.values, column.kind.as_str()) {
+fn wrong_value(_: &AskedRow, column: &AskedColumn) -> Json {
+    match (&column.values, column.data_type.as_str()) {
         (Some(values), _) if column.many => json!([values[values.len() - 1]]),
         (Some(values), _) => json!(values[0]),
         (None, "integer") => json!(1),
@@ -746,54 +772,68 @@ fn lie(_: &AskedRow, column: &AskedColumn) -> Json {
 }
 
 /// Returns the content that the model writes.
-fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> String {
-    let seen: Vec<Json> = images(body).into_iter().map(Json::from).collect();
-    let truth =
-        |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, &with_images(row, &seen));
-    let mut asked = question.clone();
+fn answer_content(
+    shared: &Shared,
+    question: &Question,
+    fault: Option<&Fault>,
+    body: &Json,
+) -> String {
+    let descriptions: Vec<Json> = describe_images(body).into_iter().map(Json::from).collect();
+    let true_value = |row: &AskedRow, column: &AskedColumn| {
+        (shared.answer_fn)(column, &with_images(row, &descriptions))
+    };
+    let mut answered_question = question.clone();
     let format = question.format;
     match fault {
         Some(Fault::Empty) => String::new(),
         Some(Fault::RefusalInWords) => "I'm sorry, but I cannot assist with that request.".into(),
         Some(Fault::Prose) => format!(
             "Sure! Here is what I know of these rows, as you asked:\n\n{}\n\nLet me know if you need anything else, such as more rows.",
-            asked.answer(truth)
+            answered_question.write_answer(true_value)
         ),
-        Some(Fault::Fence) => format!("```{}\n{}\n```", format.name(), asked.answer(truth)),
+        Some(Fault::Fence) => {
+            format!("```{}\n{}\n```", format.name(), answered_question.write_answer(true_value))
+        }
         Some(Fault::Truncated) => {
-            let whole = asked.answer(truth);
-            let mut at = whole.len() / 2;
-            while !whole.is_char_boundary(at) {
-                at += 1;
+            let full_text = answered_question.write_answer(true_value);
+            let mut middle = full_text.len() / 2;
+            while !full_text.is_char_boundary(middle) {
+                middle += 1;
             }
-            whole[..at].to_owned()
+            full_text[..middle].to_owned()
         }
         Some(Fault::Permuted) => {
-            asked.rows.reverse();
-            asked.answer(truth)
+            answered_question.rows.reverse();
+            answered_question.write_answer(true_value)
         }
         Some(Fault::MissingRows) => {
-            asked.rows = asked.rows.into_iter().step_by(2).collect();
-            asked.answer(truth)
+            answered_question.rows = answered_question.rows.into_iter().step_by(2).collect();
+            answered_question.write_answer(true_value)
         }
         Some(Fault::DuplicatedRows) => {
-            asked.rows.extend(question.rows.clone());
-            asked.answer(truth)
+            answered_question.rows.extend(question.rows.clone());
+            answered_question.write_answer(true_value)
         }
-        Some(Fault::ContradictingRows) => join(&[asked.answer(truth), asked.answer(lie)], format),
+        Some(Fault::ContradictingRows) => join_answers(
+            &[
+                answered_question.write_answer(true_value),
+                answered_question.write_answer(wrong_value),
+            ],
+            format,
+        ),
         Some(Fault::Renumbered) => {
-            asked.rows.iter_mut().for_each(|r| r.number += 1);
-            asked.answer(truth)
+            answered_question.rows.iter_mut().for_each(|r| r.number += 1);
+            answered_question.write_answer(true_value)
         }
         Some(Fault::SwappedKeys) => {
-            let keys: Vec<_> = asked.rows.iter().map(|r| r.key.clone()).collect();
+            let keys: Vec<_> = answered_question.rows.iter().map(|r| r.key.clone()).collect();
             let count = keys.len();
-            for (n, row) in asked.rows.iter_mut().enumerate() {
+            for (n, row) in answered_question.rows.iter_mut().enumerate() {
                 row.key.clone_from(&keys[(n + 1) % count]);
             }
-            asked.answer(|row, column| {
+            answered_question.write_answer(|row, column| {
                 // The value belongs to the row number, the key to the next row.
-                truth(&question.rows[row.number - 1], column)
+                true_value(&question.rows[row.number - 1], column)
             })
         }
         Some(Fault::ForeignRows) => {
@@ -806,44 +846,49 @@ fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &J
                     row.number += count;
                 }
             }
-            join(&[foreign.answer(lie), asked.answer(truth)], format)
+            join_answers(
+                &[foreign.write_answer(wrong_value), answered_question.write_answer(true_value)],
+                format,
+            )
         }
         Some(Fault::ForeignColumn | Fault::ForeignColumnFirst) => {
-            let shoe = AskedColumn {
+            let extra_column = AskedColumn {
                 name: "shoe_size".into(),
-                kind: "integer".into(),
+                data_type: "integer".into(),
                 about: String::new(),
                 many: false,
                 values: None,
             };
             let first = matches!(fault, Some(Fault::ForeignColumnFirst));
-            asked.columns.insert(if first { 0 } else { asked.columns.len() }, shoe);
-            asked.answer(
-                |row, column| {
-                    if column.name == "shoe_size" { json!(44) } else { truth(row, column) }
-                },
-            )
+            answered_question
+                .columns
+                .insert(if first { 0 } else { answered_question.columns.len() }, extra_column);
+            answered_question.write_answer(|row, column| {
+                if column.name == "shoe_size" { json!(44) } else { true_value(row, column) }
+            })
         }
         Some(Fault::MissingColumn) => {
-            asked.columns.pop();
-            asked.answer(truth)
+            answered_question.columns.pop();
+            answered_question.write_answer(true_value)
         }
         Some(Fault::MissingColumnBefore) => {
-            let at = asked.columns.len().saturating_sub(2);
-            asked.columns.remove(at);
-            asked.answer(truth)
+            let index = answered_question.columns.len().saturating_sub(2);
+            answered_question.columns.remove(index);
+            answered_question.write_answer(true_value)
         }
-        Some(Fault::OutsideList) => asked.answer(|row, column| match &column.values {
-            Some(_) if column.many => json!(["Plaid"]),
-            Some(_) => json!("Plaid"),
-            None => truth(row, column),
-        }),
-        _ => asked.answer(truth),
+        Some(Fault::OutsideList) => {
+            answered_question.write_answer(|row, column| match &column.values {
+                Some(_) if column.many => json!(["Plaid"]),
+                Some(_) => json!("Plaid"),
+                None => true_value(row, column),
+            })
+        }
+        _ => answered_question.write_answer(true_value),
     }
 }
 
 /// Joins the rows of several answers into one.
-fn join(answers: &[String], format: Format) -> String {
+fn join_answers(answers: &[String], format: Format) -> String {
     match format {
         Format::Csv => answers.join("\n"),
         Format::Json => {

@@ -11,34 +11,34 @@ use futures_util::{StreamExt, stream};
 use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use super::{Fault, Ramble, Shared, Wrong, lock};
+use super::{Fault, RunawayOutput, Shared, StreamFault, lock_mutex};
 
 /// Number of characters per chunk of the answer.
-const PIECE: usize = 24;
+const CHUNK_CHARS: usize = 24;
 
 /// Returns the request's output cap in tokens.
-pub fn cap(body: &Json) -> u64 {
-    let of = |name: &str| body[name].as_u64();
-    of("max_tokens").or_else(|| of("max_completion_tokens")).unwrap_or(u64::MAX)
+pub fn output_cap(body: &Json) -> u64 {
+    let parameter = |name: &str| body[name].as_u64();
+    parameter("max_tokens").or_else(|| parameter("max_completion_tokens")).unwrap_or(u64::MAX)
 }
 
 /// Returns the text truncated at the request's cap; `None` if it fits.
-pub fn capped(text: &str, body: &Json) -> Option<String> {
-    let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
-    let cap = cap(body);
-    if tokenizer.count(text) <= cap {
+pub fn truncate_to_cap(text: &str, body: &Json) -> Option<String> {
+    let tokenizer = Tokenizer::for_model(body["model"].as_str().unwrap_or_default());
+    let cap = output_cap(body);
+    if tokenizer.count_tokens(text) <= cap {
         return None;
     }
     let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-    let fits = ends.partition_point(|end| tokenizer.count(&text[..*end]) <= cap);
-    Some(text[..ends[fits.saturating_sub(1)]].to_owned())
+    let fitting = ends.partition_point(|end| tokenizer.count_tokens(&text[..*end]) <= cap);
+    Some(text[..ends[fitting.saturating_sub(1)]].to_owned())
 }
 
-fn event(json: &Json) -> Vec<u8> {
+fn event_bytes(json: &Json) -> Vec<u8> {
     format!("data: {json}\n\n").into_bytes()
 }
 
-fn chunk(delta: &Json, finish: &Json) -> Json {
+fn chunk_json(delta: &Json, finish: &Json) -> Json {
     json!({
         "id": "chatcmpl-test", "object": "chat.completion.chunk", "created": 0,
         "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }],
@@ -46,56 +46,62 @@ fn chunk(delta: &Json, finish: &Json) -> Json {
 }
 
 /// Returns a completion as a stream of events.
-pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -> Response {
+pub fn stream_completion(
+    completion: &Json,
+    stream_fault: Option<StreamFault>,
+    fault: Option<&Fault>,
+) -> Response {
     let choice = &completion["choices"][0];
     let mut events =
-        vec![event(&chunk(&json!({ "role": "assistant", "content": "" }), &Json::Null))];
+        vec![event_bytes(&chunk_json(&json!({ "role": "assistant", "content": "" }), &Json::Null))];
     let pieces = |text: &str| -> Vec<String> {
         let chars: Vec<char> = text.chars().collect();
-        chars.chunks(PIECE).map(|c| c.iter().collect()).collect()
+        chars.chunks(CHUNK_CHARS).map(|c| c.iter().collect()).collect()
     };
-    if wrong == Some(Wrong::OneMessage) {
-        let mut whole = chunk(&Json::Null, &choice["finish_reason"]);
-        whole["choices"][0].as_object_mut().unwrap().remove("delta");
-        whole["choices"][0]["message"] = choice["message"].clone();
-        events = vec![event(&whole)];
+    if stream_fault == Some(StreamFault::OneMessage) {
+        let mut full_message = chunk_json(&Json::Null, &choice["finish_reason"]);
+        full_message["choices"][0].as_object_mut().unwrap().remove("delta");
+        full_message["choices"][0]["message"] = choice["message"].clone();
+        events = vec![event_bytes(&full_message)];
     } else {
         for field in ["content", "refusal"] {
             for (n, piece) in
                 pieces(choice["message"][field].as_str().unwrap_or_default()).iter().enumerate()
             {
-                let mut piece = chunk(&json!({ field: piece }), &Json::Null);
-                if wrong == Some(Wrong::UsageEverywhere) {
+                let mut piece = chunk_json(&json!({ field: piece }), &Json::Null);
+                if stream_fault == Some(StreamFault::UsageEverywhere) {
                     piece["usage"] = json!({ "prompt_tokens": 1, "completion_tokens": n + 1 });
                 }
-                events.push(event(&piece));
+                events.push(event_bytes(&piece));
             }
         }
-        events.push(event(&chunk(&json!({}), &choice["finish_reason"])));
+        events.push(event_bytes(&chunk_json(&json!({}), &choice["finish_reason"])));
     }
     let middle = events.len() / 2;
-    let put = |events: &mut Vec<Vec<u8>>, what: &str| {
+    let replace_rest = |events: &mut Vec<Vec<u8>>, replacement: &str| {
         events.truncate(middle);
-        events.push(what.as_bytes().to_vec());
+        events.push(replacement.as_bytes().to_vec());
     };
-    let mut done = true;
-    match wrong {
-        Some(Wrong::CutMidEvent) => {
+    let mut is_complete = true;
+    match stream_fault {
+        Some(StreamFault::CutMidEvent) => {
             let event = events[middle][..events[middle].len() / 2].to_vec();
             events.truncate(middle);
             events.push(event);
-            done = false;
+            is_complete = false;
         }
-        Some(Wrong::Error) => put(
+        Some(StreamFault::Error) => replace_rest(
             &mut events,
             "event: error\ndata: {\"error\":{\"message\":\"upstream is gone\",\"code\":502}}\n\n",
         ),
-        Some(Wrong::Filter) => put(
+        Some(StreamFault::Filter) => replace_rest(
             &mut events,
             "data: {\"error\":{\"message\":\"filtered\",\"code\":\"content_filter\"}}\n\n",
         ),
-        Some(Wrong::Garbage) => events.insert(middle, b"data: {\"choices\":[{\"del\n\n".to_vec()),
-        Some(Wrong::Noise) => {
+        Some(StreamFault::Garbage) => {
+            events.insert(middle, b"data: {\"choices\":[{\"del\n\n".to_vec())
+        }
+        Some(StreamFault::Noise) => {
             for (n, event) in events.iter_mut().enumerate() {
                 let noise =
                     [": ping\r\n\r\n", "id: 7\nevent: message\n", "\n\nretry: 10\n\n"][n % 3];
@@ -105,19 +111,19 @@ pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -
         _ => {}
     }
     if let Some(usage) = completion.get("usage")
-        && wrong != Some(Wrong::NoUsageChunk)
-        && done
-        && !matches!(wrong, Some(Wrong::Error | Wrong::Filter))
+        && stream_fault != Some(StreamFault::NoUsageChunk)
+        && is_complete
+        && !matches!(stream_fault, Some(StreamFault::Error | StreamFault::Filter))
     {
-        events.push(event(&json!({ "choices": [], "usage": usage })));
+        events.push(event_bytes(&json!({ "choices": [], "usage": usage })));
     }
-    if done && wrong != Some(Wrong::NoDone) {
+    if is_complete && stream_fault != Some(StreamFault::NoDone) {
         events.push(b"data: [DONE]\n\n".to_vec());
     }
-    let kind = match wrong {
+    let content_type = match stream_fault {
         // Comments come before the first event, so only the content type identifies the stream.
-        Some(Wrong::Noise) => "text/event-stream; charset=utf-8",
-        Some(Wrong::NoDone) => "application/json",
+        Some(StreamFault::Noise) => "text/event-stream; charset=utf-8",
+        Some(StreamFault::NoDone) => "application/json",
         _ => "text/event-stream",
     };
     let body = match fault {
@@ -130,23 +136,23 @@ pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -
             ]))
         }
         Some(Fault::SlowDrip) => {
-            let drops: Vec<Vec<u8>> = events.concat().chunks(90).map(<[u8]>::to_vec).collect();
-            Body::from_stream(stream::iter(drops).then(|drop| async {
+            let chunks: Vec<Vec<u8>> = events.concat().chunks(90).map(<[u8]>::to_vec).collect();
+            Body::from_stream(stream::iter(chunks).then(|chunk| async {
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                Ok::<_, Infallible>(drop)
+                Ok::<_, Infallible>(chunk)
             }))
         }
-        _ if wrong == Some(Wrong::StaysOpen) => {
-            let said = stream::iter([Ok::<_, Infallible>(events.concat())]);
-            Body::from_stream(said.chain(stream::pending()))
+        _ if stream_fault == Some(StreamFault::StaysOpen) => {
+            let sent_events = stream::iter([Ok::<_, Infallible>(events.concat())]);
+            Body::from_stream(sent_events.chain(stream::pending()))
         }
         _ => Body::from(events.concat()),
     };
-    ([("content-type", kind)], body).into_response()
+    ([("content-type", content_type)], body).into_response()
 }
 
 /// Returns a body of this many bytes that starts like a completion.
-pub fn huge(status: u16, bytes: usize) -> Response {
+pub fn huge_response(status: u16, bytes: usize) -> Response {
     const PART: usize = 1 << 20;
     let head: &[u8] = b"{\"choices\":[{\"message\":{\"content\":\"";
     let parts = bytes.div_ceil(PART);
@@ -158,16 +164,16 @@ pub fn huge(status: u16, bytes: usize) -> Response {
 }
 
 /// Returns the `n`-th chunk of runaway output.
-fn next(how: Ramble, right: &str, n: usize) -> String {
+fn next_chunk(runaway_kind: RunawayOutput, right: &str, n: usize) -> String {
     let half = right.char_indices().nth(right.chars().count() / 2).map_or(0, |(at, _)| at);
     // End at a line break: half a line followed by another line would be a wrong answer instead of
     // a truncated one.
     let half = if right.starts_with('{') { half } else { right[..half].rfind('\n').unwrap_or(0) };
-    match (how, n) {
-        (Ramble::Circle, 0) => right.to_owned(),
-        (Ramble::Circle, _) => "\nand so on, and so forth".to_owned(),
-        (Ramble::Strangers, 0) => right[..half].to_owned(),
-        (Ramble::Strangers, n) => {
+    match (runaway_kind, n) {
+        (RunawayOutput::Repetition, 0) => right.to_owned(),
+        (RunawayOutput::Repetition, _) => "\nand so on, and so forth".to_owned(),
+        (RunawayOutput::UnknownRows, 0) => right[..half].to_owned(),
+        (RunawayOutput::UnknownRows, n) => {
             let number = 1000 + n;
             if right.starts_with('{') {
                 format!("{{\"row\":{number},\"key\":[\"Stranger {number}\"],\"cells\":{{}}}},")
@@ -175,36 +181,39 @@ fn next(how: Ramble, right: &str, n: usize) -> String {
                 format!("\n{number},Stranger {number},nobody,Blue,1900,Flight,A lie {number}!")
             }
         }
-        (Ramble::Prose | Ramble::BeyondTheCap, n) => format!("{} then {} ", n * n, n * 7),
+        (RunawayOutput::Prose | RunawayOutput::ExceedsCap, n) => {
+            format!("{} then {} ", n * n, n * 7)
+        }
     }
 }
 
 /// Returns runaway output. Only the tokens that are written are billed.
-pub fn ramble(
+pub fn runaway_response(
     shared: &Arc<Shared>,
-    how: Ramble,
+    runaway_kind: RunawayOutput,
     right: &str,
     body: &Json,
-    streams: bool,
+    is_streamed: bool,
 ) -> Response {
-    let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
-    let cap = if how == Ramble::BeyondTheCap { 200_000 } else { cap(body) };
+    let tokenizer = Tokenizer::for_model(body["model"].as_str().unwrap_or_default());
+    let cap = if runaway_kind == RunawayOutput::ExceedsCap { 200_000 } else { output_cap(body) };
     let messages = body["messages"].as_array().into_iter().flatten();
-    let input: u64 =
-        messages.map(|m| tokenizer.count(m["content"].as_str().unwrap_or_default()) + 4).sum();
-    lock(&shared.usage).0 += input;
-    if !streams {
+    let input: u64 = messages
+        .map(|m| tokenizer.count_tokens(m["content"].as_str().unwrap_or_default()) + 4)
+        .sum();
+    lock_mutex(&shared.usage).0 += input;
+    if !is_streamed {
         let mut content = String::new();
         for n in 0.. {
-            content.push_str(&next(how, right, n));
+            content.push_str(&next_chunk(runaway_kind, right, n));
             // Count only every 64 chunks, because tokenizing is slow.
-            if n % 64 == 0 && tokenizer.count(&content) > cap {
+            if n % 64 == 0 && tokenizer.count_tokens(&content) > cap {
                 break;
             }
         }
-        let content = capped(&content, body).unwrap_or(content);
-        let output = tokenizer.count(&content);
-        lock(&shared.usage).1 += output;
+        let content = truncate_to_cap(&content, body).unwrap_or(content);
+        let output = tokenizer.count_tokens(&content);
+        lock_mutex(&shared.usage).1 += output;
         return axum::Json(json!({
             "choices": [{ "index": 0, "finish_reason": "length", "message": { "content": content } }],
             "usage": { "prompt_tokens": input, "completion_tokens": output },
@@ -217,29 +226,29 @@ pub fn ramble(
             return None;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let piece = next(how, &right, n);
-        let tokens = tokenizer.count(&piece);
-        let last = written + tokens >= cap;
-        let (piece, tokens) = if last {
-            let left = cap - written;
-            let piece: String = piece.chars().take(left as usize).collect();
-            let tokens = tokenizer.count(&piece);
+        let piece = next_chunk(runaway_kind, &right, n);
+        let tokens = tokenizer.count_tokens(&piece);
+        let is_last = written + tokens >= cap;
+        let (piece, tokens) = if is_last {
+            let remaining = cap - written;
+            let piece: String = piece.chars().take(remaining as usize).collect();
+            let tokens = tokenizer.count_tokens(&piece);
             (piece, tokens)
         } else {
             (piece, tokens)
         };
-        lock(&shared.usage).1 += tokens;
-        let mut bytes = event(&chunk(&json!({ "content": piece }), &Json::Null));
-        if last {
-            bytes.extend(event(&chunk(&json!({}), &"length".into())));
+        lock_mutex(&shared.usage).1 += tokens;
+        let mut bytes = event_bytes(&chunk_json(&json!({ "content": piece }), &Json::Null));
+        if is_last {
+            bytes.extend(event_bytes(&chunk_json(&json!({}), &"length".into())));
             let output = written + tokens;
-            bytes.extend(event(&json!({
+            bytes.extend(event_bytes(&json!({
                 "choices": [],
                 "usage": { "prompt_tokens": input, "completion_tokens": output },
             })));
             bytes.extend(b"data: [DONE]\n\n");
         }
-        let written = if last { cap + 1 } else { written + tokens };
+        let written = if is_last { cap + 1 } else { written + tokens };
         Some((Ok::<_, Infallible>(bytes), (shared, right, n + 1, written)))
     });
     ([("content-type", "text/event-stream")], Body::from_stream(events)).into_response()

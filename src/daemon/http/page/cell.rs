@@ -5,60 +5,66 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{OverrideWord, origins};
+use super::super::api::{OverrideWord, read_origins};
 use super::super::reply::HttpRefusal;
-use super::spec::find;
-use super::text;
-use super::{ErrorPage, HttpState, ShownPage, back, encoded, form, page, spec_path};
-use crate::database::provenance::Origin;
+use super::spec::find_spec;
+use super::value_text;
+use super::{
+    ErrorPage, HttpState, ShownPage, percent_encode, read_form, redirect_to, render_page, spec_path,
+};
+use crate::database::provenance::CellProvenance;
 use crate::spec::{Column, Expansion};
 
 /// Number of values of a list to show beside the form; the form offers all of them.
-const LISTED: usize = 12;
+const MAX_LISTED: usize = 12;
 
 type QueryPairs = Vec<(String, String)>;
 
 /// Returns the path of a cell's page.
-pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
-    let mut path =
-        format!("{}/cell?table={}&column={}", spec_path(spec), encoded(table), encoded(column));
+pub(super) fn cell_path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
+    let mut path = format!(
+        "{}/cell?table={}&column={}",
+        spec_path(spec),
+        percent_encode(table),
+        percent_encode(column)
+    );
     for part in key {
         path.push_str("&key=");
-        path.push_str(&encoded(&text(part)));
+        path.push_str(&percent_encode(&value_text(part)));
     }
     path
 }
 
 /// `GET /specs/{spec}/cell?table=…&column=…&key=…`
-pub(super) async fn show(
-    State(shop): State<HttpState>,
+pub(super) async fn show_cell(
+    State(state): State<HttpState>,
     Path(name): Path<String>,
     Query(asked): Query<QueryPairs>,
 ) -> ShownPage {
-    find(&shop, &name)?;
+    find_spec(&state, &name)?;
     let mut of_spec = asked.clone();
     of_spec.retain(|(n, _)| n != "spec");
     of_spec.push(("spec".to_owned(), name.clone()));
-    let cells = origins(&shop, of_spec).await?;
-    let (table, column, key) = place(&asked);
-    let (_, loaded) = shop.loaded(Some(&name))?;
+    let cells = read_origins(&state, of_spec).await?;
+    let (table, column, key) = parse_cell_address(&asked);
+    let (_, active_spec) = state.active_spec(Some(&name))?;
     let of_table = |e: &&Expansion| {
         let many = |c: &Column| c.many.as_ref().map(|many| many.table.clone());
         let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);
         tables.any(|name| name.eq_ignore_ascii_case(&table))
     };
-    let declared = loaded.spec.expansions.iter().find(of_table);
-    let declared = declared.and_then(|e| Some(&e.columns[e.column(&column)?]));
+    let declared = active_spec.spec.expansions.iter().find(of_table);
+    let declared = declared.and_then(|e| Some(&e.columns[e.find_column(&column)?]));
     let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
     let many = declared.is_some_and(|c| c.many.is_some());
-    let value = cells.first().map(|c| written(&c.to_json()["value"])).unwrap_or_default();
+    let value = cells.first().map(|c| format_override(&c.to_json()["value"])).unwrap_or_default();
     let overridden = cells.iter().any(|c| c.state == "overridden");
-    let whole = format!("{}/tables/{}", spec_path(&name), encoded(&table));
-    Ok(page(
+    let table_path = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
+    Ok(render_page(
         &column,
         &html! {
-            h1 { a href=(spec_path(&name)) { (name) } " / " a href=(whole) { (table) } " / " (column) }
-            @for cell in &cells { (origin(cell)) }
+            h1 { a href=(spec_path(&name)) { (name) } " / " a href=(table_path) { (table) } " / " (column) }
+            @for cell in &cells { (origin_table(cell)) }
             h2 { "Your word" }
             p.quiet { "It replaces the model's answer permanently. hqdl saves it in the overrides file next to the spec." }
             form method="post" action=(format!("{}/cell", spec_path(&name))) {
@@ -70,8 +76,8 @@ pub(super) async fn show(
                 @if !list.is_empty() {
                     datalist id="values" { @for value in list { option value=(value) {} } }
                     p.quiet.values { @if many { "Any of " } @else { "One of " } (list.len()) ":"
-                        @for value in list.iter().take(LISTED) { " " code { (value) } }
-                        @if list.len() > LISTED { " …" } }
+                        @for value in list.iter().take(MAX_LISTED) { " " code { (value) } }
+                        @if list.len() > MAX_LISTED { " …" } }
                 }
                 p { label { "Why " input name="note" size="50"; } }
                 p { label { input type="checkbox" name="force" value="yes"; " even if the value is not in the list, or no source has the key" } }
@@ -83,25 +89,27 @@ pub(super) async fn show(
 }
 
 /// `POST /specs/{spec}/cell`
-pub(super) async fn set(
-    State(shop): State<HttpState>,
+pub(super) async fn set_override(
+    State(state): State<HttpState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let pairs: QueryPairs = form(request).await?;
-    find(&shop, &name)?;
+    let pairs: QueryPairs = read_form(request).await?;
+    find_spec(&state, &name)?;
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
-    let (table, column, key) = place(&pairs);
+    let (table, column, key) = parse_cell_address(&pairs);
     let set = match one("do").as_deref() {
         Some("set") | None => true,
         Some("unset") => false,
         Some(other) => {
-            return Err(HttpRefusal::bad(format!("this page cannot do `{other}`"), "").into());
+            return Err(
+                HttpRefusal::bad_request(format!("this page cannot do `{other}`"), "").into()
+            );
         }
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();
-    let whole = path(&name, &table, &parts, &column);
-    let word = OverrideWord {
+    let location = cell_path(&name, &table, &parts, &column);
+    let request_body = OverrideWord {
         spec: Some(name),
         table,
         key,
@@ -110,29 +118,29 @@ pub(super) async fn set(
         note: one("note").unwrap_or_default(),
         force: one("force").is_some(),
     };
-    shop.override_cell(word, set).await?;
+    state.override_cell(request_body, set).await?;
     // Give the daemon time to update the tables before the page is reloaded.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    Ok(back(&whole))
+    Ok(redirect_to(&location))
 }
 
 /// Returns table, column and key of a query or a form.
-fn place(pairs: &QueryPairs) -> (String, String, Vec<String>) {
+fn parse_cell_address(pairs: &QueryPairs) -> (String, String, Vec<String>) {
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let key = pairs.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
     (one("table").unwrap_or_default(), one("column").unwrap_or_default(), key)
 }
 
 /// Formats a value as in an overrides file.
-fn written(value: &Json) -> String {
+fn format_override(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
-        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join("|"),
-        other => text(other),
+        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("|"),
+        other => value_text(other),
     }
 }
 
-fn origin(cell: &Origin) -> Markup {
+fn origin_table(cell: &CellProvenance) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
     let lines: [(&str, Option<String>); 10] = [
@@ -154,9 +162,9 @@ fn origin(cell: &Origin) -> Markup {
     ];
     html! {
         table.why {
-            tr { th { "key" } td { (text(&json["key"])) } }
+            tr { th { "key" } td { (value_text(&json["key"])) } }
             tr { th { "state" } td { span class={ "badge " (cell.state) } { (cell.state) } } }
-            tr { th { "value" } td.value { @if shows { (text(&json["value"])) } @else { "NULL" } } }
+            tr { th { "value" } td.value { @if shows { (value_text(&json["value"])) } @else { "NULL" } } }
             @for (name, value) in lines {
                 @if let Some(value) = value { tr { th { (name) } td { (value) } } }
             }

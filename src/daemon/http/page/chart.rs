@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::usd;
+use super::format_usd;
 use crate::daemon::spending::ColumnCost;
-use crate::facts::Hour;
+use crate::facts::HourlySpending;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 160.0;
@@ -38,13 +38,13 @@ impl Plot {
     }
 
     /// Draws the plot with its price lines and time labels.
-    fn drawn(&self, title: &str, moments: &[(f64, String)], content: &Markup) -> Markup {
+    fn draw_plot(&self, title: &str, moments: &[(f64, String)], content: &Markup) -> Markup {
         let prices = [0.5, 1.0].map(|part| self.top / 1.1 * part);
         html! {
             svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(title) {
                 @for price in prices {
                     line.grid x1=(LEFT) x2=(WIDTH) y1=(self.y(price)) y2=(self.y(price)) {}
-                    text x=(LEFT - 6.0) y=(self.y(price) + 6.0) text-anchor="end" { (usd(price)) }
+                    text x=(LEFT - 6.0) y=(self.y(price) + 6.0) text-anchor="end" { (format_usd(price)) }
                 }
                 @for (at, moment) in moments {
                     line.grid x1=(x(*at)) x2=(x(*at)) y1="0" y2=(HEIGHT) {}
@@ -58,7 +58,7 @@ impl Plot {
 }
 
 /// Shows the cumulative spending by hour of the day.
-pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
+pub(super) fn spending_chart(hours: &[&HourlySpending], budget: Option<f64>) -> Markup {
     let total = usd_of(hours);
     let (requests, tokens) = hours.iter().fold((0, 0), |(r, t), h| (r + h.requests, t + h.tokens));
     let plot = Plot::up_to(budget.unwrap_or(0.0).max(total));
@@ -80,27 +80,28 @@ pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
     };
     html! {
         p {
-            (usd(total)) " for " (requests) " requests and " (tokens) " tokens"
-            @if let Some(budget) = budget { ", of " (usd(budget)) " for the day (dashed line)" }
+            (format_usd(total)) " for " (requests) " requests and " (tokens) " tokens"
+            @if let Some(budget) = budget { ", of " (format_usd(budget)) " for the day (dashed line)" }
             "."
         }
-        @if total > 0.0 { (plot.drawn("Cost per hour today (UTC)", &moments, &content)) }
+        @if total > 0.0 { (plot.draw_plot("Cost per hour today (UTC)", &moments, &content)) }
     }
 }
 
-pub(super) fn usd_of(hours: &[&Hour]) -> f64 {
+pub(super) fn usd_of(hours: &[&HourlySpending]) -> f64 {
     hours.iter().fold(0.0, |sum, hour| sum + hour.usd)
 }
 
 /// Shows the spending of each day, and of each model, today and in total. The last day is today.
-pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
-    let of =
-        |day: &str| -> Vec<&Hour> { hours.iter().filter(|h| h.hour.starts_with(day)).collect() };
+pub(super) fn month_chart(hours: &[HourlySpending], days: &[String]) -> Markup {
+    let of = |day: &str| -> Vec<&HourlySpending> {
+        hours.iter().filter(|h| h.hour.starts_with(day)).collect()
+    };
     let spent: Vec<f64> = days.iter().map(|day| usd_of(&of(day))).collect();
     let plot = Plot::up_to(spent.iter().fold(0.0, |top: f64, usd| top.max(*usd)));
     let all = days.len().max(1) as f64;
     let today = days.last().map_or("", String::as_str);
-    let mut models: BTreeMap<&str, Vec<&Hour>> = BTreeMap::new();
+    let mut models: BTreeMap<&str, Vec<&HourlySpending>> = BTreeMap::new();
     for hour in hours {
         models.entry(&hour.model).or_default().push(hour);
     }
@@ -113,15 +114,16 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
             @let (left, top) = (x(n as f64 / all), plot.y(*usd));
             rect.spent x=(format!("{:.1}", left + 1.0)) y=(format!("{top:.1}"))
                 width=(format!("{:.1}", (WIDTH - LEFT) / all - 2.0)) height=(format!("{:.1}", BOTTOM - top)) {
-                title { (day) ": " (self::usd(*usd)) }
+                title { (day) ": " (self::format_usd(*usd)) }
             }
         }
     };
-    let share = |(name, hours): (&&'_ str, &Vec<&Hour>)| {
-        let now: Vec<&Hour> = hours.iter().copied().filter(|h| h.hour.starts_with(today)).collect();
+    let share = |(name, hours): (&&'_ str, &Vec<&HourlySpending>)| {
+        let now: Vec<&HourlySpending> =
+            hours.iter().copied().filter(|h| h.hour.starts_with(today)).collect();
         SpendingShare {
             name: (*name).to_owned(),
-            beside: String::new(),
+            key_columns: String::new(),
             today: usd_of(&now),
             usd: usd_of(hours),
             count: hours.iter().map(|h| h.requests).sum(),
@@ -130,21 +132,21 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
     html! {
         @if models.is_empty() { p.quiet { "No requests were sent." } }
         @if spent.iter().any(|usd| *usd > 0.0) {
-            (plot.drawn(&format!("Cost per day, last {} days (UTC)", days.len()), &moments, &bars))
+            (plot.draw_plot(&format!("Cost per day, last {} days (UTC)", days.len()), &moments, &bars))
         }
-        (shares("model", "requests", days.len(), &models.iter().map(share).collect::<Vec<_>>()))
+        (shares_table("model", "requests", days.len(), &models.iter().map(share).collect::<Vec<_>>()))
     }
 }
 
 /// Shows the spending of each column. `total` is the spending of all days.
-pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
+pub(super) fn columns_table(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
     let shown = &costs[..costs.len().min(COLUMNS)];
     let rest = total - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
     html! {
-        (shares("column", "cells", days, &shown.iter().map(SpendingShare::of).collect::<Vec<_>>()))
+        (shares_table("column", "cells", days, &shown.iter().map(SpendingShare::from_cost).collect::<Vec<_>>()))
         @if !costs.is_empty() && rest >= 0.00005 {
             p.quiet {
-                (usd(rest)) " more went "
+                (format_usd(rest)) " more went "
                 @if costs.len() > shown.len() { "to " (costs.len() - shown.len()) " other columns, and " }
                 "to requests, or parts of them, that filled no cell."
             }
@@ -155,32 +157,32 @@ pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
 /// A part of the spending.
 struct SpendingShare {
     name: String,
-    beside: String,
+    key_columns: String,
     today: f64,
     usd: f64,
     count: u64,
 }
 
 impl SpendingShare {
-    fn of(cost: &ColumnCost) -> Self {
-        let (name, beside) = cost.column.clone();
-        Self { name, beside, today: cost.today, usd: cost.usd, count: cost.cells }
+    fn from_cost(cost: &ColumnCost) -> Self {
+        let (name, key_columns) = cost.column.clone();
+        Self { name, key_columns, today: cost.today, usd: cost.usd, count: cost.cells }
     }
 }
 
 /// Shows parts of the spending, each with a bar.
-fn shares(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
-    let most = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
+fn shares_table(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
+    let max_usd = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
     html! {
         @if !parts.is_empty() {
             table.shares {
                 thead { tr { th { (what) } th.n { "today" } th.n { (days) " days" } th.bar {} th.n { (counted) } } }
                 tbody { @for part in parts { tr {
-                    td { (part.name) @if !part.beside.is_empty() { " " span.quiet { "of " (part.beside) } } }
-                    td.n { (self::usd(part.today)) }
-                    td.n { (self::usd(part.usd)) }
+                    td { (part.name) @if !part.key_columns.is_empty() { " " span.quiet { "of " (part.key_columns) } } }
+                    td.n { (self::format_usd(part.today)) }
+                    td.n { (self::format_usd(part.usd)) }
                     td.bar { svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
-                        rect.spent x="0" y="0" height="10" width=(format!("{:.1}", part.usd / most * 100.0)) {}
+                        rect.spent x="0" y="0" height="10" width=(format!("{:.1}", part.usd / max_usd * 100.0)) {}
                     } }
                     td.n { (part.count) }
                 } } }

@@ -25,24 +25,24 @@ use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
 /// Number of characters per line in the narrowest window.
-const NARROW: usize = 36;
+const NARROW_WIDTH: usize = 36;
 /// Time limit for reading a form.
-const SLOW: Duration = Duration::from_secs(30);
+const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Adds the pages to the API's routes.
-pub(super) fn routes(api: Router<HttpState>) -> Router<HttpState> {
-    let asset = |kind: &'static str, text: &'static str| {
+pub(super) fn add_page_routes(api: Router<HttpState>) -> Router<HttpState> {
+    let asset = |content_type: &'static str, text: &'static str| {
         get(move || async move {
-            ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text)
+            ([(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-cache")], text)
         })
     };
-    api.route("/", get(overview::show))
-        .route("/specs/{spec}", get(spec::show))
-        .route("/specs/{spec}/go", post(spec::go))
-        .route("/runs/{run}/end", post(spec::end))
-        .route("/specs/{spec}/tables/{table}", get(table::show))
-        .route("/specs/{spec}/cell", get(cell::show).post(cell::set))
-        .route("/query", get(query::show).post(query::run))
+    api.route("/", get(overview::show_overview))
+        .route("/specs/{spec}", get(spec::show_spec))
+        .route("/specs/{spec}/go", post(spec::approve_run))
+        .route("/runs/{run}/end", post(spec::end_run))
+        .route("/specs/{spec}/tables/{table}", get(table::show_table))
+        .route("/specs/{spec}/cell", get(cell::show_cell).post(cell::set_override))
+        .route("/query", get(query::show_query).post(query::run_query))
         .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
         .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
 }
@@ -74,7 +74,8 @@ impl From<Failure> for ErrorPage {
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let HttpRefusal { status, failure } = self.0;
-        (status, page("Sorry", &html! { h1 { "Error" } (wrong(&failure)) })).into_response()
+        (status, render_page("Sorry", &html! { h1 { "Error" } (show_failure(&failure)) }))
+            .into_response()
     }
 }
 
@@ -91,7 +92,7 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
 type ShownPage = Result<Page, ErrorPage>;
 
 /// Returns a complete page.
-fn page(title: &str, content: &Markup) -> Page {
+fn render_page(title: &str, content: &Markup) -> Page {
     Page(html! {
         (DOCTYPE)
         html lang="en" {
@@ -112,8 +113,8 @@ fn page(title: &str, content: &Markup) -> Page {
 }
 
 /// Shows a failure, formatted as on the command line.
-fn wrong(failure: &Failure) -> Markup {
-    let text = failure.text();
+fn show_failure(failure: &Failure) -> Markup {
+    let text = failure.to_text();
     let lines: Vec<&str> = text.lines().collect();
     html! {
         pre.problem role="alert" {
@@ -133,25 +134,27 @@ fn is_quoted(line: &str) -> bool {
 /// a mark may wrap.
 fn is_wide(line: &str) -> bool {
     let marked = line.rfind('^').map_or(line.len(), |last| last + 1);
-    is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW
+    is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW_WIDTH
 }
 
 /// Redirects the browser after a form.
-fn back(place: &str) -> Response {
-    (StatusCode::SEE_OTHER, [(header::LOCATION, place.to_owned())]).into_response()
+fn redirect_to(path: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(header::LOCATION, path.to_owned())]).into_response()
 }
 
 /// Reads a form.
-async fn form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
-    match tokio::time::timeout(SLOW, Form::<T>::from_request(request, &())).await {
+async fn read_form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
+    match tokio::time::timeout(FORM_TIMEOUT, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),
-        Ok(Err(why)) => Err(HttpRefusal::bad(format!("the form is invalid: {why}"), "").into()),
-        Err(_) => Err(HttpRefusal::bad("the form did not arrive", "").into()),
+        Ok(Err(why)) => {
+            Err(HttpRefusal::bad_request(format!("the form is invalid: {why}"), "").into())
+        }
+        Err(_) => Err(HttpRefusal::bad_request("the form did not arrive", "").into()),
     }
 }
 
 /// Percent-encodes a text for a path or a query.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -166,16 +169,16 @@ fn encoded(text: &str) -> String {
 
 /// Returns the path of a spec's page.
 fn spec_path(name: &str) -> String {
-    format!("/specs/{}", encoded(name))
+    format!("/specs/{}", percent_encode(name))
 }
 
 /// Shows the state of a spec as a word, so that it does not depend on colour.
-fn badge(spec: &SpecStatus) -> Markup {
-    html! { span class={ "badge " (spec.word()) } { (spec.word()) } }
+fn state_badge(spec: &SpecStatus) -> Markup {
+    html! { span class={ "badge " (spec.state_name()) } { (spec.state_name()) } }
 }
 
 /// Shows runs, newest first.
-fn runs(all: &[&RunStatus]) -> Markup {
+fn runs_table(all: &[&RunStatus]) -> Markup {
     html! {
         @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide { table.runs {
             thead { tr {
@@ -202,12 +205,12 @@ fn runs(all: &[&RunStatus]) -> Markup {
                             }
                         }
                         td.n data-label="requests" data-is="requests" { (run.usage.requests) }
-                        td.n data-label="price" data-is="price" { (usd(run.usage.cost_usd)) }
+                        td.n data-label="price" data-is="price" { (format_usd(run.usage.cost_usd)) }
                         td data-label="of its budget" {
                             @match run.budget {
                                 Some(budget) => {
                                     meter data-is="budget" min="0" max=(budget.max(1e-9)) value=(run.usage.cost_usd) {}
-                                    " of " (usd(budget))
+                                    " of " (format_usd(budget))
                                 }
                                 None => { "no budget" }
                             }
@@ -215,10 +218,10 @@ fn runs(all: &[&RunStatus]) -> Markup {
                         td.n data-label="seconds" data-is="seconds" { (format!("{:.1}", run.seconds())) }
                     }
                     @if let Some(failure) = &run.failure {
-                        @let again = all[..n].iter().any(|r| is_same(r, run));
+                        @let again = all[..n].iter().any(|r| is_same_failure(r, run));
                         tr { td {} td.failure colspan="8" {
                             @if again { span.quiet { "failed, see above" } }
-                            @else { details { summary { (failure.message()) } (wrong(failure)) } }
+                            @else { details { summary { (failure.message()) } (show_failure(failure)) } }
                         } }
                     }
                 }
@@ -228,22 +231,22 @@ fn runs(all: &[&RunStatus]) -> Markup {
 }
 
 /// Returns true if two runs of a spec failed in the same way; the page shows the failure once.
-fn is_same(one: &RunStatus, other: &RunStatus) -> bool {
-    let said = |run: &RunStatus| run.failure.as_ref().map(|failure| failure.text());
-    one.spec == other.spec && said(one) == said(other)
+fn is_same_failure(one: &RunStatus, other: &RunStatus) -> bool {
+    let message = |run: &RunStatus| run.failure.as_ref().map(|failure| failure.to_text());
+    one.spec == other.spec && message(one) == message(other)
 }
 
 /// Formats an amount in USD.
-fn usd(usd: f64) -> String {
+fn format_usd(usd: f64) -> String {
     format!("${usd:.4}")
 }
 
 /// Formats a value of a key or a cell.
-pub(super) fn text(value: &Json) -> String {
+pub(super) fn value_text(value: &Json) -> String {
     match value {
         Json::Null => "NULL".to_owned(),
         Json::String(text) => text.clone(),
-        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+        Json::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }

@@ -10,28 +10,32 @@ use serde::Deserialize;
 
 use super::super::reply::HttpRefusal;
 use super::{
-    ErrorPage, HttpState, ShownPage, back, badge, encoded, form, page, runs, spec_path, usd, wrong,
+    ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
+    render_page, runs_table, show_failure, spec_path, state_badge,
 };
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
 use crate::materialize::Selection;
 
 /// `GET /specs/{spec}`
-pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>) -> ShownPage {
-    let spec = find(&shop, &name)?;
-    let all = shop.house.status.borrow().runs.clone();
+pub(super) async fn show_spec(
+    State(state): State<HttpState>,
+    Path(name): Path<String>,
+) -> ShownPage {
+    let spec = find_spec(&state, &name)?;
+    let all = state.context.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =
         all.iter().filter(|r| r.spec == name).take(20).map(Arc::as_ref).collect();
-    Ok(page(
+    Ok(render_page(
         &name,
         &html! {
-            h1 { (name) " " (badge(&spec)) }
+            h1 { (name) " " (state_badge(&spec)) }
             p.quiet { code { (spec.path) } }
             @if let Some(problem) = &spec.problem {
-                @if spec.loaded.is_some() { p { "The daemon keeps the last valid spec." } }
-                (wrong(problem))
+                @if spec.active_spec.is_some() { p { "The daemon keeps the last valid spec." } }
+                (show_failure(problem))
             }
-            @if let Some(loaded) = &spec.loaded {
+            @if let Some(loaded) = &spec.active_spec {
                 p.quiet {
                     "model " code { (loaded.spec.model.name) } ", tables in "
                     code { (loaded.spec.target().display()) }
@@ -41,17 +45,17 @@ pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>
                         pre { (loaded.warnings.render(false)) } }
                 }
             }
-            (go_form(&spec))
-            (columns(&spec))
+            (approval_form(&spec))
+            (columns_section(&spec))
             h2 { "Runs" }
-            (runs(&own))
+            (runs_table(&own))
         },
     ))
 }
 
 /// Returns a spec, or the error page for an unknown one.
-pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
-    let status = shop.house.status.borrow();
+pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
+    let status = state.context.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
         let failure = super::super::no_spec(name, status.specs.keys());
         HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
@@ -59,20 +63,20 @@ pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, Erro
 }
 
 /// Shows the reason for a hold, and the form that approves a run.
-fn go_form(spec: &SpecStatus) -> Markup {
+fn approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(trouble) = spec.trouble.as_ref().filter(|_| spec.run.is_none()) { (wrong(trouble)) p { "The daemon will retry." } }
+        @if let Some(trouble) = spec.retried_failure.as_ref().filter(|_| spec.run.is_none()) { (show_failure(trouble)) p { "The daemon will retry." } }
             @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
-                strong { (usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
-                (usd(totals["cost_usd"]["most"].as_f64().unwrap_or(0.0))) " at most."
+                strong { (format_usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
+                (format_usd(totals["cost_usd"]["most"].as_f64().unwrap_or(0.0))) " at most."
                 @for note in notes.as_array().into_iter().flatten().filter_map(|n| n.as_str()) { " (" (note) ")" }
             }
         }
-        @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {
+        @if missing > 0 && spec.active_spec.is_some() && spec.run.is_none() {
             form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
                 label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="limit of the spec"; }
                 " " button { "Ask for " (missing) " cells" }
@@ -81,7 +85,7 @@ fn go_form(spec: &SpecStatus) -> Markup {
     }
 }
 
-fn columns(spec: &SpecStatus) -> Markup {
+fn columns_section(spec: &SpecStatus) -> Markup {
     let states: Vec<CellState> =
         CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
     html! {
@@ -95,7 +99,7 @@ fn columns(spec: &SpecStatus) -> Markup {
             tbody {
                 @for c in spec.columns.iter() {
                     tr {
-                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), encoded(&c.expansion))) { (c.expansion) } }
+                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(&c.expansion))) { (c.expansion) } }
                         td { (c.column) }
                         td { meter min="0" max="1" value=(coverage(c)) {} " " (format!("{:.0} %", 100.0 * coverage(c))) }
                         @for state in &states { td.n { (c.cells.get(*state)) } }
@@ -104,7 +108,7 @@ fn columns(spec: &SpecStatus) -> Markup {
                 }
                 @for (expansion, column) in unpublished(spec) {
                     tr {
-                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), encoded(expansion))) { (expansion) } }
+                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), percent_encode(expansion))) { (expansion) } }
                         td { (column) }
                         td.quiet { @if spec.run.is_some() { "being filled" } @else { "not published yet" } }
                         @for _ in &states { td {} }
@@ -123,39 +127,39 @@ fn unpublished(spec: &SpecStatus) -> Vec<(&str, &str)> {
             c.expansion.eq_ignore_ascii_case(expansion) && c.column.eq_ignore_ascii_case(column)
         })
     };
-    let expansions = spec.loaded.iter().flat_map(|loaded| &loaded.spec.expansions);
+    let expansions = spec.active_spec.iter().flat_map(|loaded| &loaded.spec.expansions);
     let columns = expansions.flat_map(|e| e.columns.iter().map(move |c| (&*e.name, &*c.name)));
     columns.filter(|(e, c)| !is_published(e, c)).collect()
 }
 
 #[derive(Deserialize)]
-pub(super) struct Go {
+pub(super) struct ApprovalForm {
     #[serde(default)]
     budget: String,
 }
 
 /// `POST /runs/{run}/end`
-pub(super) async fn end(
-    State(shop): State<HttpState>,
+pub(super) async fn end_run(
+    State(state): State<HttpState>,
     Path(run): Path<u64>,
 ) -> Result<Response, ErrorPage> {
-    shop.interrupt(run).await?;
-    Ok(back("/"))
+    state.request_interrupt(run).await?;
+    Ok(redirect_to("/"))
 }
 
 /// `POST /specs/{spec}/go`
-pub(super) async fn go(
-    State(shop): State<HttpState>,
+pub(super) async fn approve_run(
+    State(state): State<HttpState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let go: Go = form(request).await?;
-    let budget = match go.budget.trim() {
+    let approval: ApprovalForm = read_form(request).await?;
+    let budget = match approval.budget.trim() {
         "" => None,
         text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
             Some(budget) => Some(budget),
             None => {
-                return Err(HttpRefusal::bad(
+                return Err(HttpRefusal::bad_request(
                     format!("`{text}` is not a valid budget"),
                     "enter an amount in USD, such as 0.50",
                 )
@@ -163,7 +167,7 @@ pub(super) async fn go(
             }
         },
     };
-    find(&shop, &name)?;
-    shop.begin(&name, Selection::default(), budget, None).await?;
-    Ok(back(&spec_path(&name)))
+    find_spec(&state, &name)?;
+    state.begin_run(&name, Selection::default(), budget, None).await?;
+    Ok(redirect_to(&spec_path(&name)))
 }

@@ -5,22 +5,22 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::super::query::{LOOK, at_work};
-use super::spec::find;
-use super::text;
-use super::{HttpState, ShownPage, encoded, page, spec_path};
+use super::super::query::{READ_TIMEOUT, run_blocking};
+use super::spec::find_spec;
+use super::value_text;
+use super::{HttpState, ShownPage, percent_encode, render_page, spec_path};
 use crate::cell::State as CellState;
-use crate::daemon::job::broken_off;
+use crate::daemon::job::guard_failure;
 use crate::database::Database;
-use crate::database::provenance::Published;
+use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
 use crate::query::guard::Guard;
 use crate::spec::{Column, Expansion, Spec};
 
 /// Number of rows per page.
-const ROWS: usize = 50;
+const PAGE_ROWS: usize = 50;
 /// Number of characters of a value to show.
-const SHOWN: usize = 120;
+const MAX_VALUE_CHARS: usize = 120;
 
 #[derive(Deserialize)]
 pub(super) struct AskedPage {
@@ -37,7 +37,7 @@ pub(super) struct AskedPage {
 
 /// Some rows of an expansion, or of a one-to-many table.
 #[derive(Default)]
-struct Sheet {
+struct PageRows {
     key: Vec<String>,
     columns: Vec<String>,
     /// Columns of the spec that are not published yet.
@@ -50,30 +50,34 @@ struct Sheet {
 }
 
 /// `GET /specs/{spec}/tables/{table}`
-pub(super) async fn show(
-    State(shop): State<HttpState>,
+pub(super) async fn show_table(
+    State(state): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
     Query(asked): Query<AskedPage>,
 ) -> ShownPage {
-    let running = find(&shop, &name)?.run.is_some();
-    let (_, loaded) = shop.loaded(Some(&name))?;
-    let order = columns_of(&loaded.spec, &table);
-    let (served, interrupt) = shop.house.clients.begin();
-    let place = shop.look().await?;
+    let running = find_spec(&state, &name)?.run.is_some();
+    let (_, active_spec) = state.active_spec(Some(&name))?;
+    let order = columns_of(&active_spec.spec, &table);
+    let (client_guard, interrupt) = state.context.clients.begin_work();
+    let permit = state.acquire_read_permit().await?;
     let (of, at) = (table.clone(), asked.page);
     let (key, state) = (asked.key.clone(), asked.state.clone());
     let read = move || {
-        let guard = Guard::watch(loaded.spec.target(), Some(LOOK), interrupt);
+        let guard = Guard::open_for_sql(active_spec.spec.target(), Some(READ_TIMEOUT), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let sheet = read(guard.database(), &of, at, (&key, &state), &order);
-        Ok(sheet.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
+        let rows = read_page(guard.database(), &of, at, (&key, &state), &order);
+        Ok(rows.map_err(|failure| guard_failure(&guard).unwrap_or(failure))?)
     };
-    let rows = at_work(place, served, read).await?;
-    let own = format!("{}/tables/{}", spec_path(&name), encoded(&table));
+    let rows = run_blocking(permit, client_guard, read).await?;
+    let own = format!("{}/tables/{}", spec_path(&name), percent_encode(&table));
     let to = |page: usize| {
-        format!("{own}?page={page}&key={}&state={}", encoded(&asked.key), encoded(&asked.state))
+        format!(
+            "{own}?page={page}&key={}&state={}",
+            percent_encode(&asked.key),
+            percent_encode(&asked.state)
+        )
     };
-    Ok(page(
+    Ok(render_page(
         &table,
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
@@ -94,7 +98,7 @@ pub(super) async fn show(
                     @if running { " A run is filling it; reload this page when the run has ended." }
                 }
             }
-            (shown(&name, &table, &rows))
+            (rows_table(&name, &table, &rows))
             @if rows.published && rows.rows.is_empty() {
                 p.quiet {
                     @if asked.key.is_empty() && asked.state.is_empty() { "No row has an answer yet." }
@@ -121,29 +125,29 @@ fn columns_of(spec: &Spec, table: &str) -> Vec<String> {
     columns.filter(|(e, c)| is_shown(e, c)).map(|(_, c)| c.name.clone()).collect()
 }
 
-fn read(
+fn read_page(
     database: &Database,
     table: &str,
     at: usize,
     (key, state): (&str, &str),
     order: &[String],
-) -> Result<Sheet, Failure> {
-    let published = database.published()?;
-    let is_own = |p: &Published| p.expansion.eq_ignore_ascii_case(table);
-    let shows = |p: &&Published| {
+) -> Result<PageRows, Failure> {
+    let published = database.published_expansions()?;
+    let is_own = |p: &PublishedExpansion| p.expansion.eq_ignore_ascii_case(table);
+    let shows = |p: &&PublishedExpansion| {
         is_own(p) || p.columns.iter().any(|(_, shown)| shown.eq_ignore_ascii_case(table))
     };
     let Some(expansion) = published.iter().find(shows) else {
         if !order.is_empty() {
-            return Ok(Sheet { columns: order.to_vec(), ..Sheet::default() });
+            return Ok(PageRows { columns: order.to_vec(), ..PageRows::default() });
         }
         let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
-        return Err(Failure::input(
+        return Err(Failure::wrong_input(
             format!("there is no published table `{table}`"),
             format!("the published tables are: {}", all.join(", ")),
         ));
     };
-    database.read_cells(&expansion.expansion)?;
+    database.fetch_published_cells(&expansion.expansion)?;
     let rows = || -> rusqlite::Result<Vec<(Vec<Json>, Json)>> {
         let sql = "SELECT key, cells FROM hqdl_record WHERE expansion = ?1
                    AND (?2 = '' OR instr(lower(key), lower(?2)) > 0)
@@ -151,8 +155,13 @@ fn read(
                      SELECT 1 FROM json_each(cells) AS c WHERE c.value ->> 0 = ?5))
                    ORDER BY key LIMIT ?3 OFFSET ?4";
         let mut statement = database.connection().prepare(sql)?;
-        let of =
-            rusqlite::params![expansion.expansion, key, ROWS + 1, at.saturating_mul(ROWS), state];
+        let of = rusqlite::params![
+            expansion.expansion,
+            key,
+            PAGE_ROWS + 1,
+            at.saturating_mul(PAGE_ROWS),
+            state
+        ];
         let json = |text: String| serde_json::from_str::<Json>(&text).unwrap_or_default();
         let row = |r: &rusqlite::Row<'_>| {
             let key = json(r.get(0)?).as_array().cloned().unwrap_or_default();
@@ -160,23 +169,23 @@ fn read(
         };
         statement.query_map(of, row)?.collect()
     };
-    let mut rows = rows().map_err(|e| database.error(&e))?;
-    let more = rows.len() > ROWS;
-    rows.truncate(ROWS);
+    let mut rows = rows().map_err(|e| database.to_store_error(&e))?;
+    let more = rows.len() > PAGE_ROWS;
+    rows.truncate(PAGE_ROWS);
     // Order of the spec; columns that the spec no longer has come last.
     let own = is_own(expansion);
     let in_table = |t: &String| own || t.eq_ignore_ascii_case(table);
     let shown = expansion.columns.iter().filter(|(_, t)| in_table(t));
     let mut columns: Vec<String> = shown.map(|(c, _)| c.clone()).collect();
-    let place = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
-    columns.sort_by_key(|c| place(c).unwrap_or(usize::MAX));
+    let position = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
+    columns.sort_by_key(|c| position(c).unwrap_or(usize::MAX));
     let is_new = |c: &&String| !columns.iter().any(|p| p.eq_ignore_ascii_case(c));
     let unpublished: Vec<String> = order.iter().filter(is_new).cloned().collect();
     let key = expansion.key.clone();
-    Ok(Sheet { key, columns, unpublished, published: true, rows, more })
+    Ok(PageRows { key, columns, unpublished, published: true, rows, more })
 }
 
-fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
+fn rows_table(spec: &str, table: &str, rows: &PageRows) -> Markup {
     html! {
         div.wide { table.cells {
             thead { tr {
@@ -187,16 +196,16 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
             tbody {
                 @for (key, cells) in &rows.rows {
                     tr {
-                        @for part in key { th.key scope="row" { (text(part)) } }
+                        @for part in key { th.key scope="row" { (value_text(part)) } }
                         @for column in &rows.columns {
                             @let cell = &cells[column.as_str()];
                             @let state = cell[0].as_str().unwrap_or("missing");
                             td class=(state) {
-                                a href=(super::cell::path(spec, table, key, column)) title=(state) {
-                                    @if matches!(state, "ok" | "overridden") { (short(&cell[1])) } @else { (state) }
+                                a href=(super::cell::cell_path(spec, table, key, column)) title=(state) {
+                                    @if matches!(state, "ok" | "overridden") { (short_text(&cell[1])) } @else { (state) }
                                 }
                                 @if state == "overridden" { " " span.mark title="set by a person" { "✎" } }
-                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(text(&cell[4])) { "~" } }
+                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(value_text(&cell[4])) { "~" } }
                             }
                         }
                         @for _ in &rows.unpublished { td.missing { "not published" } }
@@ -207,13 +216,13 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
     }
 }
 
-fn short(value: &Json) -> String {
-    let whole = match text(value) {
+fn short_text(value: &Json) -> String {
+    let whole = match value_text(value) {
         // An empty text would give nothing to click on.
         whole if whole.trim().is_empty() => "(empty)".to_owned(),
         whole => whole,
     };
-    match whole.char_indices().nth(SHOWN) {
+    match whole.char_indices().nth(MAX_VALUE_CHARS) {
         Some((at, _)) => format!("{}…", &whole[..at]),
         None => whole,
     }

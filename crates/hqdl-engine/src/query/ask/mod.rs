@@ -1,6 +1,6 @@
 //! Sends the demands of a pass to the model, with the same code that materializes a spec.
 
-pub(in crate::query) mod likeness;
+pub(in crate::query) mod similarity;
 
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
-use crate::query::ask::likeness::Likeness;
-use crate::query::batches::{by_target, cuts};
-use crate::query::passages::ShownPassages;
-use crate::query::targets::{Counts, Demand, Target};
+use crate::query::ask::similarity::SimilaritySource;
+use crate::query::batches::{build_row_batches, group_by_target};
+use crate::query::passages::PassageSelector;
+use crate::query::targets::{Counts, Demand, TargetExpansion};
 use crate::query::{QueryError, Request};
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
@@ -20,62 +20,64 @@ use hqdl_model::plan::RowBatch;
 use hqdl_values::usage::Usage;
 
 /// Number of answers that are read at once.
-const TOGETHER: usize = 1000;
+const READ_CHUNK: usize = 1000;
 
 /// The run of a query and its nested queries, with one budget. It starts with the first request.
-pub struct Asking<'a> {
+pub struct LazyRun<'a> {
     request: Request<'a>,
-    begun: OnceCell<Asker<'a>>,
+    started: OnceCell<QueryRun<'a>>,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> LazyRun<'a> {
     /// Returns a run that has not started.
     #[must_use]
-    pub fn of(request: &Request<'a>) -> Self {
-        Self { request: request.clone(), begun: OnceCell::new() }
+    pub fn new(request: &Request<'a>) -> Self {
+        Self { request: request.clone(), started: OnceCell::new() }
     }
 
     /// Returns the run and starts it if necessary.
     ///
     /// # Errors
     /// [`QueryError`] without a model, or if the journal fails.
-    pub fn asker(&self) -> Result<&Asker<'a>, QueryError> {
-        if let Some(asker) = self.begun.get() {
-            return Ok(asker);
+    pub fn get_or_start(&self) -> Result<&QueryRun<'a>, QueryError> {
+        if let Some(query_run) = self.started.get() {
+            return Ok(query_run);
         }
-        let asker = Asker::begin(self.request.clone())?;
-        Ok(self.begun.get_or_init(|| asker))
+        let query_run = QueryRun::start_run(self.request.clone())?;
+        Ok(self.started.get_or_init(|| query_run))
     }
 
     /// Returns a note for the user on how texts were compared.
     #[must_use]
-    pub fn note(&self) -> Option<String> {
-        self.begun.get().and_then(Asker::without_embeddings)
+    pub fn comparison_note(&self) -> Option<String> {
+        self.started.get().and_then(QueryRun::missing_embeddings_note)
     }
 
     /// Ends the run if it was started.
     ///
     /// # Errors
     /// [`QueryError`] if the journal fails.
-    pub fn end(self, complete: bool) -> Result<Usage, QueryError> {
-        self.begun.into_inner().map_or(Ok(Usage::default()), |asker| asker.end(complete))
+    pub fn finish_run(self, complete: bool) -> Result<Usage, QueryError> {
+        self.started
+            .into_inner()
+            .map_or(Ok(Usage::default()), |query_run| query_run.finish_run(complete))
     }
 }
 
 /// A started run, used by all passes of a query.
-pub struct Asker<'a> {
+pub struct QueryRun<'a> {
     pub(in crate::query) request: Request<'a>,
     pub(in crate::query) runtime: tokio::runtime::Runtime,
     pub(in crate::query) run: Arc<ModelRun>,
-    pub(in crate::query) likeness: Mutex<Likeness>,
+    pub(in crate::query) similarity_source: Mutex<SimilaritySource>,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> QueryRun<'a> {
     /// Starts a run.
     ///
     /// # Errors
     /// [`QueryError`] without a model, or if the journal fails.
-    fn begin(request: Request<'a>) -> Result<Self, QueryError> {
+    fn start_run(request: Request<'a>) -> Result<Self, QueryError> {
         let model = request.model.clone().ok_or(QueryError::NoModel)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -85,15 +87,15 @@ impl<'a> Asker<'a> {
         let history = request.facts.history();
         // The name depends only on the query, so that a killed query resumes with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
-        let (id, _) = history.begin_or_go_on(request.command, &name)?;
-        let (events, interrupt) = (Events::of(&request.listener), request.interrupt.clone());
-        let run = ModelRun::of(request.spec, model, request.facts, id, events, interrupt)?;
-        Ok(Self { request, runtime, run: Arc::new(run), likeness: Mutex::default() })
+        let (id, _) = history.resume_or_start_run(request.command, &name)?;
+        let (events, interrupt) = (Events::new(&request.listener), request.interrupt.clone());
+        let run = ModelRun::new(request.spec, model, request.facts, id, events, interrupt)?;
+        Ok(Self { request, runtime, run: Arc::new(run), similarity_source: Mutex::default() })
     }
 
     /// Returns the usage so far.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn current_usage(&self) -> Usage {
         self.run.events.usage()
     }
 
@@ -101,38 +103,39 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`QueryError`] for errors that stop the run; answers received before are kept.
-    pub fn ask(
+    pub fn send_demands(
         &self,
-        targets: &mut [Target],
+        targets: &mut [TargetExpansion],
         demands: &[Demand],
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
         let demands: Vec<Demand> =
-            demands.iter().filter(|d| targets[d.target].is_at_hand(d.entity)).copied().collect();
-        for (n, entities) in by_target(&demands) {
+            demands.iter().filter(|d| targets[d.target].is_available(d.entity)).copied().collect();
+        for (n, entities) in group_by_target(&demands) {
             let target = &targets[n];
-            let choice = self.request.choice(&target.expansion);
-            let mut shown = ShownPassages {
-                most: self.request.spec.limits.passage_tokens,
+            let choice = self.request.model_choice(&target.expansion);
+            let mut selector = PassageSelector {
+                max_tokens: self.request.spec.limits.passage_tokens,
                 model: &choice.tokenizer,
-                compare: &mut |question, passages| self.likeness(question, passages),
+                compare: &mut |question, passages| self.similarity_to(question, passages),
             };
-            let cuts = cuts(target, entities, choice.rows, &mut shown)?;
-            self.generate(target, choice, cuts)?;
+            let row_batches = build_row_batches(target, entities, choice.rows, &mut selector)?;
+            self.send_row_batches(target, choice, row_batches)?;
         }
-        let found = self.run.found.swap(0, Ordering::Relaxed);
-        counts.asked += (demands.len() as u64).saturating_sub(found);
-        counts.reused += found;
-        let answered: Vec<(usize, usize, Vec<usize>)> = by_target(&demands)
+        let newly_found = self.run.answered_by_others.swap(0, Ordering::Relaxed);
+        counts.asked += (demands.len() as u64).saturating_sub(newly_found);
+        counts.reused += newly_found;
+        let answered: Vec<(usize, usize, Vec<usize>)> = group_by_target(&demands)
             .into_iter()
             .flat_map(|(target, entities)| entities.into_iter().map(move |(e, c)| (target, e, c)))
             .collect();
-        for some in answered.chunks(TOGETHER) {
-            let entities: Vec<_> = some.iter().map(|(t, e, _)| targets[*t].about(*e)).collect();
+        for chunk in answered.chunks(READ_CHUNK) {
+            let entities: Vec<_> =
+                chunk.iter().map(|(t, e, _)| targets[*t].entity_at(*e)).collect();
             let found = self.request.facts.get_many(&entities)?;
-            for ((target, entity, columns), found) in some.iter().zip(found) {
+            for ((target, entity, columns), found) in chunk.iter().zip(found) {
                 for column in columns {
-                    targets[*target].answered(*entity, *column, found.as_ref(), counts);
+                    targets[*target].read_answer(*entity, *column, found.as_ref(), counts);
                 }
             }
         }
@@ -143,37 +146,37 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`QueryError::Stopped`].
-    fn generate(
+    fn send_row_batches(
         &self,
-        target: &Target,
+        target: &TargetExpansion,
         choice: ModelChoice,
-        cuts: Vec<RowBatch>,
+        row_batches: Vec<RowBatch>,
     ) -> Result<(), QueryError> {
-        let of = (Arc::clone(&target.expansion), Arc::clone(&target.wanted));
-        let context = Arc::new(Context::new(&self.run, of.0, of.1, choice));
+        let inputs = (Arc::clone(&target.expansion), Arc::clone(&target.requirements));
+        let context = Arc::new(Context::new(&self.run, inputs.0, inputs.1, choice));
         let (send, receive) = mpsc::channel(2 * self.run.concurrency);
-        let ended = self.runtime.block_on(async move {
+        let result = self.runtime.block_on(async move {
             let feeding = async move {
-                for cut in cuts {
-                    if send.send(cut).await.is_err() {
+                for row_batch in row_batches {
+                    if send.send(row_batch).await.is_err() {
                         break;
                     }
                 }
             };
-            let (ended, ()) = tokio::join!(generate::generate(context, receive), feeding);
-            ended
+            let (result, ()) = tokio::join!(generate::generate_facts(context, receive), feeding);
+            result
         });
-        Ok(ended?)
+        Ok(result?)
     }
 
     /// Ends the run.
     ///
     /// # Errors
     /// [`QueryError`] if the journal fails.
-    fn end(self, complete: bool) -> Result<Usage, QueryError> {
+    fn finish_run(self, complete: bool) -> Result<Usage, QueryError> {
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
-        self.request.facts.history().end(self.run.id, outcome)?;
+        self.request.facts.history().finish_run(self.run.id, outcome)?;
         self.request.facts.flush()?;
-        Ok(self.usage())
+        Ok(self.current_usage())
     }
 }

@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::query::calls::Calls;
 use crate::query::guard::Guard;
-use crate::query::targets::Target;
+use crate::query::targets::TargetExpansion;
 use crate::query::{QueryError, Request};
-use hqdl_database::publish::affinity;
-use hqdl_database::standing::PublishedVersion;
+use hqdl_database::publish::column_affinity;
+use hqdl_database::published_state::PublishedState;
 use hqdl_spec::Catalog;
 use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::rules::stored_columns::View;
+use hqdl_sql::blendsql::rules::stored_columns::PublishedColumn;
 
 /// A bound call that a published table could answer.
 #[derive(Debug, Clone)]
-pub(in crate::query) struct Stored {
+pub(in crate::query) struct StoredCall {
     /// Position of the expansion in the spec.
     pub expansion: usize,
     /// SQL expression of the value over columns of the expansion.
@@ -28,7 +28,7 @@ pub(in crate::query) struct Stored {
     /// Key columns at the call, qualified with their tables.
     pub keys: Vec<String>,
     /// Table of the query that has the whole key.
-    pub of: Option<String>,
+    pub table: Option<String>,
 }
 
 /// Returns how to read each call from a published table; `None` if any call cannot be read from
@@ -36,55 +36,62 @@ pub(in crate::query) struct Stored {
 ///
 /// # Errors
 /// [`QueryError`] if the journal fails.
-pub(in crate::query) fn views(
+pub(in crate::query) fn published_views(
     calls: &Calls,
-    targets: &[Target],
+    targets: &[TargetExpansion],
     overrides: Option<&Overrides>,
     request: &Request<'_>,
     guard: &Guard,
-) -> Result<Option<BTreeMap<usize, View>>, QueryError> {
+) -> Result<Option<BTreeMap<usize, PublishedColumn>>, QueryError> {
     let Some(overrides) = overrides else { return Ok(None) };
-    let mut known: HashMap<usize, Option<PublishedVersion>> = HashMap::new();
+    let mut published_versions: HashMap<usize, Option<PublishedState>> = HashMap::new();
     let mut views = BTreeMap::new();
-    let server = guard.database().url().is_some();
+    let server = guard.database().server_url().is_some();
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
         let expansion = &request.spec.expansions[stored.expansion];
-        let standing = known.entry(stored.expansion).or_insert_with(|| {
-            let standing = guard.database().standing(request.spec, &expansion.name)?;
+        let published = published_versions.entry(stored.expansion).or_insert_with(|| {
+            let published = guard.database().published_state(request.spec, &expansion.name)?;
             // Position 0, because changes are checked for each column below.
-            let place = (request.facts.history().id().ok()?, 0);
-            let model = request.choice(expansion).name;
-            let now =
-                PublishedVersion::now(request.spec, stored.expansion, &model, overrides, place);
-            let joined = server || joins(stored, request, guard);
-            (standing.holds(&now) && joined).then_some(standing)
+            let log_position = (request.facts.history().journal_id().ok()?, 0);
+            let model = request.model_choice(expansion).name;
+            let current = PublishedState::current(
+                request.spec,
+                stored.expansion,
+                &model,
+                overrides,
+                log_position,
+            );
+            let is_joinable = server || has_matching_affinities(stored, request, guard);
+            (published.has_same_inputs(&current) && is_joinable).then_some(published)
         });
-        let Some(standing) = standing else { return Ok(None) };
+        let Some(published) = published else { return Ok(None) };
         let Some(target) = targets.iter().find(|t| t.in_spec == Some(stored.expansion)) else {
             return Ok(None);
         };
         let history = request.facts.history();
         for at in &stored.reads {
             let column = &expansion.columns[*at];
-            let changed =
-                target.wanted.meaning(*at).map_or(Ok(i64::MAX), |m| history.changed(m))?;
-            if !standing.means(column) || changed > standing.head {
+            let last_changed_at = target
+                .requirements
+                .identity_id(*at)
+                .map_or(Ok(i64::MAX), |m| history.last_changed_row(m))?;
+            if !published.has_same_column(column) || last_changed_at > published.head {
                 return Ok(None);
             }
         }
         let name = |at: &usize| expansion.columns[*at].name.clone();
-        let view = View {
+        let view = PublishedColumn {
             table: expansion.name.clone(),
-            names: expansion.key.names().to_vec(),
-            keys: if server { typed(stored, request, guard) } else { stored.keys.clone() },
-            of: stored.of.clone(),
+            key_columns: expansion.key.names().to_vec(),
+            key_sql: if server { cast_keys(stored, request, guard) } else { stored.keys.clone() },
+            query_table: stored.table.clone(),
             value: match stored.value.strip_suffix(" AS REAL)").filter(|_| server) {
                 // On a server, REAL has half the width.
                 Some(value) => format!("{value} AS DOUBLE PRECISION)"),
                 None => stored.value.clone(),
             },
-            reads: stored.reads.iter().map(name).collect(),
+            value_columns: stored.reads.iter().map(name).collect(),
         };
         views.insert(n, view);
     }
@@ -93,13 +100,13 @@ pub(in crate::query) fn views(
 
 /// Returns the key cast to the column types of the published table, since a server does not compare
 /// different types.
-fn typed(stored: &Stored, request: &Request<'_>, guard: &Guard) -> Vec<String> {
+fn cast_keys(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> Vec<String> {
     let expansion = &request.spec.expansions[stored.expansion];
-    let columns = guard.database().columns(&expansion.name).unwrap_or_default();
-    let kind = |name: &String| columns.iter().find(|(c, _)| c == name)?.1.clone();
+    let columns = guard.database().table_columns(&expansion.name).unwrap_or_default();
+    let data_type = |name: &String| columns.iter().find(|(c, _)| c == name)?.1.clone();
     let keys = stored.keys.iter().zip(expansion.key.names());
-    keys.map(|(key, name)| match kind(name) {
-        Some(kind) => format!("CAST({key} AS {kind})"),
+    keys.map(|(key, name)| match data_type(name) {
+        Some(data_type) => format!("CAST({key} AS {data_type})"),
         None => key.clone(),
     })
     .collect()
@@ -107,15 +114,16 @@ fn typed(stored: &Stored, request: &Request<'_>, guard: &Guard) -> Vec<String> {
 
 /// Returns whether the key's columns have the affinities of the published table, so that at most
 /// one row has the key.
-fn joins(stored: &Stored, request: &Request<'_>, guard: &Guard) -> bool {
+fn has_matching_affinities(stored: &StoredCall, request: &Request<'_>, guard: &Guard) -> bool {
     let expansion = &request.spec.expansions[stored.expansion];
-    let types = |table: &str| guard.database().columns(table).unwrap_or_default();
-    let (ours, theirs) = (types(&expansion.name), types(&stored.source));
+    let types = |table: &str| guard.database().table_columns(table).unwrap_or_default();
+    let (published_types, source_types) = (types(&expansion.name), types(&stored.source));
     expansion.key.names().iter().all(|key| {
-        let of = |columns: &[(String, Option<String>)]| {
+        let affinity_in = |columns: &[(String, Option<String>)]| {
             let found = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key))?;
-            Some(affinity(found.1.as_deref()))
+            Some(column_affinity(found.1.as_deref()))
         };
-        of(&ours).is_some() && of(&ours) == of(&theirs)
+        affinity_in(&published_types).is_some()
+            && affinity_in(&published_types) == affinity_in(&source_types)
     })
 }

@@ -4,19 +4,19 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::query::binder::WOULD_ASK;
-use crate::query::embedded::Compared;
+use crate::query::call_runtime::lock_runtime;
+use crate::query::embedding_usage::ComparedTexts;
 use crate::query::engine::Engine;
-use crate::query::first_rows::{Reader, Told, is_enough};
-use crate::query::learning::Learning;
-use crate::query::live::lock;
-use crate::query::smoothie::{Meta, Pass, Unbounded};
+use crate::query::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
+use crate::query::model_router::WOULD_ASK;
+use crate::query::query_result::{Meta, Pass, Unbounded};
+use crate::query::selectivity_sampler::SelectivitySampler;
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request};
-use hqdl_sql::blendsql::draws;
-use hqdl_sql::blendsql::most::{Most, Together, most};
+use hqdl_sql::blendsql::is_volatile;
+use hqdl_sql::blendsql::most::{Batching, RequestBound, request_bound};
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
-use hqdl_sql::blendsql::rewrite::Rewritten;
+use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 
@@ -26,132 +26,148 @@ use hqdl_values::usage::Usage;
 /// [`QueryError`] if the query could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare(request, None)?;
-    if let Some((direct, _)) = engine.over_tables()? {
-        let mut meta = engine.meta(Usage::default(), began);
-        meta.plan = direct.plan;
+    let mut engine = Engine::prepare_query(request, None)?;
+    if let Some((stored_plan, _)) = engine.run_stored_plan()? {
+        let mut meta = engine.build_meta(Usage::default(), began);
+        meta.plan = stored_plan.plan;
         let why = "published tables answer every call".to_owned();
         meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
         return Ok(meta);
     }
-    let rewritten = engine.rewrite(true);
+    let rewritten = engine.rewrite_query(true);
     engine.sql.clone_from(&rewritten.sql);
-    engine.is_valid(&rewritten)?;
-    let pass = Instant::now();
+    engine.check_statement(&rewritten)?;
+    let pass_start = Instant::now();
     // Compare the documents first: the estimate uses the documents of the most recent run.
-    let compared = engine.compared(&rewritten)?;
-    let asked = engine.most(&rewritten)?;
-    let (values, usage) = engine.estimate(&asked.demands, asked.together, compared)?;
-    engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
-    let mut meta = engine.meta(usage, began);
+    let comparisons = engine.compared_documents(&rewritten)?;
+    let bound = engine.demand_bound(&rewritten)?;
+    let (values, usage) = engine.estimate_usage(&bound.demands, bound.batching, comparisons)?;
+    engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
+    let mut meta = engine.build_meta(usage, began);
     meta.price_notes = request.spec.reserved_price_notes();
     meta.values_asked += values;
-    meta.unbounded.splice(0..0, asked.unbounded);
+    meta.unbounded.splice(0..0, bound.unbounded);
     let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
     let why = "the model is asked first whether a column answers it";
     let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
     meta.unbounded.extend(first.collect::<Vec<_>>());
     meta.plan = rewritten.plan;
-    let stored = Ruled { rule: STORED_COLUMNS, fired: false, why: engine.not_stored.to_owned() };
+    let stored =
+        Ruled { rule: STORED_COLUMNS, fired: false, why: engine.no_stored_plan_reason.to_owned() };
     meta.plan.rules.push(stored);
     Ok(meta)
 }
 
 /// Upper bound of the demands of a query.
-struct MostAsked {
+struct DemandBound {
     demands: Vec<Demand>,
     unbounded: Vec<Unbounded>,
-    together: Together,
+    batching: Batching,
 }
 
 impl Engine<'_, '_> {
     /// Returns an upper bound of the demands over all passes.
-    fn most(&mut self, rewritten: &Rewritten) -> Result<MostAsked, QueryError> {
-        let (text, sites) = (&self.spelled.text, &self.calls.sites);
-        let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
-        if let Some(demands) = self.of_first_rows(rewritten, &most)? {
-            return Ok(MostAsked { demands, unbounded: Vec::new(), together: Together::All });
+    fn demand_bound(&mut self, rewritten: &RewrittenQuery) -> Result<DemandBound, QueryError> {
+        let (text, sites) = (&self.normalized.text, &self.calls.sites);
+        let bound = request_bound(
+            text,
+            &self.parsed.query,
+            self.parsed.is_single_call,
+            sites,
+            &self.schema,
+        );
+        if let Some(demands) = self.limit_demands(rewritten, &bound)? {
+            return Ok(DemandBound { demands, unbounded: Vec::new(), batching: Batching::All });
         }
-        self.survey(rewritten);
+        self.start_probe_pass(rewritten);
         let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
-        let mut unbounded: Vec<Unbounded> = (most.unknown.iter())
+        let mut unbounded: Vec<Unbounded> = (bound.unknown.iter())
             .map(|(n, why)| Unbounded { call: call(*n), why: (*why).to_owned() })
             .collect();
-        for probe in &most.probes {
-            match self.probe(&probe.sql) {
+        for probe in &bound.probes {
+            match self.run_probe(&probe.sql) {
                 // A context that is too long is an error of the query and has a span.
                 Err(QueryError::Sql(problem)) if problem.span.is_none() => {
                     let why = format!("its rows cannot be counted: {}", problem.message);
                     let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
                     unbounded.extend(probe.calls.iter().map(of));
                 }
-                ended => ended?,
+                result => result?,
             }
         }
-        let demands = lock(&self.live).pass.notes.all();
-        let firsts = rewritten.first.is_some() || !rewritten.inner.is_empty();
-        let together = if firsts { Together::No } else { most.together };
-        Ok(MostAsked { demands, unbounded, together })
+        let demands = lock_runtime(&self.runtime).pass.pending.all_demands();
+        let has_limit_pushdown =
+            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits.is_empty();
+        let batching = if has_limit_pushdown { Batching::Never } else { bound.batching };
+        Ok(DemandBound { demands, unbounded, batching })
     }
 
     /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Otherwise returns
     /// `None`: a call decides which rows are first, the query is random, or not all demands were
     /// recorded.
-    fn of_first_rows(
+    fn limit_demands(
         &mut self,
-        rewritten: &Rewritten,
-        most: &Most,
+        rewritten: &RewrittenQuery,
+        bound: &RequestBound,
     ) -> Result<Option<Vec<Demand>>, QueryError> {
-        let random = draws(&self.parsed.query, &self.schema);
-        let Some(rule) = &rewritten.first else { return Ok(None) };
-        let (waits, hidden) =
-            (rule.conditions > 0 || most.together == Together::No, rule.unheard || random);
-        if waits || hidden || !most.unknown.is_empty() {
+        let random = is_volatile(&self.parsed.query, &self.schema);
+        let Some(rule) = &rewritten.limit_pushdown else { return Ok(None) };
+        let (depends_on_call, has_hidden_demands) = (
+            rule.condition_count > 0 || bound.batching == Batching::Never,
+            rule.has_shared_calls || random,
+        );
+        if depends_on_call || has_hidden_demands || !bound.unknown.is_empty() {
             return Ok(None);
         }
-        self.survey(rewritten);
-        let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
+        self.start_probe_pass(rewritten);
+        let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
-            Err(QueryError::Output(e)) if is_enough(&e) => {}
-            ended => ended?,
+            Err(QueryError::Output(e)) if is_stop_reading(&e) => {}
+            result => result?,
         }
-        if lock(&self.live).pass.pended > 0 {
+        if lock_runtime(&self.runtime).pass.pending_count > 0 {
             return Ok(None);
         }
         let mut seen = HashSet::new();
-        Ok(Some(match reader.told(&mut Learning::new(1, 1)) {
-            Told::Ask(demands) => demands.into_iter().filter(|d| seen.insert(*d)).collect(),
-            Told::Rows(..) => Vec::new(),
+        Ok(Some(match reader.into_outcome(&mut SelectivitySampler::new(1, 1)) {
+            CandidateOutcome::SendDemands(demands) => {
+                demands.into_iter().filter(|d| seen.insert(*d)).collect()
+            }
+            CandidateOutcome::Rows(..) => Vec::new(),
         }))
     }
 
     /// Returns the documents that are compared with their questions before the first request.
-    fn compared(&mut self, rewritten: &Rewritten) -> Result<Compared, QueryError> {
-        let mut compared = Compared::default();
-        let (Some(rule), Some(_)) = (&rewritten.first, &self.request.spec.embeddings) else {
-            return Ok(compared);
+    fn compared_documents(
+        &mut self,
+        rewritten: &RewrittenQuery,
+    ) -> Result<ComparedTexts, QueryError> {
+        let mut comparisons = ComparedTexts::default();
+        let (Some(rule), Some(_)) = (&rewritten.limit_pushdown, &self.request.spec.embeddings)
+        else {
+            return Ok(comparisons);
         };
-        if rewritten.likened.is_empty() {
-            return Ok(compared);
+        if rewritten.similarity_calls.is_empty() {
+            return Ok(comparisons);
         }
-        self.survey(rewritten);
-        let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
+        self.start_probe_pass(rewritten);
+        let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
             // There are too many candidates to order.
-            Err(QueryError::Sql(_)) if lock(&self.live).pass.full => {}
-            ended => ended?,
+            Err(QueryError::Sql(_)) if lock_runtime(&self.runtime).pass.is_aborted => {}
+            result => result?,
         }
         self.order_candidates(rule, &mut |question, passages| {
-            Ok(compared.compare(question, passages))
+            Ok(comparisons.compare_texts(question, passages))
         })?;
-        Ok(compared)
+        Ok(comparisons)
     }
 
     /// Starts a pass that records every demand it reaches.
-    fn survey(&self, rewritten: &Rewritten) {
-        let mut live = lock(&self.live);
-        live.takes(rewritten);
-        live.begin();
-        live.statement.survey = true;
+    fn start_probe_pass(&self, rewritten: &RewrittenQuery) {
+        let mut runtime = lock_runtime(&self.runtime);
+        runtime.load_conditions(rewritten);
+        runtime.begin_pass();
+        runtime.settings.probes_all_conditions = true;
     }
 }

@@ -5,39 +5,43 @@ use std::time::Instant;
 
 use rusqlite::types::ValueRef;
 
-use crate::query::ask::Asking;
-use crate::query::choosing::Choosing;
+use crate::query::ask::LazyRun;
+use crate::query::call_options::ValueListProvider;
 use crate::query::engine::explain::explain;
-use crate::query::engine::within;
+use crate::query::engine::run_nested;
 use crate::query::guard::Guard;
-use crate::query::kept::Kept;
+use crate::query::query_result::Meta;
+use crate::query::row_buffer::RowBuffer;
 use crate::query::schema::KnownSchema;
-use crate::query::smoothie::Meta;
 use crate::query::{QueryError, Request, params, stored_values};
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql;
-use hqdl_sql::blendsql::usage::{self, Outputs};
+use hqdl_sql::blendsql::usage::{self, SelectOutputs};
 use hqdl_values::value::Value;
 
 /// Runs the queries and lookups that a query needs before it runs.
-pub(in crate::query) struct Nested<'n, 'a> {
+pub(in crate::query) struct NestedQueries<'n, 'a> {
     pub(in crate::query) request: &'n Request<'n>,
     pub(in crate::query) guard: &'n Guard,
     pub(in crate::query) schema: &'n KnownSchema,
-    pub(in crate::query) asking: Option<&'n Asking<'a>>,
-    pub(in crate::query) inner: Vec<Meta>,
+    pub(in crate::query) lazy_run: Option<&'n LazyRun<'a>>,
+    pub(in crate::query) nested_meta: Vec<Meta>,
     /// Number of temporary tables created.
-    pub(in crate::query) tables: usize,
+    pub(in crate::query) table_count: usize,
 }
 
-impl Choosing for Nested<'_, '_> {
-    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError> {
-        let mut kept = Kept::default();
-        if self.guard.database().url().is_some() {
+impl ValueListProvider for NestedQueries<'_, '_> {
+    fn query_values(
+        &mut self,
+        sql: &str,
+        max_values: usize,
+    ) -> Result<Option<Vec<Value>>, QueryError> {
+        let mut buffer = RowBuffer::default();
+        if self.guard.database().server_url().is_some() {
             // On a server, texts always compare by their bytes.
-            let there = sql.replace(" COLLATE BINARY", "");
-            let rows = self.guard.database().select(&there, most);
-            let rows = rows.map_err(|e| QueryError::sql(e, None, "", ""))?;
+            let server_sql = sql.replace(" COLLATE BINARY", "");
+            let rows = self.guard.database().select_rows(&server_sql, max_values);
+            let rows = rows.map_err(|e| QueryError::in_sql(e, None, "", ""))?;
             let mut values: Vec<Value> = Vec::new();
             for value in rows.into_iter().flatten().filter(|v| *v != Value::Null) {
                 if !values.contains(&value) {
@@ -46,28 +50,31 @@ impl Choosing for Nested<'_, '_> {
             }
             return Ok(Some(values));
         }
-        if blendsql::scan(sql)?.is_empty() {
-            let mut statement =
-                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
-            params::bind(&mut statement, &self.request.params)?;
-            self.guard.stream(&mut statement, sql, &mut kept)?;
+        if blendsql::scan_calls(sql)?.is_empty() {
+            let mut statement = self
+                .guard
+                .connection()
+                .prepare(sql)
+                .map_err(|e| self.guard.to_query_error(&e, sql))?;
+            params::bind_params(&mut statement, &self.request.params)?;
+            self.guard.stream_rows(&mut statement, sql, &mut buffer)?;
         } else {
             let request = Request { sql, ..self.request.clone() };
-            match within(&request, self.asking, &mut kept, Instant::now()) {
-                Ok(meta) => self.inner.push(meta),
-                Err(QueryError::NoModel) if self.asking.is_none() => {
-                    self.inner.push(explain(&request)?);
+            match run_nested(&request, self.lazy_run, &mut buffer, Instant::now()) {
+                Ok(meta) => self.nested_meta.push(meta),
+                Err(QueryError::NoModel) if self.lazy_run.is_none() => {
+                    self.nested_meta.push(explain(&request)?);
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
             }
         }
         let mut values: Vec<Value> = Vec::new();
-        for cell in kept.rows.iter().flatten() {
-            let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
+        for cell in buffer.rows.iter().flatten() {
+            let Ok(value) = Value::from_sqlite(ValueRef::from(cell)) else { continue };
             if value != Value::Null && !values.contains(&value) {
                 values.push(value);
-                if values.len() >= most {
+                if values.len() >= max_values {
                     break;
                 }
             }
@@ -75,34 +82,40 @@ impl Choosing for Nested<'_, '_> {
         Ok(Some(values))
     }
 
-    fn made_of(&mut self, select: &str) -> Outputs {
-        let parsed = blendsql::parse::parse(select, Vec::new());
-        parsed.map_or_else(|_| Outputs::default(), |p| usage::outputs(select, &p, self.schema))
+    fn outputs_of(&mut self, select: &str) -> SelectOutputs {
+        let parsed = blendsql::parse::parse_query(select, Vec::new());
+        parsed.map_or_else(
+            |_| SelectOutputs::default(),
+            |p| usage::analyze_outputs(select, &p, self.schema),
+        )
     }
 
-    fn stored(
+    fn stored_values(
         &mut self,
         expansion: usize,
         column: usize,
     ) -> Result<Option<Vec<String>>, QueryError> {
-        stored_values::of(self.request, self.guard, (expansion, column))
+        stored_values::read_stored_values(self.request, self.guard, (expansion, column))
     }
 
-    fn look_up(
+    fn create_lookup_table(
         &mut self,
-        by: &[String],
-        others: &[String],
+        key_columns: &[String],
+        value_columns: &[String],
         select: &str,
     ) -> Result<String, QueryError> {
-        let name = format!("hq_keys_{}", self.tables);
-        self.tables += 1;
-        let (by, others) = (by.join(", "), others.join(", "));
+        let name = format!("hq_keys_{}", self.table_count);
+        self.table_count += 1;
+        let (key_columns, value_columns) = (key_columns.join(", "), value_columns.join(", "));
         // Columns without a type store values unchanged.
-        let make = format!(
-            "CREATE TEMP TABLE {name} ({by}, {others}); INSERT INTO temp.{name} {select}; \
-             CREATE INDEX temp.{name}_by ON {name} ({by});"
+        let create_sql = format!(
+            "CREATE TEMP TABLE {name} ({key_columns}, {value_columns}); INSERT INTO temp.{name} {select}; \
+             CREATE INDEX temp.{name}_by ON {name} ({key_columns});"
         );
-        self.guard.connection().execute_batch(&make).map_err(|e| self.guard.error(&e, &make))?;
+        self.guard
+            .connection()
+            .execute_batch(&create_sql)
+            .map_err(|e| self.guard.to_query_error(&e, &create_sql))?;
         Ok(format!("temp.{name}"))
     }
 }

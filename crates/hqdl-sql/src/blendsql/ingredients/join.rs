@@ -15,7 +15,7 @@ impl Ingredient for LlmJoin {
         Subject::Pair
     }
 
-    fn takes(&self, keyword: Keyword) -> bool {
+    fn accepts_keyword(&self, keyword: Keyword) -> bool {
         matches!(
             keyword,
             Keyword::Left
@@ -28,11 +28,11 @@ impl Ingredient for LlmJoin {
         )
     }
 
-    fn question_at(&self) -> usize {
+    fn question_position(&self) -> usize {
         3
     }
 
-    fn question_may_lack(&self) -> bool {
+    fn is_question_optional(&self) -> bool {
         true
     }
 
@@ -40,14 +40,14 @@ impl Ingredient for LlmJoin {
         "the values of the list that mean the same thing"
     }
 
-    fn check(&self, written: &Arguments<'_>) -> Result<(), SqlError> {
-        match written.values {
+    fn validate_arguments(&self, arguments: &Arguments<'_>) -> Result<(), SqlError> {
+        match arguments.values {
             [] | [_] => Err(SqlError::new(
-                written.empty.clone(),
+                arguments.empty_span.clone(),
                 "`LLMJoin` needs two columns",
                 "expected the left and the right column",
             )
-            .help("write {{LLMJoin(t.a, u.b)}}")),
+            .with_help("write {{LLMJoin(t.a, u.b)}}")),
             [_, _] => Ok(()),
             [_, _, third, ..] => {
                 let error = SqlError::new(
@@ -55,7 +55,7 @@ impl Ingredient for LlmJoin {
                     "`LLMJoin` joins two columns",
                     "one column too many",
                 );
-                Err(error.help("describe which values belong together with join_criteria='…'"))
+                Err(error.with_help("describe which values belong together with join_criteria='…'"))
             }
         }
     }

@@ -32,7 +32,7 @@ pub enum Keyword {
     /// Example answers for the prompt.
     Examples,
     /// Whether to ask for a long answer.
-    Long,
+    LongAnswer,
     /// Example rows for the prompt; only a spec can have them.
     Shots,
     /// Tuning argument of `BlendSQL` that has no effect here; hqdl prints a note.
@@ -73,7 +73,7 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("cascade_filter", Keyword::Tuning),
     ("enable_cascade_filter", Keyword::Tuning),
     ("searcher", Keyword::Tuning),
-    ("long_answer", Keyword::Long),
+    ("long_answer", Keyword::LongAnswer),
     ("value_limit", Keyword::Tuning),
     ("table", Keyword::Tuning),
     ("sep", Keyword::Tuning),
@@ -81,25 +81,28 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
 
 /// Returns true if `[` after `keyword=` begins a list. For SQL arguments it begins a quoted
 /// identifier.
-pub(in crate::blendsql) fn takes_a_list(keyword: &str) -> bool {
+pub(in crate::blendsql) fn accepts_list(keyword: &str) -> bool {
     !matches!(
-        find(keyword),
+        find_keyword(keyword),
         Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right)
     )
 }
 
-pub(in crate::blendsql) fn find(keyword: &str) -> Option<Keyword> {
-    KEYWORDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(keyword)).map(|(_, what)| *what)
+pub(in crate::blendsql) fn find_keyword(keyword: &str) -> Option<Keyword> {
+    KEYWORDS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(keyword))
+        .map(|(_, meaning)| *meaning)
 }
 
 /// Returns the names of an ingredient's effective arguments, each by its first keyword.
-pub(in crate::blendsql) fn listed(ingredient: &dyn Ingredient) -> String {
+pub(in crate::blendsql) fn accepted_argument_names(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {
         // `shots` is always rejected, even if the ingredient accepts the keyword.
-        let told = !matches!(keyword, Keyword::Tuning | Keyword::Shots);
-        if told && ingredient.takes(keyword) && !seen.contains(&keyword) {
+        let is_effective = !matches!(keyword, Keyword::Tuning | Keyword::Shots);
+        if is_effective && ingredient.accepts_keyword(keyword) && !seen.contains(&keyword) {
             seen.push(keyword);
             names.push(name);
         }

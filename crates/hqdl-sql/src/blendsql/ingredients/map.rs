@@ -15,25 +15,28 @@ impl Ingredient for LlmMap {
         Subject::Value
     }
 
-    fn takes(&self, keyword: Keyword) -> bool {
+    fn accepts_keyword(&self, keyword: Keyword) -> bool {
         !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow)
     }
 
-    fn check(&self, written: &Arguments<'_>) -> Result<(), SqlError> {
-        if !written.values.is_empty() {
+    fn validate_arguments(&self, arguments: &Arguments<'_>) -> Result<(), SqlError> {
+        if !arguments.values.is_empty() {
             return Ok(());
         }
         Err(SqlError::new(
-            written.close.clone(),
+            arguments.close_span.clone(),
             "`LLMMap` has no value to ask about",
             "expected a column or an expression before this",
         )
-        .help(format!("write {{{{LLMMap('{}', t.column)}}}}", short(written.question))))
+        .with_help(format!(
+            "write {{{{LLMMap('{}', t.column)}}}}",
+            shorten_question(arguments.question)
+        )))
     }
 }
 
 /// Shortens a question for a help message.
-fn short(question: &str) -> String {
+fn shorten_question(question: &str) -> String {
     let line = question.lines().next().unwrap_or_default();
     if line == question && line.chars().count() <= 40 {
         return line.replace('\'', "''");

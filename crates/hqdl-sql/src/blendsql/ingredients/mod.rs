@@ -43,17 +43,17 @@ pub trait Ingredient: Sync {
     fn subject(&self) -> Subject;
 
     /// Returns true if it accepts this keyword argument.
-    fn takes(&self, keyword: Keyword) -> bool {
+    fn accepts_keyword(&self, keyword: Keyword) -> bool {
         !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow | Keyword::Image)
     }
 
     /// Returns the position of the question among the positional arguments, starting at 1.
-    fn question_at(&self) -> usize {
+    fn question_position(&self) -> usize {
         1
     }
 
     /// Returns true if the question is optional.
-    fn question_may_lack(&self) -> bool {
+    fn is_question_optional(&self) -> bool {
         false
     }
 
@@ -61,7 +61,7 @@ pub trait Ingredient: Sync {
     ///
     /// # Errors
     /// [`SqlError`] with the location if there are too few or too many values.
-    fn check(&self, _written: &Arguments<'_>) -> Result<(), SqlError> {
+    fn validate_arguments(&self, _arguments: &Arguments<'_>) -> Result<(), SqlError> {
         Ok(())
     }
 
@@ -71,7 +71,7 @@ pub trait Ingredient: Sync {
     }
 
     /// Returns the type of its answers if it is fixed.
-    fn returns(&self) -> Option<Type> {
+    fn fixed_return_type(&self) -> Option<Type> {
         None
     }
 
@@ -88,17 +88,17 @@ pub struct Arguments<'a> {
     /// Values, in order.
     pub values: &'a [Argument],
     /// Byte range from the end of the name to the end of the call.
-    pub empty: Range<usize>,
+    pub empty_span: Range<usize>,
     /// Byte range of the closing parenthesis.
-    pub close: Range<usize>,
+    pub close_span: Range<usize>,
 }
 
 /// Reference to a static ingredient.
-pub type Which = &'static dyn Ingredient;
+pub type IngredientRef = &'static dyn Ingredient;
 
 /// Returns all ingredients that are written in braces.
 #[must_use]
-pub fn all() -> [Which; 4] {
+pub fn all_ingredients() -> [IngredientRef; 4] {
     [&LlmMap, &LlmQa, &LlmValidate, &LlmJoin]
 }
 

@@ -15,7 +15,7 @@ impl Ingredient for LlmValidate {
         Subject::Rows
     }
 
-    fn returns(&self) -> Option<Type> {
+    fn fixed_return_type(&self) -> Option<Type> {
         Some(Type::Boolean)
     }
 }

@@ -15,35 +15,35 @@ use syntaqlite_syntax::source::{StmtLen, StmtOffset};
 use syntaqlite_syntax::typed::GrammarNodeType;
 use syntaqlite_syntax::{ParseOutcome, Parser, ParserConfig};
 
-use crate::blendsql::frame::reads;
+use crate::blendsql::frame::reads_table;
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::parse::walk::Walk;
-use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query, ResultColumn, Span};
-use crate::blendsql::{Argument, Call, Choices, SqlError, mask};
+use crate::blendsql::parse::walk::TreeWalker;
+use crate::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
+use crate::blendsql::{Argument, Call, Choices, SqlError, mask_calls};
 
 /// Result of parsing a query.
-pub struct Parsed {
+pub struct ParsedQuery {
     /// Parsed query.
     pub query: Query,
     /// All calls; nested calls come after the outer ones. [`ExprKind::Call`] contains an index into
     /// this list.
     pub calls: Vec<Call>,
     /// Whether the whole statement is a single call without a SELECT.
-    pub lone: bool,
+    pub is_single_call: bool,
 }
 
-impl Parsed {
+impl ParsedQuery {
     /// Returns for each call whether it is inside a CTE that reads itself.
     #[must_use]
-    pub fn recursing(&self) -> Vec<bool> {
+    pub fn calls_in_recursive_ctes(&self) -> Vec<bool> {
         let mut spans: Vec<Span> = Vec::new();
-        self.query.each_cte(&mut |cte| {
-            if cte.recursive && reads(&cte.query, &cte.name) {
+        self.query.visit_ctes(&mut |cte| {
+            if cte.recursive && reads_table(&cte.query, &cte.name) {
                 spans.push(cte.query.span.clone());
             }
         });
-        let within = |c: &Call| spans.iter().any(|s| s.contains(&c.span.start));
-        self.calls.iter().map(within).collect()
+        let is_recursive = |c: &Call| spans.iter().any(|s| s.contains(&c.span.start));
+        self.calls.iter().map(is_recursive).collect()
     }
 }
 
@@ -51,31 +51,31 @@ impl Parsed {
 ///
 /// # Errors
 /// [`SqlError`] with the location of the syntax error.
-pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
+pub fn parse_query(sql: &str, calls: Vec<Call>) -> Result<ParsedQuery, SqlError> {
     let mut all = Vec::new();
-    let numbers: Vec<usize> = calls.into_iter().map(|c| number(c, &mut all)).collect();
+    let numbers: Vec<usize> = calls.into_iter().map(|c| flatten_call(c, &mut all)).collect();
     let outer: Vec<Call> = numbers.iter().map(|n| all[*n].clone()).collect();
-    let masked = mask(sql, &outer);
+    let masked = mask_calls(sql, &outer);
     // A statement that is a single call evaluates to the call's value.
     let trimmed = masked.trim().trim_end_matches(';').trim();
-    let lone = numbers.len() == 1 && trimmed.len() == outer[0].span.len();
-    let query = if let (true, [only]) = (lone, numbers.as_slice()) {
-        let expr = Builder { sql, all: &all }.call(*only)?;
+    let is_single_call = numbers.len() == 1 && trimmed.len() == outer[0].span.len();
+    let query = if let (true, [only]) = (is_single_call, numbers.as_slice()) {
+        let expr = TreeBuilder { sql, all: &all }.build_call(*only)?;
         let span = expr.span.clone();
         let column = ResultColumn {
             expr: Some(expr),
-            star_of: None,
+            star_table: None,
             alias: None,
-            written: sql.get(span.clone()).unwrap_or_default().to_owned(),
+            source_text: sql.get(span.clone()).unwrap_or_default().to_owned(),
             span: span.clone(),
         };
-        Query::of(Core::of(vec![column], span))
+        Query::from_core(SelectCore::with_columns(vec![column], span))
     } else {
-        Builder { sql, all: &all }.statement(&masked, 0, &numbers)?
+        TreeBuilder { sql, all: &all }.parse_statement(&masked, 0, &numbers)?
     };
     // A placeholder name also parses where a value is not allowed, for example as an alias.
     let mut seen = vec![false; all.len()];
-    query.each(&mut |e| {
+    query.visit_exprs(&mut |e| {
         if let ExprKind::Call(n, _) = &e.kind
             && let Some(seen) = seen.get_mut(*n)
         {
@@ -83,14 +83,14 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
         }
     });
     // Queries in `options=` run separately and check their own calls.
-    let by_itself = |call: &Call| {
+    let is_in_options_query = |call: &Call| {
         let options = all.iter().filter_map(|c| match &c.options {
             Some(Choices::Query(span)) => Some(span),
             _ => None,
         });
         options.into_iter().any(|o| o.start <= call.span.start && call.span.end <= o.end)
     };
-    if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !by_itself(&all[*n])) {
+    if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !is_in_options_query(&all[*n])) {
         let span = all[n].span.clone();
         let error = SqlError::new(
             span,
@@ -98,36 +98,41 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
             "expected something other than a value",
         );
         return Err(match all[n].ingredient.subject() {
-            Subject::Pair => error.help(
+            Subject::Pair => error.with_help(
                 "a join without ON needs columns of two tables; write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
             ),
             _ => error,
         });
     }
-    Ok(Parsed { query, calls: all, lone })
+    Ok(ParsedQuery { query, calls: all, is_single_call })
 }
 
 /// Appends a call and its nested calls to one flat list. Returns the call's index.
-fn number(mut call: Call, all: &mut Vec<Call>) -> usize {
+fn flatten_call(mut call: Call, all: &mut Vec<Call>) -> usize {
     let at = all.len();
     let inner = std::mem::take(&mut call.inner);
     all.push(call);
-    let numbered: Vec<usize> = inner.into_iter().map(|c| number(c, all)).collect();
+    let numbered: Vec<usize> = inner.into_iter().map(|c| flatten_call(c, all)).collect();
     let inner = numbered.iter().map(|n| all[*n].clone()).collect();
     all[at].inner = inner;
     at
 }
 
 /// Parses fragments of one text into tree nodes.
-pub(in crate::blendsql) struct Builder<'s> {
+pub(in crate::blendsql) struct TreeBuilder<'s> {
     pub(in crate::blendsql) sql: &'s str,
     pub(in crate::blendsql) all: &'s [Call],
 }
 
-impl Builder<'_> {
+impl TreeBuilder<'_> {
     /// Parses a statement that begins at offset `base` of the whole text. `masked_calls` are the
     /// calls that are masked in it.
-    fn statement(&self, masked: &str, base: usize, holes: &[usize]) -> Result<Query, SqlError> {
+    fn parse_statement(
+        &self,
+        masked: &str,
+        base: usize,
+        masked_calls: &[usize],
+    ) -> Result<Query, SqlError> {
         let config = ParserConfig::default().with_collect_node_extents(true);
         let parser = Parser::with_config(&config);
         let mut session = parser.parse(masked);
@@ -140,20 +145,27 @@ impl Builder<'_> {
                     span: base..base + masked.len(),
                     label: "this is not a SELECT".to_owned(),
                     help: Some("`hqdl query` is read-only".to_owned()),
-                    suggests: false,
+                    is_suggestion: false,
                 })?;
-                Walk { tree: &tree, base, text: masked, holes, builder: self, depth: Cell::new(0) }
-                    .query(&select)?
+                TreeWalker {
+                    tree: &tree,
+                    base,
+                    text: masked,
+                    masked_calls,
+                    builder: self,
+                    depth: Cell::new(0),
+                }
+                .convert_query(&select)?
             }
             ParseOutcome::Err(error) => {
                 let at = base + error.offset().map_or(0, StmtOffset::as_usize);
                 let length = error.length().map_or(1, StmtLen::as_usize);
                 return Err(SqlError {
-                    message: unmasked(error.message()),
+                    message: restore_placeholders(error.message()),
                     span: at.min(self.sql.len())..(at + length).min(self.sql.len()),
                     label: "here".to_owned(),
                     help: None,
-                    suggests: false,
+                    is_suggestion: false,
                 });
             }
             ParseOutcome::Done => {
@@ -162,7 +174,7 @@ impl Builder<'_> {
                     span: base..base + masked.len(),
                     label: String::new(),
                     help: Some("give a SELECT".to_owned()),
-                    suggests: false,
+                    is_suggestion: false,
                 });
             }
         };
@@ -173,33 +185,33 @@ impl Builder<'_> {
                 span: at.min(self.sql.len())..(base + masked.len()).min(self.sql.len()),
                 label: "the second begins here".to_owned(),
                 help: Some("run one query at a time".to_owned()),
-                suggests: false,
+                is_suggestion: false,
             });
         }
         Ok(query)
     }
 
     /// Parses a fragment of the text inside a call; the prefix `prefix` makes it a statement.
-    fn piece(&self, span: &Span, before: &str, call: &Call) -> Result<Query, SqlError> {
-        let inside = |c: &Call| span.start <= c.span.start && c.span.end <= span.end;
+    fn parse_fragment(&self, span: &Span, prefix: &str, call: &Call) -> Result<Query, SqlError> {
+        let is_inside = |c: &Call| span.start <= c.span.start && c.span.end <= span.end;
         // In a query with thousands of calls, most have no nested calls.
         let all = if call.inner.is_empty() { &[] } else { self.all };
-        let holes: Vec<usize> = all
+        let masked_calls: Vec<usize> = all
             .iter()
             .enumerate()
-            .filter(|(_, c)| inside(c) && call.inner.iter().any(|i| i.span == c.span))
+            .filter(|(_, c)| is_inside(c) && call.inner.iter().any(|i| i.span == c.span))
             .map(|(n, _)| n)
             .collect();
-        let mut shifted: Vec<Call> = holes.iter().map(|n| self.all[*n].clone()).collect();
+        let mut shifted: Vec<Call> = masked_calls.iter().map(|n| self.all[*n].clone()).collect();
         for c in &mut shifted {
             c.span = c.span.start - span.start..c.span.end - span.start;
         }
-        let masked = format!("{before}{}", mask(&self.sql[span.clone()], &shifted));
+        let masked = format!("{prefix}{}", mask_calls(&self.sql[span.clone()], &shifted));
         // `base` may wrap around: no offset before the fragment is ever used.
-        self.statement(&masked, span.start.wrapping_sub(before.len()), &holes)
+        self.parse_statement(&masked, span.start.wrapping_sub(prefix.len()), &masked_calls)
     }
 
-    pub(in crate::blendsql) fn call(&self, n: usize) -> Result<Expr, SqlError> {
+    pub(in crate::blendsql) fn build_call(&self, n: usize) -> Result<Expr, SqlError> {
         let call = &self.all[n];
         let mut args = Vec::new();
         for value in &call.values {
@@ -208,58 +220,58 @@ impl Builder<'_> {
                     span: span.clone(),
                     kind: ExprKind::Column { table: table.clone(), column: column.clone() },
                 },
-                Argument::Sql(span) => self.expression(span, call)?,
+                Argument::Sql(span) => self.parse_expression(span, call)?,
                 Argument::Query(span) => Expr {
                     span: span.clone(),
-                    kind: ExprKind::Scalar(Box::new(self.piece(span, "", call)?)),
+                    kind: ExprKind::Scalar(Box::new(self.parse_fragment(span, "", call)?)),
                 },
             });
         }
         if let Some(Choices::Query(span)) = &call.options {
             // The options query runs separately; here only its syntax is checked.
-            self.piece(span, "", call)?;
+            self.parse_fragment(span, "", call)?;
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
     }
 
-    fn expression(&self, span: &Span, call: &Call) -> Result<Expr, SqlError> {
-        let query = self.piece(span, "SELECT ", call)?;
+    fn parse_expression(&self, span: &Span, call: &Call) -> Result<Expr, SqlError> {
+        let query = self.parse_fragment(span, "SELECT ", call)?;
         match query.body {
             Body::Core(mut core) if core.columns.len() == 1 && core.from.is_empty() => {
                 let expr = core.columns.pop().and_then(|c| c.expr);
-                expr.ok_or_else(|| no_value(span))
+                expr.ok_or_else(|| no_value_error(span))
             }
-            _ => Err(no_value(span)),
+            _ => Err(no_value_error(span)),
         }
     }
 }
 
 /// Error for a span where a value is expected.
-fn no_value(span: &Span) -> SqlError {
+fn no_value_error(span: &Span) -> SqlError {
     SqlError {
         message: "this is not a value".to_owned(),
         span: span.clone(),
         label: "expected an expression".to_owned(),
         help: Some("such as a column, `t.c`".to_owned()),
-        suggests: false,
+        is_suggestion: false,
     }
 }
 
 /// Replaces the placeholder names of calls in an error message with `{{…}}`.
-fn unmasked(message: &str) -> String {
-    let mut told = String::with_capacity(message.len());
+fn restore_placeholders(message: &str) -> String {
+    let mut restored = String::with_capacity(message.len());
     let mut rest = message;
     while let Some(at) = rest.find("_hq") {
-        told.push_str(&rest[..at]);
+        restored.push_str(&rest[..at]);
         let name = &rest[at + 3..];
         let number = name.trim_start_matches(|c: char| c.is_ascii_digit());
         if number.len() == name.len() {
-            told.push_str("_hq");
+            restored.push_str("_hq");
             rest = name;
             continue;
         }
-        told.push_str("{{…}}");
+        restored.push_str("{{…}}");
         rest = number.trim_start_matches('_');
     }
-    told + rest
+    restored + rest
 }

@@ -7,48 +7,48 @@ use syntaqlite_syntax::nodes as sq;
 
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Token};
-use crate::blendsql::parse::Builder;
+use crate::blendsql::parse::TreeBuilder;
 use crate::blendsql::tree::{
-    Body, CompoundOperator, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm,
-    Query, ResultColumn, Span,
+    Body, CompoundOperator, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query,
+    ResultColumn, SelectCore, Span,
 };
 
 /// Converts one parse tree.
-pub(in crate::blendsql) struct Walk<'t, 'b> {
+pub(in crate::blendsql) struct TreeWalker<'t, 'b> {
     pub(in crate::blendsql) tree: &'t AnyParsedStatement<'t>,
     pub(in crate::blendsql) base: usize,
     pub(in crate::blendsql) text: &'t str,
-    pub(in crate::blendsql) holes: &'t [usize],
-    pub(in crate::blendsql) builder: &'b Builder<'b>,
+    pub(in crate::blendsql) masked_calls: &'t [usize],
+    pub(in crate::blendsql) builder: &'b TreeBuilder<'b>,
     pub(in crate::blendsql) depth: Cell<usize>,
 }
 
 /// `SQLite`'s maximum expression depth.
-const DEEPEST: usize = 1000;
+const MAX_DEPTH: usize = 1000;
 
 /// Words that the parser includes at the beginning of a node's extent although they precede the
 /// node.
-const BEFORE: [&str; 21] = [
+const PRECEDING_WORDS: [&str; 21] = [
     "and", "or", "where", "on", "select", "all", "distinct", "having", "by", "then", "when",
     "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between",
 ];
 
 /// Returns the text after a sequence of words, or `None` if it does not begin with them.
-fn after_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
+fn strip_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
     words.iter().try_fold(text, |rest, word| {
         let rest = rest.trim_start();
-        let begins = rest.get(..word.len()).is_some_and(|w| w.eq_ignore_ascii_case(word));
-        let ends = |c: char| {
+        let starts_with_word = rest.get(..word.len()).is_some_and(|w| w.eq_ignore_ascii_case(word));
+        let is_word_end = |c: char| {
             !word.ends_with(char::is_alphabetic) || !(c.is_alphanumeric() || "_$".contains(c))
         };
-        let rest = rest.get(word.len()..).filter(|_| begins)?;
-        rest.chars().next().is_none_or(ends).then_some(rest)
+        let rest = rest.get(word.len()..).filter(|_| starts_with_word)?;
+        rest.chars().next().is_none_or(is_word_end).then_some(rest)
     })
 }
 
-impl<'t> Walk<'t, '_> {
+impl<'t> TreeWalker<'t, '_> {
     /// Returns a node's byte range without the preceding words that the parser includes.
-    pub(in crate::blendsql) fn span(&self, id: impl Into<AnyNodeId>) -> Span {
+    pub(in crate::blendsql) fn node_span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
@@ -56,13 +56,13 @@ impl<'t> Walk<'t, '_> {
             let trimmed = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
             // No expression begins with these words.
             let trimmed =
-                after_words(trimmed, &["filter", "(", "where"]).map_or(trimmed, str::trim_start);
+                strip_words(trimmed, &["filter", "(", "where"]).map_or(trimmed, str::trim_start);
             start += rest.len() - trimmed.len();
             let word = trimmed
                 .find(|c: char| !c.is_ascii_alphabetic())
                 .map_or(trimmed, |at| &trimmed[..at]);
             if word.len() < trimmed.len()
-                && BEFORE.iter().any(|b| b.eq_ignore_ascii_case(word))
+                && PRECEDING_WORDS.iter().any(|b| b.eq_ignore_ascii_case(word))
                 && !trimmed[word.len()..]
                     .starts_with(|c: char| c.is_alphanumeric() || "_$.".contains(c))
             {
@@ -89,49 +89,53 @@ impl<'t> Walk<'t, '_> {
         self.base.wrapping_add(start)..self.base.wrapping_add(end)
     }
 
-    pub(in crate::blendsql) fn query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
-        self.deeper(|| self.query_span(select.node_id()), || self.read_query(select))
+    pub(in crate::blendsql) fn convert_query(
+        &self,
+        select: &sq::Select<'t>,
+    ) -> Result<Query, SqlError> {
+        self.with_depth_limit(|| self.query_span(select.node_id()), || self.convert_select(select))
     }
 
     /// Runs `convert` one level deeper. Fails if that exceeds the maximum depth of `SQLite`.
-    pub(in crate::blendsql) fn deeper<T>(
+    pub(in crate::blendsql) fn with_depth_limit<T>(
         &self,
         span: impl Fn() -> Span,
-        read: impl FnOnce() -> Result<T, SqlError>,
+        convert: impl FnOnce() -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
         let depth = self.depth.get() + 1;
-        if depth > DEEPEST {
-            let message = format!("the query is nested more than {DEEPEST} levels deep");
-            return Err(SqlError::new(span(), message, "here")
-                .help("SQLite does not allow more; put the values into a table, or write IN (…)"));
+        if depth > MAX_DEPTH {
+            let message = format!("the query is nested more than {MAX_DEPTH} levels deep");
+            return Err(SqlError::new(span(), message, "here").with_help(
+                "SQLite does not allow more; put the values into a table, or write IN (…)",
+            ));
         }
         self.depth.set(depth);
-        let read = read();
+        let result = convert();
         self.depth.set(depth - 1);
-        read
+        result
     }
 
-    fn read_query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
+    fn convert_select(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
         let span = self.query_span(select.node_id());
         match select {
             sq::Select::WithClause(with) => {
-                let inner = with.select().ok_or_else(|| broken(&span))?;
-                let mut query = self.query(&inner)?;
+                let inner = with.select().ok_or_else(|| broken_tree_error(&span))?;
+                let mut query = self.convert_query(&inner)?;
                 let mut ctes = Vec::new();
                 for cte in with.ctes().iter().flat_map(sq::CteList::iter) {
-                    let select = cte.select().ok_or_else(|| broken(&span))?;
+                    let select = cte.select().ok_or_else(|| broken_tree_error(&span))?;
                     ctes.push(Cte {
-                        name: unquoted(cte.cte_name()),
+                        name: unquote_name(cte.cte_name()),
                         columns: cte
                             .columns()
                             .iter()
                             .flat_map(sq::ExprList::iter)
                             .filter_map(|e| match e {
-                                sq::Expr::ColumnRef(c) => Some(unquoted(c.column())),
+                                sq::Expr::ColumnRef(c) => Some(unquote_name(c.column())),
                                 _ => None,
                             })
                             .collect(),
-                        query: self.query(&select)?,
+                        query: self.convert_query(&select)?,
                         recursive: with.recursive(),
                     });
                 }
@@ -142,15 +146,15 @@ impl<'t> Walk<'t, '_> {
             }
             sq::Select::CompoundSelect(compound) => {
                 let (Some(left), Some(right)) = (compound.left(), compound.right()) else {
-                    return Err(broken(&span));
+                    return Err(broken_tree_error(&span));
                 };
-                let (limit, offset) = self.limit(compound.limit_clause())?;
-                let order = self.order(compound.orderby())?;
-                let (left, mut right) = (self.query(&left)?, self.query(&right)?);
+                let (limit, offset) = self.convert_limit(compound.limit_clause())?;
+                let order = self.convert_order_by(compound.orderby())?;
+                let (left, mut right) = (self.convert_query(&left)?, self.convert_query(&right)?);
                 // The parser extends the second side to the end of the whole compound.
                 let tail = order.iter().map(|o| &o.expr).chain(&limit).chain(&offset);
                 if let Some(at) = tail.map(|e| e.span.start).min() {
-                    right.span.end = self.before_clause(right.span.start, at);
+                    right.span.end = self.end_before_clause(right.span.start, at);
                 }
                 let operator = match compound.op() {
                     sq::CompoundOp::Union => CompoundOperator::Union,
@@ -164,12 +168,12 @@ impl<'t> Walk<'t, '_> {
             sq::Select::ValuesClause(values) => {
                 let width = values.rows().iter().flat_map(sq::ValuesRowList::iter).next();
                 let width = width.map_or(0, |row| row.iter().count());
-                let rows = self.inside(values.node_id().into())?;
+                let rows = self.convert_children(values.node_id().into())?;
                 // A call as a row has as many columns as its list has values.
                 let width = match rows.first().map(|expr| &expr.kind) {
                     Some(ExprKind::Call(n, _)) => {
-                        let call = self.builder.all.get(*n).filter(|c| c.row);
-                        call.map_or(width, |c| c.width() as usize)
+                        let call = self.builder.all.get(*n).filter(|c| c.is_values_row);
+                        call.map_or(width, |c| c.values_column_count() as usize)
                     }
                     _ => width,
                 };
@@ -177,24 +181,24 @@ impl<'t> Walk<'t, '_> {
                 let (limit, order) = (None, Vec::new());
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset: None })
             }
-            sq::Select::SelectStmt(select) => self.core(select, span),
+            sq::Select::SelectStmt(select) => self.convert_core(select, span),
         }
     }
 
     /// Returns the end of the text before the `ORDER BY` or `LIMIT` clause that has an expression
     /// at `at`.
-    fn before_clause(&self, start: usize, at: usize) -> usize {
-        let mut text = self.local(&(start..at)).trim_end();
+    fn end_before_clause(&self, start: usize, at: usize) -> usize {
+        let mut text = self.local_text(&(start..at)).trim_end();
         for word in ["by", "order", "limit"] {
-            let cut = text.len().saturating_sub(word.len());
-            if text.get(cut..).is_some_and(|end| end.eq_ignore_ascii_case(word)) {
-                text = text[..cut].trim_end();
+            let word_start = text.len().saturating_sub(word.len());
+            if text.get(word_start..).is_some_and(|end| end.eq_ignore_ascii_case(word)) {
+                text = text[..word_start].trim_end();
             }
         }
         start + text.len()
     }
 
-    pub(in crate::blendsql) fn core(
+    pub(in crate::blendsql) fn convert_core(
         &self,
         select: &sq::SelectStmt<'t>,
         span: Span,
@@ -204,74 +208,80 @@ impl<'t> Walk<'t, '_> {
             let star = column.flags().star();
             let expr = column.expr();
             let (star_expr, expr) = match expr {
-                Some(e) if !star => (None, Some(self.expr(&e)?)),
+                Some(e) if !star => (None, Some(self.convert_expr(&e)?)),
                 other => (other, None),
             };
-            let written = expr.as_ref().and_then(|e| self.builder.sql.get(e.span.clone()));
+            let source_text = expr.as_ref().and_then(|e| self.builder.sql.get(e.span.clone()));
             columns.push(ResultColumn {
-                written: written.unwrap_or_default().to_owned(),
-                star_of: match (star, &star_expr) {
-                    (true, Some(sq::Expr::ColumnRef(of))) => Some(unquoted(of.column())),
+                source_text: source_text.unwrap_or_default().to_owned(),
+                star_table: match (star, &star_expr) {
+                    (true, Some(sq::Expr::ColumnRef(of))) => Some(unquote_name(of.column())),
                     _ => None,
                 }
-                .or_else(|| self.star_of(&column)),
+                .or_else(|| self.star_table_name(&column)),
                 expr,
-                alias: column.alias().map(name_of),
-                span: self.span(column.node_id()),
+                alias: column.alias().map(convert_name),
+                span: self.node_span(column.node_id()),
             });
         }
         let mut from = Vec::new();
         if let Some(source) = select.from_clause() {
-            self.from(&source, &mut from)?;
+            self.convert_from(&source, &mut from)?;
         }
-        let optional = |e: Option<sq::Expr<'t>>| e.map(|e| self.expr(&e)).transpose();
-        let core = Core {
+        let optional = |e: Option<sq::Expr<'t>>| e.map(|e| self.convert_expr(&e)).transpose();
+        let core = SelectCore {
             span: span.clone(),
             distinct: select.flags().distinct(),
             columns,
             from,
             filter: optional(select.where_clause())?,
-            group: self.list(select.groupby())?,
+            group: self.convert_list(select.groupby())?,
             having: optional(select.having())?,
             windows: match select.window_clause() {
-                Some(windows) => self.inside(windows.node_id().into())?,
+                Some(windows) => self.convert_children(windows.node_id().into())?,
                 None => Vec::new(),
             },
-            from_end: select.from_clause().map_or(0, |f| self.span(f.node_id()).end),
-            group_end: select.groupby().map_or(0, |g| self.span(g.node_id()).end),
+            from_end: select.from_clause().map_or(0, |f| self.node_span(f.node_id()).end),
+            group_end: select.groupby().map_or(0, |g| self.node_span(g.node_id()).end),
         };
-        let (limit, offset) = self.limit(select.limit_clause())?;
-        let order = self.order(select.orderby())?;
+        let (limit, offset) = self.convert_limit(select.limit_clause())?;
+        let order = self.convert_order_by(select.orderby())?;
         let body = Body::Core(Box::new(core));
         Ok(Query { span, with: Vec::new(), body, order, limit, offset })
     }
 
     /// Returns the `t` of `t.*` from the text.
-    pub(in crate::blendsql) fn star_of(&self, column: &sq::ResultColumn<'t>) -> Option<String> {
+    pub(in crate::blendsql) fn star_table_name(
+        &self,
+        column: &sq::ResultColumn<'t>,
+    ) -> Option<String> {
         if !column.flags().star() {
             return None;
         }
-        let span = self.span(column.node_id());
-        let text = self.local(&span);
+        let span = self.node_span(column.node_id());
+        let text = self.local_text(&span);
         let before = text.trim().strip_suffix('*')?.trim_end().strip_suffix('.')?.trim();
-        Some(unquoted(before.trim_matches(['"', '`', '[', ']'])))
+        Some(unquote_name(before.trim_matches(['"', '`', '[', ']'])))
     }
 
-    pub(in crate::blendsql) fn local(&self, span: &Span) -> &'t str {
+    pub(in crate::blendsql) fn local_text(&self, span: &Span) -> &'t str {
         let (start, end) = (span.start.wrapping_sub(self.base), span.end.wrapping_sub(self.base));
         self.text.get(start..end).unwrap_or_default()
     }
 
-    pub(in crate::blendsql) fn limit(
+    pub(in crate::blendsql) fn convert_limit(
         &self,
         clause: Option<sq::LimitClause<'t>>,
     ) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
         let Some(clause) = clause else { return Ok((None, None)) };
         let (limit, offset) = (clause.limit(), clause.offset());
-        Ok((limit.map(|e| self.expr(&e)).transpose()?, offset.map(|e| self.expr(&e)).transpose()?))
+        Ok((
+            limit.map(|e| self.convert_expr(&e)).transpose()?,
+            offset.map(|e| self.convert_expr(&e)).transpose()?,
+        ))
     }
 
-    pub(in crate::blendsql) fn order(
+    pub(in crate::blendsql) fn convert_order_by(
         &self,
         terms: Option<sq::OrderByList<'t>>,
     ) -> Result<Vec<OrderTerm>, SqlError> {
@@ -279,7 +289,7 @@ impl<'t> Walk<'t, '_> {
         for term in terms.iter().flat_map(sq::OrderByList::iter) {
             let Some(expr) = term.expr() else { continue };
             order.push(OrderTerm {
-                expr: self.expr(&expr)?,
+                expr: self.convert_expr(&expr)?,
                 descending: matches!(term.sort_order(), sq::SortOrder::Desc),
                 nulls_first: match term.nulls_order() {
                     sq::NullsOrder::None => None,
@@ -291,19 +301,19 @@ impl<'t> Walk<'t, '_> {
         Ok(order)
     }
 
-    pub(in crate::blendsql) fn list(
+    pub(in crate::blendsql) fn convert_list(
         &self,
         list: Option<sq::ExprList<'t>>,
     ) -> Result<Vec<Expr>, SqlError> {
-        list.iter().flat_map(sq::ExprList::iter).map(|e| self.expr(&e)).collect()
+        list.iter().flat_map(sq::ExprList::iter).map(|e| self.convert_expr(&e)).collect()
     }
 
-    pub(in crate::blendsql) fn from(
+    pub(in crate::blendsql) fn convert_from(
         &self,
         source: &sq::TableSource<'t>,
         into: &mut Vec<FromItem>,
     ) -> Result<(), SqlError> {
-        self.source(source, self.span(source.node_id()).start, into)
+        self.convert_source(source, self.node_span(source.node_id()).start, into)
     }
 
     /// Returns the byte range of a table with its alias, or an empty range if it is not found. The
@@ -311,48 +321,48 @@ impl<'t> Walk<'t, '_> {
     fn table_span(&self, table: &sq::TableRef<'t>, after: usize) -> Span {
         let mut at = after.wrapping_sub(self.base);
         let mut next = || {
-            let token = lexer::next(self.text, at, Brackets::Name).ok()??;
+            let token = lexer::next_token(self.text, at, Brackets::Name).ok()??;
             at = token.end;
             Some(token)
         };
-        let is = |token: &Token, words: &[&str]| {
+        let is_any = |token: &Token, words: &[&str]| {
             words.iter().any(|w| token.text(self.text).eq_ignore_ascii_case(w))
         };
-        let mut find = || {
+        let mut find_span = || {
             let mut name = next()?;
-            while name.is(b',') || is(&name, &JOINS) {
+            while name.is_symbol(b',') || is_any(&name, &JOIN_WORDS) {
                 name = next()?;
             }
             let mut last = name;
             if !table.schema().is_empty() {
-                next().filter(|t| t.is(b'.'))?;
+                next().filter(|t| t.is_symbol(b'.'))?;
                 last = next()?;
             }
-            let found = last.text(self.text).trim_matches(['"', '`', '[', ']', '\'']);
-            if unquoted(found) != unquoted(table.table_name()) {
+            let name_text = last.text(self.text).trim_matches(['"', '`', '[', ']', '\'']);
+            if unquote_name(name_text) != unquote_name(table.table_name()) {
                 return None;
             }
             if table.alias().is_some() {
                 last = next()?;
-                if is(&last, &["as"]) {
+                if is_any(&last, &["as"]) {
                     last = next()?;
                 }
             }
             Some(name.start..last.end)
         };
-        let span = find().unwrap_or(0..0);
-        let place = |at: usize| at.wrapping_add(self.base);
-        if span.is_empty() { span } else { place(span.start)..place(span.end) }
+        let span = find_span().unwrap_or(0..0);
+        let to_global = |at: usize| at.wrapping_add(self.base);
+        if span.is_empty() { span } else { to_global(span.start)..to_global(span.end) }
     }
 
     /// Converts a FROM source; `after` is the end of the preceding source.
-    fn source(
+    fn convert_source(
         &self,
         source: &sq::TableSource<'t>,
         after: usize,
         into: &mut Vec<FromItem>,
     ) -> Result<(), SqlError> {
-        let item = |source, name| FromItem {
+        let new_item = |source, name| FromItem {
             source,
             name,
             join: JoinKind::Inner,
@@ -362,49 +372,52 @@ impl<'t> Walk<'t, '_> {
         };
         match source {
             sq::TableSource::TableRef(table) => {
-                let name = unquoted(table.table_name());
-                let alias = table.alias().map(name_of);
+                let name = unquote_name(table.table_name());
+                let alias = table.alias().map(convert_name);
                 let source = if table.has_parens() {
-                    FromSource::Function { name: name.clone(), args: self.list(table.args())? }
+                    FromSource::Function {
+                        name: name.clone(),
+                        args: self.convert_list(table.args())?,
+                    }
                 } else {
-                    let schema = Some(unquoted(table.schema())).filter(|s| !s.is_empty());
+                    let schema = Some(unquote_name(table.schema())).filter(|s| !s.is_empty());
                     FromSource::Table {
                         schema,
                         name: name.clone(),
                         span: self.table_span(table, after),
                     }
                 };
-                into.push(item(source, alias.or(Some(name))));
+                into.push(new_item(source, alias.or(Some(name))));
             }
             sq::TableSource::SubqueryTableSource(sub) => {
-                let span = self.span(sub.node_id());
-                let select = sub.select().ok_or_else(|| broken(&span))?;
-                let query = self.query(&select)?;
-                let alias = sub.alias().map(name_of);
-                into.push(item(FromSource::Query(Box::new(query)), alias));
+                let span = self.node_span(sub.node_id());
+                let select = sub.select().ok_or_else(|| broken_tree_error(&span))?;
+                let query = self.convert_query(&select)?;
+                let alias = sub.alias().map(convert_name);
+                into.push(new_item(FromSource::Query(Box::new(query)), alias));
             }
             sq::TableSource::ParenTableSource(paren) => {
                 let mut inner = Vec::new();
                 if let Some(source) = paren.source() {
-                    self.from(&source, &mut inner)?;
+                    self.convert_from(&source, &mut inner)?;
                 }
-                let alias = paren.alias().map(name_of);
-                into.push(item(FromSource::Join(inner), alias));
+                let alias = paren.alias().map(convert_name);
+                into.push(new_item(FromSource::Join(inner), alias));
             }
             sq::TableSource::JoinPrefix(prefix) => {
                 if let Some(source) = prefix.source() {
-                    self.source(&source, after, into)?;
+                    self.convert_source(&source, after, into)?;
                 }
             }
             sq::TableSource::JoinClause(join) => {
                 let mut end = after;
                 if let Some(left) = join.left() {
-                    self.source(&left, after, into)?;
-                    end = self.span(left.node_id()).end;
+                    self.convert_source(&left, after, into)?;
+                    end = self.node_span(left.node_id()).end;
                 }
                 let at = into.len();
                 if let Some(right) = join.right() {
-                    self.source(&right, end, into)?;
+                    self.convert_source(&right, end, into)?;
                 }
                 let Some(right) = into.get_mut(at) else { return Ok(()) };
                 // The parser stores the join type in the join itself or in the prefix on its left.
@@ -412,21 +425,21 @@ impl<'t> Walk<'t, '_> {
                     sq::TableSource::JoinPrefix(p) => Some(p.join_type()),
                     _ => None,
                 });
-                let kinds = [Some(join.join_type()), prefix];
-                for kind in kinds.into_iter().flatten() {
-                    let (join, natural) = how(kind);
+                let join_types = [Some(join.join_type()), prefix];
+                for join_type in join_types.into_iter().flatten() {
+                    let (join, natural) = convert_join_type(join_type);
                     right.natural |= natural;
                     if join != JoinKind::Inner {
                         right.join = join;
                     }
                 }
-                right.on = join.on_expr().map(|e| self.expr(&e)).transpose()?;
+                right.on = join.on_expr().map(|e| self.convert_expr(&e)).transpose()?;
                 right.using = join
                     .using_columns()
                     .iter()
                     .flat_map(sq::ExprList::iter)
                     .filter_map(|e| match e {
-                        sq::Expr::ColumnRef(c) => Some(unquoted(c.column())),
+                        sq::Expr::ColumnRef(c) => Some(unquote_name(c.column())),
                         _ => None,
                     })
                     .collect();
@@ -437,11 +450,12 @@ impl<'t> Walk<'t, '_> {
 }
 
 /// Words before a table in a FROM clause.
-const JOINS: [&str; 8] = ["natural", "left", "right", "full", "inner", "outer", "cross", "join"];
+const JOIN_WORDS: [&str; 8] =
+    ["natural", "left", "right", "full", "inner", "outer", "cross", "join"];
 
 /// Converts a join type. The boolean is true for NATURAL joins.
-fn how(kind: sq::JoinType) -> (JoinKind, bool) {
-    match kind {
+fn convert_join_type(join_type: sq::JoinType) -> (JoinKind, bool) {
+    match join_type {
         sq::JoinType::Comma | sq::JoinType::Inner | sq::JoinType::Cross => (JoinKind::Inner, false),
         sq::JoinType::Left => (JoinKind::Left, false),
         sq::JoinType::Right | sq::JoinType::Full => (JoinKind::Outer, false),
@@ -453,26 +467,26 @@ fn how(kind: sq::JoinType) -> (JoinKind, bool) {
 
 /// Replaces doubled quotes in a name of the parse tree with single ones; the enclosing quotes are
 /// already removed.
-pub(in crate::blendsql) fn unquoted(name: &str) -> String {
+pub(in crate::blendsql) fn unquote_name(name: &str) -> String {
     let name = name.trim();
     if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }
 }
 
 /// Converts a name node.
-fn name_of(name: sq::Name<'_>) -> String {
+fn convert_name(name: sq::Name<'_>) -> String {
     match name {
-        sq::Name::IdentName(ident) => unquoted(ident.source()),
+        sq::Name::IdentName(ident) => unquote_name(ident.source()),
         sq::Name::Error(_) => String::new(),
     }
 }
 
 /// Error for an incomplete parse tree.
-pub(in crate::blendsql) fn broken(span: &Span) -> SqlError {
+pub(in crate::blendsql) fn broken_tree_error(span: &Span) -> SqlError {
     SqlError {
         message: "hqdl cannot parse this".to_owned(),
         span: span.clone(),
         label: "here".to_owned(),
         help: None,
-        suggests: false,
+        is_suggestion: false,
     }
 }

@@ -5,42 +5,48 @@ use syntaqlite_syntax::nodes as sq;
 use syntaqlite_syntax::typed::GrammarNodeType;
 
 use crate::blendsql::SqlError;
-use crate::blendsql::parse::walk::{Walk, broken, unquoted};
+use crate::blendsql::parse::walk::{TreeWalker, broken_tree_error, unquote_name};
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, Span};
 
-impl<'t> Walk<'t, '_> {
-    pub(in crate::blendsql) fn expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
-        self.deeper(|| self.span(expr.node_id()), || self.read(expr))
+impl<'t> TreeWalker<'t, '_> {
+    pub(in crate::blendsql) fn convert_expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+        self.with_depth_limit(|| self.node_span(expr.node_id()), || self.convert_expr_node(expr))
     }
 
-    fn read(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
-        let span = self.span(expr.node_id());
-        let some = |e: Option<sq::Expr<'t>>| match e {
-            Some(e) => self.expr(&e).map(Box::new),
-            None => Err(broken(&span)),
+    fn convert_expr_node(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+        let span = self.node_span(expr.node_id());
+        let convert_required = |e: Option<sq::Expr<'t>>| match e {
+            Some(e) => self.convert_expr(&e).map(Box::new),
+            None => Err(broken_tree_error(&span)),
         };
         let kind = match expr {
             sq::Expr::BinaryExpr(binary) => {
-                let (left, right) = (some(binary.left())?, some(binary.right())?);
+                let (left, right) =
+                    (convert_required(binary.left())?, convert_required(binary.right())?);
                 match binary.op() {
-                    sq::BinaryOp::And => ExprKind::And(chain(*left, *right, |kind| match kind {
-                        ExprKind::And(parts) => Ok(parts),
-                        other => Err(other),
-                    })),
-                    sq::BinaryOp::Or => ExprKind::Or(chain(*left, *right, |kind| match kind {
-                        ExprKind::Or(parts) => Ok(parts),
-                        other => Err(other),
-                    })),
-                    op => match compared(op) {
+                    sq::BinaryOp::And => {
+                        ExprKind::And(flatten_operands(*left, *right, |kind| match kind {
+                            ExprKind::And(parts) => Ok(parts),
+                            other => Err(other),
+                        }))
+                    }
+                    sq::BinaryOp::Or => {
+                        ExprKind::Or(flatten_operands(*left, *right, |kind| match kind {
+                            ExprKind::Or(parts) => Ok(parts),
+                            other => Err(other),
+                        }))
+                    }
+                    op => match comparison_sql(op) {
                         Some(sign) => ExprKind::Compare(sign, left, right),
-                        None => {
-                            ExprKind::Operation(ExprOperator::Infix(infix(op)), vec![*left, *right])
-                        }
+                        None => ExprKind::Operation(
+                            ExprOperator::Infix(infix_sql(op)),
+                            vec![*left, *right],
+                        ),
                     },
                 }
             }
             sq::Expr::UnaryExpr(unary) if matches!(unary.op(), sq::UnaryOp::Not) => {
-                ExprKind::Not(some(unary.operand())?)
+                ExprKind::Not(convert_required(unary.operand())?)
             }
             sq::Expr::IsExpr(is)
                 if !matches!(
@@ -52,71 +58,83 @@ impl<'t> Walk<'t, '_> {
                     sq::IsOp::IsNot | sq::IsOp::IsDistinct => "IS NOT",
                     _ => "IS",
                 };
-                ExprKind::Compare(sign, some(is.left())?, some(is.right())?)
+                ExprKind::Compare(sign, convert_required(is.left())?, convert_required(is.right())?)
             }
-            sq::Expr::ParenExpr(paren) => ExprKind::Paren(some(paren.expr())?),
+            sq::Expr::ParenExpr(paren) => ExprKind::Paren(convert_required(paren.expr())?),
             sq::Expr::CastExpr(cast) => {
-                ExprKind::Cast(some(cast.expr())?, cast.type_name().trim().to_owned())
+                ExprKind::Cast(convert_required(cast.expr())?, cast.type_name().trim().to_owned())
             }
             sq::Expr::Literal(_) => ExprKind::Literal,
-            sq::Expr::ColumnRef(column) => return self.column(column, span),
+            sq::Expr::ColumnRef(column) => return self.convert_column(column, span),
             sq::Expr::CaseExpr(case) => {
                 let mut whens = Vec::new();
                 for when in case.whens().iter().flat_map(sq::CaseWhenList::iter) {
-                    whens.push((*some(when.when_expr())?, *some(when.then_expr())?));
+                    whens.push((
+                        *convert_required(when.when_expr())?,
+                        *convert_required(when.then_expr())?,
+                    ));
                 }
                 ExprKind::Case {
-                    operand: case.operand().map(|e| some(Some(e))).transpose()?,
+                    operand: case.operand().map(|e| convert_required(Some(e))).transpose()?,
                     whens,
-                    otherwise: case.else_expr().map(|e| some(Some(e))).transpose()?,
+                    otherwise: case.else_expr().map(|e| convert_required(Some(e))).transpose()?,
                 }
             }
             sq::Expr::FunctionCall(function) => ExprKind::Function {
-                name: unquoted(function.func_name()).to_lowercase(),
+                name: unquote_name(function.func_name()).to_lowercase(),
                 window: function.over_clause().is_some(),
-                filter: self.filter(function.filter_clause())?,
-                args: self.args(function.node_id().into(), function.filter_clause())?,
+                filter: self.convert_filter(function.filter_clause())?,
+                args: self.convert_args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::AggregateFunctionCall(function) => ExprKind::Function {
-                name: unquoted(function.func_name()).to_lowercase(),
+                name: unquote_name(function.func_name()).to_lowercase(),
                 window: function.over_clause().is_some(),
-                filter: self.filter(function.filter_clause())?,
-                args: self.args(function.node_id().into(), function.filter_clause())?,
+                filter: self.convert_filter(function.filter_clause())?,
+                args: self.convert_args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::ExistsExpr(exists) => match exists.select() {
-                Some(select) => ExprKind::Exists(Box::new(self.query(&select)?)),
-                None => return Err(broken(&span)),
+                Some(select) => ExprKind::Exists(Box::new(self.convert_query(&select)?)),
+                None => return Err(broken_tree_error(&span)),
             },
             sq::Expr::SubqueryExpr(sub) => match sub.select() {
-                Some(select) => ExprKind::Scalar(Box::new(self.query(&select)?)),
-                None => return Err(broken(&span)),
+                Some(select) => ExprKind::Scalar(Box::new(self.convert_query(&select)?)),
+                None => return Err(broken_tree_error(&span)),
             },
-            sq::Expr::InExpr(within) => self.within(within, some(within.operand())?)?,
-            other => ExprKind::Operation(operator(other), self.inside(other.node_id().into())?),
+            sq::Expr::InExpr(in_expr) => {
+                self.convert_in(in_expr, convert_required(in_expr.operand())?)?
+            }
+            other => ExprKind::Operation(
+                expr_operator(other),
+                self.convert_children(other.node_id().into())?,
+            ),
         };
         Ok(Expr { span, kind })
     }
 
     /// Converts `x IN (…)` or `x NOT IN (…)`.
-    fn within(&self, within: &sq::InExpr<'t>, operand: Box<Expr>) -> Result<ExprKind, SqlError> {
+    fn convert_in(
+        &self,
+        within: &sq::InExpr<'t>,
+        operand: Box<Expr>,
+    ) -> Result<ExprKind, SqlError> {
         let (mut list, mut query, mut is_answer) = (Vec::new(), None, false);
         match within.source() {
-            Some(sq::InExprSource::ExprList(exprs)) => list = self.list(Some(exprs))?,
+            Some(sq::InExprSource::ExprList(exprs)) => list = self.convert_list(Some(exprs))?,
             Some(sq::InExprSource::SubqueryExpr(sub)) => {
-                query = sub.select().map(|s| self.query(&s)).transpose()?;
+                query = sub.select().map(|s| self.convert_query(&s)).transpose()?;
             }
             Some(source) => {
                 let id = source.node_id().into();
                 if let Some(select) = sq::Select::from_result(self.tree, id) {
-                    query = Some(self.query(&select)?);
+                    query = Some(self.convert_query(&select)?);
                 } else if let sq::InExprSource::TableRef(table) = &source
-                    && let Some(n) = self.placeholder(table.table_name())
+                    && let Some(n) = self.find_placeholder_call(table.table_name())
                 {
                     // The parser reads `x IN {{…}}` as `x IN table`.
-                    list = vec![self.builder.call(n)?];
+                    list = vec![self.builder.build_call(n)?];
                     is_answer = true;
                 } else {
-                    list = self.inside(id)?;
+                    list = self.convert_children(id)?;
                 }
             }
             None => {}
@@ -126,58 +144,66 @@ impl<'t> Walk<'t, '_> {
     }
 
     /// Converts the condition of a FILTER clause; the parser's node covers the whole clause.
-    fn filter(&self, clause: Option<sq::Expr<'t>>) -> Result<Option<Box<Expr>>, SqlError> {
+    fn convert_filter(&self, clause: Option<sq::Expr<'t>>) -> Result<Option<Box<Expr>>, SqlError> {
         let Some(clause) = clause else { return Ok(None) };
-        let mut condition = self.expr(&clause)?;
-        condition.span.end = condition.span.start + unclosed(self.local(&condition.span));
+        let mut condition = self.convert_expr(&clause)?;
+        condition.span.end =
+            condition.span.start + balanced_prefix_len(self.local_text(&condition.span));
         Ok(Some(Box::new(condition)))
     }
 
     /// Converts a name into a call or a column.
-    fn column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
-        let name = unquoted(column.column());
-        if let Some(n) = self.placeholder(column.column()) {
-            return self.builder.call(n);
+    fn convert_column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
+        let name = unquote_name(column.column());
+        if let Some(n) = self.find_placeholder_call(column.column()) {
+            return self.builder.build_call(n);
         }
-        let table = Some(unquoted(column.table())).filter(|t| !t.is_empty());
+        let table = Some(unquote_name(column.table())).filter(|t| !t.is_empty());
         Ok(Expr { span, kind: ExprKind::Column { table, column: name } })
     }
 
     /// Converts all expressions in a function call except FILTER.
-    fn args(&self, id: AnyNodeId, filter: Option<sq::Expr<'t>>) -> Result<Vec<Expr>, SqlError> {
-        let mut args = self.inside(id)?;
+    fn convert_args(
+        &self,
+        id: AnyNodeId,
+        filter: Option<sq::Expr<'t>>,
+    ) -> Result<Vec<Expr>, SqlError> {
+        let mut args = self.convert_children(id)?;
         if let Some(filter) = filter {
-            let span = self.expr(&filter)?.span;
+            let span = self.convert_expr(&filter)?.span;
             args.retain(|a| a.span != span);
         }
         Ok(args)
     }
 
     /// Returns the number of the call that a placeholder name represents.
-    fn placeholder(&self, name: &str) -> Option<usize> {
+    fn find_placeholder_call(&self, name: &str) -> Option<usize> {
         let digits: String =
             name.strip_prefix("_hq")?.chars().take_while(char::is_ascii_digit).collect();
         let at: usize = digits.parse().ok()?;
-        let n = *self.holes.get(at)?;
+        let n = *self.masked_calls.get(at)?;
         let placeholder = self.builder.all[n].placeholder(at);
         (placeholder.trim_matches(['(', ')']) == name).then_some(n)
     }
 
     /// Converts all expressions directly inside a node of another kind.
-    pub(in crate::blendsql) fn inside(&self, id: AnyNodeId) -> Result<Vec<Expr>, SqlError> {
+    pub(in crate::blendsql) fn convert_children(
+        &self,
+        id: AnyNodeId,
+    ) -> Result<Vec<Expr>, SqlError> {
         let mut found = Vec::new();
         let list = self.tree.list_children(id).unwrap_or_default();
         for child in self.tree.child_node_ids(id).chain(list.iter().copied()) {
             if let Some(expr) = sq::Expr::from_result(self.tree, child) {
-                found.push(self.expr(&expr)?);
+                found.push(self.convert_expr(&expr)?);
             } else if let Some(select) = sq::Select::from_result(self.tree, child) {
-                let query = self.query(&select)?;
+                let query = self.convert_query(&select)?;
                 found.push(Expr {
                     span: query.span.clone(),
                     kind: ExprKind::Scalar(Box::new(query)),
                 });
             } else {
-                found.extend(self.inside(child)?);
+                found.extend(self.convert_children(child)?);
             }
         }
         Ok(found)
@@ -185,14 +211,14 @@ impl<'t> Walk<'t, '_> {
 }
 
 /// Merges both operands of an AND or OR into one list.
-fn chain(
+fn flatten_operands(
     left: Expr,
     right: Expr,
-    parts: impl Fn(ExprKind) -> Result<Vec<Expr>, ExprKind>,
+    take_operands: impl Fn(ExprKind) -> Result<Vec<Expr>, ExprKind>,
 ) -> Vec<Expr> {
     let mut all = Vec::new();
     for side in [left, right] {
-        match parts(side.kind) {
+        match take_operands(side.kind) {
             Ok(inner) => all.extend(inner),
             Err(kind) => all.push(Expr { span: side.span, kind }),
         }
@@ -201,14 +227,14 @@ fn chain(
 }
 
 /// Returns the operator of an operation that is not binary.
-fn operator(expr: &sq::Expr<'_>) -> ExprOperator {
+fn expr_operator(expr: &sq::Expr<'_>) -> ExprOperator {
     match expr {
         sq::Expr::UnaryExpr(unary) => ExprOperator::Prefix(match unary.op() {
             sq::UnaryOp::Minus => "-",
             sq::UnaryOp::BitNot => "~",
             sq::UnaryOp::Plus | sq::UnaryOp::Not => "+",
         }),
-        sq::Expr::CollateExpr(collate) => ExprOperator::Collate(unquoted(collate.collation())),
+        sq::Expr::CollateExpr(collate) => ExprOperator::Collate(unquote_name(collate.collation())),
         sq::Expr::IsExpr(_) => ExprOperator::NullTest,
         sq::Expr::BetweenExpr(_) => ExprOperator::Between,
         sq::Expr::LikeExpr(like) => ExprOperator::Match(match like.keyword() {
@@ -223,7 +249,7 @@ fn operator(expr: &sq::Expr<'_>) -> ExprOperator {
 }
 
 /// Returns a binary operator as SQL.
-fn infix(op: sq::BinaryOp) -> &'static str {
+fn infix_sql(op: sq::BinaryOp) -> &'static str {
     match op {
         sq::BinaryOp::Plus => "+",
         sq::BinaryOp::Minus => "-",
@@ -237,12 +263,12 @@ fn infix(op: sq::BinaryOp) -> &'static str {
         sq::BinaryOp::Concat => "||",
         sq::BinaryOp::Ptr => "->",
         sq::BinaryOp::Ptr2 => "->>",
-        other => compared(other).unwrap_or_default(),
+        other => comparison_sql(other).unwrap_or_default(),
     }
 }
 
 /// Returns a comparison operator as SQL; `None` for other operators.
-fn compared(op: sq::BinaryOp) -> Option<&'static str> {
+fn comparison_sql(op: sq::BinaryOp) -> Option<&'static str> {
     Some(match op {
         sq::BinaryOp::Eq | sq::BinaryOp::EqDouble => "=",
         sq::BinaryOp::Ne | sq::BinaryOp::NeAngle => "<>",
@@ -256,7 +282,7 @@ fn compared(op: sq::BinaryOp) -> Option<&'static str> {
 
 /// Returns the length of the prefix before the first unbalanced `)`, without trailing whitespace;
 /// the whole length if the parentheses balance.
-fn unclosed(text: &str) -> usize {
+fn balanced_prefix_len(text: &str) -> usize {
     let (mut depth, mut quote) = (0, None);
     for (at, c) in text.char_indices() {
         match (quote, c) {

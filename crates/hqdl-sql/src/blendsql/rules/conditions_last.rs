@@ -15,36 +15,40 @@
 use super::Rewriter;
 use crate::blendsql::aggregates::is_aggregate;
 use crate::blendsql::frame::is_random;
-use crate::blendsql::rewrite::{Declared, has_field};
+use crate::blendsql::rewrite::{VisibleCte, has_field};
 use crate::blendsql::scope::{Scope, Table};
-use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query};
+use crate::blendsql::tree::{
+    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
+};
 use crate::blendsql::truth;
 use hqdl_values::sql;
 
 impl Rewriter<'_> {
     /// Returns true if a query joins tables and `SQLite`'s flattener may merge it into the
     /// enclosing SELECT. Joins inside EXISTS count, and so does a result that references no column.
-    pub(in crate::blendsql) fn joins(&self, query: &Query) -> bool {
+    pub(in crate::blendsql) fn may_join_tables(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
         }
         match &query.body {
             Body::Core(core) => {
-                let whole = core.distinct
+                let is_unflattenable = core.distinct
                     || !core.group.is_empty()
                     || query.limit.is_some()
                     || is_aggregate(core, query);
-                let mut exists = false;
+                let mut has_exists = false;
                 core.filter.iter().for_each(|f| {
-                    f.each(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
+                    f.visit_exprs(&mut |e| has_exists |= matches!(e.kind, ExprKind::Exists(_)));
                 });
-                !whole
+                !is_unflattenable
                     && (core.from.len() > 1
-                        || exists
-                        || core.computes_of_no_row()
+                        || has_exists
+                        || core.has_row_independent_result()
                         || core.from.iter().any(|i| self.reads_join(i)))
             }
-            Body::Compound(_, left, right) => self.joins(left) || self.joins(right),
+            Body::Compound(_, left, right) => {
+                self.may_join_tables(left) || self.may_join_tables(right)
+            }
             Body::Values(..) => false,
         }
     }
@@ -53,13 +57,13 @@ impl Rewriter<'_> {
     pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
-                let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(name);
-                match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
-                    Some(cte) => cte.joins,
-                    None => self.schema.joins(name),
+                let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
+                match self.visible_ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
+                    Some(cte) => cte.may_join_tables,
+                    None => self.schema.may_join_tables(name),
                 }
             }
-            FromSource::Query(query) => self.joins(query),
+            FromSource::Query(query) => self.may_join_tables(query),
             FromSource::Join(inner) => {
                 item.name.is_some() || inner.iter().any(|i| self.reads_join(i))
             }
@@ -72,88 +76,97 @@ impl Rewriter<'_> {
     pub(in crate::blendsql) fn reads_limit(&self, item: &FromItem) -> bool {
         match &item.source {
             FromSource::Table { schema, name, .. } => {
-                let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(name);
-                match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
-                    Some(cte) => cte.limits,
-                    None => self.schema.limits(name),
+                let named = |cte: &&VisibleCte| cte.name.eq_ignore_ascii_case(name);
+                match self.visible_ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
+                    Some(cte) => cte.may_have_limit,
+                    None => self.schema.may_have_limit(name),
                 }
             }
-            FromSource::Query(query) => self.is_limited(query),
+            FromSource::Query(query) => self.has_limit(query),
             FromSource::Join(inner) => inner.iter().any(|i| self.reads_limit(i)),
             FromSource::Function { .. } => false,
         }
     }
 
     /// Returns true if a query has a LIMIT, or reads a source that has one.
-    pub(in crate::blendsql) fn is_limited(&self, query: &Query) -> bool {
+    pub(in crate::blendsql) fn has_limit(&self, query: &Query) -> bool {
         query.limit.is_some()
             || match &query.body {
                 Body::Core(core) => core.from.iter().any(|i| self.reads_limit(i)),
-                Body::Compound(_, left, right) => self.is_limited(left) || self.is_limited(right),
+                Body::Compound(_, left, right) => self.has_limit(left) || self.has_limit(right),
                 Body::Values(..) => false,
             }
     }
 
     /// Returns the conditions without calls that reference a single table, combined per table.
     /// Returns an empty list if a join is RIGHT or FULL.
-    pub(in crate::blendsql) fn of_one_table(
+    pub(in crate::blendsql) fn single_table_conditions(
         &self,
-        core: &Core,
+        core: &SelectCore,
         plain: &[Expr],
         scope: &Scope<'_>,
     ) -> Vec<(String, String)> {
-        let mut of: Vec<(String, String)> = Vec::new();
+        let mut conditions: Vec<(String, String)> = Vec::new();
         if core.from.iter().any(|i| i.join == JoinKind::Outer) {
-            return of;
+            return conditions;
         }
         let tables = core.from.iter().filter(|i| i.join == JoinKind::Inner);
         let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
         for condition in plain.iter().filter(|e| !truth::may_fail(e)) {
-            let (mut one, mut fine) = (None, true);
-            self.resolver().each_in(condition, scope, true, &mut |e, at, _| match &e.kind {
-                ExprKind::Column { table, column } => match at.find(table.as_deref(), column) {
-                    Some(hit) if hit.depth == scope.depth => {
-                        fine &= one.as_ref().is_none_or(|known| *known == hit.table.name);
-                        one = Some(hit.table.name.clone());
+            let (mut table_name, mut is_single_table) = (None, true);
+            self.resolver().visit_expr(condition, scope, true, &mut |e, at, _| match &e.kind {
+                ExprKind::Column { table, column } => {
+                    match at.find_column(table.as_deref(), column) {
+                        Some(hit) if hit.depth == scope.depth => {
+                            is_single_table &=
+                                table_name.as_ref().is_none_or(|known| *known == hit.table.name);
+                            table_name = Some(hit.table.name.clone());
+                        }
+                        Some(_) => {}
+                        None => is_single_table = false,
                     }
-                    Some(_) => {}
-                    None => fine = false,
-                },
-                ExprKind::Function { name, .. } => fine &= !is_random(name),
+                }
+                ExprKind::Function { name, .. } => is_single_table &= !is_random(name),
                 _ => {}
             });
-            let Some(Some(name)) = one.filter(|_| fine) else { continue };
+            let Some(Some(name)) = table_name.filter(|_| is_single_table) else { continue };
             if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
                 continue;
             }
             let text = format!("({})", &self.sql[condition.span.clone()]);
-            match of.iter_mut().find(|(known, _)| *known == name) {
+            match conditions.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, all)) => all.push_str(&format!(" AND {text}")),
-                None => of.push((name, text)),
+                None => conditions.push((name, text)),
             }
         }
-        of
+        conditions
     }
 
     /// Returns a FROM source as a subquery that `SQLite` does not flatten.
-    pub(in crate::blendsql) fn apart(
+    pub(in crate::blendsql) fn materialization_fence_sql(
         text: &str,
         name: Option<&str>,
-        plain: &[(String, String)],
+        conditions: &[(String, String)],
     ) -> String {
-        let of = name.and_then(|n| plain.iter().find(|(known, _)| known.eq_ignore_ascii_case(n)));
-        let filter = of.map_or(String::new(), |(_, all)| format!(" WHERE {all}"));
+        let own_conditions =
+            name.and_then(|n| conditions.iter().find(|(known, _)| known.eq_ignore_ascii_case(n)));
+        let filter = own_conditions.map_or(String::new(), |(_, all)| format!(" WHERE {all}"));
         format!("SELECT * FROM {text}{filter} LIMIT -1")
     }
 
     /// Returns true if a condition has a correlated subquery or an EXISTS.
-    pub(in crate::blendsql) fn hangs_on_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+    pub(in crate::blendsql) fn has_correlated_subquery(
+        &self,
+        expr: &Expr,
+        scope: &Scope<'_>,
+    ) -> bool {
         let mut found = false;
-        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
+        self.resolver().visit_expr(expr, scope, true, &mut |e, at, _| match &e.kind {
             ExprKind::Exists(_) => found = true,
             ExprKind::Column { table, column } if at.depth > scope.depth => {
-                found |=
-                    at.find(table.as_deref(), column).is_none_or(|hit| hit.depth <= scope.depth);
+                found |= at
+                    .find_column(table.as_deref(), column)
+                    .is_none_or(|hit| hit.depth <= scope.depth);
             }
             _ => {}
         });
@@ -163,33 +176,38 @@ impl Rewriter<'_> {
 
 /// Returns a column of each table in the scope that depends on no answer. A condition that
 /// references them all waits for complete rows of these tables.
-pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> Vec<String> {
-    fence_of(&scope.tables, scope)
+pub(in crate::blendsql) fn join_barrier(scope: &Scope<'_>) -> Vec<String> {
+    join_barrier_of(&scope.tables, scope)
 }
 
 /// Same as [`fence`] for some of the scope's tables.
-pub(in crate::blendsql) fn fence_of(tables: &[Table], scope: &Scope<'_>) -> Vec<String> {
-    let of = |table: &Table| {
+pub(in crate::blendsql) fn join_barrier_of(tables: &[Table], scope: &Scope<'_>) -> Vec<String> {
+    let column_of = |table: &Table| {
         if table.name.is_some() {
-            return table.any_column();
+            return table.column_without_call();
         }
         // An unqualified name is unambiguous if no other table has it.
         let fields = table.fields.as_ref()?;
-        let alone = |name: &str| {
-            let having = |t: &&Table| has_field(t, name);
-            scope.tables.iter().filter(having).count() == 1
+        let is_unambiguous = |name: &str| {
+            let has_column = |t: &&Table| has_field(t, name);
+            scope.tables.iter().filter(has_column).count() == 1
         };
-        let own = fields.iter().find(|f| !f.live && !f.name.is_empty() && alone(&f.name))?;
-        Some(sql::name(&own.name))
+        let own = fields
+            .iter()
+            .find(|f| !f.is_from_call && !f.name.is_empty() && is_unambiguous(&f.name))?;
+        Some(sql::quote_name(&own.name))
     };
-    tables.iter().filter_map(of).collect()
+    tables.iter().filter_map(column_of).collect()
 }
 
 /// Removes from `plain` the conditions that may fail and follow a call, and returns them.
-pub(in crate::blendsql) fn held_back(plain: &mut Vec<Expr>, calls: &[Expr]) -> Vec<Expr> {
+pub(in crate::blendsql) fn take_deferred_conditions(
+    plain: &mut Vec<Expr>,
+    calls: &[Expr],
+) -> Vec<Expr> {
     let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
-    let held = |e: &Expr| e.span.start > call && truth::may_fail(e);
-    let (held, rest) = std::mem::take(plain).into_iter().partition(|e| held(e));
+    let is_deferred = |e: &Expr| e.span.start > call && truth::may_fail(e);
+    let (deferred, rest) = std::mem::take(plain).into_iter().partition(|e| is_deferred(e));
     *plain = rest;
-    held
+    deferred
 }

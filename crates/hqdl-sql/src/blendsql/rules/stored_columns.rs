@@ -10,87 +10,96 @@
 use std::collections::BTreeMap;
 
 use crate::blendsql::emit;
-use crate::blendsql::parse::Parsed;
-use crate::blendsql::rewrite::{CallSite, Rewritten};
-use crate::blendsql::scope::bare;
+use crate::blendsql::parse::ParsedQuery;
+use crate::blendsql::rewrite::{CallSite, RewrittenQuery};
+use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{
-    Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span,
+    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
 use hqdl_values::sql;
 
 /// Published table column that answers a call.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct PublishedColumn {
     /// Table name.
     pub table: String,
     /// Key columns of the table.
-    pub names: Vec<String>,
+    pub key_columns: Vec<String>,
     /// SQL of the key at the position of the call, with qualified columns.
-    pub keys: Vec<String>,
+    pub key_sql: Vec<String>,
     /// Table of the query that has all columns of the key, if there is one.
-    pub of: Option<String>,
+    pub query_table: Option<String>,
     /// SQL of the value over the columns of the published table.
     pub value: String,
     /// Columns that the value uses; the value is unknown if one of them is NULL.
-    pub reads: Vec<String>,
+    pub value_columns: Vec<String>,
 }
 
 /// Rewrites the query to read published tables. Returns `None` if a call is in an unsupported
 /// position. If `is_postgres` is true, generates `PostgreSQL` syntax without runtime functions, so
 /// unpublished values are NULL.
 #[must_use]
-pub fn direct(
+pub fn stored_plan(
     sql: &str,
-    parsed: &Parsed,
+    parsed: &ParsedQuery,
     sites: &[CallSite],
-    views: &BTreeMap<usize, View>,
-    server: bool,
-) -> Option<Rewritten> {
-    if parsed.lone || parsed.calls.is_empty() {
+    published: &BTreeMap<usize, PublishedColumn>,
+    is_postgres: bool,
+) -> Option<RewrittenQuery> {
+    if parsed.is_single_call || parsed.calls.is_empty() {
         return None;
     }
-    let mut direct =
-        Direct { sites, views, server, parts: Vec::new(), joins: 0, named: Vec::new() };
-    direct.query(&parsed.query)?;
-    let mut out = Rewritten { sql: direct.compose(sql, &(0..sql.len())), ..Rewritten::default() };
-    for expr in &direct.named {
-        let name = match &bare(expr).kind {
+    let mut builder = StoredPlanBuilder {
+        sites,
+        published,
+        is_postgres,
+        parts: Vec::new(),
+        join_count: 0,
+        unnamed_columns: Vec::new(),
+    };
+    builder.rewrite_query(&parsed.query)?;
+    let mut out = RewrittenQuery {
+        sql: builder.replace_parts(sql, &(0..sql.len())),
+        ..RewrittenQuery::default()
+    };
+    for expr in &builder.unnamed_columns {
+        let name = match &without_parens(expr).kind {
             ExprKind::Call(n, _) => parsed.calls.get(*n)?.question.clone(),
             _ => sql[expr.span.clone()].to_owned(),
         };
-        out.names.insert(direct.compose(sql, &expr.span), name);
+        out.result_names.insert(builder.replace_parts(sql, &expr.span), name);
     }
     Some(out)
 }
 
-struct Direct<'q> {
+struct StoredPlanBuilder<'q> {
     sites: &'q [CallSite],
-    views: &'q BTreeMap<usize, View>,
-    server: bool,
+    published: &'q BTreeMap<usize, PublishedColumn>,
+    is_postgres: bool,
     parts: Vec<(Span, String)>,
-    joins: usize,
+    join_count: usize,
     /// Result columns that have calls but no alias.
-    named: Vec<&'q Expr>,
+    unnamed_columns: Vec<&'q Expr>,
 }
 
 /// A published table joined to a FROM clause.
 struct JoinedTable {
     alias: String,
     table: String,
-    keys: Vec<String>,
+    key_sql: Vec<String>,
     /// Numbers of the calls that read it.
     calls: Vec<usize>,
 }
 
 /// A SELECT whose FROM clause can be extended with joins.
-struct JoinPlace<'q> {
-    core: &'q Core,
+struct JoinTarget<'q> {
+    core: &'q SelectCore,
     joins: Vec<JoinedTable>,
 }
 
-impl<'q> Direct<'q> {
+impl<'q> StoredPlanBuilder<'q> {
     /// Returns the text of a span with its parts replaced.
-    fn compose(&self, sql: &str, span: &Span) -> String {
+    fn replace_parts(&self, sql: &str, span: &Span) -> String {
         let mut parts: Vec<&(Span, String)> = self
             .parts
             .iter()
@@ -107,114 +116,129 @@ impl<'q> Direct<'q> {
         text
     }
 
-    fn query(&mut self, query: &'q Query) -> Option<()> {
+    fn rewrite_query(&mut self, query: &'q Query) -> Option<()> {
         if !query.has_call() {
             return Some(());
         }
-        query.with.iter().try_for_each(|cte| self.query(&cte.query))?;
+        query.with.iter().try_for_each(|cte| self.rewrite_query(&cte.query))?;
         let order = query.order.iter().map(|o| &o.expr);
         match &query.body {
-            Body::Core(core) => self.core(core, order.collect())?,
+            Body::Core(core) => self.rewrite_select(core, order.collect())?,
             Body::Compound(_, left, right) => {
-                self.query(left)?;
-                self.query(right)?;
-                order.into_iter().try_for_each(|e| self.expr(e, &mut None))?;
+                self.rewrite_query(left)?;
+                self.rewrite_query(right)?;
+                order.into_iter().try_for_each(|e| self.rewrite_expr(e, &mut None))?;
             }
             Body::Values(all, _) => {
-                all.iter().chain(order).try_for_each(|e| self.expr(e, &mut None))?;
+                all.iter().chain(order).try_for_each(|e| self.rewrite_expr(e, &mut None))?;
             }
         }
-        query.limit.iter().chain(&query.offset).try_for_each(|e| self.expr(e, &mut None))
+        query.limit.iter().chain(&query.offset).try_for_each(|e| self.rewrite_expr(e, &mut None))
     }
 
-    fn core(&mut self, core: &'q Core, order: Vec<&'q Expr>) -> Option<()> {
-        core.from.iter().try_for_each(|item| self.from(item))?;
-        let star = core.columns.iter().any(|c| c.expr.is_none() && c.star_of.is_none());
-        let joins = !core.from.is_empty() && !star && !core.distinct;
-        let mut place = joins.then(|| JoinPlace { core, joins: Vec::new() });
+    fn rewrite_select(&mut self, core: &'q SelectCore, order: Vec<&'q Expr>) -> Option<()> {
+        core.from.iter().try_for_each(|item| self.rewrite_source(item))?;
+        let star = core.columns.iter().any(|c| c.expr.is_none() && c.star_table.is_none());
+        let can_join = !core.from.is_empty() && !star && !core.distinct;
+        let mut join_target = can_join.then(|| JoinTarget { core, joins: Vec::new() });
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let exprs = columns.chain(&core.filter).chain(&core.group).chain(&core.having).chain(order);
-        exprs.into_iter().try_for_each(|e| self.expr(e, &mut place))?;
+        exprs.into_iter().try_for_each(|e| self.rewrite_expr(e, &mut join_target))?;
         for column in core.columns.iter().filter(|c| c.alias.is_none()) {
-            self.named.extend(column.expr.iter().filter(|e| e.has_call()));
+            self.unnamed_columns.extend(column.expr.iter().filter(|e| e.has_call()));
         }
-        for join in place.into_iter().flat_map(|p| p.joins) {
-            let views: Vec<(usize, &View)> =
-                join.calls.iter().filter_map(|n| Some((*n, self.views.get(n)?))).collect();
-            let (_, view) = views.first()?;
+        for join in join_target.into_iter().flat_map(|p| p.joins) {
+            let published: Vec<(usize, &PublishedColumn)> =
+                join.calls.iter().filter_map(|n| Some((*n, self.published.get(n)?))).collect();
+            let (_, first_column) = published.first()?;
             let text = format!(
                 " LEFT JOIN {} AS {} ON {}",
-                rows(view, &views, self.server),
+                published_rows_sql(first_column, &published, self.is_postgres),
                 join.alias,
-                on(view, &join.alias, self.server)
+                key_condition_sql(first_column, &join.alias, self.is_postgres)
             );
             self.parts.push((core.from_end..core.from_end, text));
         }
         Some(())
     }
 
-    fn from(&mut self, item: &'q FromItem) -> Option<()> {
+    fn rewrite_source(&mut self, item: &'q FromItem) -> Option<()> {
         match &item.source {
             FromSource::Table { .. } => {}
             FromSource::Function { args, .. } => {
-                args.iter().try_for_each(|e| self.expr(e, &mut None))?;
+                args.iter().try_for_each(|e| self.rewrite_expr(e, &mut None))?;
             }
-            FromSource::Query(query) => self.query(query)?,
-            FromSource::Join(items) => items.iter().try_for_each(|i| self.from(i))?,
+            FromSource::Query(query) => self.rewrite_query(query)?,
+            FromSource::Join(items) => items.iter().try_for_each(|i| self.rewrite_source(i))?,
         }
-        item.on.iter().try_for_each(|e| self.expr(e, &mut None))
+        item.on.iter().try_for_each(|e| self.rewrite_expr(e, &mut None))
     }
 
-    fn expr(&mut self, expr: &'q Expr, place: &mut Option<JoinPlace<'q>>) -> Option<()> {
+    fn rewrite_expr(
+        &mut self,
+        expr: &'q Expr,
+        join_target: &mut Option<JoinTarget<'q>>,
+    ) -> Option<()> {
         let ExprKind::Call(n, args) = &expr.kind else {
-            let (exprs, query) = expr.inside();
-            exprs.into_iter().try_for_each(|e| self.expr(e, place))?;
-            return query.map_or(Some(()), |q| self.query(q));
+            let (exprs, query) = expr.children();
+            exprs.into_iter().try_for_each(|e| self.rewrite_expr(e, join_target))?;
+            return query.map_or(Some(()), |q| self.rewrite_query(q));
         };
-        let (view, site) = (self.views.get(n)?, self.sites.get(*n)?);
+        let (column, site) = (self.published.get(n)?, self.sites.get(*n)?);
         if args.iter().any(Expr::has_call) {
             return None;
         }
-        let asked = emit::call(*n, false, site.keys.as_ref()?);
-        let otherwise = format!("{}{asked}{}", site.before, site.after);
-        let text = match place.as_mut().filter(|p| p.has(view, self.server)) {
-            Some(place) => format!("{}.hq_{n}", self.joined(place, *n, view)),
+        let call_sql = emit::call_answer(*n, false, site.argument_sql.as_ref()?);
+        let otherwise = format!("{}{call_sql}{}", site.sql_before, site.sql_after);
+        let text = match join_target.as_mut().filter(|p| p.can_join(column, self.is_postgres)) {
+            Some(join_target) => format!("{}.hq_{n}", self.join_alias(join_target, *n, column)),
             None => format!(
                 "(SELECT hq_t.hq_{n} FROM {} AS hq_t WHERE {})",
-                rows(view, &[(*n, view)], self.server),
-                on(view, "hq_t", self.server)
+                published_rows_sql(column, &[(*n, column)], self.is_postgres),
+                key_condition_sql(column, "hq_t", self.is_postgres)
             ),
         };
-        let text = if self.server { text } else { format!("COALESCE({text}, {otherwise})") };
+        let text = if self.is_postgres { text } else { format!("COALESCE({text}, {otherwise})") };
         self.parts.push((expr.span.clone(), text));
         Some(())
     }
 
     /// Returns the alias of the joined table that a call reads, and adds the join if needed.
-    fn joined(&mut self, place: &mut JoinPlace<'q>, n: usize, view: &View) -> String {
-        let same = |j: &&mut JoinedTable| j.table == view.table && j.keys == view.keys;
-        if let Some(join) = place.joins.iter_mut().find(same) {
+    fn join_alias(
+        &mut self,
+        join_target: &mut JoinTarget<'q>,
+        n: usize,
+        column: &PublishedColumn,
+    ) -> String {
+        let is_same_table =
+            |j: &&mut JoinedTable| j.table == column.table && j.key_sql == column.key_sql;
+        if let Some(join) = join_target.joins.iter_mut().find(is_same_table) {
             join.calls.push(n);
             return join.alias.clone();
         }
-        let alias = format!("hq_t{}", self.joins);
-        self.joins += 1;
-        let (table, keys) = (view.table.clone(), view.keys.clone());
-        place.joins.push(JoinedTable { alias: alias.clone(), table, keys, calls: vec![n] });
+        let alias = format!("hq_t{}", self.join_count);
+        self.join_count += 1;
+        let (table, key_sql) = (column.table.clone(), column.key_sql.clone());
+        join_target.joins.push(JoinedTable {
+            alias: alias.clone(),
+            table,
+            key_sql,
+            calls: vec![n],
+        });
         alias
     }
 }
 
-impl JoinPlace<'_> {
+impl JoinTarget<'_> {
     /// Returns true if this FROM clause has the key's columns and can be extended with a join.
-    fn has(&self, view: &View, server: bool) -> bool {
+    fn can_join(&self, column: &PublishedColumn, is_postgres: bool) -> bool {
         // In PostgreSQL, a comma has lower precedence than JOIN, so the join condition would not
         // see all tables.
         let comma = |i: &FromItem| i.on.is_none() && i.using.is_empty() && !i.natural;
-        if server && self.core.from.iter().skip(1).any(comma) {
+        if is_postgres && self.core.from.iter().skip(1).any(comma) {
             return false;
         }
-        let named = |i: &FromItem| match (&i.name, &view.of) {
+        let named = |i: &FromItem| match (&i.name, &column.query_table) {
             (Some(name), Some(of)) => name.eq_ignore_ascii_case(of),
             _ => false,
         };
@@ -223,25 +247,34 @@ impl JoinPlace<'_> {
 }
 
 /// Returns a subquery with the key and the values of calls, under unique column names.
-fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
-    let keys = view.names.iter().enumerate();
-    let keys: Vec<String> = keys.map(|(at, k)| format!("{} AS hq_k{at}", sql::name(k))).collect();
-    let mut reads: Vec<&str> = Vec::new();
-    for read in calls.iter().flat_map(|(_, v)| &v.reads) {
-        if !reads.contains(&read.as_str()) {
-            reads.push(read);
+fn published_rows_sql(
+    column: &PublishedColumn,
+    calls: &[(usize, &PublishedColumn)],
+    is_postgres: bool,
+) -> String {
+    let keys = column.key_columns.iter().enumerate();
+    let keys: Vec<String> =
+        keys.map(|(at, k)| format!("{} AS hq_k{at}", sql::quote_name(k))).collect();
+    let mut value_columns: Vec<&str> = Vec::new();
+    for value_column in calls.iter().flat_map(|(_, v)| &v.value_columns) {
+        if !value_columns.contains(&value_column.as_str()) {
+            value_columns.push(value_column);
         }
     }
     // Unary `+` removes the affinity: values of a runtime function have none, either.
-    let plus = if server { "" } else { "+" };
+    let plus = if is_postgres { "" } else { "+" };
     let plain: Vec<String> =
-        reads.iter().map(|c| format!("{plus}{0} AS {0}", sql::name(c))).collect();
-    let inner: Vec<String> = view.names.iter().map(|k| sql::name(k)).chain(plain).collect();
+        value_columns.iter().map(|c| format!("{plus}{0} AS {0}", sql::quote_name(c))).collect();
+    let inner: Vec<String> =
+        column.key_columns.iter().map(|k| sql::quote_name(k)).chain(plain).collect();
     let values: Vec<String> = calls
         .iter()
         .map(|(n, v)| {
-            let all: Vec<String> =
-                v.reads.iter().map(|c| format!("{} IS NOT NULL", sql::name(c))).collect();
+            let all: Vec<String> = v
+                .value_columns
+                .iter()
+                .map(|c| format!("{} IS NOT NULL", sql::quote_name(c)))
+                .collect();
             format!("CASE WHEN {} THEN {} END AS hq_{n}", all.join(" AND "), v.value)
         })
         .collect();
@@ -250,16 +283,16 @@ fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
         keys.join(", "),
         values.join(", "),
         inner.join(", "),
-        sql::name(&view.table)
+        sql::quote_name(&column.table)
     )
 }
 
 /// Returns the join condition. The first key column is compared by `=`, because a call about NULL
 /// has no answer.
-fn on(view: &View, alias: &str, server: bool) -> String {
-    let same = if server { "IS NOT DISTINCT FROM" } else { "IS" };
+fn key_condition_sql(column: &PublishedColumn, alias: &str, is_postgres: bool) -> String {
+    let equality = if is_postgres { "IS NOT DISTINCT FROM" } else { "IS" };
     let part = |(at, key): (usize, &String)| {
-        format!("{alias}.hq_k{at} {} {key}", if at == 0 { "=" } else { same })
+        format!("{alias}.hq_k{at} {} {key}", if at == 0 { "=" } else { equality })
     };
-    view.keys.iter().enumerate().map(part).collect::<Vec<_>>().join(" AND ")
+    column.key_sql.iter().enumerate().map(part).collect::<Vec<_>>().join(" AND ")
 }

@@ -1,12 +1,12 @@
 //! Builds a call from its arguments: the question, the values and the options of the answer.
 
-use crate::blendsql::argument::{self, span};
-use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
-use crate::blendsql::ingredients::{Arguments, Keyword, Subject, Which};
+use crate::blendsql::argument::{self, span_of_tokens};
+use crate::blendsql::ingredients::keyword::{KEYWORDS, find_keyword};
+use crate::blendsql::ingredients::{Arguments, IngredientRef, Keyword, Subject};
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::scan::{ArgumentText, ScannedCall};
-use crate::blendsql::{Argument, Call, Choices, SqlError, choices, result};
-use hqdl_values::problem::nearest;
+use crate::blendsql::{Argument, Call, Choices, SqlError, answer_arguments, choices};
+use hqdl_values::problem::find_nearest;
 use hqdl_values::value::Value;
 
 /// Operators that are keywords.
@@ -16,22 +16,25 @@ const OPERATORS: [&str; 14] = [
 ];
 
 /// Parses the arguments of a scanned call.
-pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call, SqlError> {
-    let ingredient = written.ingredient;
-    let mut parts = Parts::default();
-    let named =
-        |k: &ArgumentText| k.keyword.and_then(|k| find(k.text(sql))) == Some(Keyword::Question);
-    let question_is_named = written.pieces.iter().any(named);
-    for piece in &written.pieces {
-        parts.add(sql, ingredient, piece, question_is_named)?;
+pub(in crate::blendsql) fn build_call(sql: &str, scanned: ScannedCall) -> Result<Call, SqlError> {
+    let ingredient = scanned.ingredient;
+    let mut collected = CallParts::default();
+    let is_named_question = |k: &ArgumentText| {
+        k.keyword.and_then(|k| find_keyword(k.text(sql))) == Some(Keyword::Question)
+    };
+    let question_is_named = scanned.arguments.iter().any(is_named_question);
+    for argument in &scanned.arguments {
+        collected.add_argument(sql, ingredient, argument, question_is_named)?;
     }
-    let empty = written.name.end..written.close.end;
-    let question = match parts.question {
-        Some(question) if ingredient.question_may_lack() || !question.trim().is_empty() => question,
-        None if ingredient.question_may_lack() => String::new(),
+    let empty_span = scanned.name.end..scanned.close.end;
+    let question = match collected.question {
+        Some(question) if ingredient.is_question_optional() || !question.trim().is_empty() => {
+            question
+        }
+        None if ingredient.is_question_optional() => String::new(),
         _ => {
             return Err(SqlError::new(
-                empty.clone(),
+                empty_span.clone(),
                 format!("`{}` has no question", ingredient.name()),
                 "expected a question, as a text, as the first argument",
             ));
@@ -39,65 +42,69 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
     };
     // Append to the question: instructions to the model affect the answer, so they are part of the
     // call's identity.
-    let question = parts.appended.iter().fold(question, |q, more| format!("{q} {more}"));
-    let mut positional = parts.values.into_iter();
-    let left = parts
-        .left
-        .or_else(|| if ingredient.takes(Keyword::Left) { positional.next() } else { None });
-    let right = parts
-        .right
-        .or_else(|| if ingredient.takes(Keyword::Right) { positional.next() } else { None });
+    let question = collected.appended.iter().fold(question, |q, more| format!("{q} {more}"));
+    let mut positional = collected.values.into_iter();
+    let left = collected.left.or_else(|| {
+        if ingredient.accepts_keyword(Keyword::Left) { positional.next() } else { None }
+    });
+    let right = collected.right.or_else(|| {
+        if ingredient.accepts_keyword(Keyword::Right) { positional.next() } else { None }
+    });
     let values: Vec<Argument> =
-        parts.value.into_iter().chain(left).chain(right).chain(positional).collect();
-    written.ingredient.check(&Arguments {
+        collected.value.into_iter().chain(left).chain(right).chain(positional).collect();
+    scanned.ingredient.validate_arguments(&Arguments {
         question: &question,
         values: &values,
-        empty,
-        close: written.close.span(),
+        empty_span,
+        close_span: scanned.close.span(),
     })?;
-    if let (Some(kind), Some(said)) = (ingredient.returns(), parts.return_type)
-        && (said.list || said.scalar != kind)
+    if let (Some(fixed_type), Some(stated)) =
+        (ingredient.fixed_return_type(), collected.return_type)
+        && (stated.is_list || stated.scalar != fixed_type)
     {
         let name = ingredient.name();
-        let message = format!("`{name}` returns a {}", kind.name());
-        let span = written.open.start..written.end;
+        let message = format!("`{name}` returns a {}", fixed_type.name());
+        let span = scanned.open.start..scanned.end;
         let error = SqlError::new(span, message, "its return type contradicts this");
-        return Err(error.help("remove `return_type`, or write LLMQA"));
+        return Err(error.with_help("remove `return_type`, or write LLMQA"));
     }
-    let list = parts.return_type.is_some_and(|t| t.list) || parts.quantifier.is_some();
-    if written.row && list && parts.quantifier.is_none_or(|quantifier| quantifier.max.is_none()) {
-        let span = written.open.start..written.end;
+    let list = collected.return_type.is_some_and(|t| t.is_list) || collected.quantifier.is_some();
+    if scanned.is_values_row
+        && list
+        && collected.quantifier.is_none_or(|quantifier| quantifier.max.is_none())
+    {
+        let span = scanned.open.start..scanned.end;
         let error = SqlError::new(
             span,
             "a row of VALUES needs a list with a fixed number of values",
             "a list of any length",
         );
-        return Err(error.help(
+        return Err(error.with_help(
             "set the number with quantifier='{3}' or '{1,3}'; to get one row per value write FROM {{LLMQA(…)}}",
         ));
     }
     Ok(Call {
         ingredient,
-        span: written.open.start..written.end,
+        span: scanned.open.start..scanned.end,
         question,
         values,
-        options: parts.options,
-        return_type: parts.return_type,
-        substring: parts.substring,
-        quantifier: parts.quantifier,
-        regex: parts.regex,
-        narrow: parts.narrow,
-        model: parts.model,
-        image: parts.image,
-        tuning: parts.tuning,
-        inner: written.inner,
-        row: written.row,
+        options: collected.options,
+        return_type: collected.return_type,
+        is_substring: collected.substring,
+        quantifier: collected.quantifier,
+        regex: collected.regex,
+        narrow: collected.narrow,
+        model: collected.model,
+        is_image: collected.image,
+        tuning: collected.tuning,
+        inner: scanned.inner,
+        is_values_row: scanned.is_values_row,
     })
 }
 
 /// Arguments of a call that have been parsed so far.
 #[derive(Default)]
-struct Parts {
+struct CallParts {
     seen: Vec<Keyword>,
     positions: usize,
     question: Option<String>,
@@ -118,185 +125,203 @@ struct Parts {
     tuning: Vec<String>,
 }
 
-impl Parts {
-    fn add(
+impl CallParts {
+    fn add_argument(
         &mut self,
         sql: &str,
-        ingredient: Which,
-        piece: &ArgumentText,
+        ingredient: IngredientRef,
+        argument: &ArgumentText,
         question_is_named: bool,
     ) -> Result<(), SqlError> {
-        let Some(name) = piece.keyword else {
+        let Some(keyword_token) = argument.keyword else {
             self.positions += 1;
-            return self.position(sql, ingredient, &piece.tokens, question_is_named);
+            return self.add_positional(sql, ingredient, &argument.tokens, question_is_named);
         };
-        let keyword = keyword(sql, ingredient, name)?;
+        let keyword = parse_keyword(sql, ingredient, keyword_token)?;
         let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
         if !repeatable && self.seen.contains(&keyword) {
             return Err(SqlError::new(
-                name.start..span(&piece.tokens).end,
-                format!("`{}` appears twice", name.text(sql)),
+                keyword_token.start..span_of_tokens(&argument.tokens).end,
+                format!("`{}` appears twice", keyword_token.text(sql)),
                 "second time",
             ));
         }
         self.seen.push(keyword);
-        let tokens = piece.tokens.as_slice();
+        let tokens = argument.tokens.as_slice();
         match keyword {
-            Keyword::Question => self.question = result::written_text(sql, tokens, "the question")?,
-            Keyword::Value => self.value = argument::read(sql, tokens)?,
-            Keyword::Context => self.values.extend(argument::read(sql, tokens)?),
-            Keyword::Left => self.left = argument::read_column(sql, tokens)?,
-            Keyword::Right => self.right = argument::read_column(sql, tokens)?,
+            Keyword::Question => {
+                self.question = answer_arguments::parse_string(sql, tokens, "the question")?
+            }
+            Keyword::Value => self.value = argument::parse_argument(sql, tokens)?,
+            Keyword::Context => self.values.extend(argument::parse_argument(sql, tokens)?),
+            Keyword::Left => self.left = argument::parse_join_column(sql, tokens)?,
+            Keyword::Right => self.right = argument::parse_join_column(sql, tokens)?,
             Keyword::Options => {
-                self.options = choices::read(sql, tokens)?;
-                let none = matches!(&self.options, Some(Choices::List(values))
+                self.options = choices::parse_choices(sql, tokens)?;
+                let has_no_option = matches!(&self.options, Some(Choices::List(values))
                     if values.iter().all(|v| *v == Value::Null));
-                if none {
+                if has_no_option {
                     let error = SqlError::new(
-                        span(tokens),
+                        span_of_tokens(tokens),
                         "the list of options is empty",
                         "no answer can be an option",
                     );
-                    return Err(error.help("remove `options` to allow any answer"));
+                    return Err(error.with_help("remove `options` to allow any answer"));
                 }
             }
             Keyword::ReturnType => {
-                self.return_type = result::return_type(sql, tokens)?;
-                if result::is_substring(sql, tokens) {
+                self.return_type = answer_arguments::parse_return_type(sql, tokens)?;
+                if answer_arguments::is_substring(sql, tokens) {
                     self.substring = true;
                     self.appended.push("Answer with a part of the text, word by word.".to_owned());
                 }
             }
-            Keyword::Quantifier => self.quantifier = result::quantifier(sql, tokens)?,
-            Keyword::Regex => self.regex = result::written_text(sql, tokens, "the regex")?,
-            Keyword::Narrow => self.narrow = result::narrow(sql, tokens)?,
-            Keyword::Model => {
-                let named = result::written_text(sql, tokens, "the model")?;
-                self.model = named.map(|name| (name, span(tokens)));
+            Keyword::Quantifier => {
+                self.quantifier = answer_arguments::parse_quantifier(sql, tokens)?
             }
-            Keyword::Image => self.image = result::truth(sql, tokens, "image")?,
-            Keyword::Examples => self.appended.extend(result::examples(sql, tokens)?),
-            Keyword::Long => {
-                if result::truth(sql, tokens, "long_answer")? {
+            Keyword::Regex => {
+                self.regex = answer_arguments::parse_string(sql, tokens, "the regex")?
+            }
+            Keyword::Narrow => self.narrow = answer_arguments::parse_narrow(sql, tokens)?,
+            Keyword::Model => {
+                let model_name = answer_arguments::parse_string(sql, tokens, "the model")?;
+                self.model = model_name.map(|name| (name, span_of_tokens(tokens)));
+            }
+            Keyword::Image => self.image = answer_arguments::parse_boolean(sql, tokens, "image")?,
+            Keyword::Examples => {
+                self.appended.extend(answer_arguments::parse_examples(sql, tokens)?)
+            }
+            Keyword::LongAnswer => {
+                if answer_arguments::parse_boolean(sql, tokens, "long_answer")? {
                     self.appended.push("Answer at length.".to_owned());
                 }
             }
-            Keyword::Shots if result::is_nothing(sql, tokens) => {}
+            Keyword::Shots if answer_arguments::is_empty_value(sql, tokens) => {}
             Keyword::Shots => {
                 return Err(SqlError::new(
-                    name.span(),
-                    format!("`{}` is not an argument here", name.text(sql)),
+                    keyword_token.span(),
+                    format!("`{}` is not an argument here", keyword_token.text(sql)),
                     "a query cannot contain examples",
                 )
-                .help("use `shots` of an expansion for example rows, or example_outputs=('…', '…') for example answers"));
+                .with_help("use `shots` of an expansion for example rows, or example_outputs=('…', '…') for example answers"));
             }
-            Keyword::Tuning => self.tuning.push(name.text(sql).to_owned()),
+            Keyword::Tuning => self.tuning.push(keyword_token.text(sql).to_owned()),
         }
         Ok(())
     }
 
     /// Adds a positional argument.
-    fn position(
+    fn add_positional(
         &mut self,
         sql: &str,
-        ingredient: Which,
+        ingredient: IngredientRef,
         tokens: &[Token],
         question_is_named: bool,
     ) -> Result<(), SqlError> {
-        let at = ingredient.question_at();
+        let at = ingredient.question_position();
         if at > 1 {
             if let ([text], false) = (tokens, question_is_named)
                 && self.positions == at
                 && text.lexeme == Lexeme::Text
             {
-                self.question = Some(text.content(sql));
+                self.question = Some(text.unquoted_text(sql));
                 return Ok(());
             }
         } else if self.positions == 1 && !question_is_named {
-            return self.first(sql, ingredient, tokens);
+            return self.read_question(sql, ingredient, tokens);
         } else if let ([text], 1) = (tokens, self.positions)
             && text.lexeme == Lexeme::Text
-            && argument::old_column(sql, tokens).is_none()
+            && argument::parse_legacy_column(sql, tokens).is_none()
         {
             return Err(SqlError::new(
                 text.span(),
                 "the call has two questions",
                 "a second text where a value is expected",
             )
-            .help("write the question first, then the value"));
+            .with_help("write the question first, then the value"));
         }
         self.values.extend(match ingredient.subject() {
-            Subject::Pair => argument::read_column(sql, tokens)?,
-            _ => value(sql, tokens)?,
+            Subject::Pair => argument::parse_join_column(sql, tokens)?,
+            _ => parse_value(sql, tokens)?,
         });
         Ok(())
     }
 
     /// Parses the question, which a value can follow without a comma.
-    fn first(&mut self, sql: &str, ingredient: Which, tokens: &[Token]) -> Result<(), SqlError> {
+    fn read_question(
+        &mut self,
+        sql: &str,
+        ingredient: IngredientRef,
+        tokens: &[Token],
+    ) -> Result<(), SqlError> {
         let (text, rest) = match tokens {
             [text, rest @ ..] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
                 (*text, rest)
             }
             _ => {
-                result::written_text(sql, tokens, "the question").map_err(|error| SqlError {
-                    message: format!("the question of `{}` is not a text", ingredient.name()),
-                    ..error
+                answer_arguments::parse_string(sql, tokens, "the question").map_err(|error| {
+                    SqlError {
+                        message: format!("the question of `{}` is not a text", ingredient.name()),
+                        ..error
+                    }
                 })?;
                 // `None` is the same as no question.
                 return Ok(());
             }
         };
-        if rest.first().is_some_and(|next| continues(sql, *next)) {
+        if rest.first().is_some_and(|next| continues_expression(sql, *next)) {
             return Err(SqlError::new(
-                span(tokens),
+                span_of_tokens(tokens),
                 "the question is an expression",
                 "expected one text",
             )
-            .help("write the whole question as one text; {} in it stands for a value"));
+            .with_help("write the whole question as one text; {} in it stands for a value"));
         }
         if let [next] = rest
             && next.lexeme == Lexeme::Text
-            && argument::old_column(sql, rest).is_none()
+            && argument::parse_legacy_column(sql, rest).is_none()
         {
             return Err(SqlError::new(
                 next.span(),
                 "two texts follow each other",
                 "expected a comma before this text",
             )
-            .help("write a question of several lines as one text"));
+            .with_help("write a question of several lines as one text"));
         }
-        self.question = Some(text.content(sql));
+        self.question = Some(text.unquoted_text(sql));
         if !rest.is_empty() {
-            self.values.extend(value(sql, rest)?);
+            self.values.extend(parse_value(sql, rest)?);
         }
         Ok(())
     }
 }
 
 /// Parses a positional value; NULL is a value.
-fn value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
-    Ok(argument::read(sql, tokens)?.or_else(|| Some(Argument::Sql(span(tokens)))))
+fn parse_value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    Ok(argument::parse_argument(sql, tokens)?
+        .or_else(|| Some(Argument::Sql(span_of_tokens(tokens)))))
 }
 
 /// Parses an argument's keyword. Fails if the ingredient does not accept it.
-fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlError> {
+fn parse_keyword(sql: &str, ingredient: IngredientRef, name: Token) -> Result<Keyword, SqlError> {
     let word = name.text(sql);
-    let has: Vec<&str> =
-        KEYWORDS.iter().filter(|(_, k)| ingredient.takes(*k)).map(|(name, _)| *name).collect();
-    match find(word) {
-        Some(keyword) if ingredient.takes(keyword) => Ok(keyword),
+    let accepted: Vec<&str> = KEYWORDS
+        .iter()
+        .filter(|(_, k)| ingredient.accepts_keyword(*k))
+        .map(|(name, _)| *name)
+        .collect();
+    match find_keyword(word) {
+        Some(keyword) if ingredient.accepts_keyword(keyword) => Ok(keyword),
         found => {
             let error = SqlError::new(
                 name.span(),
                 format!("`{}` has no argument `{word}`", ingredient.name()),
                 "not an argument",
             );
-            Err(match nearest(word, has) {
-                Some(near) if found.is_none() => error.suggest(near),
-                _ if found.is_none() => {
-                    error.help(format!("a comparison as a value needs parentheses: ({word} = …)"))
-                }
+            Err(match find_nearest(word, accepted) {
+                Some(near) if found.is_none() => error.with_suggestion(near),
+                _ if found.is_none() => error
+                    .with_help(format!("a comparison as a value needs parentheses: ({word} = …)")),
                 _ => error,
             })
         }
@@ -305,9 +330,9 @@ fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlErro
 
 /// Returns true if `word` begins a new keyword argument after the tokens `preceding`, although the
 /// comma is missing: `… options=`.
-pub(in crate::blendsql) fn begins_argument(sql: &str, before: &[Token], word: Token) -> bool {
-    let after_operand = before.last().is_some_and(|last| ends_operand(sql, *last));
-    if !after_operand || find(word.text(sql)).is_none() {
+pub(in crate::blendsql) fn begins_argument(sql: &str, preceding: &[Token], word: Token) -> bool {
+    let after_operand = preceding.last().is_some_and(|last| ends_operand(sql, *last));
+    if !after_operand || find_keyword(word.text(sql)).is_none() {
         return false;
     }
     let rest = sql.get(word.end..).unwrap_or_default().trim_start();
@@ -326,7 +351,7 @@ fn ends_operand(sql: &str, token: Token) -> bool {
 }
 
 /// Returns true if a token after a string continues an expression.
-fn continues(sql: &str, token: Token) -> bool {
+fn continues_expression(sql: &str, token: Token) -> bool {
     match token.lexeme {
         Lexeme::Symbol(symbol) => symbol != b'(',
         Lexeme::Colons => true,

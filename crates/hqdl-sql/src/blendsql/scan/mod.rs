@@ -2,21 +2,21 @@
 
 pub(in crate::blendsql) mod call;
 
-use crate::blendsql::argument::names_in;
-use crate::blendsql::ingredients::{self, Which};
+use crate::blendsql::argument::split_legacy_column;
+use crate::blendsql::ingredients::{self, IngredientRef};
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use crate::blendsql::{Call, SqlError};
-use hqdl_values::problem::nearest;
+use hqdl_values::problem::find_nearest;
 
 /// Maximum nesting depth of calls; each level is a recursion level of the scanner.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Returns the outermost calls of a query in text order.
 ///
 /// # Errors
 /// [`SqlError`] at the first syntax error.
-pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_with_tables(sql, &|_| false)
+pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
+    scan_calls_with_tables(sql, &|_| false)
 }
 
 /// Same as [`scan`], with the database's table names. A string `'t::c'` is a column if the table
@@ -25,19 +25,22 @@ pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
 ///
 /// # Errors
 /// [`SqlError`] at the first syntax error.
-pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Vec<Call>, SqlError> {
+pub fn scan_calls_with_tables(
+    sql: &str,
+    is_table: &dyn Fn(&str) -> bool,
+) -> Result<Vec<Call>, SqlError> {
     let mut scanner = Scanner { sql, is_table, at: 0, depth: 0 };
     let mut calls = Vec::new();
-    let mut rows = RowsExpected::default();
-    let mut before = None;
-    while let Some(token) = scanner.next(Brackets::Name)? {
-        let before = before.replace(token);
-        if let Some(call) = scanner.function(token, before)? {
+    let mut rows = ValuesRowTracker::default();
+    let mut previous = None;
+    while let Some(token) = scanner.next_token(Brackets::Name)? {
+        let previous = previous.replace(token);
+        if let Some(call) = scanner.read_function_call(token, previous)? {
             calls.push(call);
             continue;
         }
         match token.lexeme {
-            Lexeme::Open => calls.push(scanner.call(token, rows.expected())?),
+            Lexeme::Open => calls.push(scanner.read_call(token, rows.is_row_expected())?),
             Lexeme::Close => {
                 return Err(SqlError::new(
                     token.span(),
@@ -45,7 +48,7 @@ pub fn scan_with_tables(sql: &str, is_table: &dyn Fn(&str) -> bool) -> Result<Ve
                     "no `{{` before it",
                 ));
             }
-            _ => rows.see(sql, token),
+            _ => rows.observe(sql, token),
         }
     }
     Ok(calls)
@@ -57,9 +60,9 @@ pub(in crate::blendsql) struct ScannedCall {
     pub open: Token,
     /// Ingredient name.
     pub name: Token,
-    pub ingredient: Which,
-    pub row: bool,
-    pub pieces: Vec<ArgumentText>,
+    pub ingredient: IngredientRef,
+    pub is_values_row: bool,
+    pub arguments: Vec<ArgumentText>,
     /// The `)` after the arguments.
     pub close: Token,
     /// Calls nested in the arguments.
@@ -85,31 +88,32 @@ pub(in crate::blendsql) struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    pub(in crate::blendsql) fn next(
+    pub(in crate::blendsql) fn next_token(
         &mut self,
         brackets: Brackets,
     ) -> Result<Option<Token>, SqlError> {
-        let token = lexer::next(self.sql, self.at, brackets)?;
+        let token = lexer::next_token(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
         Ok(token)
     }
 
     /// Reads the next token of the call that begins at `open`.
-    fn inside(&mut self, open: Token, brackets: Brackets) -> Result<Token, SqlError> {
-        let token = self.next(brackets)?.ok_or_else(|| {
+    fn next_call_token(&mut self, open: Token, brackets: Brackets) -> Result<Token, SqlError> {
+        let token = self.next_token(brackets)?.ok_or_else(|| {
             SqlError::new(open.span(), "a call is never closed", "this call has no `}}`")
         })?;
         let is_column = matches!(token.lexeme, Lexeme::Text | Lexeme::Quoted)
-            && names_in(&token.content(self.sql)).is_some_and(|(table, _)| (self.is_table)(&table));
-        Ok(if is_column { Token { lexeme: Lexeme::OldColumn, ..token } } else { token })
+            && split_legacy_column(&token.unquoted_text(self.sql))
+                .is_some_and(|(table, _)| (self.is_table)(&table));
+        Ok(if is_column { Token { lexeme: Lexeme::LegacyColumn, ..token } } else { token })
     }
 
     /// Enters a nested call. Fails if the nesting is too deep.
-    pub(in crate::blendsql) fn deeper(&mut self, open: Token) -> Result<(), SqlError> {
-        if self.depth >= DEEPEST {
+    pub(in crate::blendsql) fn enter_call(&mut self, open: Token) -> Result<(), SqlError> {
+        if self.depth >= MAX_DEPTH {
             return Err(SqlError::new(
                 open.span(),
-                format!("calls are nested more than {DEEPEST} levels deep"),
+                format!("calls are nested more than {MAX_DEPTH} levels deep"),
                 "one too many",
             ));
         }
@@ -118,29 +122,33 @@ impl Scanner<'_> {
     }
 
     /// Leaves a call.
-    pub(in crate::blendsql) fn done(&mut self) {
+    pub(in crate::blendsql) fn leave_call(&mut self) {
         self.depth -= 1;
     }
 
     /// Reads the call whose `{{` has just been read.
-    pub(in crate::blendsql) fn call(&mut self, open: Token, row: bool) -> Result<Call, SqlError> {
-        self.deeper(open)?;
-        let name = self.inside(open, Brackets::Name)?;
-        let ingredient = ingredient(self.sql, open, name)?;
-        let paren = self.inside(open, Brackets::Name)?;
-        if !paren.is(b'(') {
+    pub(in crate::blendsql) fn read_call(
+        &mut self,
+        open: Token,
+        is_values_row: bool,
+    ) -> Result<Call, SqlError> {
+        self.enter_call(open)?;
+        let name = self.next_call_token(open, Brackets::Name)?;
+        let ingredient = find_ingredient(self.sql, open, name)?;
+        let paren = self.next_call_token(open, Brackets::Name)?;
+        if !paren.is_symbol(b'(') {
             return Err(SqlError::new(
                 paren.span(),
                 format!("`{}` has no arguments", ingredient.name()),
                 "expected `(`",
             ));
         }
-        let (mut pieces, mut inner) = (Vec::new(), Vec::new());
+        let (mut arguments, mut inner) = (Vec::new(), Vec::new());
         let close = loop {
-            let (piece, end) = self.piece(open, paren, &mut inner)?;
-            let last = end.is(b')');
-            match piece {
-                Some(piece) => pieces.push(piece),
+            let (argument, end) = self.read_argument(open, paren, &mut inner)?;
+            let last = end.is_symbol(b')');
+            match argument {
+                Some(argument) => arguments.push(argument),
                 // An empty list and a trailing comma are allowed.
                 None if last => break end,
                 None => {
@@ -155,24 +163,33 @@ impl Scanner<'_> {
                 break end;
             }
         };
-        let end = self.inside(open, Brackets::Name)?;
+        let end = self.next_call_token(open, Brackets::Name)?;
         if end.lexeme != Lexeme::Close {
             return Err(SqlError::new(
                 end.span(),
                 format!("unexpected text between `)` and `}}}}` of `{}`", ingredient.name()),
                 "expected `}}`",
             )
-            .help("write what you do with the answer after `}}`"));
+            .with_help("write what you do with the answer after `}}`"));
         }
-        self.done();
-        call::read(
+        self.leave_call();
+        call::build_call(
             self.sql,
-            ScannedCall { open, name, ingredient, row, pieces, close, inner, end: end.end },
+            ScannedCall {
+                open,
+                name,
+                ingredient,
+                is_values_row,
+                arguments,
+                close,
+                inner,
+                end: end.end,
+            },
         )
     }
 
     /// Reads one argument and the `,` or `)` that ends it.
-    fn piece(
+    fn read_argument(
         &mut self,
         open: Token,
         paren: Token,
@@ -180,28 +197,32 @@ impl Scanner<'_> {
     ) -> Result<(Option<ArgumentText>, Token), SqlError> {
         let mut tokens: Vec<Token> = Vec::new();
         let mut nest: Vec<Token> = Vec::new();
-        let mut rows = RowsExpected::default();
+        let mut rows = ValuesRowTracker::default();
         let mut keyword = None;
         let mut brackets = Brackets::Name;
         let end = loop {
             if let (None, &[name, equals]) = (keyword, tokens.as_slice())
                 && name.lexeme == Lexeme::Word
-                && equals.is(b'=')
+                && equals.is_symbol(b'=')
                 && self.sql.as_bytes().get(self.at) != Some(&b'=')
             {
                 keyword = Some(name);
                 tokens.clear();
-                if ingredients::keyword::takes_a_list(name.text(self.sql)) {
+                if ingredients::keyword::accepts_list(name.text(self.sql)) {
                     brackets = Brackets::List;
                 }
             }
-            let token = self.inside(open, brackets)?;
+            let token = self.next_call_token(open, brackets)?;
             // Only a list that begins with `[` has Python syntax throughout.
-            if keyword.is_some() && tokens.is_empty() && !token.is(b'[') && !token.is(b'{') {
+            if keyword.is_some()
+                && tokens.is_empty()
+                && !token.is_symbol(b'[')
+                && !token.is_symbol(b'{')
+            {
                 brackets = Brackets::Name;
             }
             let nested = match brackets {
-                Brackets::Name => self.function(token, tokens.last().copied())?,
+                Brackets::Name => self.read_function_call(token, tokens.last().copied())?,
                 Brackets::List => None,
             };
             if let Some(nested) = nested {
@@ -211,12 +232,12 @@ impl Scanner<'_> {
             }
             let token = match (token.lexeme, nest.last()) {
                 // `}}` closes two dictionaries here, not the call.
-                (Lexeme::Close, Some(brace)) if brace.is(b'{') => {
+                (Lexeme::Close, Some(brace)) if brace.is_symbol(b'{') => {
                     self.at = token.start + 1;
                     Token { lexeme: Lexeme::Symbol(b'}'), end: self.at, ..token }
                 }
                 (Lexeme::Close, within) => {
-                    return Err(open_until_the_end(*within.unwrap_or(&paren), token));
+                    return Err(unclosed_bracket_error(*within.unwrap_or(&paren), token));
                 }
                 // The comma is missing: no operand can follow here.
                 (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
@@ -231,7 +252,7 @@ impl Scanner<'_> {
             };
             match token.lexeme {
                 Lexeme::Open => {
-                    let nested = self.call(token, rows.expected())?;
+                    let nested = self.read_call(token, rows.is_row_expected())?;
                     tokens.push(Token {
                         lexeme: Lexeme::Call,
                         start: nested.span.start,
@@ -243,7 +264,7 @@ impl Scanner<'_> {
                 Lexeme::Symbol(b',' | b')') if nest.is_empty() => break token,
                 Lexeme::Symbol(symbol @ (b')' | b']' | b'}')) => {
                     let opened = nest.pop();
-                    if opened.is_none_or(|o| !o.is(partner(symbol))) {
+                    if opened.is_none_or(|o| !o.is_symbol(opening_bracket(symbol))) {
                         return Err(SqlError::new(
                             token.span(),
                             format!("`{}` closes nothing", char::from(symbol)),
@@ -261,7 +282,7 @@ impl Scanner<'_> {
                 }
                 _ => tokens.push(token),
             }
-            rows.see(self.sql, token);
+            rows.observe(self.sql, token);
         };
         if let Some(keyword) = keyword.filter(|_| tokens.is_empty()) {
             return Err(SqlError::new(
@@ -270,27 +291,26 @@ impl Scanner<'_> {
                 "expected a value after `=`",
             ));
         }
-        let piece = (!tokens.is_empty()).then_some(ArgumentText { keyword, tokens });
-        Ok((piece, end))
+        let argument = (!tokens.is_empty()).then_some(ArgumentText { keyword, tokens });
+        Ok((argument, end))
     }
 }
 
 /// Finds the ingredient that the first word of a call names.
-fn ingredient(sql: &str, open: Token, name: Token) -> Result<Which, SqlError> {
-    let all = ingredients::all();
+fn find_ingredient(sql: &str, open: Token, name: Token) -> Result<IngredientRef, SqlError> {
+    let all = ingredients::all_ingredients();
     let names = || all.iter().map(|i| i.name());
-    let known = || format!("there are {}", names().collect::<Vec<_>>().join(", "));
+    let known_names = || format!("there are {}", names().collect::<Vec<_>>().join(", "));
     match name.lexeme {
         Lexeme::Word => {}
         Lexeme::Close => {
             let span = open.start..name.end;
-            return Err(
-                SqlError::new(span, "a call is empty", "expected an ingredient").help(known())
-            );
+            return Err(SqlError::new(span, "a call is empty", "expected an ingredient")
+                .with_help(known_names()));
         }
         _ => {
             let error = SqlError::new(name.span(), "a call names no ingredient", "expected a name");
-            return Err(error.help(known()));
+            return Err(error.with_help(known_names()));
         }
     }
     let word = name.text(sql);
@@ -299,13 +319,13 @@ fn ingredient(sql: &str, open: Token, name: Token) -> Result<Which, SqlError> {
     }
     let error =
         SqlError::new(name.span(), format!("there is no ingredient `{word}`"), "not an ingredient");
-    Err(match nearest(word, names()) {
-        Some(near) => error.suggest(near),
-        None => error.help(known()),
+    Err(match find_nearest(word, names()) {
+        Some(near) => error.with_suggestion(near),
+        None => error.with_help(known_names()),
     })
 }
 
-fn open_until_the_end(opened: Token, close: Token) -> SqlError {
+fn unclosed_bracket_error(opened: Token, close: Token) -> SqlError {
     let (open, end) = match opened.lexeme {
         Lexeme::Symbol(b'[') => ("[", "]"),
         _ => ("(", ")"),
@@ -317,7 +337,7 @@ fn open_until_the_end(opened: Token, close: Token) -> SqlError {
     )
 }
 
-fn partner(close: u8) -> u8 {
+fn opening_bracket(close: u8) -> u8 {
     match close {
         b')' => b'(',
         b']' => b'[',
@@ -327,26 +347,28 @@ fn partner(close: u8) -> u8 {
 
 /// Tracks for each parenthesis depth whether `VALUES` expects a row next.
 #[derive(Default)]
-struct RowsExpected {
-    outer: Vec<bool>,
-    here: bool,
+struct ValuesRowTracker {
+    outer_levels: Vec<bool>,
+    is_expected: bool,
 }
 
-impl RowsExpected {
-    fn expected(&self) -> bool {
-        self.here
+impl ValuesRowTracker {
+    fn is_row_expected(&self) -> bool {
+        self.is_expected
     }
 
-    fn see(&mut self, sql: &str, token: Token) {
+    fn observe(&mut self, sql: &str, token: Token) {
         match token.lexeme {
             Lexeme::Symbol(b'(' | b'[' | b'{') => {
-                self.outer.push(self.here);
-                self.here = false;
+                self.outer_levels.push(self.is_expected);
+                self.is_expected = false;
             }
-            Lexeme::Symbol(b')' | b']' | b'}') => self.here = self.outer.pop().unwrap_or(false),
+            Lexeme::Symbol(b')' | b']' | b'}') => {
+                self.is_expected = self.outer_levels.pop().unwrap_or(false)
+            }
             // A comma separates two rows.
             Lexeme::Symbol(b',') => {}
-            _ => self.here = token.is_word(sql, "VALUES"),
+            _ => self.is_expected = token.is_word(sql, "VALUES"),
         }
     }
 }

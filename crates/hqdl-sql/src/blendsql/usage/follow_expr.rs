@@ -2,37 +2,43 @@
 
 use std::sync::Arc;
 
-use crate::blendsql::aggregates::{is_of_rows, own};
-use crate::blendsql::flow::{Does, Flow, does};
+use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
+use crate::blendsql::flow::{Flow, FunctionEffect, function_effect};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{Affinity, ColumnOrigin, bare};
+use crate::blendsql::scope::{Affinity, ColumnOrigin, without_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, Query};
-use crate::blendsql::usage::follow::{Follow, SelectNames};
-use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Key, OptionsColumn, ReachedColumn};
+use crate::blendsql::usage::follow::{FlowAnalysis, SelectNames};
+use crate::blendsql::usage::{
+    AvailableColumn, CallUsage, ColumnEquality, ComparedWith, Key, OptionsColumn,
+};
 use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
-impl Follow<'_> {
+impl FlowAnalysis<'_> {
     /// Follows a condition, of which only the truth matters.
-    pub(in crate::blendsql) fn condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
-        let flow = self.flow(expr, names);
+    pub(in crate::blendsql) fn follow_condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
+        let flow = self.follow_expr(expr, names);
         for call in &flow.calls {
-            self.found.entry(*call).or_default().condition = true;
+            self.usages.entry(*call).or_default().is_condition = true;
         }
     }
 
-    pub(in crate::blendsql) fn note(&mut self, flow: &Flow, what: &ComparedWith) {
+    pub(in crate::blendsql) fn record_comparison(
+        &mut self,
+        flow: &Flow,
+        comparison: &ComparedWith,
+    ) {
         for call in &flow.calls {
-            let compared = &mut self.found.entry(*call).or_default().compared;
-            if !compared.contains(what) {
-                compared.push(what.clone());
+            let comparisons = &mut self.usages.entry(*call).or_default().compared_with;
+            if !comparisons.contains(comparison) {
+                comparisons.push(comparison.clone());
             }
         }
     }
 
     /// Records the comparison of two values.
-    pub(in crate::blendsql) fn meet(&mut self, sign: &str, left: &Flow, right: &Flow) {
+    pub(in crate::blendsql) fn compare_flows(&mut self, sign: &str, left: &Flow, right: &Flow) {
         let equal = matches!(sign, "=" | "IS");
         for (side, other) in [(left, right), (right, left)] {
             if side.calls.is_empty() {
@@ -40,163 +46,172 @@ impl Follow<'_> {
             }
             let ordered = sign.starts_with(['<', '>']) && sign != "<>";
             for text in &other.texts {
-                self.note(side, &ComparedWith::Text(text.clone()));
+                self.record_comparison(side, &ComparedWith::Text(text.clone()));
             }
             for column in &other.columns {
                 if equal {
-                    self.note(side, &ComparedWith::Column(column.origin.clone()));
+                    self.record_comparison(side, &ComparedWith::Column(column.origin.clone()));
                 }
                 let number = matches!(column.affinity, Some(Affinity::Integer | Affinity::Real));
                 if ordered && number {
-                    self.note(side, &ComparedWith::Number);
+                    self.record_comparison(side, &ComparedWith::Number);
                 }
             }
-            let told = [
-                (other.text, ComparedWith::Words),
+            let comparisons = [
+                (other.text, ComparedWith::ComputedText),
                 (other.whole || other.number, ComparedWith::Number),
                 (other.is_truth(), ComparedWith::Truth),
             ];
-            for (_, what) in told.iter().filter(|(is, _)| *is) {
-                self.note(side, what);
+            for (_, comparison) in comparisons.iter().filter(|(is, _)| *is) {
+                self.record_comparison(side, comparison);
             }
             for call in &side.calls {
-                let beside = &mut self.found.entry(*call).or_default().beside;
-                beside.extend(other.calls.iter().filter(|c| *c != call));
-                beside.sort_unstable();
-                beside.dedup();
+                let compared_calls = &mut self.usages.entry(*call).or_default().compared_calls;
+                compared_calls.extend(other.calls.iter().filter(|c| *c != call));
+                compared_calls.sort_unstable();
+                compared_calls.dedup();
             }
         }
     }
 
     /// Returns the flows of a row value, or the single flow of any other expression.
-    fn row(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
-        match &bare(expr).kind {
-            ExprKind::Scalar(query) => self.values(query, names),
+    fn row_flows(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
+        match &without_parens(expr).kind {
+            ExprKind::Scalar(query) => self.query_flows(query, names),
             ExprKind::Operation(ExprOperator::Row, parts) => {
-                parts.iter().map(|p| self.flow(p, names)).collect()
+                parts.iter().map(|p| self.follow_expr(p, names)).collect()
             }
-            _ => vec![self.flow(expr, names)],
+            _ => vec![self.follow_expr(expr, names)],
         }
     }
 
     /// Returns the flows of a subquery's columns.
-    fn values(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
-        let fields = self.query(query, names, None).unwrap_or_default();
+    fn query_flows(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
+        let fields = self.follow_query(query, names, None).unwrap_or_default();
         // Remove the lineage: the columns belong to rows of the subquery, not to the current row.
         fields.into_iter().map(|f| Flow { lineage: None, ..f.flow }).collect()
     }
 
-    fn meet_rows(&mut self, sign: &str, left: &[Flow], right: &[Flow]) {
+    fn compare_rows(&mut self, sign: &str, left: &[Flow], right: &[Flow]) {
         for (left, right) in left.iter().zip(right) {
-            self.meet(sign, left, right);
+            self.compare_flows(sign, left, right);
         }
     }
 
     /// Follows an expression and returns its possible values.
-    pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
+    pub(in crate::blendsql) fn follow_expr(
+        &mut self,
+        expr: &Expr,
+        names: &SelectNames<'_>,
+    ) -> Flow {
         let before = self.reads_rows_of.len();
-        self.note_rows_read(expr, names);
-        let flow = self.flow_of(expr, names);
+        self.record_rows_read(expr, names);
+        let flow = self.follow_expr_kind(expr, names);
         self.reads_rows_of.truncate(before);
         flow
     }
 
     /// Records the SELECTs whose rows or GROUP BY terms this expression reads; `SQLite` chooses no
     /// arbitrary row for them.
-    fn note_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
-        if is_of_rows(expr) {
+    fn record_rows_read(&mut self, expr: &Expr, names: &SelectNames<'_>) {
+        if is_aggregate_call(expr) {
             // An aggregate belongs to the innermost SELECT that has one of its columns.
             let mut found: Vec<&SelectNames<'_>> = Vec::new();
-            own(expr, &mut |e| {
+            visit_own_exprs(expr, &mut |e| {
                 if let ExprKind::Column { table, column } = &e.kind {
                     found.extend(names.find_with_select(table.as_deref(), column).map(|f| f.0));
                 }
             });
             let is_found = |here: &&SelectNames<'_>| found.iter().any(|f| std::ptr::eq(*f, *here));
-            self.reads_rows_of.push(address(names.around().find(is_found).unwrap_or(names)));
+            self.reads_rows_of.push(names_id(names.enclosing().find(is_found).unwrap_or(names)));
         }
         let text = self.sql.get(expr.span.clone()).unwrap_or_default().trim();
         let is_term = |n: &&SelectNames<'_>| n.groups.as_ref().is_some_and(|g| g.is_term(text));
-        self.reads_rows_of.extend(names.around().filter(is_term).map(address));
+        self.reads_rows_of.extend(names.enclosing().filter(is_term).map(names_id));
     }
 
     /// Returns the flow of a name. If its column has several values per group, records that for the
     /// enclosing calls.
-    fn named(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+    fn follow_name(&mut self, table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
         if let Some((select, of, field)) = names.find_with_select(table, column)
-            && !self.asking.is_empty()
-            && !self.reads_rows_of.contains(&address(select))
-            && select.varies(of, field)
+            && !self.enclosing_calls.is_empty()
+            && !self.reads_rows_of.contains(&names_id(select))
+            && select.has_several_values(of, field)
         {
-            let written = table.map_or_else(|| column.to_owned(), |t| format!("{t}.{column}"));
-            for call in &self.asking {
-                self.found.entry(*call).or_default().varies.get_or_insert_with(|| written.clone());
+            let name_text = table.map_or_else(|| column.to_owned(), |t| format!("{t}.{column}"));
+            for call in &self.enclosing_calls {
+                self.usages
+                    .entry(*call)
+                    .or_default()
+                    .ambiguous_column
+                    .get_or_insert_with(|| name_text.clone());
             }
         }
-        of_name(table, column, names)
+        name_flow(table, column, names)
     }
 
-    fn flow_of(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
+    fn follow_expr_kind(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
-            ExprKind::Paren(inner) => self.flow(inner, names),
+            ExprKind::Paren(inner) => self.follow_expr(inner, names),
             ExprKind::And(all) | ExprKind::Or(all) => {
-                all.iter().for_each(|e| self.condition(e, names));
+                all.iter().for_each(|e| self.follow_condition(e, names));
                 Flow::truth()
             }
             ExprKind::Not(inner) => {
-                self.condition(inner, names);
+                self.follow_condition(inner, names);
                 Flow::truth()
             }
-            ExprKind::Literal => self.literal(expr),
-            ExprKind::Column { table, column } => self.named(table.as_deref(), column, names),
-            ExprKind::Call(n, args) => self.call(*n, args, names),
+            ExprKind::Literal => self.literal_flow(expr),
+            ExprKind::Column { table, column } => self.follow_name(table.as_deref(), column, names),
+            ExprKind::Call(n, args) => self.follow_call(*n, args, names),
             ExprKind::Compare(sign, left, right) => {
-                let (a, b) = (self.row(left, names), self.row(right, names));
-                self.meet_rows(sign, &a, &b);
+                let (left_flows, right_flows) =
+                    (self.row_flows(left, names), self.row_flows(right, names));
+                self.compare_rows(sign, &left_flows, &right_flows);
                 Flow::truth()
             }
-            ExprKind::Cast(inner, kind) => self.cast(inner, kind, names),
+            ExprKind::Cast(inner, type_name) => self.cast_flow(inner, type_name, names),
             ExprKind::Case { operand, whens, otherwise } => {
-                let operand = operand.as_ref().map(|o| self.flow(o, names));
+                let operand = operand.as_ref().map(|o| self.follow_expr(o, names));
                 let mut value = Flow::default();
                 for (when, then) in whens {
                     match &operand {
                         Some(operand) => {
-                            let when = self.flow(when, names);
-                            self.meet("=", operand, &when);
+                            let when = self.follow_expr(when, names);
+                            self.compare_flows("=", operand, &when);
                         }
-                        None => self.condition(when, names),
+                        None => self.follow_condition(when, names),
                     }
-                    value = value.or(self.flow(then, names).plain());
+                    value = value.union_with(self.follow_expr(then, names).without_affinity());
                 }
                 if let Some(otherwise) = otherwise {
-                    value = value.or(self.flow(otherwise, names).plain());
+                    value = value.union_with(self.follow_expr(otherwise, names).without_affinity());
                 }
                 value
             }
             ExprKind::Function { name, window, filter, args } => {
                 if let Some(filter) = filter {
-                    self.condition(filter, names);
+                    self.follow_condition(filter, names);
                 }
-                self.function(name, *window, args, names)
+                self.function_flow(name, *window, args, names)
             }
             ExprKind::Exists(query) => {
-                self.query(query, names, None);
+                self.follow_query(query, names, None);
                 Flow::truth()
             }
             ExprKind::Scalar(query) => {
-                self.values(query, names).into_iter().next().unwrap_or_default()
+                self.query_flows(query, names).into_iter().next().unwrap_or_default()
             }
             ExprKind::In { negated, operand, list, query, is_answer } => {
                 let sign = if *negated { "<>" } else { "=" };
-                self.within(operand, sign, (list, *is_answer), query.as_deref(), names);
+                self.follow_in(operand, sign, (list, *is_answer), query.as_deref(), names);
                 Flow::truth()
             }
-            ExprKind::Operation(operator, parts) => self.operation(operator, parts, names),
+            ExprKind::Operation(operator, parts) => self.operation_flow(operator, parts, names),
         }
     }
 
-    fn literal(&self, expr: &Expr) -> Flow {
+    fn literal_flow(&self, expr: &Expr) -> Flow {
         let text = self.sql[expr.span.clone()].trim();
         let lineage = Some(Arc::new(Lineage::Literal(text.to_owned())));
         let flow = if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
@@ -204,8 +219,8 @@ impl Follow<'_> {
         } else if ["true", "false"].iter().any(|w| text.eq_ignore_ascii_case(w)) {
             Flow::truth()
         } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-            let whole = read_integer(expr, self.sql).is_some();
-            if whole { Flow::whole() } else { Flow::number() }
+            let is_whole = read_integer(expr, self.sql).is_some();
+            if is_whole { Flow::whole() } else { Flow::number() }
         } else if ["current_date", "current_time", "current_timestamp"]
             .iter()
             .any(|w| text.eq_ignore_ascii_case(w))
@@ -217,17 +232,17 @@ impl Follow<'_> {
         Flow { lineage, ..flow }
     }
 
-    fn cast(&mut self, inner: &Expr, kind: &str, names: &SelectNames<'_>) -> Flow {
-        let flow = self.flow(inner, names);
-        let lower = kind.to_ascii_lowercase();
-        let is = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-        let (said, made) = if is(&["bool"]) {
+    fn cast_flow(&mut self, inner: &Expr, type_name: &str, names: &SelectNames<'_>) -> Flow {
+        let flow = self.follow_expr(inner, names);
+        let lower_name = type_name.to_ascii_lowercase();
+        let contains_any = |parts: &[&str]| parts.iter().any(|part| lower_name.contains(part));
+        let (stated_type, result) = if contains_any(&["bool"]) {
             (Some(Type::Boolean), Flow::default())
-        } else if is(&["int"]) {
+        } else if contains_any(&["int"]) {
             (Some(Type::Integer), Flow::whole())
-        } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
+        } else if contains_any(&["real", "floa", "doub", "numeric", "decimal"]) {
             (Some(Type::Real), Flow::number())
-        } else if is(&["char", "clob", "text"]) {
+        } else if contains_any(&["char", "clob", "text"]) {
             // The answer is unchanged.
             (None, Flow { calls: flow.calls.clone(), text: true, ..Flow::default() })
         } else {
@@ -236,70 +251,75 @@ impl Follow<'_> {
         for call in
             flow.calls.iter().filter(|n| self.calls[**n].ingredient.subject() == Subject::Document)
         {
-            let usage = self.found.entry(*call).or_default();
-            let said = said.map(|scalar| ReturnType { scalar, list: false });
-            usage.said = usage.said.or(said);
+            let usage = self.usages.entry(*call).or_default();
+            let stated_type = stated_type.map(|scalar| ReturnType { scalar, is_list: false });
+            usage.stated_type = usage.stated_type.or(stated_type);
         }
-        let lineage = flow.lineage.and_then(|l| Lineage::op(&format!("cast {kind}"), vec![l]));
-        Flow { lineage, ..made }
+        let lineage =
+            flow.lineage.and_then(|l| Lineage::operation(&format!("cast {type_name}"), vec![l]));
+        Flow { lineage, ..result }
     }
 
-    fn function(
+    fn function_flow(
         &mut self,
         name: &str,
         window: bool,
         args: &[Expr],
         names: &SelectNames<'_>,
     ) -> Flow {
-        let aggregate = !window
+        let is_aggregate = !window
             && (matches!(name, "count" | "sum" | "avg" | "total" | "group_concat" | "string_agg")
                 || (matches!(name, "max" | "min") && args.len() == 1));
-        self.aggregates += usize::from(aggregate);
-        let flows: Vec<Flow> = args.iter().map(|a| self.flow(a, names)).collect();
-        self.aggregates -= usize::from(aggregate);
-        let pure = !window && Lineage::is_pure(name);
+        self.aggregate_depth += usize::from(is_aggregate);
+        let flows: Vec<Flow> = args.iter().map(|a| self.follow_expr(a, names)).collect();
+        self.aggregate_depth -= usize::from(is_aggregate);
+        let is_pure = !window && Lineage::is_pure(name);
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
-        let lineage = lineage.filter(|_| pure).and_then(|parts| Lineage::op(name, parts));
-        let union =
-            |flows: Vec<Flow>| flows.into_iter().map(Flow::plain).fold(Flow::default(), Flow::or);
-        let made = match does(name) {
-            Does::Passes(many) => union(flows.into_iter().take(many).collect()),
-            Does::Orders => {
+        let lineage = lineage.filter(|_| is_pure).and_then(|parts| Lineage::operation(name, parts));
+        let union = |flows: Vec<Flow>| {
+            flows.into_iter().map(Flow::without_affinity).fold(Flow::default(), Flow::union_with)
+        };
+        let result = match function_effect(name) {
+            FunctionEffect::PassesThrough(count) => union(flows.into_iter().take(count).collect()),
+            FunctionEffect::Extremum => {
                 if !window {
                     for pair in flows.windows(2) {
-                        self.meet("<", &pair[0], &pair[1]);
+                        self.compare_flows("<", &pair[0], &pair[1]);
                     }
                 }
                 if let ([one], false) = (flows.as_slice(), window) {
-                    self.note_order(one);
+                    self.record_order(one);
                 }
                 // Arguments after the first of a window function do not affect the value's type.
-                let many = if window { 1 } else { flows.len() };
-                union(flows.into_iter().take(many).collect())
+                let count = if window { 1 } else { flows.len() };
+                union(flows.into_iter().take(count).collect())
             }
-            Does::NullIf => {
+            FunctionEffect::NullIf => {
                 if let [value, other] = flows.as_slice() {
-                    self.meet("=", value, other);
+                    self.compare_flows("=", value, other);
                 }
                 union(flows.into_iter().take(1).collect())
             }
-            Does::Chooses => {
+            FunctionEffect::Conditional => {
                 for call in flows.first().iter().flat_map(|f| &f.calls) {
-                    self.found.entry(*call).or_default().condition = true;
+                    self.usages.entry(*call).or_default().is_condition = true;
                 }
                 union(flows.into_iter().skip(1).collect())
             }
-            Does::Counts(made) => {
-                let many = if window { 1 } else { flows.len() };
-                flows.iter().take(many).for_each(|f| self.note(f, &ComparedWith::Number));
-                made
+            FunctionEffect::Numeric(result) => {
+                let count = if window { 1 } else { flows.len() };
+                flows
+                    .iter()
+                    .take(count)
+                    .for_each(|f| self.record_comparison(f, &ComparedWith::Number));
+                result
             }
-            Does::Gives(made) => made,
+            FunctionEffect::Computes(result) => result,
         };
-        Flow { lineage, ..made }
+        Flow { lineage, ..result }
     }
 
-    fn within(
+    fn follow_in(
         &mut self,
         operand: &Expr,
         sign: &str,
@@ -307,70 +327,73 @@ impl Follow<'_> {
         query: Option<&Query>,
         names: &SelectNames<'_>,
     ) {
-        let left = self.row(operand, names);
+        let left = self.row_flows(operand, names);
         if let Some(query) = query {
-            let right = self.values(query, names);
-            self.meet_rows(sign, &left, &right);
+            let right = self.query_flows(query, names);
+            self.compare_rows(sign, &left, &right);
         }
         for item in list {
-            let right = self.row(item, names);
+            let right = self.row_flows(item, names);
             if let ExprKind::Call(n, _) = &item.kind {
-                self.found.entry(*n).or_default().set = is_answer;
+                self.usages.entry(*n).or_default().is_in_list = is_answer;
             }
             // Values of a list have no affinity; the operand keeps its own.
-            let right: Vec<Flow> = right.into_iter().map(Flow::plain).collect();
-            self.meet_rows(sign, &left, &right);
+            let right: Vec<Flow> = right.into_iter().map(Flow::without_affinity).collect();
+            self.compare_rows(sign, &left, &right);
         }
     }
 
-    fn operation(
+    fn operation_flow(
         &mut self,
         operator: &ExprOperator,
         parts: &[Expr],
         names: &SelectNames<'_>,
     ) -> Flow {
-        let flows: Vec<Flow> = parts.iter().map(|p| self.flow(p, names)).collect();
+        let flows: Vec<Flow> = parts.iter().map(|p| self.follow_expr(p, names)).collect();
         let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
         let is_whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
         match (operator, flows.as_slice()) {
             (ExprOperator::Collate(_) | ExprOperator::Prefix("+"), [one]) => one.clone(),
             (ExprOperator::Prefix(sign), [one]) => {
-                self.note(one, &ComparedWith::Number);
-                let whole = *sign == "~" || one.whole && one.calls.is_empty();
-                if whole { Flow::whole() } else { Flow::number() }
+                self.record_comparison(one, &ComparedWith::Number);
+                let returns_whole = *sign == "~" || one.whole && one.calls.is_empty();
+                if returns_whole { Flow::whole() } else { Flow::number() }
             }
             (ExprOperator::NullTest | ExprOperator::Match(_), _) => Flow::truth(),
             (ExprOperator::Between, [value, low, high]) => {
-                self.meet(">=", value, low);
-                self.meet("<=", value, high);
+                self.compare_flows(">=", value, low);
+                self.compare_flows("<=", value, high);
                 Flow::truth()
             }
             (ExprOperator::Infix("||"), [_, _]) => {
-                Flow { lineage: lineage.and_then(|p| Lineage::op("||", p)), ..Flow::text() }
+                Flow { lineage: lineage.and_then(|p| Lineage::operation("||", p)), ..Flow::text() }
             }
             (ExprOperator::Infix("->" | "->>"), _) => Flow::default(),
             (ExprOperator::Infix(sign), [left, right]) => {
-                self.note(left, &ComparedWith::Number);
-                self.note(right, &ComparedWith::Number);
+                self.record_comparison(left, &ComparedWith::Number);
+                self.record_comparison(right, &ComparedWith::Number);
                 if matches!(*sign, "&" | "|" | "<<" | ">>") {
                     return Flow::whole();
                 }
-                let whole = is_whole(left) && is_whole(right);
-                let made = if whole { Flow::whole() } else { Flow::number() };
-                Flow { lineage: lineage.and_then(|parts| Lineage::op(sign, parts)), ..made }
+                let returns_whole = is_whole(left) && is_whole(right);
+                let result = if returns_whole { Flow::whole() } else { Flow::number() };
+                Flow {
+                    lineage: lineage.and_then(|parts| Lineage::operation(sign, parts)),
+                    ..result
+                }
             }
             _ => Flow::default(),
         }
     }
 
     /// Records the arguments of a call and the names that are visible to it.
-    fn call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
+    fn follow_call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
-        self.asking.push(n);
-        let flows: Vec<Flow> = args.iter().map(|arg| self.flow(arg, names)).collect();
-        self.asking.pop();
+        self.enclosing_calls.push(n);
+        let flows: Vec<Flow> = args.iter().map(|arg| self.follow_expr(arg, names)).collect();
+        self.enclosing_calls.pop();
         for (arg, flow) in args.iter().zip(flows) {
-            let name = match &bare(arg).kind {
+            let name = match &without_parens(arg).kind {
                 ExprKind::Column { column, .. } => Some(column.clone()),
                 _ => None,
             };
@@ -382,37 +405,37 @@ impl Follow<'_> {
             };
             let lineage = flow.lineage.filter(|l| !l.instances().is_empty());
             keys.push(Key {
-                text: rewrite::name_text(arg, self.sql),
+                text: rewrite::column_sql(arg, self.sql),
                 name,
                 origin,
                 base: None,
                 lineage,
             });
         }
-        let grouped = match self.aggregates {
-            0 => names.around().flat_map(|n| n.grouped.iter().cloned()).collect(),
+        let group_terms = match self.aggregate_depth {
+            0 => names.enclosing().flat_map(|n| n.group_terms.iter().cloned()).collect(),
             _ => Vec::new(),
         };
-        let tables = names.around().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
-        let instances = self.instances_of(&keys);
-        let joins = |j: &&Joined| {
+        let tables = names.enclosing().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
+        let instances = self.reachable_instances(&keys);
+        let connects_instances = |j: &&ColumnEquality| {
             [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
         };
-        let found = CallUsage {
-            reached: reached(&instances, names),
-            joined: self.joined.iter().filter(joins).cloned().collect(),
-            options: options(&self.calls[n], names),
+        let usage = CallUsage {
+            available_columns: available_columns(&instances, names),
+            equalities: self.equalities.iter().filter(connects_instances).cloned().collect(),
+            options: options_column(&self.calls[n], names),
             tables: tables.collect(),
             keys,
-            grouped,
-            ..self.found.remove(&n).unwrap_or_default()
+            group_terms,
+            ..self.usages.remove(&n).unwrap_or_default()
         };
-        self.found.insert(n, found);
+        self.usages.insert(n, usage);
         Flow { calls: [n].into(), ..Flow::default() }
     }
 
     /// Returns the instances that the keys depend on, and those joined to them.
-    fn instances_of(&self, keys: &[Key]) -> Vec<usize> {
+    fn reachable_instances(&self, keys: &[Key]) -> Vec<usize> {
         let of_key = |k: &Key| -> Vec<usize> {
             let lineage = k.lineage.as_deref();
             lineage.map_or(Vec::new(), |l| l.instances().iter().map(|(n, _)| *n).collect())
@@ -420,10 +443,10 @@ impl Follow<'_> {
         let mut all: Vec<usize> = keys.iter().flat_map(of_key).collect();
         let mut at = 0;
         while let Some(one) = all.get(at).copied() {
-            for join in &self.joined {
-                for (here, there) in [(&join.left, &join.right), (&join.right, &join.left)] {
-                    if here.0 == one && !all.contains(&there.0) {
-                        all.push(there.0);
+            for join in &self.equalities {
+                for (from, to) in [(&join.left, &join.right), (&join.right, &join.left)] {
+                    if from.0 == one && !all.contains(&to.0) {
+                        all.push(to.0);
                     }
                 }
             }
@@ -434,12 +457,12 @@ impl Follow<'_> {
 }
 
 /// Returns the visible columns of these instances.
-fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
+fn available_columns(instances: &[usize], names: &SelectNames<'_>) -> Vec<AvailableColumn> {
     if instances.is_empty() {
         return Vec::new();
     }
-    let mut found: Vec<ReachedColumn> = Vec::new();
-    for table in names.around().flat_map(|n| &n.tables) {
+    let mut found: Vec<AvailableColumn> = Vec::new();
+    for table in names.enclosing().flat_map(|n| &n.tables) {
         for field in table.fields.iter().flatten() {
             let Some(Lineage::Column { instance, table: of, column }) =
                 field.flow.lineage.as_deref()
@@ -447,14 +470,14 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
                 continue;
             };
             // The name may refer to a nearer table.
-            let named = names.find(table.name.as_deref(), &field.name);
+            let named = names.find_column(table.name.as_deref(), &field.name);
             if instances.contains(instance)
                 && named.is_some_and(|(_, same)| std::ptr::eq(same, field))
                 && !found.iter().any(|f| f.instance == *instance && f.column == *column)
             {
-                let at = (table.name.clone(), field.name.clone());
+                let query_column = (table.name.clone(), field.name.clone());
                 let (table, column) = (of.clone(), column.clone());
-                found.push(ReachedColumn { instance: *instance, table, column, at });
+                found.push(AvailableColumn { instance: *instance, table, column, query_column });
             }
         }
     }
@@ -462,11 +485,11 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
 }
 
 /// Returns the column of a call's options.
-fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
+fn options_column(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
-    if let Some((of, field)) = names.find(table.as_deref(), column) {
+    if let Some((of, field)) = names.find_column(table.as_deref(), column) {
         if let Some(name) = of.and_then(|t| t.name.as_ref())
-            && names.cte(name).is_some()
+            && names.cte_fields(name).is_some()
         {
             return Some(OptionsColumn::Named(name.clone(), column.clone()));
         }
@@ -479,13 +502,13 @@ fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
 }
 
 /// Returns an identifier for the names of a SELECT.
-fn address(names: &SelectNames<'_>) -> *const () {
+fn names_id(names: &SelectNames<'_>) -> *const () {
     std::ptr::from_ref(names).cast()
 }
 
 /// Returns the flow of a name.
-fn of_name(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
-    match names.find(table, column) {
+fn name_flow(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
+    match names.find_column(table, column) {
         Some((_, field)) => field.flow.clone(),
         None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),
         None => Flow::default(),

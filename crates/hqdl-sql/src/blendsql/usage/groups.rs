@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::blendsql::aggregates::{is_of_rows, own};
+use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::Schema;
-use crate::blendsql::tree::{Core, ExprKind, Query};
-use crate::blendsql::usage::Joined;
+use crate::blendsql::tree::{ExprKind, Query, SelectCore};
+use crate::blendsql::usage::ColumnEquality;
 
 /// Instance and lower-case column name.
 type InstanceColumn = (usize, String);
@@ -24,7 +24,7 @@ pub(in crate::blendsql) struct GroupValues<'p> {
     /// Columns that have one value per group.
     determined: BTreeSet<InstanceColumn>,
     /// Instances that have one row per group.
-    rows: BTreeSet<usize>,
+    single_row_instances: BTreeSet<usize>,
 }
 
 impl GroupValues<'_> {
@@ -37,23 +37,23 @@ impl GroupValues<'_> {
     }
 
     /// Returns true if a group has only one value of this lineage.
-    pub fn has_one(&self, lineage: &Lineage) -> bool {
+    pub fn has_single_value(&self, lineage: &Lineage) -> bool {
         // A literal of a LEFT JOIN's subquery is NULL in some rows.
-        let mut one = !lineage.instances().is_empty();
-        lineage.each_column(&mut |instance, _, column| {
-            one &= self.rows.contains(&instance)
+        let mut is_single = !lineage.instances().is_empty();
+        lineage.visit_columns(&mut |instance, _, column| {
+            is_single &= self.single_row_instances.contains(&instance)
                 || self.determined.contains(&(instance, column.to_lowercase()));
         });
-        one || self.lineages.iter().any(|term| term.is(lineage))
+        is_single || self.lineages.iter().any(|term| term.is_same(lineage))
     }
 
     /// Adds the columns that depend on `exact`: those that joins make equal to them, and all
     /// columns of a table whose unique key is among them. `tables` are the instances in FROM with
     /// their tables.
-    pub fn determine(
+    pub fn add_determined_columns(
         &mut self,
         exact: Vec<InstanceColumn>,
-        joined: &[Joined],
+        equalities: &[ColumnEquality],
         tables: &[(usize, String)],
         schema: &dyn Schema,
     ) {
@@ -61,29 +61,31 @@ impl GroupValues<'_> {
         // Different texts can be equal under a custom collation, so such a column may have several
         // values.
         let is_exact = |(instance, column): &InstanceColumn| {
-            table_of(*instance).is_some_and(|table| !schema.collates(table, column))
+            table_of(*instance).is_some_and(|table| !schema.has_custom_collation(table, column))
         };
         let affinity =
             |(instance, column): &InstanceColumn| schema.affinity(table_of(*instance)?, column);
         self.determined = exact.into_iter().filter(is_exact).collect();
         loop {
-            let before = (self.determined.len(), self.rows.len());
+            let before = (self.determined.len(), self.single_row_instances.len());
             for (instance, table) in tables {
                 let has = |column: &String| self.determined.contains(&(*instance, column.clone()));
                 if schema.unique_keys(table).iter().any(|key| key.iter().all(has)) {
-                    self.rows.insert(*instance);
+                    self.single_row_instances.insert(*instance);
                 }
             }
-            for join in joined {
+            for join in equalities {
                 for (from, to) in [(&join.left, &join.right), (&join.right, &join.left)] {
-                    let known = self.rows.contains(&from.0) || self.determined.contains(from);
-                    let equal = is_exact(from) && is_exact(to) && affinity(from) == affinity(to);
-                    if known && equal {
+                    let is_determined = self.single_row_instances.contains(&from.0)
+                        || self.determined.contains(from);
+                    let compares_equal =
+                        is_exact(from) && is_exact(to) && affinity(from) == affinity(to);
+                    if is_determined && compares_equal {
                         self.determined.insert(to.clone());
                     }
                 }
             }
-            if before == (self.determined.len(), self.rows.len()) {
+            if before == (self.determined.len(), self.single_row_instances.len()) {
                 return;
             }
         }
@@ -92,13 +94,13 @@ impl GroupValues<'_> {
 
 /// Returns true if `SQLite` chooses an arbitrary row for each group of this SELECT: it has GROUP BY
 /// or aggregates. With a single `max` or `min`, `SQLite` chooses that row instead.
-pub(in crate::blendsql) fn shows_arbitrary_rows(query: &Query, core: &Core) -> bool {
+pub(in crate::blendsql) fn shows_arbitrary_rows(query: &Query, core: &SelectCore) -> bool {
     let mut names: Vec<String> = Vec::new();
     let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());
     for expr in exprs.chain(&core.having).chain(query.order.iter().map(|o| &o.expr)) {
-        own(expr, &mut |e| {
+        visit_own_exprs(expr, &mut |e| {
             if let ExprKind::Function { name, .. } = &e.kind
-                && is_of_rows(e)
+                && is_aggregate_call(e)
             {
                 names.push(name.clone());
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::blendsql::ReturnType;
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::parse::Parsed;
+use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::scope::{ColumnOrigin, Schema};
 
 /// A value argument of a call.
@@ -41,7 +41,7 @@ pub enum ComparedWith {
     /// A text literal.
     Text(String),
     /// A computed text.
-    Words,
+    ComputedText,
     /// Any number.
     Number,
     /// The answer is a LIMIT or OFFSET.
@@ -54,35 +54,35 @@ pub enum ComparedWith {
 
 /// Two columns of table instances that are equal in every row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joined {
+pub struct ColumnEquality {
     /// Instance and lower-case column name of one column.
     pub left: (usize, String),
     /// The other column.
     pub right: (usize, String),
 }
 
-impl Joined {
+impl ColumnEquality {
     /// Returns true if it joins these two columns, in any order.
     #[must_use]
-    pub fn is_of(&self, one: (usize, &str), other: (usize, &str)) -> bool {
-        let is = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
-        is(&self.left, one) && is(&self.right, other)
-            || is(&self.left, other) && is(&self.right, one)
+    pub fn connects(&self, one: (usize, &str), other: (usize, &str)) -> bool {
+        let is_column = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
+        is_column(&self.left, one) && is_column(&self.right, other)
+            || is_column(&self.left, other) && is_column(&self.right, one)
     }
 }
 
 /// Result columns of a SELECT.
 #[derive(Debug, Clone, Default)]
-pub struct Outputs {
+pub struct SelectOutputs {
     /// Column names with their lineages; empty if they are unknown.
     pub columns: Vec<(String, Option<Arc<Lineage>>)>,
     /// Equalities between the columns of their tables.
-    pub joined: Vec<Joined>,
+    pub equalities: Vec<ColumnEquality>,
 }
 
 /// A database column that is available to a call in its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReachedColumn {
+pub struct AvailableColumn {
     /// Instance of the table.
     pub instance: usize,
     /// Name of the table.
@@ -90,17 +90,18 @@ pub struct ReachedColumn {
     /// Name of the column in the database.
     pub column: String,
     /// Name of the table in the query, and of the column there.
-    pub at: (Option<String>, String),
+    pub query_column: (Option<String>, String),
 }
 
-impl ReachedColumn {
+impl AvailableColumn {
     /// Formats the column name as SQL.
     #[must_use]
-    pub fn written(&self) -> String {
-        let (table, name) = (&self.at.0, hqdl_values::sql::name(&self.at.1));
+    pub fn to_sql(&self) -> String {
+        let (table, name) =
+            (&self.query_column.0, hqdl_values::sql::quote_name(&self.query_column.1));
         table
             .as_ref()
-            .map_or_else(|| name.clone(), |t| format!("{}.{name}", hqdl_values::sql::name(t)))
+            .map_or_else(|| name.clone(), |t| format!("{}.{name}", hqdl_values::sql::quote_name(t)))
     }
 }
 
@@ -108,32 +109,32 @@ impl ReachedColumn {
 #[derive(Debug, Clone, Default)]
 pub struct CallUsage {
     /// Whether its truth matters and not its value.
-    pub condition: bool,
+    pub is_condition: bool,
     /// Operands that its answer is compared with.
-    pub compared: Vec<ComparedWith>,
+    pub compared_with: Vec<ComparedWith>,
     /// Whether its answer is ordered: as a term of ORDER BY, or as an argument of `max` or `min`.
-    pub ordered: bool,
+    pub is_ordered: bool,
     /// Calls that its answer is compared with.
-    pub beside: Vec<usize>,
+    pub compared_calls: Vec<usize>,
     /// Type of the answer: from a CAST, or from the return type of another call with the same
     /// question.
-    pub said: Option<ReturnType>,
+    pub stated_type: Option<ReturnType>,
     /// Return type of a call that it is compared with.
-    pub beside_said: Option<ReturnType>,
+    pub compared_type: Option<ReturnType>,
     /// Whether it follows IN, where its answer is a list.
-    pub set: bool,
+    pub is_in_list: bool,
     /// Its value arguments.
     pub keys: Vec<Key>,
     /// Columns in the row that belong to the instances of the values, or to instances joined to
     /// them.
-    pub reached: Vec<ReachedColumn>,
+    pub available_columns: Vec<AvailableColumn>,
     /// Equalities between these instances.
-    pub joined: Vec<Joined>,
+    pub equalities: Vec<ColumnEquality>,
     /// Lineages of the GROUP BY terms, if the call is evaluated per group.
-    pub grouped: Vec<Arc<Lineage>>,
+    pub group_terms: Vec<Arc<Lineage>>,
     /// An argument column with several values per group, for which `SQLite` would choose an
     /// arbitrary row.
-    pub varies: Option<String>,
+    pub ambiguous_column: Option<String>,
     /// Column of its options.
     pub options: Option<OptionsColumn>,
     /// Names of the tables that are visible to the call.
@@ -163,12 +164,16 @@ pub enum OptionsColumn {
 
 /// Returns the usage of each call, by its number.
 #[must_use]
-pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, CallUsage> {
-    follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
+pub fn analyze_calls(
+    sql: &str,
+    parsed: &ParsedQuery,
+    schema: &dyn Schema,
+) -> HashMap<usize, CallUsage> {
+    follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_calls(&parsed.query)
 }
 
 /// Returns the result columns of a SELECT and the equalities between their tables.
 #[must_use]
-pub fn outputs(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> Outputs {
-    follow::Follow::new(sql, &parsed.calls, schema).outputs(&parsed.query)
+pub fn analyze_outputs(sql: &str, parsed: &ParsedQuery, schema: &dyn Schema) -> SelectOutputs {
+    follow::FlowAnalysis::new(sql, &parsed.calls, schema).analyze_outputs(&parsed.query)
 }

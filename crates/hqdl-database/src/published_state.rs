@@ -1,0 +1,219 @@
+//! Inputs of a published expansion. If they are unchanged, all values of its table agree with the
+//! facts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::versions::Checksums;
+use super::{Database, StoreError};
+use hqdl_spec::overrides::Overrides;
+use hqdl_spec::{Catalog, Column, Expansion, Reuse, Spec};
+use hqdl_values::sql;
+
+/// Inputs, besides the answers, that determine the values of a published table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedState {
+    /// Journal of the values.
+    pub journal: String,
+    /// Last position of the journal that the table includes.
+    pub head: i64,
+    /// Model of the answers.
+    model: String,
+    any_model: bool,
+    /// Hash of the overrides.
+    overrides: String,
+    key: Vec<String>,
+    /// Identity of each column, including its list.
+    columns: BTreeMap<String, String>,
+}
+
+impl PublishedState {
+    /// Returns the state that an expansion would have if it were published now.
+    #[must_use]
+    pub fn current(
+        spec: &Spec,
+        expansion: usize,
+        model: &str,
+        overrides: &Overrides,
+        (journal, head): (String, i64),
+    ) -> Self {
+        let expansion_spec = &spec.expansions[expansion];
+        Self {
+            journal,
+            head,
+            model: model.to_owned(),
+            any_model: spec.model.reuse == Reuse::AnyModel,
+            overrides: overrides.expansion_digest(expansion),
+            key: expansion_spec.key.names().to_vec(),
+            columns: expansion_spec
+                .columns
+                .iter()
+                .map(|c| (c.name.clone(), column_identity(c)))
+                .collect(),
+        }
+    }
+
+    /// Returns true if a table published as `self` has the same values as one published `current`,
+    /// except for changes of its columns and newer answers.
+    #[must_use]
+    pub fn has_same_inputs(&self, now: &Self) -> bool {
+        self.journal == now.journal
+            && self.model == now.model
+            && self.any_model == now.any_model
+            && self.overrides == now.overrides
+            && self.key == now.key
+    }
+
+    /// Returns true if the identity of a column is unchanged.
+    #[must_use]
+    pub fn has_same_column(&self, column: &Column) -> bool {
+        self.columns.get(&column.name).is_some_and(|recorded| *recorded == column_identity(column))
+    }
+}
+
+fn column_identity(column: &Column) -> String {
+    let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
+    let unknown = column.unknown.as_ref().map_or(String::new(), |words| format!(" {words:?}"));
+    let unify = if column.unify { " unify" } else { "" };
+    let aliases = Some(&column.aliases).filter(|a| !a.is_empty());
+    let aliases = aliases.map_or(String::new(), |a| format!(" {a:?}"));
+    let many = column.many.is_some();
+    format!("{} {:?} {list} {many}{unknown}{unify}{aliases}", column.fingerprint, column.kind)
+}
+
+impl Database {
+    /// Returns the inputs of an expansion's published table, if the table exists and its inputs are
+    /// known.
+    #[must_use]
+    pub fn published_state(&self, spec: &Spec, expansion: &str) -> Option<PublishedState> {
+        if !self.is_made_by_hqdl(expansion) {
+            return None;
+        }
+        let text: String = self
+            .connection()
+            .query_row(
+                "SELECT standing FROM hqdl_expansion WHERE name = ?1 AND spec = ?2",
+                [expansion, &spec.full_path()],
+                |row| row.get(0),
+            )
+            .ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Returns the checksums of an expansion's tables; `None` if they must be recreated, because
+    /// their columns changed or another program wrote to them.
+    #[must_use]
+    pub fn checksums(&self, expansion: &Expansion) -> Option<Checksums> {
+        let name = &expansion.name;
+        let read_checksums = || -> rusqlite::Result<Option<Checksums>> {
+            let c = self.connection();
+            let (recorded_layout, rows): (String, i64) = c.query_row(
+                "SELECT digest, rows FROM hqdl_expansion WHERE name = ?1",
+                [name],
+                |r| Ok((r.get(0)?, r.get(1)?)),
+            )?;
+            let is_unmodified = match self.server() {
+                Some(server) => server.is_unmodified(expansion, rows).unwrap_or(false),
+                None => self.is_unmodified(expansion, rows)?,
+            };
+            if recorded_layout != layout_hash(expansion) || !is_unmodified {
+                return Ok(None);
+            }
+            let mut checksums = Checksums::with_row_count(rows);
+            let mut select =
+                c.prepare("SELECT bucket, sum FROM hqdl_bucket WHERE expansion = ?1")?;
+            let mut rows = select.query([name])?;
+            while let Some(row) = rows.next()? {
+                checksums.add_version(row.get(0)?, row.get(1)?, 0);
+            }
+            Ok(Some(checksums))
+        };
+        read_checksums().ok().flatten()
+    }
+
+    /// Returns a warning about published rows that another program has written; `None` if there are
+    /// none.
+    ///
+    /// # Errors
+    /// Returns [`StoreError`] from `SQLite`.
+    pub fn edit_warning(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
+        let name = &expansion.name;
+        let read_edits = || -> rusqlite::Result<(u64, Option<String>)> {
+            let c = self.connection();
+            if !c.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_edit'")?.exists([])? {
+                return Ok((0, None));
+            }
+            let sql = "SELECT count(DISTINCT key), max(key) FROM hqdl_edit WHERE expansion = ?1";
+            c.query_row(sql, [name], |r| Ok((r.get(0)?, r.get(1)?)))
+        };
+        let (rows, key) = read_edits().map_err(|e| self.to_store_error(&e))?;
+        let key = key.unwrap_or_default();
+        let verb = if rows == 1 { " was" } else { "s were" };
+        Ok((rows > 0)
+            .then(|| format!("{name}: {rows} published row{verb} edited by hand, such as ({key})")))
+    }
+
+    /// Returns true if all objects of an expansion exist, belong to hqdl, and no other program has
+    /// written to them.
+    fn is_unmodified(&self, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
+        let c = self.connection();
+        let name = &expansion.name;
+        let has_missing_object: bool = c.prepare(
+            "SELECT 1 FROM hqdl_object AS o WHERE (expansion = ?1 COLLATE NOCASE OR type = 'view')
+             AND type IN ('table', 'view', 'index', 'trigger') AND NOT EXISTS (
+               SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
+        )?
+        .exists([name])?;
+        let was_edited =
+            c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
+        let tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
+        let are_ours = std::iter::once(name).chain(tables).all(|t| self.is_made_by_hqdl(t));
+        let count = format!("SELECT count(*) FROM {}", sql::quote_name(name));
+        Ok(!has_missing_object
+            && !was_edited
+            && are_ours
+            && c.query_row(&count, [], |r| r.get::<_, i64>(0))? == rows)
+    }
+
+    /// Returns the number of published rows of an expansion whose key is no longer in any source.
+    #[must_use]
+    pub fn count_orphans(
+        &self,
+        expansion: &Expansion,
+        is_known: &mut dyn FnMut(&str) -> bool,
+    ) -> u64 {
+        if let Some(server) = self.server() {
+            let mut orphans = 0;
+            let result = server.for_each_key(&expansion.name, &mut |key| {
+                orphans += u64::from(!is_known(key));
+            });
+            return result.map_or(0, |()| orphans);
+        }
+        let mut count = || -> rusqlite::Result<u64> {
+            let mut statement =
+                self.connection().prepare("SELECT key FROM hqdl_record WHERE expansion = ?1")?;
+            let mut rows = statement.query([&expansion.name])?;
+            let mut orphans = 0;
+            while let Some(row) = rows.next()? {
+                let key: String = row.get(0)?;
+                orphans += u64::from(!is_known(&key));
+            }
+            Ok(orphans)
+        };
+        count().unwrap_or(0)
+    }
+}
+
+/// Returns a hash of the layout of an expansion's tables. If it changes, the tables are recreated.
+pub(crate) fn layout_hash(expansion: &Expansion) -> String {
+    let mut description =
+        format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
+    if !expansion.key_parts.is_empty() {
+        description.push_str(&format!("{:?};", expansion.key_parts));
+    }
+    for column in &expansion.columns {
+        description.push_str(&format!("{} {:?} {:?};", column.name, column.kind, column.many));
+    }
+    blake3::hash(description.as_bytes()).to_hex().as_str()[..32].to_owned()
+}

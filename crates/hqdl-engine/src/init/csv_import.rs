@@ -1,0 +1,223 @@
+//! Creates a database from CSV files, one table per file, for users who have no database yet.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::classify;
+use hqdl_values::sql;
+
+/// Reasons why no database was created.
+#[derive(Debug, thiserror::Error)]
+pub enum CsvImportError {
+    /// A file cannot be read or written.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Description of the error.
+        message: String,
+    },
+    /// The path of the new database already exists.
+    #[error("{} exists already", .0.display())]
+    DatabaseExists(PathBuf),
+    /// The folder contains no CSV file.
+    #[error("{} contains no CSV file", .0.display())]
+    NoFiles(PathBuf),
+}
+
+/// Returns the CSV files at a path: the file itself, or the files of the folder. Returns `None` for
+/// anything else, such as a database.
+#[must_use]
+pub fn csv_files(path: &Path) -> Option<Vec<PathBuf>> {
+    let is_csv = |path: &Path| {
+        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        path.is_file() && extension.is_some_and(|e| e == "csv" || e == "tsv")
+    };
+    if !path.is_dir() {
+        return is_csv(path).then(|| vec![path.to_owned()]);
+    }
+    let all = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = all.filter(|p| is_csv(p)).collect();
+    files.sort();
+    Some(files)
+}
+
+/// Creates a database from CSV files, next to them. Returns its path and a note for each renamed
+/// column. The first line of each file contains the column names. A column is numeric if all its
+/// fields are numbers; an empty field becomes NULL.
+///
+/// # Errors
+/// Returns [`TablesError`] and leaves no database behind.
+pub fn create_database(
+    path: &Path,
+    files: &[PathBuf],
+) -> Result<(PathBuf, Vec<String>), CsvImportError> {
+    let db_path = path.with_extension("sqlite");
+    if files.is_empty() {
+        return Err(CsvImportError::NoFiles(path.to_owned()));
+    }
+    if db_path.exists() {
+        return Err(CsvImportError::DatabaseExists(db_path));
+    }
+    let part_path = path.with_extension(format!("sqlite.{}.part", std::process::id()));
+    let file_error =
+        |path: &Path, message: String| CsvImportError::File { path: path.to_owned(), message };
+    let fill = || -> Result<Vec<String>, CsvImportError> {
+        let db = Connection::open(&part_path).map_err(|e| file_error(&part_path, e.to_string()))?;
+        sql::reject_quoted_texts(&db).map_err(|e| file_error(&part_path, e.to_string()))?;
+        db.execute_batch("BEGIN").map_err(|e| file_error(&part_path, e.to_string()))?;
+        let mut notes = Vec::new();
+        for file in files {
+            notes.append(&mut add_file(&db, file).map_err(|message| file_error(file, message))?);
+        }
+        db.execute_batch("COMMIT").map_err(|e| file_error(&part_path, e.to_string()))?;
+        Ok(notes)
+    };
+    let result = fill().and_then(|notes| {
+        std::fs::rename(&part_path, &db_path).map_err(|e| file_error(&db_path, e.to_string()))?;
+        Ok(notes)
+    });
+    if result.is_err() {
+        // Remove the incomplete database.
+        let _ = std::fs::remove_file(&part_path);
+    }
+    result.map(|notes| (db_path, notes))
+}
+
+/// Adds the table of a file. Returns a note for each renamed column.
+fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let delimiter = detect_delimiter(text);
+    if let Some(line) = hqdl_values::csv::find_unclosed_field(text.as_bytes(), delimiter) {
+        return Err(format!("line {line}: {}", hqdl_values::csv::UNCLOSED_FIELD_MESSAGE));
+    }
+    let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
+    let header = reader().headers().map_err(|e| e.to_string())?.clone();
+    let names = unique_names(&header);
+    if names.is_empty() {
+        return Err("it has no header line with column names".to_owned());
+    }
+    let mut kinds = vec![FieldKind::Unknown; names.len()];
+    for record in reader().records() {
+        let record = record.map_err(|e| e.to_string())?;
+        kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.add_field(field));
+    }
+    let table = table_name(file);
+    let columns: Vec<String> = names
+        .iter()
+        .zip(&kinds)
+        .map(|(n, k)| format!("{} {}", sql::quote_name(n), k.sql_type()))
+        .collect();
+    let create = format!("CREATE TABLE {} ({})", sql::quote_name(&table), columns.join(", "));
+    db.execute_batch(&create).map_err(|e| e.to_string())?;
+    let placeholders = vec!["?"; names.len()].join(", ");
+    let insert = format!("INSERT INTO {} VALUES ({placeholders})", sql::quote_name(&table));
+    let mut insert = db.prepare(&insert).map_err(|e| e.to_string())?;
+    for record in reader().records() {
+        let record = record.map_err(|e| e.to_string())?;
+        let values = kinds.iter().zip(&record).map(|(kind, field)| kind.parse_value(field));
+        insert.execute(rusqlite::params_from_iter(values)).map_err(|e| e.to_string())?;
+    }
+    let renamed = header.iter().zip(&names).filter(|(field, name)| field.trim() != **name);
+    let notes = renamed.map(|(field, name)| match field.trim() {
+        "" => format!("{}: a column without a name is imported as `{name}`", file.display()),
+        field => format!("{}: a second column `{field}` is imported as `{name}`", file.display()),
+    });
+    Ok(notes.collect())
+}
+
+/// Returns the field delimiter: the candidate that appears most often in the first line.
+fn detect_delimiter(text: &str) -> u8 {
+    let line = text.lines().next().unwrap_or_default();
+    let count = |c: char| line.matches(c).count();
+    let best = [',', ';', '\t', '|'].into_iter().rev().max_by_key(|c| count(*c));
+    best.map_or(b',', |c| c as u8)
+}
+
+/// Returns unique column names.
+fn unique_names(header: &csv::StringRecord) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (n, field) in header.iter().enumerate() {
+        let field = field.trim();
+        let preferred =
+            if field.is_empty() { format!("column_{}", n + 1) } else { field.to_owned() };
+        let mut name = preferred.clone();
+        let mut suffix = 1;
+        while names.iter().any(|existing| existing.eq_ignore_ascii_case(&name)) {
+            suffix += 1;
+            name = format!("{preferred}_{suffix}");
+        }
+        names.push(name);
+    }
+    names
+}
+
+/// Returns the table name for a file: the words of the file name.
+fn table_name(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let words = classify::split_words(&stem).join("_");
+    let starts_with_digit = words.starts_with(|c: char| c.is_numeric());
+    match words.as_str() {
+        "" => "rows".to_owned(),
+        words if starts_with_digit || words.starts_with("sqlite") || words.starts_with("hqdl") => {
+            format!("t_{words}")
+        }
+        words => words.to_owned(),
+    }
+}
+
+/// Type of a column's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldKind {
+    Unknown,
+    Integer,
+    Real,
+    Text,
+}
+
+impl FieldKind {
+    fn add_field(&mut self, field: &str) {
+        let field = field.trim();
+        if field.is_empty() {
+            return;
+        }
+        // Texts such as 007 and +49 are identifiers, not numbers.
+        let is_integer = field.parse::<i64>().is_ok_and(|n| n.to_string() == field);
+        let has_number_chars = field.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+        let integer_part = field.trim_start_matches('-').split('.').next().unwrap_or_default();
+        let has_leading_zero = integer_part.len() > 1 && integer_part.starts_with('0');
+        let is_real = has_number_chars
+            && !has_leading_zero
+            && !field.starts_with('+')
+            && field.parse::<f64>().is_ok();
+        *self = match *self {
+            Self::Unknown | Self::Integer if is_integer => Self::Integer,
+            Self::Unknown | Self::Integer | Self::Real if is_real => Self::Real,
+            _ => Self::Text,
+        };
+    }
+
+    fn sql_type(self) -> &'static str {
+        match self {
+            Self::Integer => "INTEGER",
+            Self::Real => "REAL",
+            Self::Unknown | Self::Text => "TEXT",
+        }
+    }
+
+    fn parse_value(self, field: &str) -> Value {
+        let trimmed = field.trim();
+        let parse_number = || match self {
+            Self::Integer => trimmed.parse().ok().map(Value::Integer),
+            Self::Real => trimmed.parse().ok().map(Value::Real),
+            _ => None,
+        };
+        match trimmed {
+            "" => Value::Null,
+            _ => parse_number().unwrap_or_else(|| Value::Text(field.to_owned())),
+        }
+    }
+}

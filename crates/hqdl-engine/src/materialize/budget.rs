@@ -1,0 +1,75 @@
+//! Remaining budget, and the cost of the missing cells.
+
+use super::coverage::CoverageReport;
+use super::{MaterializeError, Materializer, RunMode};
+use hqdl_facts::FactsError;
+use hqdl_model::budget::run_allowance;
+use hqdl_model::generate::{Event, Listener};
+use hqdl_model::plan::{BudgetLeft, Plan, ThroughputEstimate};
+use hqdl_spec::Provider;
+use hqdl_values::tokens::Tokenizer;
+
+impl<'w> Materializer<'w> {
+    /// Adds the cost, the duration and the remaining budget to a plan.
+    pub(super) fn price_plan(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
+        let is_replayed = self.spec.model.provider == Provider::Replay;
+        let throughput = (!is_replayed)
+            .then(|| ThroughputEstimate::from_history(self.facts.history(), &self.spec.model));
+        let throughput = throughput.transpose()?;
+        match self.run_mode {
+            RunMode::Batch => plan.use_batch_api(&self.spec.limits),
+            _ => plan.estimate_cost(&self.spec.limits, throughput),
+        }
+        plan.budget_left = self.budget_left()?;
+        Ok(())
+    }
+
+    /// Sends a warning if the budget does not cover the plan, before any request is made. Returns
+    /// the reports, with the cost computed if there is a budget.
+    pub(super) fn warn_if_over_budget(
+        &self,
+        coverages: Vec<CoverageReport<'w>>,
+        listener: &Listener,
+    ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
+        if self.budget_left()? == BudgetLeft::default() {
+            return Ok(coverages);
+        }
+        let with_cost = |(n, coverage): (usize, CoverageReport<'w>)| {
+            self.compute_key_coverage(n, coverage.keys, true)
+        };
+        let coverages: Vec<CoverageReport<'w>> =
+            coverages.into_iter().enumerate().map(with_cost).collect::<Result<_, _>>()?;
+        let mut expansions = Vec::new();
+        for (n, coverage) in coverages.iter().enumerate() {
+            expansions.push(coverage.plan.clone());
+            expansions.extend(self.plan_unify(n, coverage)?);
+        }
+        let mut plan =
+            Plan { expansions, is_counted: self.has_exact_token_counts(), ..Plan::default() };
+        self.price_plan(&mut plan)?;
+        if let Some(warning) = plan.budget_warning() {
+            listener(&Event::Warning(warning));
+        }
+        Ok(coverages)
+    }
+
+    /// Returns true if hqdl counts tokens exactly as the models of all expansions do.
+    pub(super) fn has_exact_token_counts(&self) -> bool {
+        let tokenizer_of = |e| Tokenizer::for_model(&self.choose_model(e).tokenizer);
+        self.spec.expansions.iter().all(|e| tokenizer_of(e).is_exact())
+    }
+
+    /// Returns the budget left for the next run, or for the unfinished run that it resumes.
+    fn budget_left(&self) -> Result<BudgetLeft, FactsError> {
+        if self.spec.all_models().all(|m| m.provider == Provider::Replay) {
+            return Ok(BudgetLeft::default());
+        }
+        let history = self.facts.history();
+        let unfinished = history.find_unfinished_run(&self.spec.full_path())?;
+        let (caps, spent) = run_allowance(history, &self.spec.limits, unfinished)?;
+        Ok(BudgetLeft {
+            usd: caps.usd.map(|usd| (usd - spent.usd).max(0.0)),
+            tokens: caps.tokens.map(|tokens| tokens.saturating_sub(spent.tokens)),
+        })
+    }
+}

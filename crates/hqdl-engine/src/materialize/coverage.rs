@@ -1,0 +1,523 @@
+//! Coverage of a spec: which cells are known and which are missing.
+
+use std::collections::BTreeMap;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::counts::CellCounts;
+use super::{MaterializeError, Materializer, WalkError};
+use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
+use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue, RowVersion};
+use hqdl_database::{Database, StoreError};
+use hqdl_facts::unify::MAX_WORD_BYTES;
+use hqdl_facts::{CellLookup, FactsError, Reason, Record};
+use hqdl_model::generate::ExpansionKeys;
+use hqdl_model::plan::{
+    Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
+};
+use hqdl_spec::Expansion;
+use hqdl_spec::overrides::Override;
+use hqdl_values::cell::{State, Tally};
+use hqdl_values::key::Entity;
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+
+/// Number of keys whose facts are fetched together from another process.
+const PREFETCHED_KEYS: usize = 1000;
+
+/// The stored facts of an entity; `None` if there are none.
+pub(super) type EntityFacts = Option<Record>;
+
+/// Answers that are not in a column's value list, by column and lowercase form (letter case is
+/// ignored).
+pub(super) type UnlistedValues = BTreeMap<usize, BTreeMap<String, String>>;
+
+/// Coverage of one expansion: its known and missing cells.
+pub(super) struct CoverageReport<'db> {
+    pub(super) keys: Keys<'db>,
+    pub(super) plan: ExpansionPlan,
+    /// Known cells by state, per column.
+    pub(super) cells: Vec<Tally>,
+    pub(super) known: u64,
+    /// Missing cells that this run does not request, per column.
+    pub(super) unasked: Vec<u64>,
+    /// Cells to refresh or retry that `--limit` leaves to a later run, per column.
+    pub(super) unasked_refreshes: Vec<u64>,
+    /// Missing cells that an open batch job requests, per column. The run does not request them.
+    pub(super) in_flight: Vec<u64>,
+    /// The cells to refresh or retry among these, per column.
+    pub(super) in_flight_refreshes: Vec<u64>,
+    /// Checksums of the tables as published if no further answer arrives.
+    pub(super) checksums: Checksums,
+    /// Order-independent hash of the keys.
+    pub(super) keys_hash: i64,
+    /// Last row of the journal that this report is certain to include.
+    pub(super) last_row: i64,
+    /// Counts of the cells of keys without requests.
+    pub(super) unrequested_counts: CellCounts,
+    /// Positions of the keys with missing cells: first the first spellings of entities, then the
+    /// others.
+    pub(super) pending_keys: [KeyPositions; 2],
+    /// Differences from the published tables.
+    pub(super) differences: Option<TableDifferences>,
+    /// Entities with overrides.
+    pub(super) overridden_entities: HashSet<Entity>,
+    /// The error if `--where` is invalid for this expansion.
+    pub(super) filter_error: Option<String>,
+    /// The expansion's keys, used to find the closest key for a misspelled one.
+    pub(super) expansion_keys: Arc<ExpansionKeys>,
+    /// Answers that are in no value list and that the model was not asked to unify yet.
+    pub(super) unlisted_values: UnlistedValues,
+}
+
+/// Differences between the published tables and a coverage report.
+pub(super) struct TableDifferences {
+    /// Checksums of the published tables.
+    pub(super) published: Checksums,
+    /// Buckets whose checksums differ.
+    pub(super) buckets: BTreeSet<usize>,
+    /// Hashes of the source keys in these buckets.
+    pub(super) keys: HashSet<i64>,
+}
+
+impl CoverageReport<'_> {
+    /// Returns the number of cells to request.
+    pub(super) fn missing_cells(&self) -> u64 {
+        self.plan.columns.iter().map(ColumnPlan::cell_count).sum()
+    }
+
+    /// Returns the number of cells that open batch jobs request.
+    pub(super) fn in_flight_cells(&self) -> u64 {
+        self.in_flight.iter().sum()
+    }
+}
+
+impl<'w> Materializer<'w> {
+    /// Computes the coverage of an expansion.
+    pub(super) fn compute_coverage(
+        &self,
+        n: usize,
+        priced: bool,
+    ) -> Result<CoverageReport<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let filter = self.selection.filter.as_deref();
+        let gathered = Keys::collect(self.database, expansion, filter);
+        let (keys, filter_error) = match (filter, gathered) {
+            // The condition may name columns of another expansion; then it selects no key of this
+            // one.
+            (
+                Some(_),
+                Err(StoreError::Sqlite { message, .. } | StoreError::Statement { message, .. }),
+            ) => (Keys::collect(self.database, expansion, Some("1 = 0"))?, Some(message)),
+            (_, keys) => (keys?, None),
+        };
+        Ok(CoverageReport { filter_error, ..self.compute_key_coverage(n, keys, priced)? })
+    }
+
+    /// Returns a warning for each expansion to which `--where` does not apply.
+    ///
+    /// # Errors
+    /// Returns [`MaterializeError::Where`] if it applies to no expansion.
+    pub(super) fn filter_warnings(
+        &self,
+        coverages: &[CoverageReport<'_>],
+    ) -> Result<Vec<String>, MaterializeError> {
+        let inapplicable: Vec<(&str, &str)> = self
+            .spec
+            .expansions
+            .iter()
+            .zip(coverages)
+            .filter_map(|(e, s)| Some((e.name.as_str(), s.filter_error.as_deref()?)))
+            .collect();
+        match inapplicable.first() {
+            Some((_, error)) if inapplicable.len() == coverages.len() => {
+                Err(MaterializeError::InvalidWhere((*error).to_owned()))
+            }
+            _ => Ok(inapplicable
+                .into_iter()
+                .map(|(name, error)| {
+                    format!("{name}: skipped, because --where does not apply to it ({error})")
+                })
+                .collect()),
+        }
+    }
+
+    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
+    /// missing cells.
+    #[expect(clippy::too_many_lines, reason = "one walk over the keys, with all that it sums up")]
+    pub(super) fn compute_key_coverage(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        priced: bool,
+    ) -> Result<CoverageReport<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let choice = self.choose_model(expansion);
+        let (name, model) = (expansion.name.clone(), choice.tokenizer.clone());
+        let mut plan =
+            ExpansionPlan { name, model, price: choice.price, ..ExpansionPlan::default() };
+        plan.columns = expansion
+            .columns
+            .iter()
+            .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
+            .collect();
+        let mut estimator = priced.then(|| {
+            let tokenizer = Tokenizer::for_model(&choice.tokenizer);
+            CostEstimator::new(expansion, choice.format, tokenizer)
+                .with_max_output(choice.max_output)
+                .with_image_tokens(max_image_tokens(&choice.tokenizer))
+        });
+        let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
+        let mut batcher = Batcher::new(expansion, choice.rows);
+        let (mut checksums, mut keys_hash, mut respelled) =
+            (Checksums::default(), 0i64, HashSet::new());
+        let mut unrequested_counts = CellCounts::with_columns(expansion.columns.len());
+        let mut pending_keys = [KeyPositions::default(), KeyPositions::default()];
+        // Read the position before any fact, so that later facts are never missed.
+        let (_, last_row) = self.facts.history().journal_position()?;
+        let columns = expansion.columns.len();
+        let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
+        let mut unasked_refreshes = vec![0; columns];
+        let (mut in_flight, mut in_flight_refreshes) = (vec![0; columns], vec![0; columns]);
+        let (mut known, mut requested_keys) = (0, 0);
+        let mut overridden_entities = HashSet::new();
+        let mut unlisted_values = UnlistedValues::new();
+        let mut expansion_keys = ExpansionKeys::default();
+        self.check_for_batch_jobs()?;
+        self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            let record = facts;
+            let mut add_to_checksums = |resolved: &[(usize, ResolvedCell<'_>)]| {
+                let version = RowVersion::from_row(&key.row, &published_cells(key, resolved));
+                keys_hash = keys_hash.wrapping_add(version.hash);
+                checksums.add_row(&version);
+            };
+            if !key.is_first_spelling {
+                add_to_checksums(&self.resolve_cells(
+                    n,
+                    key,
+                    &key.requested_columns,
+                    record.as_ref(),
+                ));
+                if respelled.contains(&key.entity) {
+                    pending_keys[1].add(key.position);
+                }
+                return Ok(());
+            }
+            plan.keys += 1;
+            expansion_keys.insert(&key.row.key);
+            if self.overrides.has_entity(n, &key.entity) {
+                overridden_entities.insert(key.entity.clone());
+            }
+            let key_cells = self.resolve_key_cells(
+                n,
+                key,
+                &key.entity_requested_columns,
+                record.as_ref(),
+                requested_keys,
+            )?;
+            add_to_checksums(&key_cells.resolved);
+            if key_cells.counts_toward_limit() {
+                requested_keys += 1;
+                pending_keys[0].add(key.position);
+                if key.has_other_spellings {
+                    respelled.insert(key.entity.clone());
+                }
+            } else {
+                key_cells.resolved.iter().for_each(|(column, resolved)| {
+                    unrequested_counts.add_cell(*column, resolved.state())
+                });
+            }
+            for (column, resolved) in key_cells.resolved {
+                let Some(column_plan) = plan.columns.get_mut(column) else { continue };
+                match resolved {
+                    ResolvedCell::Overridden(_) => {
+                        column_plan.overridden += 1;
+                        known += 1;
+                        cells[column].add(State::Overridden, 1);
+                    }
+                    ResolvedCell::Fact(CellLookup::Known(fact)) => {
+                        column_plan.known += 1;
+                        known += 1;
+                        cells[column].add(fact.answer.state, 1);
+                        let checker = self.requirements[n].checker(column);
+                        let unlisted =
+                            checker.map(|c| c.unlisted_words(&fact.answer)).unwrap_or_default();
+                        let unlisted = unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES);
+                        for unlisted_value in unlisted.filter(|_| self.columns[n][column]) {
+                            let seen_values = unlisted_values.entry(column).or_default();
+                            seen_values
+                                .entry(unlisted_value.to_lowercase())
+                                .or_insert(unlisted_value);
+                        }
+                        if let Some(estimator) = &mut estimator {
+                            estimator.learn_cell(column, &fact.answer.value);
+                        }
+                    }
+                    ResolvedCell::Fact(CellLookup::Missing(reason, _))
+                        if key_cells.to_request.contains(&column) =>
+                    {
+                        *column_plan.missing.entry(reason).or_insert(0) += 1;
+                    }
+                    ResolvedCell::Fact(CellLookup::Missing(reason, _)) => {
+                        unasked[column] += 1;
+                        let is_refresh = matches!(reason, Reason::Refreshed | Reason::Retried);
+                        if key_cells.in_flight.contains(&column) {
+                            in_flight[column] += 1;
+                            in_flight_refreshes[column] += u64::from(is_refresh);
+                        } else {
+                            unasked_refreshes[column] += u64::from(is_refresh && key.is_selected);
+                        }
+                    }
+                }
+            }
+            if let Some(estimator) = estimator.as_mut().filter(|_| !key_cells.to_request.is_empty())
+            {
+                let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+                // Count the columns that the prompt will contain.
+                let prompt_columns = if whole_rows {
+                    key_cells.source_columns.clone()
+                } else {
+                    key_cells.to_request
+                };
+                if let Some(row_batch) =
+                    batcher.push(prompt_columns, key_cells.source_columns, missing_row)
+                {
+                    estimator.add_batch(&row_batch);
+                }
+            }
+            Ok::<(), WalkError>(())
+        })
+        .map_err(|h| h.into_materialize_error(self.database))?;
+        if let Some(mut estimator) = estimator {
+            batcher.finish_batches().iter().for_each(|row_batch| estimator.add_batch(row_batch));
+            estimator.write_totals(&mut plan);
+            let settings = self.spec.model_settings(expansion.model.as_deref());
+            plan.add_reasoning(
+                ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens,
+            );
+        }
+        Ok(CoverageReport {
+            keys,
+            plan,
+            cells,
+            known,
+            unasked,
+            unasked_refreshes,
+            in_flight,
+            in_flight_refreshes,
+            checksums,
+            keys_hash,
+            last_row,
+            unrequested_counts,
+            pending_keys: pending_keys,
+            differences: None,
+            overridden_entities,
+            expansion_keys: Arc::new(expansion_keys),
+            unlisted_values,
+            filter_error: None,
+        })
+    }
+
+    /// Calls `visit` for every key, with its entity's facts.
+    pub(super) fn for_each_key(
+        &self,
+        keys: &Keys<'_>,
+        visit: &mut dyn FnMut(&KeyRow, EntityFacts) -> Result<(), WalkError>,
+    ) -> Result<(), WalkError> {
+        self.for_each_key_in(&mut |on_key| keys.for_each(on_key), visit)
+    }
+
+    /// Calls `visit` for every key of a walk, with its entity's facts. If another process owns the
+    /// facts, they are fetched for [`AHEAD`] keys at a time.
+    pub(super) fn for_each_key_in(
+        &self,
+        walk: &mut KeyWalk<'_>,
+        visit: &mut dyn FnMut(&KeyRow, EntityFacts) -> Result<(), WalkError>,
+    ) -> Result<(), WalkError> {
+        let facts = self.facts.with_latest();
+        if !facts.is_remote() {
+            return walk(&mut |key: &KeyRow| visit(key, facts.get(&key.entity)?));
+        }
+        let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
+        let mut flush = |buffer: &mut Vec<KeyRow>| {
+            let entities: Vec<_> = buffer.iter().map(|k| &k.entity).collect();
+            let entity_facts = facts.get_many(&entities)?;
+            buffer
+                .drain(..)
+                .zip(entity_facts)
+                .try_for_each(|(key, entity_facts)| visit(&key, entity_facts))
+        };
+        walk(&mut |key: &KeyRow| {
+            buffer.push(key.clone());
+            if buffer.len() < PREFETCHED_KEYS { Ok(()) } else { flush(&mut buffer) }
+        })?;
+        flush(&mut buffer)
+    }
+
+    /// Returns the override or the stored fact of each requested column of a key.
+    pub(super) fn resolve_cells<'r>(
+        &'r self,
+        n: usize,
+        key: &KeyRow,
+        columns: &[bool],
+        record: Option<&'r Record>,
+    ) -> Vec<(usize, ResolvedCell<'r>)> {
+        let resolve = |c: usize| match self.overrides.get(n, &key.entity, c) {
+            Some(entry) => ResolvedCell::Overridden(entry),
+            None => ResolvedCell::Fact(self.requirements[n].look_up_cell(record, c)),
+        };
+        let requested = columns.iter().enumerate().filter(|(_, is_requested)| **is_requested);
+        requested.map(|(c, _)| (c, resolve(c))).collect()
+    }
+
+    /// Determines which cells of a key the run requests, and the current content of each cell.
+    pub(super) fn resolve_key_cells<'r>(
+        &'r self,
+        n: usize,
+        key: &KeyRow,
+        columns: &[bool],
+        record: Option<&'r Record>,
+        requested_keys: u64,
+    ) -> Result<KeyCells<'r>, FactsError> {
+        let requirements = &self.requirements[n];
+        let resolved = self.resolve_cells(n, key, columns, record);
+        let is_within_limit =
+            key.is_selected && self.selection.limit.is_none_or(|limit| requested_keys < limit);
+        let mut to_request: Vec<usize> = resolved
+            .iter()
+            .filter(|(c, f)| {
+                is_within_limit
+                    && self.columns[n][*c]
+                    && matches!(f, ResolvedCell::Fact(CellLookup::Missing(..)))
+            })
+            .map(|(c, _)| *c)
+            .collect();
+        let mut in_flight = Vec::new();
+        if self.has_batch_jobs.get() && !to_request.is_empty() {
+            let batched = self.facts.history().batched_columns(&key.entity, requirements.model)?;
+            let is_in_batch =
+                |c: &usize| requirements.identity_id(*c).is_some_and(|m| batched.contains(&m));
+            (in_flight, to_request) = to_request.into_iter().partition(is_in_batch);
+        }
+        if let Some(exported_cells) =
+            self.exported_cells.borrow_mut().as_mut().filter(|_| !to_request.is_empty())
+        {
+            let exported =
+                self.facts.history().exported_columns(&key.entity, requirements.model)?;
+            to_request.retain(|c| {
+                let identity_id = requirements.identity_id(*c);
+                let export =
+                    exported.iter().find(|(_, all)| identity_id.is_some_and(|m| all.contains(&m)));
+                export.into_iter().for_each(|(batch_job_id, _)| {
+                    *exported_cells.entry(*batch_job_id).or_default() += 1
+                });
+                export.is_none()
+            });
+        }
+        let source_columns = resolved.iter().map(|(c, _)| *c).collect();
+        Ok(KeyCells { resolved, to_request, source_columns, in_flight })
+    }
+
+    /// Returns warnings for overrides whose key is in no source.
+    pub(super) fn unknown_overrides(&self, coverages: &[CoverageReport<'_>]) -> Vec<String> {
+        let overridden: Vec<_> = coverages.iter().map(|s| s.overridden_entities.clone()).collect();
+        self.overrides.unmatched_lines(&self.spec, &overridden)
+    }
+
+    /// Records whether any batch job is open.
+    pub(super) fn check_for_batch_jobs(&self) -> Result<(), FactsError> {
+        self.has_batch_jobs.set(self.facts.history().has_batch_requests_in_flight()?);
+        Ok(())
+    }
+}
+
+/// A walk that passes keys to a callback, one at a time.
+pub(super) type KeyWalk<'w> =
+    dyn FnMut(&mut dyn FnMut(&KeyRow) -> Result<(), WalkError>) -> Result<(), WalkError> + 'w;
+
+/// Returns the published form of a key's row, one entry per column of the expansion.
+pub(super) fn published_cells<'r>(
+    key: &KeyRow,
+    resolved: &'r [(usize, ResolvedCell<'_>)],
+) -> Vec<PublishedCell<'r>> {
+    let mut published = vec![PublishedCell::NotAsked; key.requested_columns.len()];
+    for (column, resolved) in resolved.iter().filter(|(column, _)| key.requested_columns[*column]) {
+        published[*column] =
+            resolved.to_shown().map_or(PublishedCell::Missing, PublishedCell::Value);
+    }
+    published
+}
+
+/// Result of [`Work::open_cells`].
+pub(super) struct KeyCells<'r> {
+    pub(super) resolved: Vec<(usize, ResolvedCell<'r>)>,
+    pub(super) to_request: Vec<usize>,
+    pub(super) source_columns: Vec<usize>,
+    /// Missing columns that an open batch job requests.
+    pub(super) in_flight: Vec<usize>,
+}
+
+impl KeyCells<'_> {
+    /// Returns true if the key counts toward `--limit`. Cells in open batch jobs count too;
+    /// otherwise repeating the command would request more keys instead of waiting.
+    pub(super) fn counts_toward_limit(&self) -> bool {
+        !self.to_request.is_empty() || !self.in_flight.is_empty()
+    }
+}
+
+/// Current content of a cell: an override or the stored fact.
+pub(super) enum ResolvedCell<'r> {
+    Overridden(&'r Override),
+    Fact(CellLookup<'r>),
+}
+
+impl ResolvedCell<'_> {
+    /// Returns the published state; `None` if the cell was never requested.
+    pub(super) fn state(&self) -> Option<State> {
+        match self {
+            Self::Overridden(_) => Some(State::Overridden),
+            Self::Fact(cell) => cell.fact().map(|fact| fact.answer.state),
+        }
+    }
+
+    /// Returns the published form; `None` if the cell was never requested.
+    pub(super) fn to_shown(&self) -> Option<PublishedValue<'_>> {
+        match self {
+            Self::Overridden(entry) => Some(PublishedValue {
+                state: State::Overridden.name(),
+                value: &entry.value,
+                completion: None,
+                raw: None,
+                repair: entry.note.as_deref(),
+            }),
+            Self::Fact(cell) => cell.fact().map(|fact| PublishedValue {
+                state: fact.answer.state.name(),
+                value: &fact.answer.value,
+                completion: Some(fact.completion),
+                raw: fact.answer.raw.as_deref(),
+                repair: fact.answer.repair.as_deref(),
+            }),
+        }
+    }
+}
+
+/// Counts the published rows whose key is no longer in any source.
+pub(super) fn count_orphans(
+    target: &Database,
+    expansion: &Expansion,
+    keys: &Keys<'_>,
+) -> Result<u64, MaterializeError> {
+    if !target.has_bookkeeping() {
+        return Ok(0);
+    }
+    let hash = |text: &str| blake3::hash(text.as_bytes());
+    let mut known: HashSet<blake3::Hash> = HashSet::new();
+    keys.for_each(&mut |key: &KeyRow| {
+        let json: Vec<serde_json::Value> =
+            key.row.key.iter().map(hqdl_values::value::Value::to_json).collect();
+        known.insert(hash(&serde_json::Value::Array(json).to_string()));
+        Ok::<(), rusqlite::Error>(())
+    })
+    .map_err(|e| target.to_store_error(&e))?;
+    Ok(target.count_orphans(expansion, &mut |key| known.contains(&hash(key))))
+}

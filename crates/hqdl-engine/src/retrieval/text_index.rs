@@ -1,0 +1,80 @@
+//! Similarity of texts to a question by their words: BM25 as computed by `SQLite`'s FTS5.
+
+use rusqlite::{Connection, params};
+
+/// Stop words: Lucene's list for English (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`). BM25 itself
+/// gives other frequent words of the texts a low weight.
+const STOP_WORDS: [&str; 33] = [
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
+    "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
+    "they", "this", "to", "was", "will", "with",
+];
+
+/// Texts that questions are compared with.
+pub struct TextIndex {
+    connection: Connection,
+    count: usize,
+}
+
+impl TextIndex {
+    /// Indexes texts; they are identified by their positions.
+    ///
+    /// # Errors
+    /// Those of `SQLite`.
+    pub fn index_texts<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
+        let mut connection = Connection::open_in_memory()?;
+        hqdl_values::sql::reject_quoted_texts(&connection)?;
+        connection.execute_batch(
+            "CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'porter unicode61')",
+        )?;
+        let mut count = 0;
+        let transaction = connection.transaction()?;
+        {
+            let mut insert =
+                transaction.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
+            for text in texts {
+                insert.execute(params![count, text])?;
+                count += 1;
+            }
+        }
+        transaction.commit()?;
+        Ok(Self { connection, count })
+    }
+
+    /// Returns the similarity of each text to a question; 0 if they share no word.
+    ///
+    /// # Errors
+    /// Those of `SQLite`.
+    pub fn similarities_to(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
+        let mut all = vec![0.0; self.count];
+        let terms = query_terms(question);
+        if terms.is_empty() {
+            return Ok(all);
+        }
+        let query: Vec<String> = terms.iter().map(|w| format!("\"{w}\"")).collect();
+        let mut found =
+            self.connection.prepare("SELECT rowid, bm25(texts) FROM texts WHERE texts MATCH ?1")?;
+        let mut rows = found.query([query.join(" OR ")])?;
+        while let Some(row) = rows.next()? {
+            let (at, score): (usize, f64) = (row.get(0)?, row.get(1)?);
+            if let Some(one) = all.get_mut(at) {
+                // A lower score is better. A word that most texts contain may score slightly above
+                // zero.
+                *one = (-score).max(1e-9);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the words of a question without stop words, or all words if nothing else remains.
+fn query_terms(question: &str) -> Vec<String> {
+    let all = || {
+        question
+            .split(|c: char| !c.is_alphanumeric())
+            .filter(|w| !w.is_empty())
+            .map(str::to_lowercase)
+    };
+    let distinguishing: Vec<String> = all().filter(|w| !STOP_WORDS.contains(&w.as_str())).collect();
+    if distinguishing.is_empty() { all().collect() } else { distinguishing }
+}

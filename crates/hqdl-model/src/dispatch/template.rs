@@ -1,0 +1,181 @@
+//! Request templates: everything that a batch request's prompt and answer depend on, stored with
+//! the request. An answer that arrives a day later is parsed as it was asked, even if the spec has
+//! changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::generate::{Context, Events, ModelRun};
+use crate::plan::{MissingRow, RowBatch};
+use crate::{Model, ModelChoice};
+use hqdl_facts::{BatchedRequest, CellRequirements, Facts, FactsError, RunId};
+use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Reuse, SERVICE_TIER};
+use hqdl_values::usage::ColumnUsage;
+
+/// The data that an expansion's prompts and answers depend on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RequestTemplate {
+    /// The expansion, without its sources.
+    pub expansion: Expansion,
+    /// The format of the answers.
+    pub format: Format,
+    /// The name that facts are stored under.
+    pub model: String,
+    /// Which models' facts may be reused.
+    pub reuse: Reuse,
+    /// The batch price in USD per million tokens.
+    pub price: Option<PriceTable>,
+    /// Maximum number of tokens of an answer.
+    pub max_output: u64,
+    /// Additional fields of the request body.
+    #[serde(default, skip_serializing_if = "ModelParameters::is_empty")]
+    pub parameters: ModelParameters,
+}
+
+impl RequestTemplate {
+    /// Creates the template for an expansion's cells in batch jobs.
+    #[must_use]
+    pub fn new(expansion: &Expansion, choice: ModelChoice) -> Self {
+        let mut parameters = choice.parameters;
+        // A batch is a service tier of its own.
+        parameters.remove(SERVICE_TIER);
+        Self {
+            expansion: expansion.clone(),
+            format: choice.format,
+            model: choice.name,
+            reuse: choice.reuse,
+            price: choice.price.map(|p| p.to_batch_prices()),
+            max_output: choice.max_output,
+            parameters,
+        }
+    }
+
+    /// Returns the expansion and the model choice that it was asked with.
+    fn into_choice(self) -> (Expansion, ModelChoice) {
+        let choice = ModelChoice {
+            tokenizer: self.model.clone(),
+            name: self.model,
+            reuse: self.reuse,
+            price: self.price,
+            endpoint: None,
+            is_free: false,
+            max_output: self.max_output,
+            parameters: self.parameters,
+            format: self.format,
+            rows: self.expansion.rows_per_request,
+        };
+        (self.expansion, choice)
+    }
+}
+
+/// Usage of a column: expansion, column name and usage.
+pub type ColumnUsageEntry = (String, String, ColumnUsage);
+
+/// Parsers of batch answers: one context per request template, created on first use.
+pub struct AnswerParsers<'f> {
+    /// The facts that answers are stored in.
+    pub facts: &'f Facts,
+    /// The model of the requests.
+    pub model: Arc<dyn Model>,
+    /// The event listener and the usage.
+    pub events: Events,
+    /// The run that answers are stored under; `None` means the run that asked.
+    pub run: Option<RunId>,
+    contexts: Mutex<HashMap<(i64, RunId), Arc<Context>>>,
+}
+
+impl<'f> AnswerParsers<'f> {
+    /// Creates parsers that store answers in `facts`.
+    #[must_use]
+    pub fn new(facts: &'f Facts, model: Arc<dyn Model>, events: Events) -> Self {
+        Self { facts, model, events, run: None, contexts: Mutex::default() }
+    }
+
+    /// Returns the context of a request template, for answers of a run.
+    ///
+    /// # Errors
+    /// [`FactsError`] if the journal does not have the template.
+    pub fn context_for(&self, template_id: i64, run: RunId) -> Result<Arc<Context>, FactsError> {
+        let run = self.run.unwrap_or(run);
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = contexts.get(&(template_id, run)) {
+            return Ok(Arc::clone(context));
+        }
+        let history = self.facts.history();
+        let text = history.template_text(template_id)?;
+        let template: RequestTemplate = serde_json::from_str(&text)
+            .map_err(|e| history.unreadable_error(format!("form {template_id} is damaged: {e}")))?;
+        let (expansion, choice) = template.into_choice();
+        let requirements = choice.requirements(history, &expansion)?;
+        let (model, events) = (Arc::clone(&self.model), self.events.clone());
+        let run_without_requests = Arc::new(ModelRun::for_answers(model, self.facts, run, events));
+        let context = Context::new(
+            &run_without_requests,
+            Arc::new(expansion),
+            Arc::new(requirements),
+            choice,
+        );
+        let context = Arc::new(context);
+        contexts.insert((template_id, run), Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// Returns the usage of the columns whose answers were parsed.
+    #[must_use]
+    pub fn column_usage(&self) -> Vec<ColumnUsageEntry> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for context in contexts.values() {
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner);
+            let columns = context.expansion.columns.iter().zip(used.iter());
+            let name = &context.expansion.name;
+            all.extend(columns.map(|(c, used)| (name.clone(), c.name.clone(), *used)));
+        }
+        all
+    }
+}
+
+/// Returns the rows and columns that a request asks for.
+#[must_use]
+pub fn row_batch_of(request: &BatchedRequest) -> RowBatch {
+    let missing_row = |(entity, row): &(_, _)| MissingRow {
+        row: Clone::clone(row),
+        entity: Clone::clone(entity),
+    };
+    RowBatch {
+        columns: request.columns.clone(),
+        source_columns: request.source_columns.clone(),
+        missing_rows: request.rows.iter().map(missing_row).collect(),
+    }
+}
+
+/// Creates a request for the rows and columns of a batch. `attempt` is the number of attempts at
+/// its rows, including this one.
+#[must_use]
+pub fn new_request(
+    template_id: i64,
+    requirements: &CellRequirements,
+    row_batch: RowBatch,
+    attempt: u32,
+) -> BatchedRequest {
+    BatchedRequest {
+        id: 0,
+        template: template_id,
+        model: requirements.model,
+        identity_ids: row_batch
+            .columns
+            .iter()
+            .filter_map(|c| requirements.identity_id(*c))
+            .collect(),
+        columns: row_batch.columns,
+        source_columns: row_batch.source_columns,
+        rows: row_batch.missing_rows.into_iter().map(|g| (g.entity, g.row)).collect(),
+        attempt,
+        sent_count: 0,
+        run: RunId::default(),
+        sent_at: String::new(),
+        worst_case: hqdl_values::usage::SpentAmount::default(),
+    }
+}

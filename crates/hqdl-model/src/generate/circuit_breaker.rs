@@ -1,0 +1,117 @@
+//! A circuit breaker for the endpoint, and the policy for requests that fail as a whole.
+//!
+//! A request that fails permanently while the endpoint answers others fails because of its rows: it
+//! is split until the failing rows are alone. While no other request is answered, the endpoint
+//! itself may be failing. The request is then deferred until an answer arrives or nothing else is
+//! left to ask, and split.
+//!
+//! So an endpoint that is gone receives [`FAILURES`] whole requests, and after them at most twice
+//! the rows of one request in parts. An endpoint that rejects the content of the rows receives each
+//! row alone once, and beyond [`FAILURES`] splits into halves, once with others.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{MAX_ATTEMPTS, ModelError};
+
+/// Number of failures in a row, without an answer between them, after which the endpoint counts as
+/// gone. A timeout counts twice.
+const MAX_FAILURES: u32 = 8;
+/// Maximum number of attempts of a part of a failed request.
+const MAX_ATTEMPTS_OF_PARTS: usize = 4;
+/// Maximum number of attempts of a request if others failed and none was ever answered.
+const MAX_ATTEMPTS_UNANSWERED: usize = 2;
+
+/// State of the endpoint, over all requests of a run.
+#[derive(Debug, Default)]
+pub struct CircuitBreaker(Mutex<CircuitState>);
+
+#[derive(Debug, Default)]
+struct CircuitState {
+    /// Answers so far, including rejections of a request's content.
+    answers: u64,
+    /// Consecutive failures since the last answer, of requests that were sent after it.
+    failures: u32,
+    /// Rejections of requests' content since the last completion.
+    refusals: u32,
+    /// Message of the last failure.
+    last_failure: Option<String>,
+}
+
+/// State of the endpoint after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndpointHealth {
+    /// It answers other requests.
+    Alive,
+    /// It may be gone.
+    Doubtful,
+    /// It is gone.
+    Gone,
+}
+
+impl CircuitBreaker {
+    /// Records an answer.
+    pub(super) fn record_answer(&self) {
+        let mut state = self.lock_state();
+        *state = CircuitState { answers: state.answers + 1, ..CircuitState::default() };
+    }
+
+    /// Records a rejection of a request's content. Returns true after so many of them that
+    /// splitting into halves is not worthwhile.
+    pub(super) fn record_rejection(&self) -> bool {
+        let mut state = self.lock_state();
+        state.answers += 1;
+        state.failures = 0;
+        state.refusals += 1;
+        state.refusals > MAX_FAILURES
+    }
+
+    /// Number of answers so far.
+    pub(super) fn answer_count(&self) -> u64 {
+        self.lock_state().answers
+    }
+
+    /// Returns the maximum number of attempts of a request; `is_part` means that it is part of a
+    /// failed one.
+    pub(super) fn max_attempts(&self, is_part: bool) -> usize {
+        let state = self.lock_state();
+        match is_part {
+            _ if state.answers == 0 && state.failures > 0 => MAX_ATTEMPTS_UNANSWERED,
+            true => MAX_ATTEMPTS_OF_PARTS,
+            false => MAX_ATTEMPTS,
+        }
+    }
+
+    /// Records the failure of a request that was sent after `since_answers` answers. Parts of a
+    /// failed request are allowed two more failures per row of a full request of `rows` rows.
+    pub(super) fn record_failure(
+        &self,
+        error: &ModelError,
+        since_answers: u64,
+        is_part: bool,
+        rows: u32,
+    ) -> EndpointHealth {
+        let mut state = self.lock_state();
+        state.last_failure = Some(error.to_string());
+        if state.answers > since_answers {
+            return EndpointHealth::Alive;
+        }
+        let is_timeout = matches!(error, ModelError::Unfinished(_));
+        state.failures += if is_timeout { 2 } else { 1 };
+        let max_failures = if is_part && !is_timeout {
+            MAX_FAILURES.saturating_add(2 * rows)
+        } else {
+            MAX_FAILURES
+        };
+        if state.failures >= max_failures { EndpointHealth::Gone } else { EndpointHealth::Doubtful }
+    }
+
+    /// Returns the last failure if there was never an answer.
+    pub(super) fn never_answered(&self) -> Option<String> {
+        let state = self.lock_state();
+        state.last_failure.clone().filter(|_| state.answers == 0)
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, CircuitState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

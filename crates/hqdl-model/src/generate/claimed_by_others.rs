@@ -1,0 +1,132 @@
+//! Rows that other runs have claimed. They are deferred until nothing else is left to ask, so that
+//! several runs over the same rows do not wait for each other's requests. Then they are looked up
+//! in large groups. For rows that are still missing, the run waits until they are released, and
+//! asks for them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{
+    Context, PendingRequest, RowBatch, RunControl, StopReason, TaskOutcome, process_batch,
+    wait_for_stop,
+};
+use hqdl_facts::{CellLookup, ClaimKey};
+
+/// Maximum number of deferred batches, so that memory does not grow with their number.
+const MAX_DEFERRED: usize = 20_000;
+/// Number of batches that are looked up at once.
+const LOOKUP_BATCHES: usize = 500;
+
+/// Rows with cells that other runs have claimed.
+pub struct ClaimedByOthers {
+    pub(super) row_batch: RowBatch,
+    /// Claim key of the first of these cells.
+    pub(super) first_key: ClaimKey,
+    /// Number of attempts at the rows, including the next one.
+    pub(super) attempt: u32,
+}
+
+/// The queue of rows that other runs have claimed.
+#[derive(Default)]
+pub(super) struct Backlog {
+    unchecked: VecDeque<ClaimedByOthers>,
+    /// Rows that were looked up and are still missing.
+    missing: VecDeque<ClaimedByOthers>,
+}
+
+/// The next step for the deferred rows.
+pub(super) enum NextStep {
+    /// Look up which of them are known now.
+    LookUp(Vec<ClaimedByOthers>),
+    /// Wait for the claim to be released, then ask for whatever is still missing.
+    Wait(ClaimedByOthers),
+}
+
+impl Backlog {
+    /// Adds rows to look up later.
+    pub(super) fn extend(&mut self, more: Vec<ClaimedByOthers>) {
+        self.unchecked.extend(more);
+    }
+
+    /// Adds rows that were looked up and are still missing.
+    pub(super) fn extend_missing(&mut self, more: Vec<ClaimedByOthers>) {
+        self.missing.extend(more);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unchecked.is_empty() && self.missing.is_empty()
+    }
+
+    /// Returns whether the deferred rows come first, before any other rows.
+    pub(super) fn is_full(&self) -> bool {
+        self.unchecked.len() >= MAX_DEFERRED || !self.missing.is_empty()
+    }
+
+    /// Returns the next step.
+    pub(super) fn next_step(&mut self) -> Option<NextStep> {
+        self.missing.pop_front().map(NextStep::Wait).or_else(|| {
+            let count = self.unchecked.len().min(LOOKUP_BATCHES);
+            (count > 0).then(|| NextStep::LookUp(self.unchecked.drain(..count).collect()))
+        })
+    }
+}
+
+/// Executes a step.
+pub(super) async fn execute_step(
+    context: Arc<Context>,
+    step: NextStep,
+    control: RunControl,
+) -> Result<TaskOutcome, StopReason> {
+    match step {
+        NextStep::LookUp(rows) => context.look_up_rows(rows).await,
+        NextStep::Wait(ClaimedByOthers { row_batch, first_key, attempt }) => {
+            // The run holds no claim while it waits.
+            tokio::select! {
+                biased;
+                released = context.run.facts.wait_for_release(&first_key) => released?,
+                () = wait_for_stop(&control.stopping) => return Ok(TaskOutcome::default()),
+            }
+            process_batch(
+                context,
+                vec![PendingRequest { row_batch, attempt, piece_since: None }],
+                control,
+            )
+            .await
+        }
+    }
+}
+
+impl Context {
+    /// Looks up which rows are known now, and drops them.
+    async fn look_up_rows(&self, rows: Vec<ClaimedByOthers>) -> Result<TaskOutcome, StopReason> {
+        let missing_rows = rows.iter().flat_map(|row| &row.row_batch.missing_rows);
+        let entities: Vec<_> = missing_rows.map(|missing_row| &missing_row.entity).collect();
+        let mut records = self.run.facts.get_latest(&entities).await?.into_iter();
+        let mut missing = Vec::new();
+        for mut row in rows {
+            let columns = &row.row_batch.columns;
+            row.row_batch.missing_rows.retain(|_| {
+                let record = records.next().flatten();
+                let is_known = |c: &usize| {
+                    matches!(
+                        self.requirements.look_up_cell(record.as_ref(), *c),
+                        CellLookup::Known(_)
+                    )
+                };
+                let known = columns.iter().all(is_known);
+                if known {
+                    self.run.answered_by_others.fetch_add(columns.len() as u64, Ordering::Relaxed);
+                }
+                !known
+            });
+            let first_key = row.row_batch.missing_rows.first().zip(row.row_batch.columns.first());
+            if let Some(first_key) = first_key
+                .and_then(|(missing_row, c)| self.requirements.claim_key(&missing_row.entity, *c))
+            {
+                missing.push(ClaimedByOthers { first_key, ..row });
+            }
+        }
+        Ok(TaskOutcome { missing, ..TaskOutcome::default() })
+    }
+}

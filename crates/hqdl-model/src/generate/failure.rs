@@ -1,0 +1,140 @@
+//! A request that failed as a whole: it is split, deferred or given up.
+
+use super::circuit_breaker::EndpointHealth;
+use super::packing::split_in_half;
+use super::{Context, Event, MAX_ATTEMPTS, PendingRequest, StopReason};
+use crate::ModelError;
+use crate::plan::RowBatch;
+use hqdl_facts::Completion;
+use hqdl_values::cell::State;
+
+/// A deferred request, which failed while no other request was answered.
+pub(super) struct DeferredRequest {
+    row_batch: RowBatch,
+    attempt: u32,
+    /// Number of answers when it was sent.
+    since_answers: u64,
+    completion: Completion,
+    reason: String,
+}
+
+impl Context {
+    /// Handles a failed request. Returns the rows to ask now, and the request if it is deferred.
+    pub(super) async fn handle_failure(
+        &self,
+        pending: PendingRequest,
+        completion: Completion,
+        error: ModelError,
+        since: u64,
+    ) -> Result<(Vec<PendingRequest>, Option<DeferredRequest>), StopReason> {
+        let PendingRequest { row_batch, attempt, piece_since } = pending;
+        let is_single = row_batch.missing_rows.len() == 1;
+        let retry = |row_batches: Vec<(RowBatch, u32)>| {
+            let pending =
+                |(row_batch, attempt)| PendingRequest { row_batch, attempt, piece_since: None };
+            Ok((row_batches.into_iter().map(pending).collect(), None))
+        };
+        match &error {
+            // A part of the request may fit into the budget.
+            ModelError::TooLong(_) | ModelError::Budget(_) if !is_single => {
+                return retry(split_in_half(&row_batch, attempt));
+            }
+            ModelError::Refused { .. }
+            | ModelError::NoImages { .. }
+            | ModelError::Budget(_)
+            | ModelError::Usage(_) => {
+                return Err(error.into());
+            }
+            ModelError::Filtered(_) => {
+                let too_many_rejections = self.run.circuit_breaker.record_rejection();
+                if !is_single {
+                    return retry(if too_many_rejections {
+                        split_into_rows(&row_batch, attempt)
+                    } else {
+                        split_in_half(&row_batch, attempt)
+                    });
+                }
+                self.keep_failure(&row_batch, completion, State::Refused, &error.to_string(), None)
+                    .await?;
+                return Ok((Vec::new(), None));
+            }
+            // The endpoint does not exist, so no row can be at fault.
+            ModelError::NoConnection { .. } if self.run.circuit_breaker.answer_count() == 0 => {
+                return Err(error.into());
+            }
+            ModelError::Temporary { .. }
+            | ModelError::Unfinished(_)
+            | ModelError::NoConnection { .. } => {
+                let (since_answers, is_part) =
+                    (piece_since.unwrap_or(since), piece_since.is_some());
+                let health = self.run.circuit_breaker.record_failure(
+                    &error,
+                    since_answers,
+                    is_part,
+                    self.packing.max_rows(),
+                );
+                if health == EndpointHealth::Gone {
+                    (self.run.events.listener)(&Event::Failed(error.to_string()));
+                    return Err(StopReason::Gone(error.to_string()));
+                }
+                if is_single && matches!(error, ModelError::Unfinished(_)) && attempt < MAX_ATTEMPTS
+                {
+                    return retry(vec![(row_batch, attempt + 1)]);
+                }
+                if !is_single {
+                    let deferred = DeferredRequest {
+                        row_batch,
+                        attempt,
+                        since_answers,
+                        completion,
+                        reason: error.to_string(),
+                    };
+                    return Ok(match health {
+                        EndpointHealth::Alive => (self.split_deferred(&deferred), None),
+                        _ => (Vec::new(), Some(deferred)),
+                    });
+                }
+            }
+            ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
+        }
+        (self.run.events.listener)(&Event::Failed(error.to_string()));
+        self.keep_failure(&row_batch, completion, State::Error, &error.to_string(), None).await?;
+        Ok((Vec::new(), None))
+    }
+
+    /// Returns the parts of a deferred request that can be sent now: the endpoint has answered
+    /// since, or nothing else is left to ask (`is_last`).
+    pub(super) fn next_deferred(
+        &self,
+        deferred: &mut Vec<DeferredRequest>,
+        is_last: bool,
+    ) -> Option<Vec<PendingRequest>> {
+        let answers = self.run.circuit_breaker.answer_count();
+        let position = deferred.iter().position(|a| is_last || answers > a.since_answers)?;
+        Some(self.split_deferred(&deferred.swap_remove(position)))
+    }
+
+    /// Stores the rows of a deferred request as failed.
+    pub(super) async fn give_up(&self, deferred: DeferredRequest) -> Result<(), StopReason> {
+        let DeferredRequest { row_batch, completion, reason, .. } = deferred;
+        (self.run.events.listener)(&Event::Failed(reason.clone()));
+        self.keep_failure(&row_batch, completion, State::Error, &reason, None).await
+    }
+
+    fn split_deferred(&self, deferred: &DeferredRequest) -> Vec<PendingRequest> {
+        let piece_since = Some(self.run.circuit_breaker.answer_count());
+        let halves = split_in_half(&deferred.row_batch, deferred.attempt).into_iter();
+        halves
+            .map(|(row_batch, attempt)| PendingRequest { row_batch, attempt, piece_since })
+            .collect()
+    }
+}
+
+/// Splits a batch into single rows.
+fn split_into_rows(row_batch: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
+    let rows = row_batch.missing_rows.iter().map(|missing_row| RowBatch {
+        missing_rows: vec![missing_row.clone()],
+        ..row_batch.clone()
+    });
+    rows.map(|row_batch| (row_batch, attempt)).collect()
+}

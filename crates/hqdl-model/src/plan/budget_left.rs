@@ -1,0 +1,115 @@
+//! Compares a plan with the rest of its budget.
+
+use serde_json::{Value as Json, json};
+
+use super::Plan;
+use hqdl_values::usage::SpentAmount;
+
+/// The rest of a budget; `None` is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BudgetLeft {
+    /// USD.
+    pub usd: Option<f64>,
+    /// Tokens, input and output.
+    pub tokens: Option<u64>,
+}
+
+/// The amounts by which a plan exceeds the rest of the budget; 0 if unlimited or sufficient.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BudgetShortfall {
+    /// Missing USD at the likely cost.
+    pub likely_usd: f64,
+    /// Missing USD at the maximum cost.
+    pub max_usd: f64,
+    /// Missing tokens at the likely usage.
+    pub likely_tokens: f64,
+    /// Missing tokens at the maximum usage.
+    pub max_tokens: f64,
+    /// Number of cells that can likely be asked with the rest of the budget.
+    pub cells_that_fit: u64,
+    /// Worst-case cost of the first request that the budget does not cover, if there is one.
+    pub next: Option<SpentAmount>,
+}
+
+impl Plan {
+    /// Returns the amounts by which the plan exceeds its budget.
+    #[must_use]
+    pub fn budget_shortfall(&self) -> BudgetShortfall {
+        let excess = |needed: f64, left: Option<f64>| left.map_or(0.0, |l| (needed - l).max(0.0));
+        let (input, output) = (self.input_tokens() as f64, self.output_tokens());
+        let (usd, tokens) = (self.budget_left.usd, self.budget_left.tokens.map(|t| t as f64));
+        let likely_tokens = input + output.likely;
+        let (cells_that_fit, next) = self.affordable_cells();
+        BudgetShortfall {
+            likely_usd: excess(self.cost_usd.likely, usd),
+            max_usd: excess(self.cost_usd.max, usd),
+            likely_tokens: excess(likely_tokens, tokens),
+            max_tokens: excess(self.max_input_tokens() as f64 + output.max, tokens),
+            cells_that_fit,
+            next,
+        }
+    }
+
+    /// Returns a warning if the plan may exceed its budget.
+    #[must_use]
+    pub fn budget_warning(&self) -> Option<String> {
+        let shortfall = self.budget_shortfall();
+        let by_usd = shortfall.max_usd > 0.0
+            || shortfall.next.zip(self.budget_left.usd).is_some_and(|(next, left)| next.usd > left);
+        let left = match (self.budget_left.usd, self.budget_left.tokens) {
+            (Some(usd), None) => format!("${usd:.4}"),
+            (Some(usd), Some(_)) if by_usd => format!("${usd:.4}"),
+            (_, Some(tokens)) => format!("{tokens} tokens"),
+            (None, None) => return None,
+        };
+        let fit = match shortfall.next {
+            None => String::new(),
+            Some(next) if shortfall.cells_that_fit == 0 => {
+                let cost = if self.budget_left.usd.is_some() {
+                    format!("cost ${:.4}", next.usd)
+                } else {
+                    format!("take {} tokens", next.tokens)
+                };
+                format!("; 0 of {} cells fit: one request can {cost}", self.cell_count())
+            }
+            Some(_) => {
+                format!("; about {} of {} cells fit", shortfall.cells_that_fit, self.cell_count())
+            }
+        };
+        let lacking = |usd: f64, tokens: f64| match (usd > 0.0, tokens > 0.0) {
+            (true, false) => Some(format!("${usd:.4}")),
+            (false, true) => Some(format!("{tokens:.0} tokens")),
+            (true, true) => Some(format!("${usd:.4} and {tokens:.0} tokens")),
+            (false, false) => None,
+        };
+        if let Some(lacking) = lacking(shortfall.likely_usd, shortfall.likely_tokens) {
+            return Some(format!(
+                "the budget will likely be reached: {left} left, {lacking} less than the likely cost{fit}"
+            ));
+        }
+        match lacking(shortfall.max_usd, shortfall.max_tokens) {
+            Some(lacking) => Some(format!(
+                "the budget may be reached: {left} left, enough for the likely cost but {lacking} less than the maximum{fit}"
+            )),
+            None if shortfall.next.is_some() => Some(format!(
+                "the budget may be reached: {left} left, less than hqdl must reserve for the requests in flight{fit}"
+            )),
+            None => None,
+        }
+    }
+
+    /// Returns the budget for `plan --json`; null without a budget.
+    pub(super) fn budget_json(&self) -> Json {
+        if self.budget_left == BudgetLeft::default() {
+            return Json::Null;
+        }
+        let shortfall = self.budget_shortfall();
+        json!({
+            "left_usd": self.budget_left.usd, "left_tokens": self.budget_left.tokens,
+            "likely_over_usd": shortfall.likely_usd, "most_over_usd": shortfall.max_usd,
+            "likely_over_tokens": shortfall.likely_tokens.round() as u64,
+            "most_over_tokens": shortfall.max_tokens.round() as u64,
+            "cells_that_fit": shortfall.cells_that_fit,
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! Requests of the same shape, and how many of them a budget covers.
+
+use super::{ENVELOPE_TOKENS, Estimate, ExpansionPlan, Plan};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::SpentAmount;
+
+/// Requests for the same columns with the same number of rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RequestShape {
+    /// Number of requests.
+    pub requests: u64,
+    /// Rows per request.
+    pub rows: u64,
+    /// Columns per request.
+    pub columns: u64,
+    /// Maximum output tokens: without rows, per row, and of any answer.
+    pub output_limits: (u64, u64, u64),
+    /// Likely output tokens per row.
+    pub row_output: f64,
+    /// Input tokens that all requests share.
+    pub(super) shared: u64,
+    /// Total input tokens of all rows.
+    pub(super) all_rows: u64,
+    /// Maximum input tokens: of all rows of a request, of one row, and of the shared part.
+    pub(super) input_limits: (u64, u64, u64),
+}
+
+impl RequestShape {
+    /// Adds a request, with the input tokens of its shared part, of all its rows, and of its
+    /// longest row.
+    pub(super) fn add_request(
+        &mut self,
+        tokenizer: Tokenizer,
+        shared: u64,
+        rows: u64,
+        widest: u64,
+    ) {
+        self.requests += 1;
+        self.shared = shared;
+        self.all_rows += rows;
+        let shared_limit = tokenizer.max_prompt_tokens(shared);
+        let added_tokens = |tokens| tokenizer.max_prompt_tokens(shared + tokens) - shared_limit;
+        let (all, one, _) = self.input_limits;
+        self.input_limits =
+            (all.max(added_tokens(rows)), one.max(added_tokens(widest)), shared_limit);
+    }
+
+    /// Adds `likely` reasoning tokens per request. The answer may then use the whole output limit,
+    /// even with few rows. Returns the maximum output tokens of all requests.
+    pub(super) fn add_reasoning(&mut self, likely: f64) -> f64 {
+        let max = self.output_limits.2;
+        self.output_limits = (max, 0, max);
+        self.row_output += likely / self.rows.max(1) as f64;
+        (self.requests * max) as f64
+    }
+
+    /// Returns the number of cells of a request with `rows` rows.
+    fn cell_count(&self, rows: u64) -> u64 {
+        self.columns * rows
+    }
+
+    /// Returns the maximum input and output tokens of a request with `rows` of its rows. A run
+    /// reserves this much, or less for requests with few rows.
+    fn worst_case_tokens(&self, rows: u64) -> (f64, f64) {
+        let (all, one, shared_limit) = self.input_limits;
+        let (envelope, row, max) = self.output_limits;
+        let input = shared_limit + (one * rows).min(all);
+        (input as f64, (envelope + row * rows).min(max) as f64)
+    }
+
+    /// Returns the likely input and output tokens of a request with `rows` of its rows.
+    fn likely_tokens(&self, rows: u64) -> (f64, f64) {
+        let all = (self.requests * self.rows).max(1) as f64;
+        let row = self.all_rows as f64 / all;
+        ((self.shared + ENVELOPE_TOKENS) as f64 + row * rows as f64, self.row_output * rows as f64)
+    }
+}
+
+impl ExpansionPlan {
+    /// Adds reasoning: `likely` tokens per request, and at most the whole output limit.
+    pub fn add_reasoning(&mut self, likely: f64) {
+        if likely <= 0.0 {
+            return;
+        }
+        let max: f64 = self.shapes.iter_mut().map(|(_, shape)| shape.add_reasoning(likely)).sum();
+        let output = &mut self.output_tokens;
+        output.likely = (output.likely + likely * self.requests as f64).min(max);
+        output.low = output.low.min(output.likely);
+        output.max = max;
+    }
+}
+
+impl Plan {
+    /// Returns the number of cells that can likely be asked with the rest of the budget. If the
+    /// budget does not cover all requests, also returns the worst-case cost of the first one that
+    /// does not fit. Simulates a run: the worst-case cost must be left before a request is sent,
+    /// then its likely cost is spent. A request that does not fit is split.
+    #[must_use]
+    pub fn affordable_cells(&self) -> (u64, Option<SpentAmount>) {
+        let mut left = (
+            self.budget_left.usd.unwrap_or(f64::INFINITY),
+            self.budget_left.tokens.map_or(f64::INFINITY, |t| t as f64),
+        );
+        let mut cells = 0;
+        let shapes =
+            self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, shape)| (shape, e.price)));
+        for (shape, price) in shapes {
+            // The worst case uses the highest rates, as a run's reservation does.
+            let cost = |(input, output): (f64, f64), is_worst: bool| {
+                let usd = price.map_or(0.0, |price| {
+                    let rates = if is_worst {
+                        price.highest_rates(input as u64)
+                    } else {
+                        price.rates_for(input as u64)
+                    };
+                    (input * rates.input + output * rates.output) / 1e6
+                });
+                (usd, input + output)
+            };
+            let (mut rows, mut size) = (shape.requests * shape.rows, shape.rows);
+            while rows > 0 {
+                size = size.min(rows);
+                let worst_case = cost(shape.worst_case_tokens(size), true);
+                let likely = cost(shape.likely_tokens(size), false);
+                if worst_case.0 > left.0 || worst_case.1 > left.1 {
+                    if size == 1 || !self.splits_requests {
+                        let next =
+                            SpentAmount { usd: worst_case.0, tokens: worst_case.1.ceil() as u64 };
+                        return (cells, Some(next));
+                    }
+                    size = size.div_ceil(2);
+                    continue;
+                }
+                let times = |left: f64, worst_case: f64, likely: f64| {
+                    if likely > 0.0 {
+                        ((left - worst_case) / likely).floor() + 1.0
+                    } else {
+                        f64::INFINITY
+                    }
+                };
+                let times = times(left.0, worst_case.0, likely.0).min(times(
+                    left.1,
+                    worst_case.1,
+                    likely.1,
+                ));
+                let times = times.min((rows / size) as f64);
+                left = (left.0 - times * likely.0, left.1 - times * likely.1);
+                cells += shape.cell_count(size) * times as u64;
+                rows -= size * times as u64;
+            }
+        }
+        (cells, None)
+    }
+}
+
+impl ExpansionPlan {
+    /// Returns the maximum input tokens of its largest request.
+    fn largest_input(&self) -> u64 {
+        let of_shapes = self
+            .shapes
+            .iter()
+            .map(|(_, shape)| shape.worst_case_tokens(shape.rows).0.ceil() as u64);
+        match of_shapes.max() {
+            // The shape of additional requests is unknown.
+            Some(largest) if self.extra_input == 0 => largest,
+            _ => self.input_tokens + self.extra_input,
+        }
+    }
+
+    /// Returns the cost of its requests in USD; zero without a price.
+    pub(super) fn cost_usd(&self) -> Estimate {
+        let Some(price) = &self.price else { return Estimate::default() };
+        let output = self.output_tokens;
+        let rates = price.rates_for(self.input_tokens / self.requests.max(1));
+        let all = self.input_tokens as f64 * rates.input;
+        let highest = price.highest_rates(self.largest_input());
+        // At best, the endpoint's cache serves every repeated prefix.
+        let best = all - self.repeated_tokens as f64 * (rates.input - rates.cached_input);
+        Estimate::new(
+            (best + output.low * rates.output) / 1e6,
+            (all + output.likely * rates.output) / 1e6,
+            ((self.input_tokens + self.extra_input) as f64 * highest.input
+                + output.max * highest.output)
+                / 1e6,
+        )
+    }
+}

@@ -1,0 +1,77 @@
+//! Rows found in a completion, before all of it has been checked.
+
+use std::fmt::{Display, Formatter};
+
+use serde_json::{Map, Value as Json};
+
+use hqdl_values::cell::Answer;
+
+/// Row found in a completion.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FoundRow {
+    /// Position of the row in the request.
+    pub row: usize,
+    /// One answer per column, or the reason why there is none.
+    pub cells: Result<Vec<Answer>, String>,
+    /// Note about what was tolerated to match the row.
+    pub note: Option<String>,
+    /// Text that the row was read from.
+    pub raw: RawRow,
+    /// Answers read so far, if the end of the row is uncertain and `cells` is an error.
+    pub partial: Vec<Answer>,
+}
+
+impl FoundRow {
+    /// Returns the row without its cells, because its end is uncertain.
+    pub fn discard_unfinished(self, reason: &str) -> Self {
+        let partial = self.cells.unwrap_or_default();
+        Self { cells: Err(reason.to_owned()), partial, ..self }
+    }
+
+    /// Returns true if two readings of the same row contradict each other.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let answers = |row: &Self| row.cells.as_ref().map_or(row.partial.clone(), Clone::clone);
+        let (own, others) = (answers(self), answers(other));
+        let is_same = |(a, b): (&Answer, &Answer)| a.state == b.state && a.value == b.value;
+        !own.is_empty()
+            && !others.is_empty()
+            && (own.len() != others.len() || !own.iter().zip(&others).all(is_same))
+    }
+}
+
+/// Text that a row was read from. A JSON object is serialized only for an error message or a note.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RawRow {
+    /// Line of text.
+    Line(String),
+    /// JSON object.
+    Object(Map<String, Json>),
+}
+
+impl Display for RawRow {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Line(line) => f.write_str(line),
+            // The same output as `Display` of `Json::Object`.
+            Self::Object(object) => f.write_str(&serde_json::to_string(object).unwrap_or_default()),
+        }
+    }
+}
+
+/// How a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Truncation {
+    /// The text is complete.
+    Complete,
+    /// The text ends with a whole line; a row that is still open there is discarded.
+    AtLineEnd,
+    /// The text may be truncated anywhere.
+    Anywhere,
+}
+
+/// Returns true if a line is a code fence. A fence is on a line of its own; anywhere else it is
+/// part of a value.
+pub(super) fn is_fence(line: &str) -> bool {
+    let language = line.trim().strip_prefix("```");
+    language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))
+}

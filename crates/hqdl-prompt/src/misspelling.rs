@@ -1,0 +1,108 @@
+//! Misspelt keys. If a request has one row and the model repeats its key with a typo (`Austrailan
+//! Grand Prix`), the answer is accepted unless the echoed key is another row's.
+
+use std::hash::BuildHasher;
+
+use foldhash::HashSet;
+use foldhash::fast::FixedState;
+use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::is_combining_mark;
+
+use super::label::normalize_key;
+use hqdl_values::value::Value;
+
+/// Minimum length of a word in which one letter may be wrong.
+const ONE_EDIT_LENGTH: usize = 5;
+/// Minimum length of a word in which two letters may be wrong.
+const TWO_EDITS_LENGTH: usize = 9;
+
+/// All keys of an expansion, as hashes of their normalized texts. An echoed key that equals another
+/// one of them is not a typo.
+#[derive(Debug, Default)]
+pub struct ExpansionKeys(HashSet<u64>);
+
+impl ExpansionKeys {
+    /// Adds a key.
+    pub fn insert(&mut self, key: &[Value]) {
+        let parts =
+            key.iter().map(|part| normalize_key(&part.canonical_text().unwrap_or_default()));
+        self.0.insert(hash_parts(parts));
+    }
+
+    /// Returns true if fields equal one of the keys, ignoring case, spaces and punctuation. A hash
+    /// collision can only produce a wrong `true`.
+    pub(super) fn contains(&self, fields: &[&str]) -> bool {
+        self.0.contains(&hash_parts(fields.iter().map(|field| normalize_key(field))))
+    }
+}
+
+fn hash_parts(parts: impl Iterator<Item = String>) -> u64 {
+    FixedState::default().hash_one(parts.collect::<Vec<_>>())
+}
+
+/// Returns true if `echoed` is a misspelling of `expected`: other accents, one wrong letter in
+/// words of at least [`ONE_EDIT`] letters, or two in words of at least [`TWO_EDITS`] letters.
+/// Digits and shorter words must be equal.
+pub(super) fn is_misspelling(expected: &str, echoed: &str) -> bool {
+    let (expected_words, echoed_words) = (lowercase_words(expected), lowercase_words(echoed));
+    if expected_words.is_empty() {
+        return false;
+    }
+    let is_typo = |(expected_word, echoed_word): (&String, &String)| {
+        expected_word == echoed_word || is_near_word(expected_word, echoed_word)
+    };
+    expected_words.concat() == echoed_words.concat()
+        || (expected_words.len() == echoed_words.len()
+            && expected_words.iter().zip(&echoed_words).all(is_typo))
+}
+
+/// Returns true if two words differ in at most one or two letters, depending on their length.
+fn is_near_word(expected: &str, echoed: &str) -> bool {
+    let max_edits = match expected.chars().count() {
+        TWO_EDITS_LENGTH.. => 2,
+        ONE_EDIT_LENGTH.. => 1,
+        _ => return false,
+    };
+    expected.chars().chain(echoed.chars()).all(char::is_alphabetic)
+        && strsim::osa_distance(expected, echoed) <= max_edits
+}
+
+/// Returns the words of a text in lower case, without accents.
+fn lowercase_words(text: &str) -> Vec<String> {
+    let without_accents: String = text.nfkd().filter(|c| !is_combining_mark(*c)).collect();
+    without_accents
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typos_are_distinguished_from_other_names() {
+        for (key, echoed, expected) in [
+            ("Australian Grand Prix", "Austrailan Grand Prix", true),
+            ("Malmö", "Malmo", true),
+            ("Malmø FF", "Malmo FF", true),
+            ("Grand-Prix", "GRAND PRIX", true),
+            ("GrandPrix", "Grand Prix", true),
+            ("Widzew Łódź", "Widzew Lódź", false),
+            ("São Tomé & Príncipe", "Sao Tome and Principe", false),
+            ("Schumacher", "Shumaher", true),
+            ("Schumacher", "Shumahr", false),
+            ("Maria", "Marie", true),
+            ("Mary", "Marx", false),
+            ("Race 2009", "Race 2008", false),
+            ("2009-03-29", "2009-03-28", false),
+            ("Area51", "Area52", false),
+            ("Batman", "Batman II", false),
+            ("", "", false),
+            ("!", "?", false),
+        ] {
+            assert_eq!(is_misspelling(key, echoed), expected, "{key} / {echoed}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Detects degenerate output in an answer that is still streaming: endless repetition, or row after
+//! row that the request did not contain. Output tokens are billed, so hqdl aborts such an answer.
+//!
+//! A valid answer never matches: its rows have different numbers, and repetition of text from the
+//! prompt itself is allowed.
+
+use super::reasoning::strip_reasoning;
+use super::{AnswerForm, Prompt};
+
+/// Longest period of a repetition, in bytes.
+const MAX_PERIOD: usize = 800;
+/// Minimum number of repetitions, and the minimum bytes that they must cover.
+const MIN_REPEATS: usize = 4;
+/// See [`ROUNDS`].
+const MIN_REPEATED_BYTES: usize = 400;
+/// Consecutive unknown row numbers tolerated, in addition to the request's row count.
+const MAX_UNKNOWN_ROWS: usize = 16;
+
+impl Prompt {
+    /// Returns true if an answer contains the number of a row of this prompt.
+    #[must_use]
+    pub fn has_started_row(&self, answer: &str) -> bool {
+        if self.answer_form == AnswerForm::Single {
+            return strip_reasoning(answer).is_some_and(|answer| answer.contains("\":"));
+        }
+        let answer = strip_reasoning(answer).unwrap_or_default();
+        row_numbers(&answer).any(|number| (1..=self.rows).contains(&number))
+    }
+
+    /// Returns why an answer to this prompt is degenerate, or `None` if it is not.
+    #[must_use]
+    pub fn runaway_reason(&self, answer: &str) -> Option<&'static str> {
+        if let Some(repetition) = trailing_repetition(answer)
+            && !self.user.contains(repetition)
+        {
+            return Some("it repeats itself");
+        }
+        // Drafts within reasoning may number their rows in any way.
+        let answer = strip_reasoning(answer)?;
+        let rows = self.rows;
+        // A line begins with its complete number and contains nothing but its row.
+        let max_unknown =
+            if self.answer_form == AnswerForm::Lines { 0 } else { rows + MAX_UNKNOWN_ROWS };
+        (count_unknown_rows(&answer, rows) > max_unknown)
+            .then_some("its rows are not rows of the request")
+    }
+}
+
+/// Returns the trailing repetition of a text.
+fn trailing_repetition(text: &str) -> Option<&str> {
+    let (start, _) = find_repetition(text)?;
+    (start..text.len()).find_map(|position| text.get(position..))
+}
+
+/// Returns an offset inside the trailing repetition of a text, and the period in bytes.
+fn find_repetition(text: &str) -> Option<(usize, usize)> {
+    let bytes = text.as_bytes();
+    (1..=MAX_PERIOD).find_map(|period| {
+        let start = bytes.len().checked_sub((MIN_REPEATS * period).max(MIN_REPEATED_BYTES))?;
+        let (repeated, next) = (&bytes[start..bytes.len() - period], &bytes[start + period..]);
+        repeated.iter().rev().eq(next.iter().rev()).then_some((start, period))
+    })
+}
+
+/// Returns the lines before a trailing repetition of lines, if the repetition contains no row, so
+/// that no line in it is the rest of a value.
+pub(super) fn text_before_repetition(text: &str) -> Option<&str> {
+    let (mut start, period) = find_repetition(text)?;
+    let bytes = text.as_bytes();
+    while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
+        start -= 1;
+    }
+    // The line before may end like a repetition does.
+    let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
+    row_numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
+}
+
+/// Returns how many consecutive row numbers at the end of an answer are not in the request. Only
+/// the numbers are reliable in an incomplete answer.
+fn count_unknown_rows(answer: &str, rows: usize) -> usize {
+    row_numbers(answer)
+        .fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
+}
+
+/// Returns the row numbers of an answer: alone, or at the start of a label (`2 Batman`).
+fn row_numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
+    let json = answer.trim_start();
+    if json.starts_with(['{', '[']) {
+        if let Some(lines) = lines_array(json) {
+            return Box::new(lines.split('"').filter_map(parse_row_number));
+        }
+        if let Some(arrays) = arrays_of(json) {
+            // A list in a cell may begin with a number, too.
+            return Box::new(arrays.split("[\"").filter_map(parse_row_number));
+        }
+        let rows = answer.split("\"row\"").skip(1);
+        return Box::new(
+            rows.filter_map(|row| parse_row_number(row.trim_start_matches([':', ' ', '\n', '\t']))),
+        );
+    }
+    Box::new(answer.lines().filter_map(|line| parse_row_number(line.split_once(',')?.0)))
+}
+
+/// Returns the inside of an array of lines: `{"rows": ["1 Oslo,true"`.
+fn lines_array(json: &str) -> Option<&str> {
+    inside_rows(json).filter(|inside| inside.starts_with('"'))
+}
+
+/// Returns the inside of an array of arrays: `{"rows": [["1 Oslo", true`.
+fn arrays_of(json: &str) -> Option<&str> {
+    inside_rows(json).filter(|inside| inside.starts_with('['))
+}
+
+/// Returns the inside of the array that a text begins with: `{"rows": [`.
+fn inside_rows(json: &str) -> Option<&str> {
+    let array = json.strip_prefix('{')?.trim_start().strip_prefix("\"rows\"")?.trim_start();
+    Some(array.strip_prefix(':')?.trim_start().strip_prefix('[')?.trim_start())
+}
+
+/// Parses the number at the start of a field.
+fn parse_row_number(field: &str) -> Option<usize> {
+    let field = field.trim_start().trim_start_matches(['"', '\'']);
+    let end = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());
+    let (digits, rest) = field.split_at(end);
+    let is_whole_number = rest.chars().next().is_none_or(|c| !c.is_alphanumeric());
+    digits.parse().ok().filter(|_| is_whole_number)
+}

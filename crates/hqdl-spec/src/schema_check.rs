@@ -1,0 +1,455 @@
+//! Checks the structure of a spec: its TOML against the JSON Schema of its types.
+//!
+//! serde stops at the first error. This module walks the spanned TOML tree together with the schema
+//! instead, so that every unknown field, missing field and wrong type is reported with its
+//! location.
+
+use std::ops::Range;
+
+use serde_json::Value as Json;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use hqdl_values::problem::{Problem, Severity, find_nearest};
+
+/// Path of an item in a spec, from the root.
+pub type Path = Vec<Step>;
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Into a table, by field.
+    Field(String),
+    /// Into an array, by position.
+    Item(usize),
+}
+
+impl From<&str> for Step {
+    fn from(field: &str) -> Self {
+        Self::Field(field.to_owned())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(item: usize) -> Self {
+        Self::Item(item)
+    }
+}
+
+/// Spanned tree of a spec, with the location of each item in the text.
+pub struct Tree<'t> {
+    root: Spanned<DeTable<'t>>,
+}
+
+impl<'t> Tree<'t> {
+    /// Parses the TOML and returns every syntax error.
+    #[must_use]
+    pub fn parse(text: &'t str) -> (Self, Vec<Problem>) {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let problems = errors
+            .into_iter()
+            .map(|e| Problem {
+                severity: Severity::Error,
+                message: e.message().to_owned(),
+                span: e.span(),
+                label: "not TOML".to_owned(),
+                help: None,
+            })
+            .collect();
+        (Self { root }, problems)
+    }
+
+    /// Returns the span of the value at `path`, or of its nearest existing parent.
+    #[must_use]
+    pub fn span(&self, path: &[Step]) -> Option<Range<usize>> {
+        let mut span = None;
+        let mut current = path.split_first().and_then(|(step, _)| match step {
+            Step::Field(name) => self.root.get_ref().get(name.as_str()),
+            Step::Item(_) => None,
+        });
+        for step in path.iter().skip(1).map(Some).chain([None]) {
+            let Some(value) = current else { break };
+            span = Some(value.span());
+            current = match (step, value.get_ref()) {
+                (Some(Step::Field(name)), DeValue::Table(table)) => table.get(name.as_str()),
+                (Some(Step::Item(index)), DeValue::Array(items)) => items.get(*index),
+                _ => None,
+            };
+        }
+        span
+    }
+
+    /// Returns all differences between the tree and the schema, and the repaired tree as JSON: an
+    /// invalid value is left out or made empty, so that the rest can be checked too and no problem
+    /// hides another.
+    #[must_use]
+    pub fn check_schema(&self, schema: &Json) -> SchemaCheck {
+        let mut walk = SchemaWalk { schema, problems: Vec::new(), path: Vec::new() };
+        let repaired = walk.check_table(schema, self.root.get_ref(), 0..0);
+        SchemaCheck { repaired, problems: walk.problems }
+    }
+}
+
+/// Result of [`Tree::check`].
+pub struct SchemaCheck {
+    /// Spec as JSON that matches the schema.
+    pub repaired: Json,
+    /// Schema violations with their paths.
+    pub problems: Vec<(Path, Problem)>,
+}
+
+struct SchemaWalk<'s> {
+    schema: &'s Json,
+    problems: Vec<(Path, Problem)>,
+    path: Path,
+}
+
+impl<'s> SchemaWalk<'s> {
+    fn add_error(
+        &mut self,
+        message: String,
+        span: Range<usize>,
+        label: String,
+        help: Option<String>,
+    ) {
+        let problem = Problem { severity: Severity::Error, message, span: Some(span), label, help };
+        self.problems.push((self.path.clone(), problem));
+    }
+
+    /// Resolves `$ref`.
+    fn resolve_reference(&self, schema: &'s Json) -> &'s Json {
+        schema
+            .get("$ref")
+            .and_then(Json::as_str)
+            .and_then(|r| r.strip_prefix('#'))
+            .and_then(|pointer| self.schema.pointer(pointer))
+            .unwrap_or(schema)
+    }
+
+    /// Returns the possible schemas of a value: the branches of `anyOf` and `oneOf`, without null.
+    fn expand_branches(&self, schema: &'s Json) -> Vec<&'s Json> {
+        let schema = self.resolve_reference(schema);
+        match schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array) {
+            Some(branches) => branches.iter().flat_map(|b| self.expand_branches(b)).collect(),
+            None if schema.get("type").and_then(Json::as_str) == Some("null") => Vec::new(),
+            None => vec![schema],
+        }
+    }
+
+    /// Returns the value as JSON; `None` if it does not match.
+    fn check_value(&mut self, schema: &'s Json, value: &Spanned<DeValue<'_>>) -> Option<Json> {
+        if accepts_anything(schema) {
+            return self.check_any(value);
+        }
+        let branches = self.expand_branches(schema);
+        let name = self.field_name();
+        let Some(branch) = branches.iter().find(|f| accepts_type(f, value.get_ref())) else {
+            let mut expected: Vec<String> = branches.iter().map(|f| describe_types(f)).collect();
+            expected.dedup();
+            let message = format!("`{name}` is {}", with_article(value.get_ref().type_str()));
+            let label = format!("expected {}", expected.join(" or "));
+            let help = self.suggest_syntax(&name, &branches, value.get_ref());
+            self.add_error(message, value.span(), label, help);
+            return None;
+        };
+        match value.get_ref() {
+            DeValue::Table(table) => Some(self.check_table(branch, table, value.span())),
+            DeValue::Array(items) => {
+                let inner = branch.get("items")?;
+                let array = items.iter().enumerate().map(|(index, item)| {
+                    self.path.push(index.into());
+                    let json =
+                        self.check_value(inner, item).unwrap_or_else(|| self.empty_value(inner));
+                    self.path.pop();
+                    json
+                });
+                Some(array.collect())
+            }
+            DeValue::String(text) => {
+                let known: Vec<&str> =
+                    branches.iter().filter_map(|f| allowed_strings(f)).flatten().collect();
+                if known.is_empty() || known.contains(&text.as_ref()) {
+                    return Some(text.as_ref().into());
+                }
+                let help = match find_nearest(text, known.iter().copied()) {
+                    Some(suggestion) => Some(format!("did you mean \"{suggestion}\"?")),
+                    None if name == "provider" => Some(
+                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` and set `base_url`; docs/reference/endpoints.md lists endpoints"
+                            .to_owned(),
+                    ),
+                    None => None,
+                };
+                let label = format!("expected one of {}", known.join(", "));
+                self.add_error(format!("`{name}` cannot be \"{text}\""), value.span(), label, help);
+                None
+            }
+            DeValue::Integer(integer) => {
+                let number = parse_integer(integer);
+                let minimum = branch.get("minimum").and_then(Json::as_f64);
+                let maximum = branch.get("maximum").and_then(Json::as_f64).or_else(|| {
+                    (branch.get("format")?.as_str()? == "uint32").then_some(f64::from(u32::MAX))
+                });
+                let label = match (number.map(|n| n as f64), minimum, maximum) {
+                    (None, ..) => "too large".to_owned(),
+                    (Some(n), Some(minimum), _) if n < minimum => {
+                        format!("expected at least {minimum}")
+                    }
+                    (Some(n), _, Some(maximum)) if n > maximum => {
+                        format!("expected at most {maximum}")
+                    }
+                    _ => return number.map(Json::from),
+                };
+                self.add_error(format!("`{name}` is out of range"), value.span(), label, None);
+                None
+            }
+            DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => self.check_any(value),
+        }
+    }
+
+    /// Returns a value of any type as JSON; `None` if JSON has no such value.
+    fn check_any(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Json> {
+        let (number, label) = match value.get_ref() {
+            DeValue::Table(table) => {
+                let mut fields = serde_json::Map::new();
+                for (field, value) in table {
+                    let name: &str = field.get_ref();
+                    self.path.push(name.into());
+                    fields.extend(self.check_any(value).map(|json| (name.to_owned(), json)));
+                    self.path.pop();
+                }
+                return Some(Json::Object(fields));
+            }
+            DeValue::Array(items) => {
+                let mut array = Vec::new();
+                for (index, item) in items.iter().enumerate() {
+                    self.path.push(index.into());
+                    array.extend(self.check_any(item));
+                    self.path.pop();
+                }
+                return Some(Json::Array(array));
+            }
+            DeValue::String(text) => return Some(text.as_ref().into()),
+            DeValue::Boolean(b) => return Some((*b).into()),
+            // A date without quotes in TOML is accepted like one in quotes.
+            DeValue::Datetime(date) => return Some(date.to_string().into()),
+            DeValue::Integer(integer) => (parse_integer(integer).map(Json::from), "too large"),
+            DeValue::Float(float) => {
+                let number = float.as_str().replace('_', "").parse::<f64>().ok();
+                // JSON has no NaN; it would be parsed as a missing field.
+                let number = number.filter(|n| n.is_finite()).map(Json::from);
+                (number, "expected a finite number")
+            }
+        };
+        if number.is_none() {
+            let message = format!("`{}` is out of range", self.field_name());
+            self.add_error(message, value.span(), label.to_owned(), None);
+        }
+        number
+    }
+
+    fn check_table(&mut self, schema: &'s Json, table: &DeTable<'_>, span: Range<usize>) -> Json {
+        let schema = self.resolve_reference(schema);
+        let known = schema.get("properties").and_then(Json::as_object);
+        let declared_schema = |name: &str| known.and_then(|k| k.get(name));
+        let other_schema =
+            schema.get("additionalProperties").filter(|o| o.is_object() || accepts_anything(o));
+        let table_name = self.table_header();
+        let mut repaired = serde_json::Map::new();
+        for (field, value) in table {
+            let name: &str = field.get_ref();
+            self.path.push(name.into());
+            // Besides the named fields, the table may allow tables with any name.
+            let is_match = |o: &&'s Json| {
+                known.is_none_or(serde_json::Map::is_empty)
+                    || self.expand_branches(o).iter().any(|f| accepts_type(f, value.get_ref()))
+            };
+            if let Some(inner) = declared_schema(name).or(other_schema.filter(is_match)) {
+                if let Some(json) = self.check_value(inner, value) {
+                    repaired.insert(name.to_owned(), json);
+                }
+            } else {
+                let field_names: Vec<&str> =
+                    known.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+                let help = if name.contains("key") && field_names.contains(&"api_key_env") {
+                    Some(
+                        "never write a key into a spec: name its environment variable in `api_key_env`"
+                            .to_owned(),
+                    )
+                } else {
+                    find_nearest(name, field_names.iter().copied())
+                        .map(|n| format!("did you mean `{n}`?"))
+                };
+                let label = format!("expected one of {}", field_names.join(", "));
+                self.add_error(
+                    format!("unknown field `{name}` in {table_name}"),
+                    field.span(),
+                    label,
+                    help,
+                );
+            }
+            self.path.pop();
+        }
+        for required in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
+            let Some(required) = required.as_str() else {
+                continue;
+            };
+            if !table.contains_key(required) {
+                self.path.push(required.into());
+                let label = format!("add `{required}` here");
+                self.add_error(
+                    format!("{table_name} has no `{required}`"),
+                    span.clone(),
+                    label,
+                    None,
+                );
+                self.path.pop();
+            }
+            if let Some(inner) =
+                declared_schema(required).filter(|_| !repaired.contains_key(required))
+            {
+                repaired.insert(required.to_owned(), self.empty_value(inner));
+            }
+        }
+        Json::Object(repaired)
+    }
+
+    /// Returns the correct syntax for a value of the wrong type: a single value in the list that
+    /// the field expects, or the table with its required fields.
+    fn suggest_syntax(
+        &self,
+        name: &str,
+        branches: &[&'s Json],
+        value: &DeValue<'_>,
+    ) -> Option<String> {
+        let is_list = |branch: &&&Json| type_names(branch).contains(&"array");
+        if let Some(list) = branches.iter().find(is_list)
+            && let items =
+                list.get("items").map(|items| self.expand_branches(items)).unwrap_or_default()
+            && items.iter().any(|item| accepts_type(item, value))
+        {
+            let text = match value {
+                DeValue::String(text) => format!("{:?}", text.as_ref()),
+                DeValue::Integer(number) => number.as_str().to_owned(),
+                DeValue::Float(number) => number.as_str().to_owned(),
+                _ => return None,
+            };
+            return Some(format!("write `{name} = [{text}]`"));
+        }
+        let table = branches.iter().find(|branch| type_names(branch).contains(&"object"))?;
+        let required = table.get("required").and_then(Json::as_array)?;
+        let fields: Vec<String> =
+            required.iter().filter_map(Json::as_str).map(|field| format!("{field} = …")).collect();
+        (!fields.is_empty()).then(|| format!("write `{name} = {{ {} }}`", fields.join(", ")))
+    }
+
+    /// Returns the smallest value that matches, to continue with.
+    fn empty_value(&self, schema: &'s Json) -> Json {
+        let branches = self.expand_branches(schema);
+        let Some(branch) = branches.first() else {
+            return Json::Null;
+        };
+        if let Some(first) = allowed_strings(branch).and_then(|c| c.first().copied()) {
+            return first.into();
+        }
+        match type_names(branch).first() {
+            Some(&"object") => {
+                let required =
+                    branch.get("required").and_then(Json::as_array).into_iter().flatten();
+                let fields = required.filter_map(Json::as_str).filter_map(|name| {
+                    Some((name.to_owned(), self.empty_value(branch.get("properties")?.get(name)?)))
+                });
+                Json::Object(fields.collect())
+            }
+            Some(&"array") => Json::Array(Vec::new()),
+            Some(&"integer" | &"number") => 0.into(),
+            Some(&"boolean") => false.into(),
+            _ => "".into(),
+        }
+    }
+
+    /// Returns the name of the current field.
+    fn field_name(&self) -> String {
+        let field = self.path.iter().rev().find_map(|s| match s {
+            Step::Field(name) => Some(name.clone()),
+            Step::Item(_) => None,
+        });
+        field.unwrap_or_default()
+    }
+
+    /// Returns the current table in TOML syntax.
+    fn table_header(&self) -> String {
+        let fields: Vec<&str> = self
+            .path
+            .iter()
+            .filter_map(|s| match s {
+                Step::Field(name) => Some(name.as_str()),
+                Step::Item(_) => None,
+            })
+            .collect();
+        match (fields.join("."), self.path.last()) {
+            (dotted, _) if dotted.is_empty() => "the spec".to_owned(),
+            (dotted, Some(Step::Item(_))) => format!("[[{dotted}]]"),
+            (dotted, _) => format!("[{dotted}]"),
+        }
+    }
+}
+
+/// Returns true if a schema accepts values of every type.
+fn accepts_anything(schema: &Json) -> bool {
+    *schema == Json::Bool(true)
+}
+
+fn parse_integer(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok()
+}
+
+/// Returns the strings that a schema allows, if it lists them.
+fn allowed_strings(schema: &Json) -> Option<Vec<&str>> {
+    match (schema.get("const"), schema.get("enum").and_then(Json::as_array)) {
+        (Some(value), _) => Some(value.as_str().into_iter().collect()),
+        (None, Some(values)) => Some(values.iter().filter_map(Json::as_str).collect()),
+        (None, None) => None,
+    }
+}
+
+fn type_names(schema: &Json) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Json::String(name)) => vec![name],
+        Some(Json::Array(names)) => names.iter().filter_map(Json::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns true if a schema accepts values of this TOML type.
+fn accepts_type(schema: &Json, value: &DeValue<'_>) -> bool {
+    type_names(schema).into_iter().any(|t| match value {
+        DeValue::String(_) | DeValue::Datetime(_) => t == "string",
+        DeValue::Integer(_) => t == "integer" || t == "number",
+        DeValue::Float(_) => t == "number",
+        DeValue::Boolean(_) => t == "boolean",
+        DeValue::Array(_) => t == "array",
+        DeValue::Table(_) => t == "object",
+    })
+}
+
+fn describe_types(schema: &Json) -> String {
+    let names: Vec<&str> = type_names(schema)
+        .into_iter()
+        .filter(|t| *t != "null")
+        .map(|t| match t {
+            "object" => "a table",
+            "array" => "a list",
+            "string" => "text",
+            "integer" => "a whole number",
+            "number" => "a number",
+            "boolean" => "true or false",
+            other => other,
+        })
+        .collect();
+    names.join(" or ")
+}
+
+fn with_article(type_name: &str) -> String {
+    let is_vowel = type_name.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {type_name}", if is_vowel { "an" } else { "a" })
+}
