@@ -1,4 +1,4 @@
-//! Answers as Arrow arrays, one a place: the values, and the states behind them.
+//! Converts answers to Arrow arrays with one item per input value: their values and their states.
 
 use std::sync::Arc;
 
@@ -13,34 +13,41 @@ use hqdl::cell::{Answer, CellValue};
 use hqdl::spec::Type;
 use hqdl::value::Value;
 
-use crate::errors::{Failed, input};
+use crate::errors::{Failed, wrong_input};
 
-/// The values of answers, spread over the places.
-pub fn values(
+/// Returns the value of each input's answer; `indices` maps an input to its answer.
+pub fn value_array(
     answers: &[Option<Answer>],
-    places: &[Option<u32>],
-    kind: Type,
-    list: bool,
+    indices: &[Option<u32>],
+    data_type: Type,
+    is_list: bool,
 ) -> Result<ArrayRef, Failed> {
-    let shown = |answer: &Option<Answer>| answer.as_ref().map(|a| a.value.clone());
-    let cells: Vec<CellValue> =
-        answers.iter().map(|a| shown(a).unwrap_or(CellValue::Nothing)).collect();
-    let distinct: ArrayRef = if list { lists(&cells, kind) } else { ones(&cells, kind) };
-    let at: UInt32Array = places.iter().collect();
-    take(&distinct, &at, None).map_err(|e| input(e.to_string(), ""))
+    let cell =
+        |answer: &Option<Answer>| answer.as_ref().map_or(CellValue::Nothing, |a| a.value.clone());
+    let cells: Vec<CellValue> = answers.iter().map(cell).collect();
+    let distinct = if is_list {
+        build_list_array(&cells, data_type)
+    } else {
+        build_scalar_array(&cells, data_type)
+    };
+    let indices: UInt32Array = indices.iter().collect();
+    take(&distinct, &indices, None).map_err(|e| wrong_input(e.to_string(), ""))
 }
 
-/// The states of answers, spread over the places; NULL where the value is.
-pub fn states(answers: &[Option<Answer>], places: &[Option<u32>]) -> Result<ArrayRef, Failed> {
+/// Returns the state of each input's answer; NULL for an input that is NULL.
+pub fn state_array(
+    answers: &[Option<Answer>],
+    indices: &[Option<u32>],
+) -> Result<ArrayRef, Failed> {
     let name = |answer: &Option<Answer>| answer.as_ref().map(|a| a.state.name());
     let distinct: ArrayRef = Arc::new(answers.iter().map(name).collect::<LargeStringArray>());
-    let at: UInt32Array = places.iter().collect();
-    take(&distinct, &at, None).map_err(|e| input(e.to_string(), ""))
+    let indices: UInt32Array = indices.iter().collect();
+    take(&distinct, &indices, None).map_err(|e| wrong_input(e.to_string(), ""))
 }
 
-/// The Arrow type of answers.
-fn arrow(kind: Type) -> DataType {
-    match kind {
+/// Returns the Arrow type of answers.
+fn arrow_type(data_type: Type) -> DataType {
+    match data_type {
         Type::Integer => DataType::Int64,
         Type::Real => DataType::Float64,
         Type::Boolean => DataType::Boolean,
@@ -48,42 +55,42 @@ fn arrow(kind: Type) -> DataType {
     }
 }
 
-fn ones(cells: &[CellValue], kind: Type) -> ArrayRef {
-    let mut all = make_builder(&arrow(kind), cells.len());
+fn build_scalar_array(cells: &[CellValue], data_type: Type) -> ArrayRef {
+    let mut builder = make_builder(&arrow_type(data_type), cells.len());
     for cell in cells {
         match cell {
-            CellValue::One(value) => push(&mut *all, value),
-            CellValue::Nothing | CellValue::Many(_) => push(&mut *all, &Value::Null),
+            CellValue::One(value) => append_value(&mut *builder, value),
+            CellValue::Nothing | CellValue::Many(_) => append_value(&mut *builder, &Value::Null),
         }
     }
-    all.finish()
+    builder.finish()
 }
 
-fn lists(cells: &[CellValue], kind: Type) -> ArrayRef {
-    let mut all = LargeListBuilder::new(make_builder(&arrow(kind), cells.len()));
+fn build_list_array(cells: &[CellValue], data_type: Type) -> ArrayRef {
+    let mut builder = LargeListBuilder::new(make_builder(&arrow_type(data_type), cells.len()));
     for cell in cells {
         match cell {
             CellValue::Many(values) => {
-                values.iter().for_each(|v| push(all.values(), v));
-                all.append(true);
+                values.iter().for_each(|v| append_value(builder.values(), v));
+                builder.append(true);
             }
-            CellValue::Nothing | CellValue::One(_) => all.append(false),
+            CellValue::Nothing | CellValue::One(_) => builder.append(false),
         }
     }
-    Arc::new(all.finish())
+    Arc::new(builder.finish())
 }
 
-/// Adds a value, or NULL where it is of another type than its column.
-fn push(to: &mut dyn ArrayBuilder, value: &Value) {
-    let to = to.as_any_mut();
-    if let Some(all) = to.downcast_mut::<LargeStringBuilder>() {
-        all.append_option(value.text());
-    } else if let Some(all) = to.downcast_mut::<Int64Builder>() {
-        all.append_option(if let Value::Integer(i) = value { Some(*i) } else { None });
-    } else if let Some(all) = to.downcast_mut::<BooleanBuilder>() {
-        all.append_option(if let Value::Integer(i) = value { Some(*i != 0) } else { None });
-    } else if let Some(all) = to.downcast_mut::<Float64Builder>() {
-        all.append_option(match value {
+/// Appends a value, or NULL if it has another type than the array.
+fn append_value(array: &mut dyn ArrayBuilder, value: &Value) {
+    let array = array.as_any_mut();
+    if let Some(builder) = array.downcast_mut::<LargeStringBuilder>() {
+        builder.append_option(value.to_text());
+    } else if let Some(builder) = array.downcast_mut::<Int64Builder>() {
+        builder.append_option(if let Value::Integer(i) = value { Some(*i) } else { None });
+    } else if let Some(builder) = array.downcast_mut::<BooleanBuilder>() {
+        builder.append_option(if let Value::Integer(i) = value { Some(*i != 0) } else { None });
+    } else if let Some(builder) = array.downcast_mut::<Float64Builder>() {
+        builder.append_option(match value {
             Value::Real(real) => Some(*real),
             Value::Integer(integer) => Some(*integer as f64),
             Value::Null | Value::Text(_) => None,

@@ -1,7 +1,6 @@
-//! The caches that this process has open: one handle each, for all sessions, lent to
-//! other processes while this one owns it. The child of a fork may open none where its
-//! parent had one: sled's threads do not survive a fork, and `SQLite`'s locks would be taken
-//! for the child's own.
+//! Registry of this process's open caches. All sessions share one handle per cache, and a process
+//! that owns a cache serves it to others. A forked child cannot open a cache if its parent had one
+//! open: sled's threads do not survive a fork, and the child would release `SQLite`'s locks.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,175 +13,175 @@ use hqdl::key::Entity;
 use hqdl::session::Cache;
 use tokio::sync::watch;
 
-use crate::errors::{Failed, input, lock};
+use crate::errors::{Failed, lock, wrong_input};
 
-/// How long those who borrow a cache may take to end, when its owner does.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time that closing a cache waits for its clients to disconnect.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A cache that is open.
-pub struct Opened {
+/// An open cache.
+pub struct OpenCache {
     pub facts: Facts,
     #[cfg(unix)]
-    lending: Option<hqdl::facts::server::CacheServer>,
+    server: Option<hqdl::facts::server::CacheServer>,
 }
 
-impl Opened {
+impl OpenCache {
     #[cfg(unix)]
-    fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
-        use hqdl::facts::server::serve;
-        if let Some(facts) = of_server(dir, holder) {
-            return Ok(Self { facts: facts?, lending: None });
+    fn open(dir: &Path, description: &str) -> Result<Self, Failed> {
+        use hqdl::facts::server::serve_cache;
+        if let Some(facts) = connect_server(dir, description) {
+            return Ok(Self { facts: facts?, server: None });
         }
-        if Registry::is_child() {
-            return Err(orphan());
+        if Registry::is_forked_user() {
+            return Err(forked_error());
         }
-        USED.fetch_min(Registry::generation(), Ordering::Relaxed);
-        match Facts::own(dir, holder, Duration::ZERO) {
+        FIRST_USER.fetch_min(Registry::generation(), Ordering::Relaxed);
+        match Facts::open_as_owner(dir, description, Duration::ZERO) {
             Ok(facts) => {
-                let status = status(dir);
-                let lending = Some(serve(&facts, Arc::new(move || status.clone()))?);
-                Ok(Self { facts, lending })
+                let status = process_status(dir);
+                let server = Some(serve_cache(&facts, Arc::new(move || status.clone()))?);
+                Ok(Self { facts, server })
             }
             Err(FactsError::Held { .. }) => {
-                Ok(Self { facts: Facts::open(dir, holder)?, lending: None })
+                Ok(Self { facts: Facts::open(dir, description)?, server: None })
             }
             Err(error) => Err(error.into()),
         }
     }
 
     #[cfg(not(unix))]
-    fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
-        if let Some(facts) = of_server(dir, holder) {
+    fn open(dir: &Path, description: &str) -> Result<Self, Failed> {
+        if let Some(facts) = connect_server(dir, description) {
             return Ok(Self { facts: facts? });
         }
-        Ok(Self { facts: Facts::open(dir, holder)? })
+        Ok(Self { facts: Facts::open(dir, description)? })
     }
 
-    /// Facts that nobody keeps.
-    pub fn temporary() -> Result<Self, Failed> {
-        if Registry::is_child() {
-            return Err(orphan());
+    /// Opens temporary facts, which are deleted with their last handle.
+    pub fn open_temporary() -> Result<Self, Failed> {
+        if Registry::is_forked_user() {
+            return Err(forked_error());
         }
-        USED.fetch_min(Registry::generation(), Ordering::Relaxed);
+        FIRST_USER.fetch_min(Registry::generation(), Ordering::Relaxed);
         Ok(Self {
-            facts: Facts::temporary()?,
+            facts: Facts::open_temporary()?,
             #[cfg(unix)]
-            lending: None,
+            server: None,
         })
     }
 
-    /// Whether it can be used still: its owner, another process, may have ended.
-    fn stands(&self) -> bool {
-        self.facts.owner().is_none() || self.answers()
+    /// Returns whether the cache can still be used; not if another process owned it and has ended.
+    fn is_usable(&self) -> bool {
+        self.facts.owner().is_none() || self.is_responding()
     }
 
-    fn answers(&self) -> bool {
-        Entity::parse("{}").is_ok_and(|nobody| self.facts.get(&nobody).is_ok())
+    fn is_responding(&self) -> bool {
+        Entity::parse("{}").is_ok_and(|entity| self.facts.get(&entity).is_ok())
     }
 
     fn close(self) {
         #[cfg(unix)]
-        if let Some(lending) = self.lending {
-            lending.end(PATIENCE);
+        if let Some(server) = self.server {
+            server.shut_down(CLIENT_TIMEOUT);
         }
     }
 }
 
-/// The facts of a server, where a cache is its URL.
-fn of_server(cache: &Path, holder: &str) -> Option<Result<Facts, FactsError>> {
+/// Connects to the server of a cache's URL; `None` if the cache is a directory.
+fn connect_server(cache: &Path, description: &str) -> Option<Result<Facts, FactsError>> {
     let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
-    let say: hqdl::facts::Say = Arc::new(|_| {});
-    Some(Cache::Server { url, holder: holder.to_owned(), say }.open())
+    let say: hqdl::facts::StatusCallback = Arc::new(|_| {});
+    Some(Cache::Server { url, holder: description.to_owned(), say }.open())
 }
 
-/// What `hqdl status` is told.
+/// Returns the state of this process for `hqdl status`.
 #[cfg(unix)]
-fn status(dir: &Path) -> serde_json::Value {
+fn process_status(dir: &Path) -> serde_json::Value {
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "url": "a Python process",
         "cache": dir, "specs": [], "runs": [],
     })
 }
 
-/// What this process has open and under way.
+/// Open caches and active runs of this process.
 #[derive(Default)]
 pub struct Registry {
-    opened: Mutex<HashMap<PathBuf, Arc<Opened>>>,
-    /// Interrupts of the runs under way, by number.
+    caches: Mutex<HashMap<PathBuf, Arc<OpenCache>>>,
+    /// Last run number, and the interrupts of the active runs by number.
     runs: Mutex<(u64, HashMap<u64, watch::Sender<bool>>)>,
 }
 
-/// A registry for each generation of forks: what a parent had, locked or not, is never
-/// touched by its child.
+/// One registry per generation of forks, because a lock of the parent's registry may never be
+/// released in its child.
 static REGISTRIES: [OnceLock<Registry>; 64] = [const { OnceLock::new() }; 64];
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
-/// The first generation that opened a cache.
-static USED: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// First generation that opened a cache.
+static FIRST_USER: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-fn orphan() -> Failed {
-    input(
+fn forked_error() -> Failed {
+    wrong_input(
         "this process was forked from one that had a cache open, and cannot open one",
         "start processes with multiprocessing's `spawn` or `forkserver`, or fork before you use hqdl",
     )
 }
 
 impl Registry {
-    /// That of this process.
-    pub fn own() -> &'static Self {
+    /// Returns this process's registry.
+    pub fn current() -> &'static Self {
         let generation = GENERATION.load(Ordering::Relaxed).min(REGISTRIES.len() - 1);
         REGISTRIES[generation].get_or_init(Self::default)
     }
 
-    /// Begins anew, in the child of a fork.
-    pub fn forked() {
+    /// Starts an empty registry in the child of a fork.
+    pub fn start_generation() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often this process and those it comes from were forked.
+    /// Returns the number of forks between the first process and this one.
     pub fn generation() -> usize {
         GENERATION.load(Ordering::Relaxed)
     }
 
-    /// Whether this is the child of a process that had a cache open.
-    fn is_child() -> bool {
-        USED.load(Ordering::Relaxed) < Self::generation()
+    /// Returns whether this process was forked from one that had a cache open.
+    fn is_forked_user() -> bool {
+        FIRST_USER.load(Ordering::Relaxed) < Self::generation()
     }
 
-    /// The caches that were opened, as far as nobody is opening one just now.
+    /// Returns the locations of the open caches; none while another thread opens one.
     pub fn dirs(&self) -> Vec<PathBuf> {
-        self.opened.try_lock().map_or_else(|_| Vec::new(), |all| all.keys().cloned().collect())
+        self.caches.try_lock().map_or_else(|_| Vec::new(), |all| all.keys().cloned().collect())
     }
 
-    /// The facts of a directory, opened when they are not.
-    pub fn open(&self, dir: &Path, holder: &str) -> Result<Arc<Opened>, Failed> {
-        let mut opened = lock(&self.opened);
-        if let Some(open) = opened.get(dir) {
-            if open.stands() {
-                return Ok(Arc::clone(open));
+    /// Returns the cache at a location and opens it on first use.
+    pub fn open(&self, dir: &Path, description: &str) -> Result<Arc<OpenCache>, Failed> {
+        let mut caches = lock(&self.caches);
+        if let Some(cache) = caches.get(dir) {
+            if cache.is_usable() {
+                return Ok(Arc::clone(cache));
             }
-            opened.remove(dir);
+            caches.remove(dir);
         }
-        let open = Arc::new(Opened::open(dir, holder)?);
-        opened.insert(dir.to_owned(), Arc::clone(&open));
-        Ok(open)
+        let cache = Arc::new(OpenCache::open(dir, description)?);
+        caches.insert(dir.to_owned(), Arc::clone(&cache));
+        Ok(cache)
     }
 
-    /// Closes what nobody uses now.
+    /// Closes the caches that no session uses.
     pub fn close_idle(&self) {
-        let mut opened = lock(&self.opened);
-        let idle: Vec<PathBuf> = (opened.iter())
-            .filter(|(_, open)| Arc::strong_count(open) == 1)
+        let mut caches = lock(&self.caches);
+        let idle: Vec<PathBuf> = (caches.iter())
+            .filter(|(_, cache)| Arc::strong_count(cache) == 1)
             .map(|(dir, _)| dir.clone())
             .collect();
         for dir in idle {
-            if let Some(open) = opened.remove(&dir).and_then(Arc::into_inner) {
-                open.close();
+            if let Some(cache) = caches.remove(&dir).and_then(Arc::into_inner) {
+                cache.close();
             }
         }
     }
 
-    /// Notes a run; its number.
-    pub fn begin(&self, interrupt: watch::Sender<bool>) -> u64 {
+    /// Registers a run and returns its number.
+    pub fn add_run(&self, interrupt: watch::Sender<bool>) -> u64 {
         let mut runs = lock(&self.runs);
         runs.0 += 1;
         let number = runs.0;
@@ -190,12 +189,12 @@ impl Registry {
         number
     }
 
-    /// Forgets a run.
-    pub fn end(&self, run: u64) {
+    /// Removes a run.
+    pub fn remove_run(&self, run: u64) {
         lock(&self.runs).1.remove(&run);
     }
 
-    /// Interrupts all runs under way; whether there are any.
+    /// Interrupts all active runs and returns whether there are any.
     pub fn interrupt_all(&self) -> bool {
         let runs = lock(&self.runs);
         for run in runs.1.values() {

@@ -1,10 +1,10 @@
-//! Failures as exceptions of `hqdl.errors`: the command's text, hint and exit code.
+//! Raises failures as exceptions of `hqdl.errors`, with the command's text, hint and exit code.
 
 use hqdl::failure::Failure;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// A failure on its way to Python, with what a run did until then, as JSON.
+/// A failure to raise in Python, with the report of the run that failed, as JSON.
 pub struct Failed(pub Failure, pub Option<String>);
 
 impl<T: Into<Failure>> From<T> for Failed {
@@ -13,9 +13,9 @@ impl<T: Into<Failure>> From<T> for Failed {
     }
 }
 
-/// Wrong input, with what to do about it.
-pub fn input(message: impl Into<String>, hint: impl Into<String>) -> Failed {
-    Failed(Failure::input(message, hint), None)
+/// Returns a failure for wrong input, with a hint for the user.
+pub fn wrong_input(message: impl Into<String>, hint: impl Into<String>) -> Failed {
+    Failed(Failure::wrong_input(message, hint), None)
 }
 
 impl From<Failed> for PyErr {
@@ -26,20 +26,20 @@ impl From<Failed> for PyErr {
                 problems.problems.iter().find_map(|p| p.help.clone()).unwrap_or_default()
             }
         };
-        let told = (failure.message(), hint, failure.exit(), failure.text(), report);
+        let args = (failure.message(), hint, failure.exit_code(), failure.to_text(), report);
         Python::attach(|py| {
-            let raised = py.import("hqdl.errors").and_then(|m| m.getattr("_of")?.call1(told));
+            let raised = py.import("hqdl.errors").and_then(|m| m.getattr("_of")?.call1(args));
             raised.map_or_else(|error| error, PyErr::from_value)
         })
     }
 }
 
-/// A lock that a panic left behind is as good as any: what it guards is whole.
+/// Locks a mutex. A poisoned one is usable: a panic leaves the data behind it consistent.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Something that cannot happen did.
-pub fn bug(what: &str) -> PyErr {
-    PyRuntimeError::new_err(format!("{what}: this is a bug in hqdl; please report it"))
+/// Returns an exception for a bug in hqdl.
+pub fn internal_error(message: &str) -> PyErr {
+    PyRuntimeError::new_err(format!("{message}: this is a bug in hqdl; please report it"))
 }

@@ -1,5 +1,5 @@
-//! What the Python module `hqdl` is made of: the engine, with values that travel as
-//! Arrow. `hqdl/` beside this has what Python sees.
+//! Native part of the Python module `hqdl`: the engine, which exchanges values with Python as Arrow
+//! arrays. The public Python API is in `hqdl/`, next to this directory.
 
 mod answers;
 mod cache;
@@ -18,29 +18,29 @@ use std::process::ExitCode;
 
 use pyo3::prelude::*;
 
-/// Runs the command `hqdl`: its words, the program's name first; its exit code.
+/// Runs the command `hqdl` with `args`, which start with the program's name. Returns the exit code.
 #[pyfunction]
-fn main(py: Python<'_>, words: Vec<OsString>) -> u8 {
+fn main(py: Python<'_>, args: Vec<OsString>) -> u8 {
     py.detach(|| {
-        let ended = hqdl::cli::main_of(words);
-        // Nobody else does, in a process that is Python's.
+        let exit_code = hqdl::cli::run_command_line(args);
+        // Python does not flush Rust's buffers at exit.
         let _ = (std::io::stdout().flush(), std::io::stderr().flush());
-        (0..=u8::MAX).find(|code| ExitCode::from(*code) == ended).unwrap_or(u8::MAX)
+        (0..=u8::MAX).find(|code| ExitCode::from(*code) == exit_code).unwrap_or(u8::MAX)
     })
 }
 
-/// Begins anew in the child of a fork; the caches that its parent has open.
+/// Resets this module in the child of a fork. Returns the caches that its parent has open.
 #[pyfunction]
 fn forked() -> Vec<std::path::PathBuf> {
-    let dirs = cache::Registry::own().dirs();
-    cache::Registry::forked();
+    let dirs = cache::Registry::current().dirs();
+    cache::Registry::start_generation();
     dirs
 }
 
-/// Ends all that is under way, keeps what is in flight, and closes all caches.
+/// Interrupts all runs, stores the answers of requests in flight, and closes all caches.
 #[pyfunction]
 fn close(py: Python<'_>) -> PyResult<()> {
-    run::close(py)
+    run::close_all(py)
 }
 
 #[pymodule]

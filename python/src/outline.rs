@@ -1,32 +1,33 @@
-//! What a spec says, for those who bring its rows from elsewhere.
+//! Describes a spec for integrations that supply its rows themselves, such as Spark.
 
 use std::path::PathBuf;
 
 use hqdl::spec::file::SourceField;
-use hqdl::spec::{Draft, Spec};
+use hqdl::spec::{Spec, UncheckedSpec};
 use pyo3::prelude::*;
 use serde_json::{Value as Json, json};
 
 use crate::errors::Failed;
 
-/// The expansions of a spec, each with the table that it expands, where that is one. Needs
-/// no database.
+/// Returns the expansions of a spec, each with the table that it expands, or None if its source is
+/// not a single table. Needs no database.
 #[pyfunction]
 pub fn sources(py: Python<'_>, spec: PathBuf) -> PyResult<Vec<(String, Option<String>)>> {
-    let draft = py.detach(|| Ok::<_, Failed>(Draft::read(&spec)?))?;
+    let unchecked_spec = py.detach(|| Ok::<_, Failed>(UncheckedSpec::read(&spec)?))?;
     let table = |source: &SourceField| match source {
-        // Whether it is a SELECT is seen when it is checked.
+        // It may be a SELECT; checking the spec finds out.
         SourceField::One(table) => Some(table.clone()),
         SourceField::Several(all) => match &all[..] {
             [one] => one.table.clone(),
             _ => None,
         },
     };
-    Ok(draft.file.expansion.iter().map(|e| (e.name.clone(), table(&e.source))).collect())
+    let expansions = unchecked_spec.file.expansion.iter();
+    Ok(expansions.map(|e| (e.name.clone(), table(&e.source))).collect())
 }
 
-/// What a checked spec expands, and what it may spend.
-pub fn outline(spec: &Spec) -> Json {
+/// Returns the expansions and the budgets of a checked spec as JSON.
+pub fn describe_spec(spec: &Spec) -> Json {
     let expansions = spec.expansions.iter().map(|e| {
         let columns = e.columns.iter().map(|c| {
             json!({

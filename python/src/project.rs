@@ -1,5 +1,5 @@
-//! An opened project as Python has it: a spec or a database, what wins over it, and a
-//! cache. Each call reads the spec as it is then.
+//! Python class for a project: a spec or a database with its overrides and a cache. Each call reads
+//! the spec again.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,115 +7,128 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use hqdl::database::output;
+use hqdl::database::provenance::CellProvenance;
 use hqdl::facts::Facts;
 use hqdl::failure::Failure;
-use hqdl::generate::{Event, Stopped};
-use hqdl::materialize::{Report, Selection, Way};
+use hqdl::generate::{Event, StopReason};
+use hqdl::materialize::{Report, RunMode, Selection};
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
-use hqdl::query::{self, Again, Dialect, Meta, Param, QueryError, Request, ValueQuestion};
+use hqdl::query::{self, Dialect, Meta, Param, QueryError, RefreshScope, Request, ValueQuestion};
 use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache};
-use hqdl::spec::{Draft, PriceTable, Provider, Spec, Type};
+use hqdl::spec::{PriceTable, Provider, Spec, Type, UncheckedSpec};
 use hqdl::value::Value;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3_arrow::PyArray;
 
 use crate::answers;
-use crate::cache::{Opened, Registry};
-use crate::errors::{Failed, input, lock};
-use crate::rows::Rows;
-use crate::run::{Interrupt, Run, run};
+use crate::cache::{OpenCache, Registry};
+use crate::errors::{Failed, lock, wrong_input};
+use crate::rows::ColumnBuffer;
+use crate::run::{Interrupt, RunContext, run_work};
 use crate::table::Table;
-use crate::values::{Values, value};
+use crate::values::{DistinctValues, read_value};
 
-/// How often a database that is replaced while a run goes on is read again.
-const REPLACED: usize = 3;
-/// What this process says that it is, to others who use the cache.
-const HOLDER: &str = "hqdl in Python";
+/// How often a run starts over because its database was replaced.
+const MAX_REPLACEMENTS: usize = 3;
+/// Description of this process for other processes that use the cache.
+const DESCRIPTION: &str = "hqdl in Python";
 
-/// What a project is about.
+/// Data of a project.
 #[derive(Clone)]
-enum About {
-    /// A spec, and its database.
+enum DataSource {
+    /// A spec with its database.
     Spec(PathBuf),
-    /// A database as it is.
+    /// A database without a spec.
     Database(PathBuf),
-    /// Values of Python.
+    /// Values that Python passes.
     Values,
 }
 
-/// Where facts are kept.
-enum Kept {
-    /// In a directory, or on the server of a URL.
-    Dir(PathBuf),
-    /// Nowhere: they are gone with the project.
-    Nowhere(Mutex<Option<(usize, Arc<Opened>)>>),
+/// Location of a project's facts.
+enum FactLocation {
+    /// A directory, or the URL of a server.
+    Cache(PathBuf),
+    /// A temporary cache that is deleted with the project, with the fork generation that opened it.
+    Temporary(Mutex<Option<(usize, Arc<OpenCache>)>>),
 }
 
 struct Settings {
-    about: About,
+    source: DataSource,
     overrides: SpecOverrides,
-    kept: Kept,
-    /// The spec as it was when the project was opened.
+    facts: FactLocation,
+    /// The spec at the time the project was opened.
     spec: Spec,
 }
 
-/// A project.
+/// An open project.
 #[pyclass(frozen)]
 pub struct Project(Arc<Settings>);
 
 impl Settings {
-    fn session(&self, budget: Option<f64>) -> Result<(Session, Arc<Opened>), Failed> {
-        let opened = self.facts()?;
-        let cache = Cache::Open(opened.facts.clone());
+    /// Opens a session, with the handle that keeps its cache open.
+    fn open_session(&self, budget: Option<f64>) -> Result<(Session, Arc<OpenCache>), Failed> {
+        let open_cache = self.open_cache()?;
+        let cache = Cache::Open(open_cache.facts.clone());
         let overrides = with_budget(&self.overrides, budget);
-        Ok((session(&self.about, &overrides, cache)?, opened))
+        Ok((open_session(&self.source, &overrides, cache)?, open_cache))
     }
 
-    fn facts(&self) -> Result<Arc<Opened>, Failed> {
-        match &self.kept {
-            Kept::Dir(dir) => Ok(Registry::own().open(dir, HOLDER)?),
-            Kept::Nowhere(kept) => {
-                let mut kept = lock(kept);
+    fn open_cache(&self) -> Result<Arc<OpenCache>, Failed> {
+        match &self.facts {
+            FactLocation::Cache(dir) => Ok(Registry::current().open(dir, DESCRIPTION)?),
+            FactLocation::Temporary(cached) => {
+                let mut cached = lock(cached);
                 let generation = Registry::generation();
-                match &*kept {
-                    Some((made, opened)) if *made == generation => return Ok(Arc::clone(opened)),
-                    // Its threads are the parent's.
-                    Some(others) => std::mem::forget(Arc::clone(&others.1)),
+                match &*cached {
+                    Some((opened_in, cache)) if *opened_in == generation => {
+                        return Ok(Arc::clone(cache));
+                    }
+                    // Its threads run in the parent only, so that it must not be dropped here.
+                    Some((_, parents)) => std::mem::forget(Arc::clone(parents)),
                     None => {}
                 }
-                let opened = Arc::new(Opened::temporary()?);
-                *kept = Some((generation, Arc::clone(&opened)));
-                Ok(opened)
+                let cache = Arc::new(OpenCache::open_temporary()?);
+                *cached = Some((generation, Arc::clone(&cache)));
+                Ok(cache)
             }
         }
     }
 
-    /// The model that a spec names, or what to say when something must be asked.
-    fn model(&self, spec: &Spec, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failed> {
-        if self.is_nameless(spec) {
-            return Ok(Err(Failure::input(
+    /// Connects to the spec's model. The inner error is raised only if a request is necessary.
+    fn connect_model(
+        &self,
+        spec: &Spec,
+        facts: &Facts,
+    ) -> Result<Result<Arc<dyn Model>, Failure>, Failed> {
+        if self.has_no_model(spec) {
+            return Ok(Err(Failure::wrong_input(
                 "this needs a model, but none is named",
                 "pass model=\"NAME\", or hqdl.Model(\"NAME\", base_url=…)",
             )));
         }
-        match model::connect_with(spec, facts) {
+        match model::connect_shared(spec, facts) {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn is_nameless(&self, spec: &Spec) -> bool {
-        let named = self.overrides.model.as_deref().is_some_and(|name| !name.is_empty());
-        !matches!(self.about, About::Spec(_)) && spec.model.provider == Provider::Openai && !named
+    fn has_no_model(&self, spec: &Spec) -> bool {
+        let has_override = self.overrides.model.as_deref().is_some_and(|name| !name.is_empty());
+        !matches!(self.source, DataSource::Spec(_))
+            && spec.model.provider == Provider::Openai
+            && !has_override
     }
 
-    fn command(&self, what: &str) -> String {
-        match &self.about {
-            About::Spec(path) | About::Database(path) => format!("{what} {}", path.display()),
-            About::Values => what.to_owned(),
+    /// Returns the name of a command in the journal.
+    fn command_line(&self, name: &str) -> String {
+        match &self.source {
+            DataSource::Spec(path) | DataSource::Database(path) => {
+                format!("{name} {}", path.display())
+            }
+            DataSource::Values => name.to_owned(),
         }
     }
 }
@@ -124,59 +137,65 @@ fn with_budget(overrides: &SpecOverrides, budget: Option<f64>) -> SpecOverrides 
     SpecOverrides { budget_usd: budget.or(overrides.budget_usd), ..overrides.clone() }
 }
 
-fn session(about: &About, overrides: &SpecOverrides, cache: Cache) -> Result<Session, Failed> {
-    let draft = match about {
-        About::Spec(path) => Draft::read(path)?,
-        About::Database(path) => {
-            Draft::bare(hqdl::database::Database::open(path)?.path().to_owned())
+fn open_session(
+    source: &DataSource,
+    overrides: &SpecOverrides,
+    cache: Cache,
+) -> Result<Session, Failed> {
+    let unchecked_spec = match source {
+        DataSource::Spec(path) => UncheckedSpec::read(path)?,
+        DataSource::Database(path) => {
+            let database = hqdl::database::Database::open(path)?;
+            UncheckedSpec::without_file(database.path().to_owned())
         }
-        About::Values => {
-            let nothing = Nothing::new()?;
-            return Ok(Session::open(Draft::bare(nothing.0.clone()), overrides, cache)?);
+        DataSource::Values => {
+            let database = EmptyDatabase::create()?;
+            let unchecked_spec = UncheckedSpec::without_file(database.0.clone());
+            return Ok(Session::open(unchecked_spec, overrides, cache)?);
         }
     };
-    Ok(Session::open(draft, overrides, cache)?)
+    Ok(Session::open(unchecked_spec, overrides, cache)?)
 }
 
-/// A database without tables, gone when this is.
-struct Nothing(PathBuf);
+/// A database without tables, deleted when dropped.
+struct EmptyDatabase(PathBuf);
 
-impl Nothing {
-    fn new() -> Result<Self, Failed> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+impl EmptyDatabase {
+    fn create() -> Result<Self, Failed> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("hqdl-{}-{number}.sqlite", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, "")
-            .map_err(|e| input(format!("cannot write {}: {e}", path.display()), ""))?;
+            .map_err(|e| wrong_input(format!("cannot write {}: {e}", path.display()), ""))?;
         Ok(Self(path))
     }
 }
 
-impl Drop for Nothing {
+impl Drop for EmptyDatabase {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Whom to ask, as Python says it.
-fn overrides(
+/// Reads the overrides: the paths and the arguments of Python's `Model`.
+fn read_overrides(
     database: Option<PathBuf>,
     output: Option<PathBuf>,
     model: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<SpecOverrides> {
     let mut all = SpecOverrides { database, output, ..SpecOverrides::default() };
     let Some(model) = model else { return Ok(all) };
-    for (name, said) in model {
+    for (name, value) in model {
         match name.extract::<String>()?.as_str() {
-            "name" => all.model = said.extract()?,
-            "base_url" => all.base_url = said.extract()?,
-            "api_key_env" => all.api_key_env = said.extract()?,
-            "recordings" => all.recordings = said.extract()?,
-            "concurrency" => all.concurrency = said.extract()?,
-            "rows_per_request" => all.rows_per_request = said.extract()?,
+            "name" => all.model = value.extract()?,
+            "base_url" => all.base_url = value.extract()?,
+            "api_key_env" => all.api_key_env = value.extract()?,
+            "recordings" => all.recordings = value.extract()?,
+            "concurrency" => all.concurrency = value.extract()?,
+            "rows_per_request" => all.rows_per_request = value.extract()?,
             "price" => {
-                let price: Option<(f64, f64)> = said.extract()?;
+                let price: Option<(f64, f64)> = value.extract()?;
                 all.price = price.map(|(input, output)| PriceTable {
                     input,
                     output,
@@ -184,15 +203,17 @@ fn overrides(
                 });
             }
             "provider" => {
-                let name = said.extract::<Option<String>>()?;
-                all.provider = name.as_deref().and_then(Provider::named);
+                let name = value.extract::<Option<String>>()?;
+                all.provider = name.as_deref().and_then(Provider::from_name);
                 if let (Some(other), None) = (name, all.provider) {
                     let names = Provider::ALL.map(Provider::name).join(" and ");
                     let message = format!("`{other}` is not a provider");
-                    return Err(input(message, format!("the providers are {names}")).into());
+                    return Err(wrong_input(message, format!("the providers are {names}")).into());
                 }
             }
-            other => return Err(input(format!("`Model` has no argument `{other}`"), "").into()),
+            other => {
+                return Err(wrong_input(format!("`Model` has no argument `{other}`"), "").into());
+            }
         }
     }
     Ok(all)
@@ -211,38 +232,39 @@ impl Project {
         cache: Option<PathBuf>,
         keep: bool,
     ) -> PyResult<Self> {
-        let overrides = overrides(database.clone(), output, model)?;
+        let overrides = read_overrides(database.clone(), output, model)?;
         let opened = py.detach(|| -> Result<Settings, Failed> {
-            let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-            let about = match (spec, database) {
-                (Some(spec), _) => About::Spec(whole(spec)),
-                (None, Some(database)) => About::Database(whole(database)),
-                (None, None) => About::Values,
+            let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+            let source = match (spec, database) {
+                (Some(spec), _) => DataSource::Spec(absolute(spec)),
+                (None, Some(database)) => DataSource::Database(absolute(database)),
+                (None, None) => DataSource::Values,
             };
-            let kept = if keep {
+            let facts = if keep {
                 let cache = cache.map_or_else(user_cache, Ok)?;
-                Kept::Dir(if hqdl::facts::is_server(&cache) { cache } else { whole(cache) })
+                let is_server = hqdl::facts::is_server(&cache);
+                FactLocation::Cache(if is_server { cache } else { absolute(cache) })
             } else {
-                Kept::Nowhere(Mutex::default())
+                FactLocation::Temporary(Mutex::default())
             };
-            // Nothing is looked up yet: the facts are opened when they are needed.
-            let spec = session(&about, &overrides, Cache::Temporary)?.spec;
-            Ok(Settings { about, overrides, kept, spec })
+            // The facts are opened when they are needed.
+            let spec = open_session(&source, &overrides, Cache::Temporary)?.spec;
+            Ok(Settings { source, overrides, facts, spec })
         });
         Ok(Self(Arc::new(opened?)))
     }
 
-    /// What the spec expands, and what it may spend.
+    /// Returns the spec's expansions and budgets as JSON.
     fn outline(&self) -> String {
-        crate::outline::outline(&self.0.spec).to_string()
+        crate::outline::describe_spec(&self.0.spec).to_string()
     }
 
-    /// The database that is queried now.
+    /// Returns the path of the database to query: the expanded copy, if there is one.
     fn database(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<PathBuf, Failed> {
-            let session = session(&settings.about, &settings.overrides, Cache::Temporary)?;
-            Ok(output::readable(&session.database, session.spec.output.as_deref())?.0)
+            let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
+            Ok(output::find_readable(&session.database, session.spec.output.as_deref())?.0)
         })?)
     }
 
@@ -254,11 +276,11 @@ impl Project {
         batch: bool,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<(String, Vec<String>)> {
-        let (settings, selection) = (Arc::clone(&self.0), selection(select)?);
-        run(py, interrupt, None, move |_| {
-            let (session, _opened) = settings.session(None)?;
-            let (plan, remarks) = session.plan(&selection, way(batch))?;
-            Ok((plan.to_json().to_string(), remarks))
+        let (settings, selection) = (Arc::clone(&self.0), read_selection(select)?);
+        run_work(py, interrupt, None, move |_| {
+            let (session, _cache) = settings.open_session(None)?;
+            let (plan, notes) = session.plan_requests(&selection, run_mode(batch))?;
+            Ok((plan.to_json().to_string(), notes))
         })
     }
 
@@ -272,9 +294,9 @@ impl Project {
         on_event: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<String> {
-        let (settings, selection) = (Arc::clone(&self.0), selection(select)?);
-        run(py, interrupt, on_event, move |run| {
-            materialize(&settings, &selection, budget, way(batch), run)
+        let (settings, selection) = (Arc::clone(&self.0), read_selection(select)?);
+        run_work(py, interrupt, on_event, move |context| {
+            materialize(&settings, &selection, budget, run_mode(batch), context)
         })
     }
 
@@ -288,14 +310,14 @@ impl Project {
         on_event: Option<&Bound<'_, PyAny>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<(Table, String)> {
-        let (settings, asked) = (Arc::clone(&self.0), Asked::of(sql, params, options)?);
-        let (table, meta) = run(py, interrupt, on_event, move |run| {
-            let mut rows = Rows::default();
-            let meta = asked.run(&settings, run, Some(&mut rows))?;
+        let (settings, query) = (Arc::clone(&self.0), QueryArguments::read(sql, params, options)?);
+        let (table, meta) = run_work(py, interrupt, on_event, move |context| {
+            let mut rows = ColumnBuffer::default();
+            let meta = query.run(&settings, context, Some(&mut rows))?;
             let mut json = meta.to_json();
             json["notes"] = meta.notes.clone().into();
             let (names, count) = (rows.names.clone(), rows.count);
-            Ok((Table::of(names, count, rows.told()?), json.to_string()))
+            Ok((Table::new(names, count, rows.into_rows()?), json.to_string()))
         })?;
         Ok((table, meta))
     }
@@ -309,9 +331,9 @@ impl Project {
         options: Option<&Bound<'_, PyDict>>,
         interrupt: Option<&Interrupt>,
     ) -> PyResult<String> {
-        let (settings, asked) = (Arc::clone(&self.0), Asked::of(sql, params, options)?);
-        run(py, interrupt, None, move |run| {
-            Ok(asked.run(&settings, run, None)?.explained_json().to_string())
+        let (settings, query) = (Arc::clone(&self.0), QueryArguments::read(sql, params, options)?);
+        run_work(py, interrupt, None, move |context| {
+            Ok(query.run(&settings, context, None)?.explained_to_json().to_string())
         })
     }
 
@@ -324,11 +346,13 @@ impl Project {
     ) -> PyResult<String> {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<String, Failed> {
-            let session = session(&settings.about, &settings.overrides, Cache::Temporary)?;
-            let (target, _) = output::readable(&session.database, session.spec.output.as_deref())?;
-            let cells = hqdl::database::Database::open(&target)?.origins(&table, &key, &column)?;
-            let all = cells.iter().map(hqdl::database::provenance::Origin::to_json);
-            Ok(serde_json::Value::Array(all.collect()).to_string())
+            let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
+            let (target, _) =
+                output::find_readable(&session.database, session.spec.output.as_deref())?;
+            let database = hqdl::database::Database::open(&target)?;
+            let cells = database.find_provenance(&table, &key, &column)?;
+            Ok(serde_json::Value::Array(cells.iter().map(CellProvenance::to_json).collect())
+                .to_string())
         })?)
     }
 
@@ -344,7 +368,7 @@ impl Project {
     ) -> PyResult<()> {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<(), Failed> {
-            let session = session(&settings.about, &settings.overrides, Cache::Temporary)?;
+            let session = open_session(&settings.source, &settings.overrides, Cache::Temporary)?;
             let cell = (table.as_str(), &*key, column.as_str(), value.as_str());
             Ok(override_cell(&session.spec, &session.database, cell, &note, force)?)
         })?)
@@ -353,12 +377,12 @@ impl Project {
     fn suggest(&self, py: Python<'_>) -> PyResult<String> {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<String, Failed> {
-            if let About::Spec(_) = settings.about {
-                let (session, _opened) = settings.session(None)?;
+            if let DataSource::Spec(_) = settings.source {
+                let (session, _cache) = settings.open_session(None)?;
                 return Ok(session.suggest()?.to_json(None).to_string());
             }
-            let opened = settings.facts()?;
-            Ok(hqdl::suggest::suggest(&opened.facts, None)?.to_json(None).to_string())
+            let cache = settings.open_cache()?;
+            Ok(hqdl::suggest::suggest_columns(&cache.facts, None)?.to_json(None).to_string())
         })?)
     }
 
@@ -378,97 +402,113 @@ impl Project {
         let options = match options {
             None => None,
             Some(all) => {
-                let item = |item: PyResult<Bound<'_, PyAny>>| value(&item?, "an option");
+                let item = |item: PyResult<Bound<'_, PyAny>>| read_value(&item?, "an option");
                 Some(all.try_iter()?.map(item).collect::<PyResult<Vec<Value>>>()?)
             }
         };
-        let (kind, list) = read_as(return_type.as_deref(), options.as_deref())?;
-        let (settings, values) = (Arc::clone(&self.0), Values::of(values)?);
-        let (answers, states, meta) = run(py, interrupt, on_event, move |run| {
+        let (data_type, is_list) = read_return_type(return_type.as_deref(), options.as_deref())?;
+        let (settings, values) = (Arc::clone(&self.0), DistinctValues::read(values)?);
+        let (answers, states, meta) = run_work(py, interrupt, on_event, move |context| {
             let question = ValueQuestion {
                 text: &question,
-                kind,
-                list,
+                data_type,
+                is_list,
                 options: options.as_deref(),
                 value_kind: value_kind.as_deref(),
             };
-            map(&settings, &question, &values, budget, run)
+            map_values(&settings, &question, &values, budget, context)
         })?;
         Ok((PyArray::from_array_ref(answers), PyArray::from_array_ref(states), meta))
     }
 }
 
-/// What answers are read as.
-fn read_as(said: Option<&str>, options: Option<&[Value]>) -> PyResult<(Type, bool)> {
+/// Returns the type of the answers, and whether an answer is a list. Without a return type, the
+/// options determine it.
+fn read_return_type(
+    return_type: Option<&str>,
+    options: Option<&[Value]>,
+) -> PyResult<(Type, bool)> {
     use hqdl::blendsql::ReturnType;
-    let Some(said) = said else {
-        let whole = |v: &Value| matches!(v, Value::Integer(_));
-        let number = |v: &Value| matches!(v, Value::Integer(_) | Value::Real(_));
+    let Some(return_type) = return_type else {
+        let is_integer = |v: &Value| matches!(v, Value::Integer(_));
+        let is_number = |v: &Value| matches!(v, Value::Integer(_) | Value::Real(_));
         return Ok(match options {
-            Some(all) if !all.is_empty() && all.iter().all(whole) => (Type::Integer, false),
-            Some(all) if !all.is_empty() && all.iter().all(number) => (Type::Real, false),
+            Some(all) if !all.is_empty() && all.iter().all(is_integer) => (Type::Integer, false),
+            Some(all) if !all.is_empty() && all.iter().all(is_number) => (Type::Real, false),
             _ => (Type::Text, false),
         });
     };
-    match ReturnType::parse(said) {
-        Some(kind) => Ok((kind.scalar, kind.list)),
-        None => Err(input(format!("`{said}` is not a return type"), ReturnType::FORMS).into()),
+    match ReturnType::parse(return_type) {
+        Some(parsed) => Ok((parsed.scalar, parsed.is_list)),
+        None => {
+            let message = format!("`{return_type}` is not a return type");
+            Err(wrong_input(message, ReturnType::SYNTAX_HELP).into())
+        }
     }
 }
 
-fn map(
+/// Answers a question about values; returns the answers, their states and the meta as JSON.
+fn map_values(
     settings: &Settings,
     question: &ValueQuestion<'_>,
-    values: &Values,
+    values: &DistinctValues,
     budget: Option<f64>,
-    run: &Run,
+    context: &RunContext,
 ) -> Result<(arrow_array::ArrayRef, arrow_array::ArrayRef, String), Failed> {
     if let Some(usd) = budget.filter(|usd| !usd.is_finite() || *usd < 0.0) {
-        return Err(input(format!("budget={usd} is not a valid amount"), "pass an amount in USD, 0 or more"));
+        return Err(wrong_input(
+            format!("budget={usd} is not a valid amount"),
+            "pass an amount in USD, 0 or more",
+        ));
     }
-    let opened = settings.facts()?;
+    let cache = settings.open_cache()?;
     let mut spec = settings.spec.clone();
     spec.set_budget(budget)?;
     spec.expansions.clear();
-    let facts = opened.facts.latest();
+    let facts = cache.facts.with_latest();
     let mut request = Request {
         command: "map",
-        listener: Arc::clone(&run.listener),
-        interrupt: run.interrupt.clone(),
+        listener: Arc::clone(&context.listener),
+        interrupt: context.interrupt.clone(),
         rows_per_request: settings.overrides.rows_per_request,
-        ..Request::of(&spec, Path::new(""), facts, question.text)
+        ..Request::new(&spec, Path::new(""), facts, question.text)
     };
-    // Recordings have a name of their own; an endpoint is only needed to be asked.
+    // Recordings are read for the model's name. An endpoint is needed for requests only.
     if spec.model.provider == Provider::Replay {
-        request.model = settings.model(&spec, facts)?.ok();
+        request.model = settings.connect_model(&spec, facts)?.ok();
     }
-    let mapped = match query::map(&request, question, &values.distinct) {
+    let mapped = match query::map_values(&request, question, &values.values) {
         Err(QueryError::NoModel) => {
-            request.model = Some(settings.model(&spec, facts)??);
-            query::map(&request, question, &values.distinct)?
+            request.model = Some(settings.connect_model(&spec, facts)??);
+            query::map_values(&request, question, &values.values)?
         }
         mapped => mapped?,
     };
-    let shown = answers::values(&mapped.answers, &values.places, question.kind, question.list)?;
-    let states = answers::states(&mapped.answers, &values.places)?;
-    Ok((shown, states, mapped.meta.to_json().to_string()))
+    let (data_type, is_list) = (question.data_type, question.is_list);
+    let answers = answers::value_array(&mapped.answers, &values.indices, data_type, is_list)?;
+    let states = answers::state_array(&mapped.answers, &values.indices)?;
+    Ok((answers, states, mapped.meta.to_json().to_string()))
 }
 
-fn way(batch: bool) -> Way {
-    if batch { Way::Batch } else { Way::Live }
+fn run_mode(batch: bool) -> RunMode {
+    if batch { RunMode::Batch } else { RunMode::Live }
 }
 
-/// What a run is to ask, as Python says it.
-fn selection(said: &Bound<'_, PyDict>) -> PyResult<Selection> {
+/// Reads the arguments that select the cells of a run.
+fn read_selection(arguments: &Bound<'_, PyDict>) -> PyResult<Selection> {
     let mut selection = Selection::default();
-    for (name, said) in said {
+    for (name, value) in arguments {
         match name.extract::<String>()?.as_str() {
-            "limit" => selection.limit = said.extract()?,
-            "columns" => selection.columns = said.extract()?,
-            "where" => selection.filter = said.extract()?,
-            "refresh" => selection.refresh = said.extract::<Option<_>>()?.unwrap_or_default(),
-            "retry_failed" => selection.retry_failed = said.extract()?,
-            other => return Err(input(format!("`{other}` is not an argument of a run"), "").into()),
+            "limit" => selection.limit = value.extract()?,
+            "columns" => selection.columns = value.extract()?,
+            "where" => selection.filter = value.extract()?,
+            "refresh" => selection.refresh = value.extract::<Option<_>>()?.unwrap_or_default(),
+            "retry_failed" => selection.retry_failed = value.extract()?,
+            other => {
+                return Err(
+                    wrong_input(format!("`{other}` is not an argument of a run"), "").into()
+                );
+            }
         }
     }
     Ok(selection)
@@ -478,29 +518,29 @@ fn materialize(
     settings: &Settings,
     selection: &Selection,
     budget: Option<f64>,
-    way: Way,
-    run: &Run,
+    run_mode: RunMode,
+    context: &RunContext,
 ) -> Result<String, Failed> {
     let began = Instant::now();
-    let command = settings.command("materialize");
-    let mut earlier: Vec<Report> = Vec::new();
+    let command = settings.command_line("materialize");
+    let mut previous: Vec<Report> = Vec::new();
     let mut report = loop {
-        let (session, _opened) = settings.session(budget)?;
-        let work = session.work(session.model()?, selection, way)?;
-        let report = work
-            .materialize(&command, &run.listener, &run.interrupt)
-            .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
-        if !report.is_of_another_file() || earlier.len() >= REPLACED {
+        let (session, _cache) = settings.open_session(budget)?;
+        let materializer = session.materializer(session.connect_model()?, selection, run_mode)?;
+        let report = materializer
+            .materialize(&command, &context.listener, &context.interrupt)
+            .unwrap_or_else(|failed| Report { failure: Some(failed), ..Report::default() });
+        if !report.is_database_replaced() || previous.len() >= MAX_REPLACEMENTS {
             break report;
         }
-        // The same run goes on, over what is true by now.
+        // The run starts over with the new file; known answers are reused.
         let path = session.spec.database.display();
-        let said = format!("{path} was replaced by another file; hqdl reads the new one");
-        (run.listener)(&Event::Warning(said));
-        earlier.push(report);
+        let message = format!("{path} was replaced by another file; hqdl reads the new one");
+        (context.listener)(&Event::Warning(message));
+        previous.push(report);
     };
-    earlier.iter().for_each(|before| report.goes_on_from(before));
-    let failure = Failure::of_run(&mut report);
+    previous.iter().for_each(|before| report.merge_previous(before));
+    let failure = Failure::take_from_report(&mut report);
     let mut json = report.to_json(began.elapsed().as_secs_f64());
     json["complete"] = (failure.is_none() && report.is_fulfilled(selection, true)).into();
     match failure {
@@ -509,8 +549,8 @@ fn materialize(
     }
 }
 
-/// A query, as Python says it.
-struct Asked {
+/// Arguments of a query.
+struct QueryArguments {
     sql: String,
     params: Vec<(Param, Value)>,
     dialect: Dialect,
@@ -522,13 +562,13 @@ struct Asked {
     budget: Option<f64>,
 }
 
-impl Asked {
-    fn of(
+impl QueryArguments {
+    fn read(
         sql: String,
         params: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let mut asked = Self {
+        let mut query = Self {
             sql,
             params: params.map_or(Ok(Vec::new()), read_params)?,
             dialect: Dialect::Sqlite,
@@ -539,67 +579,83 @@ impl Asked {
             timeout: None,
             budget: None,
         };
-        for (name, said) in options.into_iter().flatten() {
+        for (name, value) in options.into_iter().flatten() {
             match name.extract::<String>()?.as_str() {
                 "dialect" => {
-                    asked.dialect = match said.extract::<String>()?.as_str() {
+                    query.dialect = match value.extract::<String>()?.as_str() {
                         "sqlite" => Dialect::Sqlite,
                         "suql" => Dialect::Suql,
                         other => {
                             let message = format!("`{other}` is not a dialect");
-                            return Err(input(message, "the dialects are sqlite and suql").into());
+                            return Err(
+                                wrong_input(message, "the dialects are sqlite and suql").into()
+                            );
                         }
                     }
                 }
-                "classify" => asked.classify = said.extract()?,
-                "truncate" => asked.truncate = said.extract()?,
-                "retry_failed" => asked.retry_failed = said.extract()?,
-                "refresh" => asked.refresh = said.extract()?,
-                "timeout" => asked.timeout = said.extract()?,
-                "budget" => asked.budget = said.extract()?,
-                other => return Err(input(format!("`{other}` is not an argument of a query"), "").into()),
+                "classify" => query.classify = value.extract()?,
+                "truncate" => query.truncate = value.extract()?,
+                "retry_failed" => query.retry_failed = value.extract()?,
+                "refresh" => query.refresh = value.extract()?,
+                "timeout" => query.timeout = value.extract()?,
+                "budget" => query.budget = value.extract()?,
+                other => {
+                    return Err(wrong_input(
+                        format!("`{other}` is not an argument of a query"),
+                        "",
+                    )
+                    .into());
+                }
             }
         }
-        Ok(asked)
+        Ok(query)
     }
 
-    /// Runs it into rows, or, without any, explains it.
-    fn run(&self, settings: &Settings, run: &Run, rows: Option<&mut Rows>) -> Result<Meta, Failed> {
-        let (session, _opened) = settings.session(self.budget)?;
+    /// Runs the query and collects its rows in `rows`; explains it if `rows` is None.
+    fn run(
+        &self,
+        settings: &Settings,
+        context: &RunContext,
+        rows: Option<&mut ColumnBuffer>,
+    ) -> Result<Meta, Failed> {
+        let (session, _cache) = settings.open_session(self.budget)?;
         let spec = &session.spec;
-        let (target, _) = output::readable(&session.database, spec.output.as_deref())?;
-        let facts = session.facts()?.latest();
-        let (up_to, refresh) = (facts.history().last_completion()?, self.refresh);
-        let again = (refresh || self.retry_failed).then_some(Again { up_to, failed: !refresh });
+        let (target, _) = output::find_readable(&session.database, spec.output.as_deref())?;
+        let facts = session.facts()?.with_latest();
+        let refresh = (self.refresh || self.retry_failed).then_some(RefreshScope {
+            up_to: facts.history().last_completion_id()?,
+            failed_only: !self.refresh,
+        });
         let timeout = self.timeout.map(std::time::Duration::try_from_secs_f64).transpose();
-        let timeout = timeout.map_err(|_| input("pass a timeout in seconds, more than 0", ""))?;
-        let command = settings.command("query");
-        let mut no_model = None;
+        let timeout =
+            timeout.map_err(|_| wrong_input("pass a timeout in seconds, more than 0", ""))?;
+        let command = settings.command_line("query");
+        let mut model_failure = None;
         let mut request = Request {
             dialect: self.dialect,
             classify: self.classify,
             params: self.params.clone(),
             truncate: self.truncate,
-            again,
+            refresh,
             rows_per_request: settings.overrides.rows_per_request,
             timeout,
             command: &command,
-            listener: Arc::clone(&run.listener),
-            interrupt: run.interrupt.clone(),
-            ..session.query(&target, &self.sql)?
+            listener: Arc::clone(&context.listener),
+            interrupt: context.interrupt.clone(),
+            ..session.new_query(&target, &self.sql)?
         };
-        let calls = query::may_ask(spec, &self.sql, self.dialect, self.classify);
-        if calls {
-            let model = settings.model(spec, facts)?;
-            request.model = model.map_err(|why| no_model = Some(why)).ok();
+        let may_ask = query::may_ask(spec, &self.sql, self.dialect, self.classify);
+        if may_ask {
+            let model = settings.connect_model(spec, facts)?;
+            request.model = model.map_err(|failure| model_failure = Some(failure)).ok();
         }
-        let ended = match (rows, calls) {
+        let result = match (rows, may_ask) {
             (Some(rows), true) => query::run(&request, rows),
-            (Some(rows), false) => request.plain().run(rows),
+            (Some(rows), false) => request.to_plain().run(rows),
             (None, true) => query::explain(&request),
-            (None, false) => request.plain().explain(),
+            (None, false) => request.to_plain().explain(),
         };
-        ended.map_err(|error| match (error, no_model) {
+        result.map_err(|error| match (error, model_failure) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {
                 path: PathBuf::from("<query>"),
                 text: self.sql.clone(),
@@ -607,7 +663,7 @@ impl Asked {
             })
             .into(),
             (QueryError::NoModel, Some(failure)) => failure.into(),
-            (QueryError::Stopped(Stopped::Interrupted), _) if !calls => {
+            (QueryError::Stopped(StopReason::Interrupted), _) if !may_ask => {
                 Failure::interrupted().into()
             }
             (error, _) => error.into(),
@@ -615,18 +671,18 @@ impl Asked {
     }
 }
 
-/// Parameters by name or by position.
+/// Reads parameters by name or by position.
 fn read_params(params: &Bound<'_, PyAny>) -> PyResult<Vec<(Param, Value)>> {
     let mut all = Vec::new();
     if let Ok(named) = params.cast::<PyDict>() {
-        for (name, said) in named {
+        for (name, item) in named {
             let name: String = name.extract()?;
-            all.push((Param::parse(&name), value(&said, &format!("the parameter `{name}`"))?));
+            all.push((Param::parse(&name), read_value(&item, &format!("the parameter `{name}`"))?));
         }
     } else {
-        for (n, said) in params.try_iter()?.enumerate() {
-            let what = format!("the parameter ?{}", n + 1);
-            all.push((Param::Position(n + 1), value(&said?, &what)?));
+        for (n, item) in params.try_iter()?.enumerate() {
+            let label = format!("the parameter ?{}", n + 1);
+            all.push((Param::Position(n + 1), read_value(&item?, &label)?));
         }
     }
     Ok(all)

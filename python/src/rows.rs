@@ -1,5 +1,4 @@
-//! The rows of a query as an Arrow table: a column is of the type that all its values
-//! have.
+//! Collects the rows of a query into an Arrow table. A column has the common type of its values.
 
 use std::sync::Arc;
 
@@ -8,42 +7,42 @@ use arrow_array::builder::{
 };
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema};
-use hqdl::query::Sink;
+use hqdl::query::RowSink;
 use rusqlite::types::{Value, ValueRef};
 
-use crate::errors::{Failed, input};
+use crate::errors::{Failed, wrong_input};
 
-/// The greatest whole number up to which every one is a double.
-const EXACT: u64 = 1 << 53;
+/// Largest integer below which a double represents every integer exactly.
+const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
-/// Rows, column by column, as they come.
+/// Rows of a query, stored by column.
 #[derive(Default)]
-pub struct Rows {
+pub struct ColumnBuffer {
     pub names: Vec<String>,
     pub columns: Vec<Column>,
     pub count: usize,
 }
 
-/// The values of a column, in the narrowest form that holds them all.
+/// Values of a column, in the narrowest type that can store them all.
 pub enum Column {
     Nulls(usize),
     Integers(Int64Builder),
     Reals(Float64Builder),
     Texts(LargeStringBuilder),
     Blobs(LargeBinaryBuilder),
-    /// Of several types.
+    /// Values of several types.
     Mixed(Vec<Value>),
 }
 
-impl Sink for Rows {
-    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+impl RowSink for ColumnBuffer {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
         self.names = names.to_vec();
         self.columns = names.iter().map(|_| Column::Nulls(0)).collect();
         self.count = 0;
         Ok(())
     }
 
-    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
         self.columns.iter_mut().zip(row).for_each(|(column, value)| column.push(*value));
         self.count += 1;
         Ok(())
@@ -59,7 +58,7 @@ impl Column {
         match (&mut *self, value) {
             (Self::Nulls(n), ValueRef::Null) => *n += 1,
             (Self::Nulls(n), value) => {
-                let mut typed = Self::like(value);
+                let mut typed = Self::with_type_of(value);
                 (0..*n).for_each(|_| typed.push(ValueRef::Null));
                 typed.push(value);
                 *self = typed;
@@ -74,17 +73,17 @@ impl Column {
             }
             (Self::Blobs(all), ValueRef::Null) => all.append_null(),
             (Self::Blobs(all), ValueRef::Blob(bytes)) => all.append_value(bytes),
-            (Self::Mixed(all), value) => all.push(owned(value)),
+            (Self::Mixed(all), value) => all.push(to_owned_value(value)),
             (_, value) => {
-                let mut all = self.values();
-                all.push(owned(value));
+                let mut all = self.to_values();
+                all.push(to_owned_value(value));
                 *self = Self::Mixed(all);
             }
         }
     }
 
-    /// A column of such values, without any.
-    fn like(value: ValueRef<'_>) -> Self {
+    /// Returns an empty column of a value's type.
+    fn with_type_of(value: ValueRef<'_>) -> Self {
         match value {
             ValueRef::Null => Self::Nulls(0),
             ValueRef::Integer(_) => Self::Integers(Int64Builder::new()),
@@ -94,8 +93,8 @@ impl Column {
         }
     }
 
-    /// Its values, one by one.
-    fn values(&self) -> Vec<Value> {
+    /// Returns the values as SQL values.
+    fn to_values(&self) -> Vec<Value> {
         match self {
             Self::Nulls(n) => vec![Value::Null; *n],
             Self::Integers(all) => {
@@ -118,8 +117,8 @@ impl Column {
         }
     }
 
-    /// The column as Arrow has it.
-    fn array(&mut self, name: &str) -> Result<ArrayRef, Failed> {
+    /// Returns the column as an Arrow array and leaves it empty.
+    fn finish_array(&mut self, name: &str) -> Result<ArrayRef, Failed> {
         Ok(match self {
             Self::Nulls(n) => {
                 let mut nulls = NullBuilder::new();
@@ -130,18 +129,18 @@ impl Column {
             Self::Reals(all) => Arc::new(all.finish()),
             Self::Texts(all) => Arc::new(all.finish()),
             Self::Blobs(all) => Arc::new(all.finish()),
-            Self::Mixed(all) => numbers(all).ok_or_else(|| mixed(name, all))?,
+            Self::Mixed(all) => to_double_array(all).ok_or_else(|| mixed_types_error(name, all))?,
         })
     }
 }
 
-/// Numbers of both kinds as doubles, where these are the same numbers.
-fn numbers(all: &[Value]) -> Option<ArrayRef> {
+/// Returns integers and reals as doubles; `None` if a value is no number or is not exact.
+fn to_double_array(all: &[Value]) -> Option<ArrayRef> {
     let mut reals = Float64Builder::with_capacity(all.len());
     for value in all {
         match value {
             Value::Null => reals.append_null(),
-            Value::Integer(integer) if integer.unsigned_abs() <= EXACT => {
+            Value::Integer(integer) if integer.unsigned_abs() <= MAX_EXACT_INTEGER => {
                 reals.append_value(*integer as f64);
             }
             Value::Real(real) => reals.append_value(*real),
@@ -151,28 +150,31 @@ fn numbers(all: &[Value]) -> Option<ArrayRef> {
     Some(Arc::new(reals.finish()))
 }
 
-fn mixed(name: &str, all: &[Value]) -> Failed {
-    let mut kinds: Vec<&str> = Vec::new();
+fn mixed_types_error(column: &str, all: &[Value]) -> Failed {
+    let mut types: Vec<&str> = Vec::new();
     for value in all {
-        let kind = match value {
+        let name = match value {
             Value::Null => continue,
             Value::Integer(_) => "integers",
             Value::Real(_) => "reals",
             Value::Text(_) => "text",
             Value::Blob(_) => "bytes",
         };
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
+        if !types.contains(&name) {
+            types.push(name);
         }
     }
-    input(
-        format!("the column `{name}` contains {}, but an Arrow column has one type", kinds.join(", ")),
+    wrong_input(
+        format!(
+            "the column `{column}` contains {}, but an Arrow column has one type",
+            types.join(", ")
+        ),
         "CAST it in the query, or read the unchanged values from `.rows`",
     )
 }
 
-/// A value of its own; text that is not UTF-8 keeps its bytes.
-fn owned(value: ValueRef<'_>) -> Value {
+/// Returns an owned value; text that is not UTF-8 becomes a BLOB.
+fn to_owned_value(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(integer) => Value::Integer(integer),
@@ -185,34 +187,35 @@ fn owned(value: ValueRef<'_>) -> Value {
     }
 }
 
-/// Rows that can be told as an Arrow table, or only one by one.
-pub enum Told {
+/// All rows of a query.
+pub enum CollectedRows {
+    /// An Arrow table.
     Table(RecordBatch),
-    /// The values of each column, and why they are no table.
+    /// The values of each column, and the reason why they are no Arrow table.
     Values(Vec<Vec<Value>>, Failed),
 }
 
-impl Rows {
-    /// The table, or the values that make none.
-    pub fn told(mut self) -> Result<Told, Failed> {
+impl ColumnBuffer {
+    /// Returns the rows as an Arrow table if every column has one type.
+    pub fn into_rows(mut self) -> Result<CollectedRows, Failed> {
         let mut arrays = Vec::with_capacity(self.columns.len());
-        if let Some(at) = (0..self.columns.len())
-            .find(|at| matches!(&self.columns[*at], Column::Mixed(all) if numbers(all).is_none()))
-        {
-            let values = self.columns.iter().map(Column::values).collect();
-            let why = self.columns[at].array(&self.names[at]).err();
-            let why = why.unwrap_or_else(|| input("a column of several types", ""));
-            return Ok(Told::Values(values, why));
+        if let Some(at) = (0..self.columns.len()).find(
+            |at| matches!(&self.columns[*at], Column::Mixed(all) if to_double_array(all).is_none()),
+        ) {
+            let values = self.columns.iter().map(Column::to_values).collect();
+            let error = self.columns[at].finish_array(&self.names[at]).err();
+            let error = error.unwrap_or_else(|| wrong_input("a column of several types", ""));
+            return Ok(CollectedRows::Values(values, error));
         }
         for (name, column) in self.names.iter().zip(&mut self.columns) {
-            arrays.push(column.array(name)?);
+            arrays.push(column.finish_array(name)?);
         }
         let field =
             |(name, array): (&String, &ArrayRef)| Field::new(name, array.data_type().clone(), true);
         let schema = Schema::new(self.names.iter().zip(&arrays).map(field).collect::<Vec<_>>());
         let options = RecordBatchOptions::new().with_row_count(Some(self.count));
         RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
-            .map(Told::Table)
-            .map_err(|e| input(e.to_string(), ""))
+            .map(CollectedRows::Table)
+            .map_err(|e| wrong_input(e.to_string(), ""))
     }
 }

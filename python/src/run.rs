@@ -1,5 +1,5 @@
-//! Work beside Python: on a thread of its own, while the one that called waits without
-//! the interpreter's lock, hears of Ctrl-C and tells events.
+//! Runs work on its own thread. The calling thread waits without the interpreter's lock, checks for
+//! Ctrl-C and passes events to Python.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use pyo3::prelude::*;
 use tokio::sync::watch;
 
 use crate::cache::Registry;
-use crate::errors::{Failed, bug, lock};
+use crate::errors::{Failed, internal_error, lock};
 
-/// How often it is looked whether Ctrl-C was pressed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval between checks for Ctrl-C.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Becomes set when a run is to end: what is in flight is finished and kept.
+/// Flag that interrupts runs. Answers of requests in flight are still stored.
 #[pyclass(frozen)]
 pub struct Interrupt(watch::Sender<bool>);
 
@@ -28,84 +28,86 @@ impl Interrupt {
         Self(watch::Sender::new(false))
     }
 
-    /// Ends the runs that were given it.
+    /// Interrupts the runs that were started with this flag.
     fn set(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// What work is given to talk with whoever called.
-pub struct Run {
+/// Callbacks that connect work with its caller.
+pub struct RunContext {
     pub listener: Listener,
     pub interrupt: watch::Receiver<bool>,
 }
 
-enum Told<T> {
+enum Message<T> {
+    /// A progress event, as JSON.
     Event(String),
-    Ended(T),
+    /// The result of the work.
+    Finished(T),
 }
 
-/// Takes a run out of the registry however it ends.
-struct Noted(u64);
+/// Removes a run from the registry when dropped.
+struct RegisteredRun(u64);
 
-impl Drop for Noted {
+impl Drop for RegisteredRun {
     fn drop(&mut self) {
-        Registry::own().end(self.0);
+        Registry::current().remove_run(self.0);
     }
 }
 
-/// Does some work, and tells its events, as JSON, to `on_event` on this thread.
+/// Runs `work` on its own thread and calls `on_event` on this one with each event as JSON.
 ///
-/// The first Ctrl-C ends the work where it keeps everything; the second leaves it to
-/// itself.
-pub fn run<T: Send + 'static>(
+/// The first Ctrl-C interrupts the work, which still stores its answers. After a second one, this
+/// returns without waiting for the work.
+pub fn run_work<T: Send + 'static>(
     py: Python<'_>,
     interrupt: Option<&Interrupt>,
     on_event: Option<&Bound<'_, PyAny>>,
-    work: impl FnOnce(&Run) -> Result<T, Failed> + Send + 'static,
+    work: impl FnOnce(&RunContext) -> Result<T, Failed> + Send + 'static,
 ) -> PyResult<T> {
     let stop = interrupt.map_or_else(|| watch::Sender::new(false), |i| i.0.clone());
-    let (tell, told) = mpsc::channel::<Told<Result<T, Failed>>>();
+    let (sender, receiver) = mpsc::channel::<Message<Result<T, Failed>>>();
     let listener: Listener = match on_event {
         None => Arc::new(|_| {}),
         Some(_) => {
-            let tell = tell.clone();
+            let sender = sender.clone();
             Arc::new(move |event: &Event| {
-                drop(tell.send(Told::Event(event.to_json().to_string())));
+                drop(sender.send(Message::Event(event.to_json().to_string())));
             })
         }
     };
-    let run = Run { listener, interrupt: stop.subscribe() };
-    let noted = Noted(Registry::own().begin(stop.clone()));
+    let context = RunContext { listener, interrupt: stop.subscribe() };
+    let registered = RegisteredRun(Registry::current().add_run(stop.clone()));
     std::thread::spawn(move || {
-        let ended = work(&run);
-        // No event comes after the end.
-        drop(run);
-        drop(noted);
-        drop(tell.send(Told::Ended(ended)));
+        let result = work(&context);
+        // Drop the listener first: no event may follow the result.
+        drop(context);
+        drop(registered);
+        drop(sender.send(Message::Finished(result)));
     });
-    // What Python raised while the work went on.
+    // First exception of a callback or signal handler; raised after the work has ended.
     let mut raised: Option<PyErr> = None;
-    let told = Mutex::new(told);
+    let receiver = Mutex::new(receiver);
     loop {
-        let next = py.detach(|| lock(&told).recv_timeout(LOOK_EVERY));
-        match next {
-            Ok(Told::Event(json)) => {
-                if let (Some(tell), None) = (on_event, &raised)
-                    && let Err(error) = tell.call1((json,))
+        let message = py.detach(|| lock(&receiver).recv_timeout(SIGNAL_INTERVAL));
+        match message {
+            Ok(Message::Event(json)) => {
+                if let (Some(callback), None) = (on_event, &raised)
+                    && let Err(error) = callback.call1((json,))
                 {
                     stop.send_replace(true);
                     raised = Some(error);
                 }
             }
-            Ok(Told::Ended(ended)) => {
-                return match (raised, ended) {
+            Ok(Message::Finished(result)) => {
+                return match (raised, result) {
                     (Some(error), _) if !error.is_instance_of::<PyKeyboardInterrupt>(py) => {
                         Err(error)
                     }
-                    (Some(_), Err(failed)) if is_interrupt(&failed.0) => Err(failed.into()),
+                    (Some(_), Err(failed)) if is_interruption(&failed.0) => Err(failed.into()),
                     (Some(error), _) => Err(error),
-                    (None, ended) => Ok(ended?),
+                    (None, result) => Ok(result?),
                 };
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -117,22 +119,24 @@ pub fn run<T: Send + 'static>(
                     raised = Some(error);
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(bug("the run ended without a result")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(internal_error("the run ended without a result"));
+            }
         }
     }
 }
 
-fn is_interrupt(failure: &Failure) -> bool {
-    failure.exit() == hqdl::failure::INTERRUPTED
+fn is_interruption(failure: &Failure) -> bool {
+    failure.exit_code() == hqdl::failure::INTERRUPTED
 }
 
-/// Ends every run, waits until what is in flight is kept, and closes all caches: what is
-/// left to do when the interpreter exits.
-pub fn close(py: Python<'_>) -> PyResult<()> {
-    while Registry::own().interrupt_all() {
-        py.detach(|| std::thread::sleep(LOOK_EVERY));
+/// Interrupts every run, waits until the answers of requests in flight are stored, and closes all
+/// caches. Called when the interpreter exits.
+pub fn close_all(py: Python<'_>) -> PyResult<()> {
+    while Registry::current().interrupt_all() {
+        py.detach(|| std::thread::sleep(SIGNAL_INTERVAL));
         py.check_signals()?;
     }
-    py.detach(|| Registry::own().close_idle());
+    py.detach(|| Registry::current().close_idle());
     Ok(())
 }

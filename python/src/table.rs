@@ -1,4 +1,4 @@
-//! The rows of a query as Python has them.
+//! Python class for the rows of a query.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
@@ -11,88 +11,90 @@ use pyo3_arrow::PyTable;
 use rusqlite::types::Value;
 
 use crate::errors::Failed;
-use crate::rows::Told;
+use crate::rows::CollectedRows;
 
-/// Rows: an Arrow table, or values that make none.
+/// Rows of a query: an Arrow table, or values of mixed types.
 #[pyclass(frozen)]
 pub struct Table {
     names: Vec<String>,
-    rows: usize,
+    row_count: usize,
     content: Content,
 }
 
 enum Content {
     Batch(arrow_array::RecordBatch),
-    /// By column, and why they are no table.
+    /// The values of each column, and the reason why they are no Arrow table.
     Values(Vec<Vec<Value>>, Failure),
 }
 
 impl Table {
-    pub fn of(names: Vec<String>, rows: usize, told: Told) -> Self {
-        let content = match told {
-            Told::Table(batch) => Content::Batch(batch),
-            Told::Values(values, Failed(why, _)) => Content::Values(values, why),
+    pub fn new(names: Vec<String>, row_count: usize, rows: CollectedRows) -> Self {
+        let content = match rows {
+            CollectedRows::Table(batch) => Content::Batch(batch),
+            CollectedRows::Values(values, Failed(reason, _)) => Content::Values(values, reason),
         };
-        Self { names, rows, content }
+        Self { names, row_count, content }
     }
 }
 
 #[pymethods]
 impl Table {
-    /// Names of the columns; two may have the same.
+    /// Names of the columns, not necessarily unique.
     #[getter]
     fn columns(&self) -> Vec<String> {
         self.names.clone()
     }
 
     fn __len__(&self) -> usize {
-        self.rows
+        self.row_count
     }
 
-    /// The rows from one on, so many, as tuples.
-    fn rows<'py>(&self, py: Python<'py>, from: usize, most: usize) -> PyResult<Bound<'py, PyList>> {
-        let to = from.saturating_add(most).min(self.rows);
-        let row = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
+    /// Returns up to `max` rows as tuples, starting at the row `start`.
+    fn rows<'py>(&self, py: Python<'py>, start: usize, max: usize) -> PyResult<Bound<'py, PyList>> {
+        let end = start.saturating_add(max).min(self.row_count);
+        let row = |index: usize| -> PyResult<Bound<'py, PyTuple>> {
             let values: Vec<Bound<'py, PyAny>> = match &self.content {
-                Content::Batch(batch) => {
-                    batch.columns().iter().map(|c| at_place(py, c, at)).collect::<PyResult<_>>()?
-                }
+                Content::Batch(batch) => batch
+                    .columns()
+                    .iter()
+                    .map(|c| array_item(py, c, index))
+                    .collect::<PyResult<_>>()?,
                 Content::Values(columns, _) => {
-                    columns.iter().map(|c| object(py, &c[at])).collect::<PyResult<_>>()?
+                    columns.iter().map(|c| to_object(py, &c[index])).collect::<PyResult<_>>()?
                 }
             };
             PyTuple::new(py, values)
         };
-        PyList::new(py, (from.min(to)..to).map(row).collect::<PyResult<Vec<_>>>()?)
+        PyList::new(py, (start.min(end)..end).map(row).collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The Arrow table, which has the C stream.
+    /// Returns the rows as an Arrow table, which Python reads through Arrow's C stream.
     fn table(&self) -> PyResult<PyTable> {
         match &self.content {
             Content::Batch(batch) => PyTable::try_new(vec![batch.clone()], batch.schema()),
-            Content::Values(_, why) => Err(Failed(why.clone(), None).into()),
+            Content::Values(_, reason) => Err(Failed(reason.clone(), None).into()),
         }
     }
 }
 
-/// A place of an array.
-fn at_place<'py>(py: Python<'py>, array: &ArrayRef, at: usize) -> PyResult<Bound<'py, PyAny>> {
-    if array.is_null(at) {
+/// Returns an item of an array as a Python object.
+fn array_item<'py>(py: Python<'py>, array: &ArrayRef, index: usize) -> PyResult<Bound<'py, PyAny>> {
+    if array.is_null(index) {
         return Ok(py.None().into_bound(py));
     }
-    object(
+    to_object(
         py,
         &match array.data_type() {
-            DataType::Int64 => Value::Integer(array.as_primitive::<Int64Type>().value(at)),
-            DataType::Float64 => Value::Real(array.as_primitive::<Float64Type>().value(at)),
-            DataType::LargeUtf8 => Value::Text(array.as_string::<i64>().value(at).to_owned()),
-            DataType::LargeBinary => Value::Blob(array.as_binary::<i64>().value(at).to_owned()),
+            DataType::Int64 => Value::Integer(array.as_primitive::<Int64Type>().value(index)),
+            DataType::Float64 => Value::Real(array.as_primitive::<Float64Type>().value(index)),
+            DataType::LargeUtf8 => Value::Text(array.as_string::<i64>().value(index).to_owned()),
+            DataType::LargeBinary => Value::Blob(array.as_binary::<i64>().value(index).to_owned()),
             _ => Value::Null,
         },
     )
 }
 
-fn object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),
         Value::Integer(integer) => integer.into_pyobject(py)?.into_any(),

@@ -1,4 +1,4 @@
-//! Values of Python and Arrow as SQL values, each distinct one once.
+//! Converts Python values and Arrow arrays to SQL values without duplicates.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
@@ -11,126 +11,127 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 use pyo3_arrow::input::AnyArray;
 
-use crate::errors::{Failed, input};
+use crate::errors::{Failed, wrong_input};
 
-/// Some values: the distinct ones, and which of them stands in each place.
+/// Values without duplicates, and the index of the distinct value for each of them.
 #[derive(Default)]
-pub struct Values {
-    pub distinct: Vec<Value>,
-    /// A number a place; `None` for NULL.
-    pub places: Vec<Option<u32>>,
+pub struct DistinctValues {
+    pub values: Vec<Value>,
+    /// Index into `values` per input value; `None` for NULL.
+    pub indices: Vec<Option<u32>>,
 }
 
-/// Finds the number of a value among those seen before.
+/// Collects values and removes duplicates.
 #[derive(Default)]
-struct Seen {
-    values: Values,
+struct Deduplicator {
+    result: DistinctValues,
     texts: HashMap<String, u32>,
+    /// Index by whether the number is an integer, and its bits.
     numbers: HashMap<(bool, u64), u32>,
 }
 
-impl Seen {
-    fn next(&mut self, value: Value) -> u32 {
-        let number = u32::try_from(self.values.distinct.len()).unwrap_or(u32::MAX);
-        self.values.distinct.push(value);
-        number
+impl Deduplicator {
+    fn insert(&mut self, value: Value) -> u32 {
+        let index = u32::try_from(self.result.values.len()).unwrap_or(u32::MAX);
+        self.result.values.push(value);
+        index
     }
 
-    fn maybe(&mut self, text: Option<&str>) {
+    fn add_optional_text(&mut self, text: Option<&str>) {
         match text {
-            Some(text) => self.text(text),
-            None => self.null(),
+            Some(text) => self.add_text(text),
+            None => self.add_null(),
         }
     }
 
-    fn text(&mut self, text: &str) {
-        let number = match self.texts.get(text) {
-            Some(number) => *number,
+    fn add_text(&mut self, text: &str) {
+        let index = match self.texts.get(text) {
+            Some(index) => *index,
             None => {
-                let number = self.next(Value::Text(text.to_owned()));
-                self.texts.insert(text.to_owned(), number);
-                number
+                let index = self.insert(Value::Text(text.to_owned()));
+                self.texts.insert(text.to_owned(), index);
+                index
             }
         };
-        self.values.places.push(Some(number));
+        self.result.indices.push(Some(index));
     }
 
-    fn number(&mut self, value: Value) {
+    fn add_number(&mut self, value: Value) {
         let key = match &value {
             Value::Integer(integer) => (true, integer.cast_unsigned()),
             Value::Real(real) => (false, real.to_bits()),
-            Value::Null | Value::Text(_) => return self.null(),
+            Value::Null | Value::Text(_) => return self.add_null(),
         };
-        let number = match self.numbers.get(&key) {
-            Some(number) => *number,
+        let index = match self.numbers.get(&key) {
+            Some(index) => *index,
             None => {
-                let number = self.next(value);
-                self.numbers.insert(key, number);
-                number
+                let index = self.insert(value);
+                self.numbers.insert(key, index);
+                index
             }
         };
-        self.values.places.push(Some(number));
+        self.result.indices.push(Some(index));
     }
 
-    fn null(&mut self) {
-        self.values.places.push(None);
+    fn add_null(&mut self) {
+        self.result.indices.push(None);
     }
 
-    fn value(&mut self, value: Value) {
+    fn add_value(&mut self, value: Value) {
         match value {
-            Value::Null => self.null(),
-            // What is no number is nothing, as in SQLite.
-            Value::Real(real) if real.is_nan() => self.null(),
-            Value::Text(text) => self.text(&text),
-            number => self.number(number),
+            Value::Null => self.add_null(),
+            // NaN is NULL, as in SQLite.
+            Value::Real(real) if real.is_nan() => self.add_null(),
+            Value::Text(text) => self.add_text(&text),
+            number => self.add_number(number),
         }
     }
 }
 
-impl Values {
-    /// Those of an Arrow array or stream, or of any iterable of Python's values.
-    pub fn of(values: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut seen = Seen::default();
+impl DistinctValues {
+    /// Reads an Arrow array or stream, or any iterable of Python values.
+    pub fn read(values: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut deduplicator = Deduplicator::default();
         if values.hasattr("__arrow_c_array__")? || values.hasattr("__arrow_c_stream__")? {
             let chunks: AnyArray = values.extract()?;
             for chunk in chunks.into_reader()? {
-                let chunk = chunk.map_err(|e| input(format!("the values: {e}"), ""))?;
-                values.py().detach(|| seen.array(&chunk))?;
+                let chunk = chunk.map_err(|e| wrong_input(format!("the values: {e}"), ""))?;
+                values.py().detach(|| deduplicator.add_array(&chunk))?;
             }
         } else {
             for (n, item) in values.try_iter()?.enumerate() {
-                seen.value(value(&item?, &format!("value {n}"))?);
+                deduplicator.add_value(read_value(&item?, &format!("value {n}"))?);
             }
         }
-        Ok(seen.values)
+        Ok(deduplicator.result)
     }
 }
 
-impl Seen {
-    fn array(&mut self, array: &ArrayRef) -> Result<(), Failed> {
-        let array = plain(array, "the values")?;
+impl Deduplicator {
+    fn add_array(&mut self, array: &ArrayRef) -> Result<(), Failed> {
+        let array = to_sql_array(array, "the values")?;
         match array.data_type() {
             DataType::Int64 => {
                 let all = array.as_primitive::<Int64Type>();
-                all.iter().for_each(|v| self.value(v.map_or(Value::Null, Value::Integer)));
+                all.iter().for_each(|v| self.add_value(v.map_or(Value::Null, Value::Integer)));
             }
             DataType::Float64 => {
                 let all = array.as_primitive::<Float64Type>();
-                all.iter().for_each(|v| self.value(v.map_or(Value::Null, Value::Real)));
+                all.iter().for_each(|v| self.add_value(v.map_or(Value::Null, Value::Real)));
             }
             DataType::Utf8 => {
                 for text in array.as_string::<i32>() {
-                    self.maybe(text);
+                    self.add_optional_text(text);
                 }
             }
             DataType::LargeUtf8 => {
                 for text in array.as_string::<i64>() {
-                    self.maybe(text);
+                    self.add_optional_text(text);
                 }
             }
-            DataType::Null => (0..array.len()).for_each(|_| self.null()),
+            DataType::Null => (0..array.len()).for_each(|_| self.add_null()),
             other => {
-                return Err(input(
+                return Err(wrong_input(
                     format!("the values are {other}, which cannot be sent to a model"),
                     "ask about text or numbers",
                 ));
@@ -140,17 +141,20 @@ impl Seen {
     }
 }
 
-/// An array in one of the forms that SQL has: whole numbers, numbers, text, bytes or
-/// NULLs. Dictionaries and runs are spelled out, dates and times become ISO 8601, those
-/// with a zone in UTC.
+/// Converts an array to a type of SQL: integers, doubles, text, bytes or NULLs. Dictionaries and
+/// run-end encoded arrays are expanded. Dates and times become ISO 8601 text, in UTC if they have a
+/// time zone. Errors refer to the array as `label`.
 ///
 /// # Errors
-/// What has no such form, and what is not what it says: text that is not UTF-8, an
-/// integer beyond 64 bits, a decimal that is no double.
-pub fn plain(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
+/// Fails if the type has no equivalent in SQL, or if a value cannot be represented: text that is
+/// not UTF-8, an integer beyond 64 bits, a decimal that is no double.
+pub fn to_sql_array(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     use DataType as D;
-    // What comes over the C interface is believed by whoever reads it.
-    array.to_data().validate_full().map_err(|e| input(format!("{what}: {e}"), NOT_WHOLE))?;
+    // Arrow's C interface does not validate arrays.
+    array
+        .to_data()
+        .validate_full()
+        .map_err(|e| wrong_input(format!("{label}: {e}"), INVALID_ARRAY_HINT))?;
     let to = match array.data_type() {
         D::Int64 | D::Float64 | D::Utf8 | D::LargeUtf8 | D::Null | D::Binary | D::LargeBinary => {
             return Ok(array.clone());
@@ -169,59 +173,63 @@ pub fn plain(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
         D::Date32 | D::Date64 | D::Time32(_) | D::Time64(_) | D::Timestamp(_, None) => D::Utf8,
         D::Timestamp(unit, Some(_)) => {
             let utc = D::Timestamp(*unit, Some("+00:00".into()));
-            return zoned(&cast(array, &utc, what)?, what);
+            return to_utc_text(&cast(array, &utc, label)?, label);
         }
-        D::Dictionary(_, inner) => return plain(&cast(array, inner, what)?, what),
-        D::RunEndEncoded(_, inner) => return plain(&cast(array, inner.data_type(), what)?, what),
+        D::Dictionary(_, inner) => return to_sql_array(&cast(array, inner, label)?, label),
+        D::RunEndEncoded(_, inner) => {
+            return to_sql_array(&cast(array, inner.data_type(), label)?, label);
+        }
         D::Decimal32(..) | D::Decimal64(..) | D::Decimal128(..) | D::Decimal256(..) => {
-            return decimal(array, what);
+            return decimals_to_doubles(array, label);
         }
         other => {
-            let hint = "SQL has numbers, text, bytes, dates and times; convert it to one of them first";
-            return Err(input(format!("{what}: {other} is not an SQL value"), hint));
+            let hint =
+                "SQL has numbers, text, bytes, dates and times; convert it to one of them first";
+            return Err(wrong_input(format!("{label}: {other} is not an SQL value"), hint));
         }
     };
     if matches!(array.data_type(), D::Date64) {
-        return cast(&cast(array, &D::Date32, what)?, &D::Utf8, what);
+        return cast(&cast(array, &D::Date32, label)?, &D::Utf8, label);
     }
-    cast(array, &to, what)
+    cast(array, &to, label)
 }
 
-const NOT_WHOLE: &str = "this Arrow array violates the Arrow format; text must be UTF-8";
+const INVALID_ARRAY_HINT: &str = "this Arrow array violates the Arrow format; text must be UTF-8";
 
-fn cast(array: &ArrayRef, to: &DataType, what: &str) -> Result<ArrayRef, Failed> {
+fn cast(array: &ArrayRef, to: &DataType, label: &str) -> Result<ArrayRef, Failed> {
     let strict = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(array, to, &strict)
-        .map_err(|e| input(format!("{what}: {e}"), "SQL has 64-bit integers, doubles and text"))
+    cast_with_options(array, to, &strict).map_err(|e| {
+        wrong_input(format!("{label}: {e}"), "SQL has 64-bit integers, doubles and text")
+    })
 }
 
-/// Instants as text in UTC: the same instant is the same text, whatever its zone.
-fn zoned(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
+/// Converts instants to text in UTC, so that equal instants of different time zones are equal text.
+fn to_utc_text(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
     let unit = match array.data_type() {
         DataType::Timestamp(unit, _) => *unit,
         _ => TimeUnit::Microsecond,
     };
-    let local = cast(array, &DataType::Timestamp(unit, None), what)?;
-    let text = cast(&local, &DataType::Utf8, what)?;
+    let local = cast(array, &DataType::Timestamp(unit, None), label)?;
+    let text = cast(&local, &DataType::Utf8, label)?;
     let all = text.as_string::<i32>().iter().map(|t| t.map(|t| format!("{t}Z")));
     Ok(std::sync::Arc::new(all.collect::<arrow_array::StringArray>()))
 }
 
-/// Decimals as doubles, where these are the same numbers.
-fn decimal(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
-    let real = cast(array, &DataType::Float64, what)?;
-    let text = cast(array, &DataType::Utf8, what)?;
-    let same = |real: f64, text: &str| {
+/// Converts decimals to doubles; fails if one is not exact.
+fn decimals_to_doubles(array: &ArrayRef, label: &str) -> Result<ArrayRef, Failed> {
+    let real = cast(array, &DataType::Float64, label)?;
+    let text = cast(array, &DataType::Utf8, label)?;
+    let is_exact = |real: f64, text: &str| {
         let digits = text.chars().filter(char::is_ascii_digit).collect::<String>();
         digits.trim_matches('0').len() <= 15 && text.parse() == Ok(real)
     };
     let pairs = real.as_primitive::<Float64Type>().iter().zip(text.as_string::<i32>());
     for (real, text) in pairs {
         if let (Some(real), Some(text)) = (real, text)
-            && !same(real, text)
+            && !is_exact(real, text)
         {
-            return Err(input(
-                format!("{what}: {text} is not a double"),
+            return Err(wrong_input(
+                format!("{label}: {text} is not a double"),
                 "SQLite has no decimals: convert it to text or to a scaled integer first",
             ));
         }
@@ -229,63 +237,73 @@ fn decimal(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
     Ok(real)
 }
 
-/// A value of Python.
+/// Converts a Python value. Errors refer to it as `label`.
 ///
 /// # Errors
-/// What SQL has no value for; `what` says where it stands.
-pub fn value(item: &Bound<'_, PyAny>, what: &str) -> PyResult<Value> {
+/// Fails if the value has no equivalent in SQL.
+pub fn read_value(item: &Bound<'_, PyAny>, label: &str) -> PyResult<Value> {
     if item.is_none() {
         return Ok(Value::Null);
     }
     if let Ok(text) = item.cast::<PyString>() {
         let text = text.to_str().map_err(|_| {
-            input(format!("{what} is text that is not UTF-8"), "replace its lone surrogates first")
+            wrong_input(
+                format!("{label} is text that is not UTF-8"),
+                "replace its lone surrogates first",
+            )
         })?;
         return Ok(Value::Text(text.to_owned()));
     }
-    if let Ok(truth) = item.cast::<PyBool>() {
-        return Ok(Value::Integer(i64::from(truth.is_true())));
+    if let Ok(boolean) = item.cast::<PyBool>() {
+        return Ok(Value::Integer(i64::from(boolean.is_true())));
     }
     if item.is_instance_of::<PyInt>() {
-        return integer(item, what);
+        return read_integer(item, label);
     }
     if let Ok(real) = item.cast::<PyFloat>() {
         return Ok(if real.value().is_nan() { Value::Null } else { Value::Real(real.value()) });
     }
-    let kind = item.get_type();
-    let name = kind.name()?.to_string();
-    // pandas' own NULLs.
+    let python_type = item.get_type();
+    let name = python_type.name()?.to_string();
+    // NULLs of pandas.
     if matches!(name.as_str(), "NAType" | "NaTType") {
         return Ok(Value::Null);
     }
     if item.is_instance_of::<PyBytes>() {
         let hint = "decode them to text first";
-        return Err(input(format!("{what} is bytes, which cannot be sent to a model"), hint).into());
+        return Err(wrong_input(
+            format!("{label} is bytes, which cannot be sent to a model"),
+            hint,
+        )
+        .into());
     }
-    let module = kind.module()?.to_string();
+    let module = python_type.module()?.to_string();
     if module == "numpy" && item.hasattr("item")? {
         let scalar = item.call_method0("item")?;
-        if !scalar.get_type().is(&kind) {
-            return value(&scalar, what);
+        if !scalar.get_type().is(&python_type) {
+            return read_value(&scalar, label);
         }
     }
     if matches!(name.as_str(), "datetime" | "Timestamp" | "date" | "time") {
-        return instant(item, &name);
+        return read_time(item, &name);
     }
-    let message = format!("{what} is a {name}, which is not an SQL value");
+    let message = format!("{label} is a {name}, which is not an SQL value");
     let hint = "SQL has numbers, text, dates and times; convert it to one of them first";
-    Err(input(message, hint).into())
+    Err(wrong_input(message, hint).into())
 }
 
-fn integer(item: &Bound<'_, PyAny>, what: &str) -> PyResult<Value> {
-    let whole = item.extract::<i64>().map_err(|_| {
-        input(format!("{what} is an integer beyond 64 bits"), "convert it to text or to a float first")
+fn read_integer(item: &Bound<'_, PyAny>, label: &str) -> PyResult<Value> {
+    let integer = item.extract::<i64>().map_err(|_| {
+        wrong_input(
+            format!("{label} is an integer beyond 64 bits"),
+            "convert it to text or to a float first",
+        )
     })?;
-    Ok(Value::Integer(whole))
+    Ok(Value::Integer(integer))
 }
 
-/// A date or time as Arrow's would be: ISO 8601, with a zone in UTC.
-fn instant(item: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
+/// Converts a date or time like Arrow's: to ISO 8601, in UTC if it has a time zone.
+fn read_time(item: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
     let py = item.py();
     if matches!(name, "date" | "time") || item.getattr("tzinfo")?.is_none() {
         return Ok(Value::Text(item.call_method0("isoformat")?.extract()?));

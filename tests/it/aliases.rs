@@ -158,7 +158,7 @@ fn aliases_that_cannot_be_are_told() {
         assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
     }
     for (aliases, told) in [
-        ("{ \"Britain\" = \"UK\", \"uk\" = \"GB\" }", "\"uk\" is a value of other aliases"),
+        ("{ \"Britain\" = \"UK\", \"uk\" = \"GB\" }", "\"uk\" is already a value of other aliases"),
         ("{ \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
     ] {
         project.write_spec(&spec(&format!("aliases = {aliases}")).replace(LIST, ""));

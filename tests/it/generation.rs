@@ -583,7 +583,7 @@ fn keys_of_one_entity_are_asked_once_and_all_are_published() {
     assert!(lost.is_empty(), "{lost:?}");
     let said = ended.lines.iter().filter(|l| l["event"] == "warning").map(Json::to_string);
     let said = said.collect::<Vec<_>>().join("\n");
-    assert!(said.contains("another spelling") && said.contains("several rows"), "{said}");
+    assert!(said.contains("other spellings") && said.contains("several rows"), "{said}");
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
         ("../outside.png", "is outside of"),
         ("/etc/passwd", "is outside of"),
         ("img/link.png", "is outside of"),
-        ("img", "is no file"),
+        ("img", "is not a file"),
         ("img/huge.png", "is larger than 20 MiB"),
         ("data:image/png;base64,???", "base64 is broken"),
         ("data:text/plain,hi", "is not in base64"),

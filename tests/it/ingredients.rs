@@ -172,7 +172,7 @@ fn what_a_call_lacks_is_told_with_its_place() {
         // What would be asked of nobody is no argument.
         ("Season(name, 'Peru')", "the question of `Season` has no slot for a text"),
         ("IsFruit()", "`IsFruit` needs `thing`"),
-        ("IsFruit(name, day)", "`IsFruit` takes thing and no more"),
+        ("IsFruit(name, day)", "`IsFruit` has no arguments after thing"),
         ("IsFruit(name, thing=day)", "`thing` appears twice"),
         ("IsFruit(name, colour='x')", "has no argument `colour`"),
         ("WebSearch('Who won?')", "pass the search results yourself"),
@@ -184,16 +184,16 @@ fn what_a_call_lacks_is_told_with_its_place() {
         // What is no argument is never left out without a word.
         (
             "DT(day, start='2024-01-01', edn='2024-02-01')",
-            "did you mean `end=`? it takes value, start, end",
+            "did you mean `end=`? its arguments are value, start, end",
         ),
         ("DT(day, start='2024-01-01', model='large')", "`DT` has no argument `model`"),
         ("DT(day, start='2024-01-01', start='2024-01-02')", "`start` appears twice"),
-        ("RAGQA('Who won?', docs.body, model='large')", "it takes question, documents"),
-        ("RAGQA('Who won?', docs.body, 'more')", "takes question, documents and no more"),
+        ("RAGQA('Who won?', docs.body, model='large')", "its arguments are question, documents"),
+        ("RAGQA('Who won?', docs.body, 'more')", "has no arguments after question, documents"),
         ("DocumentSearch('Who?', docs.body, k=3)", "`DocumentSearch` has no argument `k`"),
         ("TableSummary('t', modle='large')", "did you mean `model`?"),
-        ("TableSummary('t', left_on=name)", "there are question, value"),
-        ("TableSummary('What?', name, t)", "takes question, table and no more"),
+        ("TableSummary('t', left_on=name)", "question, value"),
+        ("TableSummary('What?', name, t)", "has no arguments after question, table"),
         ("DT(day, start='last week')", "`start` of `DT` is not a day"),
         ("TableSummary()", "`TableSummary` needs a table"),
     ] {

@@ -52,7 +52,7 @@ fn a_log_tells_each_step_and_never_the_key() {
         "the endpoint answers status=429",
         "retry_after=Some(20ms)",
         "the limiter pauses",
-        "the limiter takes the endpoint's limits told=PerMinute { requests: Some(50000)",
+        "the limiter takes the endpoint's limits reported_limits=PerMinute { requests: Some(50000)",
         "failed attempt=1",
         "will be tried again",
         "sent attempt=2",

@@ -168,7 +168,7 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
         let instead = parameters == ["max_tokens"];
         assert!(others.iter().all(|r| r.body.get("max_completion_tokens").is_some() == instead));
         let told =
-            |l: &&Json| l["event"] == "warning" && l["message"].to_string().contains("asked");
+            |l: &&Json| l["event"] == "warning" && l["message"].to_string().contains("hqdl retries");
         assert_eq!(ended.lines.iter().filter(told).count(), parameters.len(), "{:?}", ended.lines);
     }
 }

@@ -379,7 +379,7 @@ fn a_body_without_end_is_not_read_to_its_end() {
         assert_eq!(check_cells(&project), states([("error", 4), ("ok", 36)]));
         let said = format!("{}{}", ended.stdout, ended.stderr);
         let word = match fault {
-            Fault::Huge(200, _) => "larger than 16 MiB",
+            Fault::Huge(200, _) => "limit of 16 MiB",
             Fault::Huge(..) => "500",
             _ => "compressed",
         };

@@ -153,7 +153,7 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
     for (mood, says) in [
         (Behavior::Failing, "out of order"),
         (Behavior::Slow(Duration::from_secs(20)), "no embeddings"),
-        (Behavior::Nonsense, "no list of"),
+        (Behavior::Nonsense, "is not a list of"),
     ] {
         let embedder = Embedder::new(well);
         let impatient = format!("{}timeout_seconds = 1\n", embedder.spec_section());
@@ -437,7 +437,7 @@ fn questions_about_documents_are_listed_with_their_cost() {
     let explained =
         project.run_hqdl(&["explain", "--spec", "specs/x.toml", SQL]).expect_exit_code(0);
     assert!(
-        explained.stdout.contains("documents most like it first, by their words"),
+        explained.stdout.contains("most similar documents first, by their words"),
         "{}",
         explained.stdout
     );

@@ -226,7 +226,7 @@ fn a_team_with_two_short_names_leaves_two_questions_wrong() {
     let db = Connection::open(out).unwrap();
     let rows = "CREATE TABLE rows AS SELECT team_long_name, team_short_name FROM llm_team;
         INSERT INTO rows VALUES ('Widzew Łódź', 'WID');
-        DROP TABLE llm_team; ALTER TABLE rows RENAME TO llm_team;";
+        DROP VIEW Team_expanded; DROP TABLE llm_team; ALTER TABLE rows RENAME TO llm_team;";
     db.execute_batch(rows).unwrap();
     let file = data.join("questions/european_football_2Queries.csv");
     let questions = hqdl::swan::questions::read_questions(&file, name).unwrap();

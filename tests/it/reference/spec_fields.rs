@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hqdl::spec::file::{
-    ColumnTable, DatabaseTable, EmbeddingsTable, ExpansionTable, LimitsTable, ManyTable,
+    ColumnTable, DatabaseTable, EmbeddingsTable, ExpansionTable, KindTable, LimitsTable, ManyTable,
     ModelTable, OtherModelTable, QuestionTable, RoutingTable, ShotsTable, SourceTable, ValuesTable,
 };
 use hqdl::spec::ingredients::IngredientTable;
@@ -103,7 +103,7 @@ fn examples_of_fields_are_valid() {
     let mut tables = spec_examples();
     read!(tables: DatabaseTable, ModelTable, OtherModelTable, PriceTable, LimitsTable, EmbeddingsTable,
         RoutingTable, ExpansionTable, SourceTable, ShotsTable, ColumnTable, ValuesTable, ManyTable,
-        QuestionTable, IngredientTable, LongPromptPrice);
+        QuestionTable, IngredientTable, KindTable, LongPromptPrice);
     assert!(tables.is_empty(), "{tables:?}");
 }
 

@@ -159,7 +159,7 @@ impl Iterator for QueryTokens<'_> {
 /// single expression can fail with this message.
 pub(super) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
-    let suql_fragments = [" is no ", " is neither ", "division by zero", "out of range"];
+    let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
     let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
     let mut spans: Vec<Range<usize>> = Vec::new();
     query.visit_exprs(&mut |e| {

@@ -174,15 +174,15 @@ impl SpecCheck<'_> {
                 None => text != value && meant.contains(&text.trim().to_lowercase()),
             };
             if values.is_some() && !is_unchecked && !is_value(&value) {
-                let message = format!("\"{value}\" is not on the value list of `{}`", c.name);
-                self.add_error(path, &message, "an alias means a value of the list", "");
+                let message = format!("\"{value}\" is not in the value list of `{}`", c.name);
+                self.add_error(path, &message, "an alias must mean a value of the list", "");
             } else if values.is_none() && Checker::parse_value(c.kind, &value).is_none() {
                 let message = format!("\"{value}\" is not of type {}", c.kind.name());
-                self.add_error(path, &message, "an alias means a value of the column", "");
+                self.add_error(path, &message, "an alias must mean a value of the column", "");
             } else if is_value(&alias) {
-                let of = if values.is_some() { "of the list itself" } else { "of other aliases" };
-                let message = format!("\"{alias}\" is a value {of}");
-                self.add_error(path, &message, "an alias is another word for a value", "");
+                let of = if values.is_some() { "of the list" } else { "of other aliases" };
+                let message = format!("\"{alias}\" is already a value {of}");
+                self.add_error(path, &message, "an alias must differ from every value", "");
             } else if let Some(previous) =
                 aliases.insert(alias.trim().to_lowercase(), value.clone())
                 && previous != value
