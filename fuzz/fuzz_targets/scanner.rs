@@ -1,16 +1,16 @@
-//! Any text is read as a query or refused with a place in it.
+//! Scans any text as a query, or rejects it with an error that points into the text.
 
 #![no_main]
 
-use hqdl::blendsql::{mask, scan};
+use hqdl::blendsql::{mask_calls, scan_calls};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|sql: &str| {
-    match scan(sql) {
+    match scan_calls(sql) {
         Ok(calls) => {
-            let masked = mask(sql, &calls);
+            let masked = mask_calls(sql, &calls);
             assert_eq!(masked.len(), sql.len());
-            assert_eq!(scan(&masked), Ok(Vec::new()));
+            assert_eq!(scan_calls(&masked), Ok(Vec::new()));
             for call in &calls {
                 assert!(sql[call.span.clone()].starts_with("{{"));
                 assert!(sql[call.span.clone()].ends_with("}}"));

@@ -1,16 +1,16 @@
-//! Any text is read as a spec or refused with every problem's place in it.
+//! Parses any text as a spec, or rejects it with problems that point into the text.
 
 #![no_main]
 
 use std::path::Path;
 
-use hqdl::spec::Draft;
+use hqdl::spec::UncheckedSpec;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let problems = match Draft::parse(Path::new("spec.toml"), text.to_owned()) {
-        // Everything that can be told without its database.
-        Ok(draft) => draft.database_problem("there is no database", "make one"),
+    let problems = match UncheckedSpec::parse(Path::new("spec.toml"), text.to_owned()) {
+        // A missing database is reported with every problem that the text alone reveals.
+        Ok(unchecked_spec) => unchecked_spec.database_problem("there is no database", "make one"),
         Err(problems) => problems,
     };
     for problem in &problems.problems {

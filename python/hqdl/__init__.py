@@ -1,8 +1,8 @@
 """Ask a language model about the rows of your data: each value once, ever.
 
-The module is the engine of the command ``hqdl``: the facts that one of them keeps, the
-other finds. ``open`` opens a project, ``map`` asks one question about each of some values,
-``query`` runs SQL with questions in it over plain tables.
+The module contains the engine of the command ``hqdl`` and shares its cache. ``open`` opens a
+project, ``map`` asks one question about each of some values, and ``query`` runs SQL that contains
+questions over plain tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from . import _native, errors
 from ._native import __version__
 from ._results import Answers, Array, Plan, Result
-from ._session import Model, OnEvent, Params, Path, Session, _beside, _Tables, session_of
+from ._session import Model, OnEvent, Params, Path, Session, _run_in_thread, _Tables, session_of
 from .errors import BudgetError, EndpointError, Error, InputError, Interrupted
 
 __all__ = [
@@ -53,14 +53,14 @@ def open(
 
     Args:
         spec: The spec that expands the database.
-        database: The database; without a spec, one to query as it is.
-        output: Where expanded tables go, if not where the spec says.
-        model: Whom to ask, if not whom the spec names: a name, or a ``Model``.
+        database: The database; it overrides the spec's, or is queried without a spec.
+        output: Path of the database for the expanded tables; it overrides the spec's.
+        model: A model's name or a ``Model``; it overrides the spec's.
         cache: The directory of the facts; by default ``HQDL_CACHE`` or the user's data
-            directory, as the command's. False keeps them no longer than the session.
+            directory, like the command's. False deletes the facts with the session.
 
     Raises:
-        InputError: All problems of the spec at once, each with its place.
+        InputError: The spec has problems; the error lists all of them with their positions.
     """
     return Session(spec, database=database, output=output, model=model, cache=cache)
 
@@ -78,38 +78,37 @@ def map(
     on_event: OnEvent | None = None,
     progress: bool | None = None,
 ) -> Answers:
-    """One question about each of some values: ``hqdl.map("Is it a city?", names, ...)``.
+    """Asks one question about each of some values: ``hqdl.map("Is it a city?", names, ...)``.
 
-    Each distinct value is asked once, ever: what is known (from an earlier call, from another
-    process, with ``kind`` from a query's ``LLMMap`` over that column) is not asked again. Keys
-    are compared as the engine compares them: ``1``, ``1.0`` and ``" 1 "`` are one value.
+    The model is asked about each distinct value once, ever. Answers from an earlier call or from
+    another process are reused; with ``kind``, also those of a query's ``LLMMap`` over that column.
+    Values are compared like keys: ``1``, ``1.0`` and ``" 1 "`` are one value.
 
     Args:
-        question: The question; ``{}`` stands for the value.
+        question: The question; ``{}`` refers to the value.
         values: An Arrow array or stream, a series of pandas or polars, or any iterable of
             None, bool, int, float, str, dates and times. NaN and NULL are NULL; times with
             a zone are instants, in UTC.
         return_type: ``bool``, ``int``, ``float``, ``str``, ``"date"``, or ``"list[str]"``
             and so on; text by default.
-        options: What an answer is chosen from.
-        kind: What the values are, such as ``"city.name"``: the model is shown it, and answers
-            are kept for values of this kind, as a query keeps those about this column.
-        model: Whom to ask: a name, a ``Model``, or a ``Session``, whose model and cache
-            count.
-        cache: As of ``open``.
-        budget: USD that this call may spend; it is never overshot.
+        options: The values to choose an answer from.
+        kind: The kind of the values, such as ``"city.name"``. The prompt contains it, and the
+            answers apply to values of this kind only, like those of a query about this column.
+        model: A model's name, a ``Model``, or a ``Session``, whose model and cache are used.
+        cache: The same as for ``open``.
+        budget: Maximum cost of this call in USD; never exceeded.
         on_event: Called, on this thread, with each event of the run.
-        progress: Whether a bar shows how far it is (with tqdm, where it is installed).
+        progress: Whether to show a progress bar (requires tqdm).
 
     Returns:
-        As many answers as values, in their order: NULL where the value is NULL, and where
-        there is no answer (``states`` tells why).
+        One answer per value, in the same order. It is NULL if the value is NULL, or if there is
+        no answer; ``states`` contains the reason.
 
     Raises:
         InputError: A value or a type cannot be used, or no model is named.
-        BudgetError: The budget is reached; what was answered is kept.
-        EndpointError: The endpoint refuses or is gone.
-        Interrupted: Ctrl-C; what was in flight is kept.
+        BudgetError: The budget is exhausted; all answers received before are kept.
+        EndpointError: The endpoint rejects the request or is unreachable.
+        Interrupted: Ctrl-C was pressed; answers of requests in flight are kept.
     """
     return session_of(model, cache).map(
         question,
@@ -131,7 +130,7 @@ async def map_async(
     cache: Path | bool | None = None,
     **options: Any,
 ) -> Answers:
-    """``map`` beside an event loop; a cancelled task ends it cleanly."""
+    """``map`` for an event loop. Cancelling the task interrupts the run."""
     return await session_of(model, cache).map_async(question, values, **options)
 
 
@@ -147,20 +146,20 @@ def query(
     """Runs a query over plain tables: ``hqdl.query("SELECT …", tables={"city": df}, ...)``.
 
     Args:
-        sql: As of ``Session.query``.
-        params: As of ``Session.query``.
-        tables: Name and table: a frame of pandas or polars, an Arrow table or reader, or a
-            mapping of names to columns. They are copied for SQLite: integers, doubles, text,
-            bytes; booleans are 0 and 1, NaN is NULL, dates and times are ISO 8601 text,
-            those with a zone in UTC.
-        model: Whom to ask.
-        cache: As of ``open``.
-        options: As of ``Session.query``.
+        sql: The same as for ``Session.query``.
+        params: The same as for ``Session.query``.
+        tables: The tables by name: a frame of pandas or polars, an Arrow table or reader, or a
+            mapping of names to columns. They are copied to SQLite as integers, doubles, text or
+            bytes. Booleans become 0 and 1, NaN becomes NULL, and dates and times become ISO 8601
+            text, in UTC if they have a time zone.
+        model: A model's name or a ``Model``.
+        cache: The same as for ``open``.
+        options: The same as for ``Session.query``.
 
     Raises:
-        InputError: A column is of a type that SQL does not have (``message`` names it), or
+        InputError: A column has a type without an equivalent in SQL (``message`` names it), or
             the query is wrong.
-        BudgetError, EndpointError, Interrupted: As of ``Session.query``.
+        BudgetError, EndpointError, Interrupted: The same as for ``Session.query``.
     """
     with _Tables(tables) as path:
         return Session(database=path, model=model, cache=cache).query(sql, params, **options)
@@ -175,7 +174,7 @@ async def query_async(
     cache: Path | bool | None = None,
     **options: Any,
 ) -> Result:
-    """``query`` beside an event loop; a cancelled task ends it cleanly."""
+    """``query`` for an event loop. Cancelling the task interrupts the run."""
 
     def run(_interrupt: _native.Interrupt) -> Result:
         return query(
@@ -188,27 +187,28 @@ async def query_async(
             **options,
         )
 
-    return await _beside(run)
+    return await _run_in_thread(run)
 
 
 def close() -> None:
-    """Ends all runs of this process, keeps what is in flight, and closes its caches.
+    """Interrupts all runs of this process, keeps the answers of requests in flight, and closes its
+    caches.
 
-    Sessions open them again when they need them. Python does this when it exits.
+    Sessions reopen the caches when they need them. Called automatically when Python exits.
     """
     _native.close()
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext hqdl`` makes ``%%hqdl`` a magic."""
+    """Registers the magic ``%%hqdl`` for ``%load_ext hqdl``."""
     from ._magic import register
 
     register(shell)
 
 
 def _forked() -> None:
-    """Lets go of the files of the caches that the parent has open: a lock that two processes
-    hold is free only when both have ended."""
+    """Closes the files of the caches that the parent process has open. Otherwise a lock of the
+    parent would be held until this process ends, too."""
     directories = [os.path.join(os.path.realpath(d), "") for d in _native.forked()]
     try:
         descriptors = [int(name) for name in os.listdir("/proc/self/fd")] if directories else []

@@ -1,4 +1,4 @@
-"""The command ``hqdl``: the engine's own, in this process."""
+"""The command ``hqdl``, run in this process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from . import _native
 
 
 def main() -> None:
-    """Runs the command line of this process and exits as it does."""
-    # The command has its own way with Ctrl-C.
+    """Runs the command line of this process and exits with its exit code."""
+    # The command handles Ctrl-C itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_native.main(["hqdl", *sys.argv[1:]]))
 

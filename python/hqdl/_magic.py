@@ -8,27 +8,29 @@ from ._results import Result
 
 
 def register(shell: Any) -> None:
-    """Makes ``%%hqdl`` a magic of a shell."""
+    """Registers the magic ``%%hqdl`` in a shell."""
 
     def hqdl(line: str, cell: str) -> Result:
         """Runs the cell as a query.
 
-        ``%%hqdl SESSION [NAME]``: the session, by the name of its variable, and the variable
-        that is to hold the result. ``{}`` of Python is not read: parameters are not needed,
-        ``:name`` is the variable of that name.
+        ``%%hqdl SESSION [NAME]``: names the variable of the session, and optionally a variable
+        for the result. ``:name`` in the query is the value of the variable ``name``. IPython's
+        ``{}`` is not expanded.
         """
-        words = line.split()
-        if not words or words[0] not in shell.user_ns:
-            raise ValueError("%%hqdl SESSION [NAME]: the name of a variable that hqdl.open() gave")
-        session = shell.user_ns[words[0]]
-        named = {
+        arguments = line.split()
+        if not arguments or arguments[0] not in shell.user_ns:
+            raise ValueError(
+                "%%hqdl SESSION [NAME]: SESSION must be a variable with a session of hqdl.open()"
+            )
+        session = shell.user_ns[arguments[0]]
+        params = {
             name: value
             for name, value in shell.user_ns.items()
             if f":{name}" in cell and isinstance(value, (str, int, float))
         }
-        result: Result = session.query(cell, named or None)
-        if len(words) > 1:
-            shell.user_ns[words[1]] = result
+        result: Result = session.query(cell, params or None)
+        if len(arguments) > 1:
+            shell.user_ns[arguments[1]] = result
         return result
 
     shell.register_magic_function(hqdl, "cell", "hqdl")

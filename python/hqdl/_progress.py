@@ -1,4 +1,4 @@
-"""A bar, where tqdm is installed and somebody looks."""
+"""Progress bar with tqdm, in notebooks and on terminals."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ OnEvent = Callable[[dict[str, Any]], object]
 
 
 class Progress:
-    """Hears the events of a run, shows them, and passes them on."""
+    """Shows the events of a run in a progress bar and passes them to the caller's callback."""
 
     def __init__(self, wanted: bool | None, on_event: OnEvent | None) -> None:
         self._on_event = on_event
         self._bar: Any = None
-        self._tqdm: Any = _tqdm() if wanted or (wanted is None and _is_watched()) else None
+        self._tqdm: Any = _tqdm() if wanted or (wanted is None and _is_interactive()) else None
 
     def __enter__(self) -> OnEvent | None:
-        return self._on_event if self._tqdm is None else self._hear
+        return self._on_event if self._tqdm is None else self._on_progress
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_progress(self, event: dict[str, Any]) -> None:
         if event["event"] == "begin":
             if self._bar is None:
                 self._bar = self._tqdm(total=0, unit=" cells", leave=False)
@@ -38,14 +38,14 @@ class Progress:
             self._on_event(event)
 
 
-def _is_watched() -> bool:
+def _is_interactive() -> bool:
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _tqdm() -> Any:
     try:
         with warnings.catch_warnings():
-            # A notebook without ipywidgets has the bar of a terminal.
+            # tqdm warns if ipywidgets is missing and shows a text bar instead.
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm
     except ImportError:

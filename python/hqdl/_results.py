@@ -1,4 +1,4 @@
-"""What comes back: rows, answers, plans, and how a notebook shows them."""
+"""Results: rows, answers and plans, with their display in notebooks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-#: Rows that a notebook shows.
-SHOWN = 20
+#: Maximum number of rows in a notebook.
+MAX_DISPLAYED = 20
 
 
 @functools.lru_cache(maxsize=1)
@@ -33,37 +33,37 @@ def _cell(value: object) -> str:
     return f"<td{align}>{html.escape(text)}</td>"
 
 
-def _html(columns: list[str], rows: list[tuple[Any, ...]], said: str) -> str:
+def _html(columns: list[str], rows: list[tuple[Any, ...]], caption: str) -> str:
     head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"<p><small>{html.escape(said)}</small></p>"
+        f"<p><small>{html.escape(caption)}</small></p>"
     )
 
 
 class Result:
     """The rows of a query.
 
-    It has Arrow's C stream, so ``pyarrow.table(result)``, ``polars.DataFrame(result)``,
-    and whatever else speaks that, take it as it is, without a copy.
+    It implements Arrow's C stream, so ``pyarrow.table(result)``, ``polars.DataFrame(result)`` and
+    other libraries with Arrow support read it without a copy.
     """
 
     def __init__(self, table: _native.Table, meta: dict[str, Any]) -> None:
         self._table = table
-        #: How the rows came about: requests, values asked and reused, tokens, ``cost_usd``
+        #: Statistics of the query: requests, values asked and reused, tokens, ``cost_usd``
         #: (USD), ``seconds``, the route of each call, the SQL that was run. The object
-        #: ``meta`` of ``hqdl query --json``, and ``notes``.
+        #: ``meta`` of ``hqdl query --json``, with ``notes``.
         self.meta: dict[str, Any] = meta
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns; two may have the same."""
+        """The names of the columns, not necessarily unique."""
         return self._table.columns
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows as tuples: None, int, float, str or bytes, as SQLite has them."""
+        """The rows as tuples of None, int, float, str or bytes, like in SQLite."""
         return self._table.rows(0, len(self._table))
 
     def __len__(self) -> int:
@@ -79,8 +79,8 @@ class Result:
     def arrow(self) -> pyarrow.Table:
         """The rows as a pyarrow table (``pip install hqdl[arrow]``).
 
-        Raises ``InputError`` where a column holds values of several types: a column of
-        Arrow has one. ``rows`` has them all the same.
+        Raises ``InputError`` if a column contains values of several types, because an Arrow
+        column has one type. ``rows`` works in that case, too.
         """
         import pyarrow
 
@@ -104,17 +104,17 @@ class Result:
         return f"<hqdl.Result: {len(self)} rows of {', '.join(self.columns)}>"
 
     def _repr_html_(self) -> str:
-        more = f"{SHOWN} of " if len(self) > SHOWN else ""
+        more = f"{MAX_DISPLAYED} of " if len(self) > MAX_DISPLAYED else ""
         asked = self.meta.get("values_asked", 0)
-        said = f"{more}{len(self)} rows; {asked} values asked, ${self.meta['cost_usd']:.4f}"
+        caption = f"{more}{len(self)} rows; {asked} values asked, ${self.meta['cost_usd']:.4f}"
         if missing := self.meta.get("values_missing"):
-            said += f"; {missing} values are not known, and NULL"
-        return _html(self.columns, self._table.rows(0, SHOWN), said)
+            caption += f"; {missing} values are not known, and NULL"
+        return _html(self.columns, self._table.rows(0, MAX_DISPLAYED), caption)
 
 
 class Array:
-    """An Arrow array: it has Arrow's C array, so ``pyarrow.array(x)``, ``polars.Series(x)``
-    and the like take it as it is, without a copy."""
+    """An Arrow array. It implements Arrow's C array, so ``pyarrow.array(x)``,
+    ``polars.Series(x)`` and other libraries with Arrow support read it without a copy."""
 
     def __init__(self, array: Any, index: Any = None) -> None:
         self._array = array
@@ -131,13 +131,13 @@ class Array:
         return self._array.__arrow_c_schema__()
 
     def arrow(self) -> pyarrow.Array:
-        """As a pyarrow array (``pip install hqdl[arrow]``)."""
+        """Returns a pyarrow array (``pip install hqdl[arrow]``)."""
         import pyarrow
 
         return pyarrow.array(self._array)
 
     def series(self) -> pandas.Series:
-        """As a pandas series (``pip install pandas``).
+        """Returns a pandas series (``pip install pandas``).
 
         It has the index of the series that the values came from, so that it aligns with
         that series and its frame.
@@ -153,13 +153,13 @@ class Array:
         return series
 
     def pl(self) -> polars.Series:
-        """As a polars series (``pip install hqdl[polars]``)."""
+        """Returns a polars series (``pip install hqdl[polars]``)."""
         import polars
 
         return polars.Series(self._array)
 
     def to_pylist(self) -> list[Any]:
-        """As a list: None, bool, int, float, str, or lists of them."""
+        """Returns a list of None, bool, int, float, str, or lists of them."""
         return list(self._array.to_pylist())
 
     def __iter__(self) -> Iterator[Any]:
@@ -181,15 +181,15 @@ class Array:
 
 
 class Answers(Array):
-    """One answer a value, in the order of the values: an Arrow array of booleans, 64-bit
+    """One answer per value, in the order of the values: an Arrow array of booleans, 64-bit
     integers, doubles, text, or lists of them."""
 
     def __init__(
         self, values: Any, states: Any, meta: dict[str, Any], index: Any = None
     ) -> None:
         super().__init__(values, index)
-        #: The state behind each answer: ``ok``, ``unknown``, ``not_in_list``, ``invalid``,
-        #: ``refused`` or ``error``; NULL where the value is NULL. Answers in any state but
+        #: The state of each answer: ``ok``, ``unknown``, ``not_in_list``, ``invalid``,
+        #: ``refused`` or ``error``; NULL if the value is NULL. Answers in any state except
         #: ``ok`` are NULL.
         self.states: Array = Array(states, index)
         #: Requests, values asked and reused, tokens, ``cost_usd`` (USD), ``seconds``.
@@ -197,32 +197,32 @@ class Answers(Array):
 
 
 class Plan:
-    """What would be asked, why, and what it costs; nothing was asked for it."""
+    """The planned requests of a run and their cost."""
 
     def __init__(self, plan: dict[str, Any], remarks: list[str]) -> None:
         #: The object that ``hqdl plan --json`` prints.
         self.json: dict[str, Any] = plan
-        #: What is worth a look.
+        #: Notes about the plan.
         self.remarks: list[str] = remarks
 
     @property
     def cells(self) -> int:
-        """Cells to ask for."""
+        """Number of cells to ask for."""
         return int(self.json["totals"]["cells"])
 
     @property
     def requests(self) -> int:
-        """Requests that this takes."""
+        """Number of requests."""
         return int(self.json["totals"]["requests"])
 
     @property
     def cost_usd(self) -> dict[str, float]:
-        """The price in USD: ``low``, ``likely`` and ``most``; zeros where the model has none."""
+        """The price in USD: ``low``, ``likely`` and ``most``; zeros if the model has no price."""
         return dict(self.json["totals"]["cost_usd"])
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        """A row a column: expansion, column, known, cells to ask, reasons."""
+        """One dictionary per column: expansion, column, known, cells to ask, reasons."""
         return [
             {
                 "expansion": expansion["expansion"],
@@ -241,7 +241,7 @@ class Plan:
 
         return pandas.DataFrame(self.columns)
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         totals, usd = self.json["totals"], self.cost_usd
         price = f"${usd['likely']:.4f} (${usd['low']:.4f} to ${usd['most']:.4f})"
         return (
@@ -250,7 +250,7 @@ class Plan:
         )
 
     def __repr__(self) -> str:
-        return f"<hqdl.Plan: {self._said()}>"
+        return f"<hqdl.Plan: {self._summary()}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -264,4 +264,4 @@ class Plan:
             for c in self.columns
         ]
         head = ["expansion", "column", "known", "to ask", "why"]
-        return _html(head, rows, "; ".join([self._said(), *self.remarks]))
+        return _html(head, rows, "; ".join([self._summary(), *self.remarks]))

@@ -1,4 +1,4 @@
-"""A project: a spec or a database, whom to ask, and what is known."""
+"""Sessions: a spec or a database, with a model and a cache."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Whom to ask: an OpenAI-compatible endpoint, or recordings.
+    """A model: an OpenAI-compatible endpoint, or recordings.
 
-    What is None is as the spec says, or as the command's default. A key is only ever read
+    A field that is None has the spec's value, or the command's default. A key is only ever read
     from the environment: ``OPENAI_API_KEY``, or the variable that ``api_key_env`` names.
     """
 
@@ -35,32 +35,32 @@ class Model:
     name: str | None = None
     #: The endpoint's URL, up to ``/v1``.
     base_url: str | None = None
-    #: The variable that holds its key.
+    #: The environment variable with the endpoint's key.
     api_key_env: str | None = None
     #: USD per million input and output tokens.
     price: tuple[float, float] | None = None
-    #: Files of recorded answers, which are asked instead of an endpoint.
+    #: Files of recorded answers to replay instead of sending requests.
     recordings: tuple[Path, ...] = ()
-    #: ``openai`` or ``replay``; recordings mean the latter.
+    #: ``openai`` or ``replay``; with recordings, the default is ``replay``.
     provider: str | None = None
-    #: Requests in flight at once.
+    #: Maximum number of concurrent requests.
     concurrency: int | None = None
-    #: Values that share a request.
+    #: Values per request.
     rows_per_request: int | None = None
 
-    def _said(self) -> dict[str, Any]:
-        said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return said | {"recordings": [os.fspath(path) for path in self.recordings]}
+    def _fields(self) -> dict[str, Any]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {"recordings": [os.fspath(path) for path in self.recordings]}
 
 
 def _model(model: str | Model | None) -> dict[str, Any] | None:
     if model is None:
         return None
-    return (model if isinstance(model, Model) else Model(model))._said()
+    return (model if isinstance(model, Model) else Model(model))._fields()
 
 
 def _cache(cache: Path | bool | None) -> tuple[str | None, bool]:
-    """The directory of the facts, and whether they are kept."""
+    """Returns the directory of the facts, and whether they are kept."""
     if cache is False:
         return None, False
     if cache is None or cache is True:
@@ -68,14 +68,14 @@ def _cache(cache: Path | bool | None) -> tuple[str | None, bool]:
     return os.fspath(cache), True
 
 
-def _heard(on_event: OnEvent | None) -> Callable[[str], object] | None:
+def _json_listener(on_event: OnEvent | None) -> Callable[[str], object] | None:
     if on_event is None:
         return None
     return lambda event: on_event(json.loads(event))
 
 
-async def _beside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Runs what takes long on another thread; a cancelled task ends it cleanly."""
+async def _run_in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Runs a call on another thread. Cancelling the task interrupts the run."""
     interrupt = _native.Interrupt()
     work = functools.partial(call, *args, **kwargs, _interrupt=interrupt)
     running = asyncio.get_running_loop().run_in_executor(None, work)
@@ -83,7 +83,7 @@ async def _beside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         interrupt.set()
-        # What is in flight is kept before this ends.
+        # Wait until the answers of requests in flight are kept.
         await asyncio.wait([running])
         running.exception()
         raise
@@ -92,9 +92,8 @@ async def _beside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 class Session:
     """An opened project.
 
-    Each call reads the spec and the database as they are then. A session may be used by
-    several threads at once, and is shared with all other sessions of the same cache: what
-    one asks is known to the others, in this process and in any other.
+    Each call reads the spec and the database again. Several threads may use a session at once. All
+    sessions of a cache share its answers, in this process and in any other.
     """
 
     def __init__(
@@ -121,15 +120,15 @@ class Session:
         batch: bool = False,
         _interrupt: _native.Interrupt | None = None,
     ) -> Plan:
-        """What would be asked, why, and what it costs. Asks nothing and needs no key.
+        """Plans the requests of ``materialize`` and their cost. Sends nothing and needs no key.
 
         Args:
-            limit: The first so many keys of an expansion that lack something.
-            columns: These columns only.
-            where: SQL over the columns of the source; only keys of rows for which it holds.
-            refresh: Columns that are asked again, whatever is known.
-            retry_failed: Whether cells that were answered without a value are asked again.
-            batch: What it takes through the Batch API.
+            limit: Maximum number of keys per expansion, counting keys with missing cells only.
+            columns: The columns to ask for; by default all.
+            where: SQL condition over the columns of the source; selects the keys of matching rows.
+            refresh: Columns to ask for again, even if their values are known.
+            retry_failed: Whether to ask again for cells that were answered without a value.
+            batch: Whether to plan for the Batch API.
 
         Raises:
             InputError: The spec, the selection or the database cannot be used.
@@ -152,17 +151,17 @@ class Session:
         progress: bool | None = None,
         _interrupt: _native.Interrupt | None = None,
     ) -> dict[str, Any]:
-        """Asks for the missing cells, keeps them and publishes the expanded tables.
+        """Asks for the missing cells, stores them and publishes the expanded tables.
 
         Args:
-            limit: As of ``plan``; so are ``columns``, ``where``, ``refresh`` and
+            limit: The same as for ``plan``; so are ``columns``, ``where``, ``refresh`` and
                 ``retry_failed``.
-            budget: USD that this run may spend; it is never overshot.
-            batch: Whether the Batch API is used: answered within a day, at half the price.
+            budget: Maximum cost of this run in USD; never exceeded.
+            batch: Whether to use the Batch API, which answers within a day, at half the price.
             on_event: Called, on this thread, with each event of
-                ``hqdl materialize --json`` but the last. What it raises ends the run.
-            progress: Whether a bar shows how far it is (with tqdm, where it is installed);
-                by default in a notebook and on a terminal.
+                ``hqdl materialize --json`` except the last. An exception interrupts the run.
+            progress: Whether to show a progress bar (requires tqdm); by default in a notebook and
+                on a terminal.
 
         Returns:
             The event ``done`` of ``hqdl materialize --json`` (cells by state, requests,
@@ -170,15 +169,15 @@ class Session:
             selected cell has a value.
 
         Raises:
-            BudgetError: The budget is reached; ``report`` says what was done.
-            EndpointError: The endpoint refuses or is gone.
+            BudgetError: The budget is exhausted; ``report`` describes the work done before.
+            EndpointError: The endpoint rejects the request or is unreachable.
             InputError: The spec, the selection or the database cannot be used.
-            Interrupted: Ctrl-C; what was in flight is kept.
+            Interrupted: Ctrl-C was pressed; answers of requests in flight are kept.
         """
         select = _select(limit, columns, where, refresh, retry_failed)
-        with Progress(progress, on_event) as heard:
+        with Progress(progress, on_event) as listener:
             done = self._project.materialize(
-                select, budget, batch, _heard(heard), _interrupt
+                select, budget, batch, _json_listener(listener), _interrupt
             )
         report: dict[str, Any] = json.loads(done)
         return report
@@ -199,32 +198,32 @@ class Session:
         progress: bool | None = None,
         _interrupt: _native.Interrupt | None = None,
     ) -> Result:
-        """Runs a query; what its calls lack is asked, once.
+        """Runs a query and asks for the values that its calls need and that are not known.
 
         Args:
             sql: SQLite's SQL, with calls such as ``{{LLMMap('Is it red?', t.name)}}``.
             params: The values of its parameters: by name (``:name``, ``@name``,
                 ``$name``) in a mapping, or by position in a sequence.
-            dialect: ``sqlite``, or ``suql`` for SUQL's spellings.
-            classify: Whether words that a column with few values does not have mean the
-                values that mean the same.
-            truncate: Whether a context that is too long is cut, instead of an error.
-            retry_failed: Whether what has no value is asked again.
-            refresh: Whether all that the query needs is asked again.
-            timeout: Seconds that SQLite may take over a pass.
-            budget: USD that this query may spend.
+            dialect: ``sqlite``, or ``suql`` for SUQL, which accepts PostgreSQL syntax.
+            classify: Whether to map literals that a column with few values does not contain to
+                the values that mean the same.
+            truncate: Whether to truncate a context that is too long instead of failing.
+            retry_failed: Whether to ask again for answers without a value.
+            refresh: Whether to ask again for everything that the query needs.
+            timeout: Maximum time of one pass of SQLite, in seconds.
+            budget: Maximum cost of this query in USD.
             on_event: Called, on this thread, with each event of the run.
-            progress: As of ``materialize``.
+            progress: The same as for ``materialize``.
 
         Returns:
-            The rows. Values that could not be had are NULL, and counted in
-            ``meta["values_missing"]``.
+            The rows. Values that could not be determined are NULL, and
+            ``meta["values_missing"]`` is their number.
 
         Raises:
-            InputError: The query is wrong (``text`` shows the place), or no model is named.
-            BudgetError: The budget is reached.
-            EndpointError: The endpoint refuses or is gone.
-            Interrupted: Ctrl-C; what was in flight is kept.
+            InputError: The query is wrong (``text`` shows the position), or no model is named.
+            BudgetError: The budget is exhausted.
+            EndpointError: The endpoint rejects the request or is unreachable.
+            Interrupted: Ctrl-C was pressed; answers of requests in flight are kept.
         """
         options = {
             "dialect": dialect,
@@ -235,9 +234,9 @@ class Session:
             "timeout": timeout,
             "budget": budget,
         }
-        with Progress(progress, on_event) as heard:
+        with Progress(progress, on_event) as listener:
             table, meta = self._project.query(
-                sql, _params(params), options, _heard(heard), _interrupt
+                sql, _params(params), options, _json_listener(listener), _interrupt
             )
         return Result(table, json.loads(meta))
 
@@ -249,33 +248,33 @@ class Session:
         dialect: str = "sqlite",
         _interrupt: _native.Interrupt | None = None,
     ) -> dict[str, Any]:
-        """How a query would be run, and the most it asks and costs. Asks nothing.
+        """Explains how a query would run, with upper bounds of its cost. Sends nothing.
 
         Returns:
             The object that ``hqdl explain --json`` prints: ``values_asked``, ``requests``,
-            tokens and ``cost_usd`` (USD) at most, ``unbounded`` (calls that cannot be
-            counted beforehand), ``routes``, ``plan``.
+            tokens and ``cost_usd`` (USD) as upper bounds, ``unbounded`` (calls whose values cannot
+            be counted in advance), ``routes``, ``plan``.
 
         Raises:
-            InputError: The query could not be run.
+            InputError: The query is wrong.
         """
         options = {"dialect": dialect}
-        told: dict[str, Any] = json.loads(
+        explained: dict[str, Any] = json.loads(
             self._project.explain(sql, _params(params), options, _interrupt)
         )
-        return told
+        return explained
 
     def why(self, table: str, *key_and_column: Any) -> list[dict[str, Any]]:
-        """Where published cells came from: ``why("llm", "Hulk", "Bruce Banner", "race")``.
+        """Returns the provenance of cells: ``why("llm", "Hulk", "Bruce Banner", "race")``.
 
         Args:
-            table: An expansion's table, or one of a one-to-many column.
-            key_and_column: The values of the key in its order (None for NULL; the last may
-                be left out), then the column.
+            table: An expansion's table, or the table of a one-to-many column.
+            key_and_column: The values of the key in its order (None for NULL; the last ones may
+                be omitted), then the column.
 
         Returns:
-            At most 20 cells as ``hqdl why --json`` prints them: state, value, what was said,
-            model, time, run, their share of tokens and price.
+            At most 20 cells as ``hqdl why --json`` prints them: state, value, raw answer, model,
+            time, run, and their share of tokens and cost.
 
         Raises:
             InputError: There is no such cell.
@@ -284,38 +283,39 @@ class Session:
             raise InputError("no column", "why(TABLE, KEY…, COLUMN)")
         *key, column = key_and_column
         cells: list[dict[str, Any]] = json.loads(
-            self._project.why(table, [_word(k) for k in key], column)
+            self._project.why(table, [_to_text(k) for k in key], column)
         )
         return cells
 
     def override(
         self, table: str, *key_column_value: Any, note: str = "", force: bool = False
     ) -> None:
-        """Says what a cell is, whatever the model says; it shows with the next
-        ``materialize``: ``override("llm", "Hulk", "Bruce Banner", "race", "Mutant")``.
+        """Sets the value of a cell, regardless of the model's answer. The next ``materialize``
+        publishes it: ``override("llm", "Hulk", "Bruce Banner", "race", "Mutant")``.
 
         Args:
             table: An expansion's table.
             key_column_value: The values of the key in its order, the column, the value
                 (``|`` between the values of a list).
-            note: Why.
-            force: Whether to say it even of a key that no source has, or beyond the list.
+            note: The reason for the override.
+            force: Whether to accept a key that no source contains, or a value that is not in the
+                column's list.
 
         Raises:
-            InputError: There is no such cell, or the value is not one of its column.
+            InputError: There is no such cell, or the column cannot have the value.
         """
         if len(key_column_value) < 3:
             raise InputError("no column", "override(TABLE, KEY…, COLUMN, VALUE)")
         *key, column, value = key_column_value
         self._project.override(
-            table, [_word(k) for k in key], column, _word(value), note, force
+            table, [_to_text(k) for k in key], column, _to_text(value), note, force
         )
 
     def suggest(self) -> dict[str, Any]:
-        """The questions that were asked live, what they cost (USD), and the TOML that would
-        make them columns: the object that ``hqdl suggest --json`` prints."""
-        told: dict[str, Any] = json.loads(self._project.suggest())
-        return told
+        """Proposes columns for questions that queries asked, with their cost (USD) and TOML: the
+        object that ``hqdl suggest --json`` prints."""
+        suggestions: dict[str, Any] = json.loads(self._project.suggest())
+        return suggestions
 
     def map(
         self,
@@ -330,24 +330,24 @@ class Session:
         progress: bool | None = None,
         _interrupt: _native.Interrupt | None = None,
     ) -> Answers:
-        """One question about each of some values; see ``hqdl.map``."""
+        """Asks one question about each of some values; see ``hqdl.map``."""
         index = _index(values)
-        values, options = _column(values), None if options is None else list(options)
-        with Progress(progress, on_event) as heard:
+        values, options = _to_column(values), None if options is None else list(options)
+        with Progress(progress, on_event) as listener:
             call = functools.partial(
                 self._project.map,
                 question,
-                return_type=_type(return_type),
+                return_type=_return_type_name(return_type),
                 options=options,
                 value_kind=kind,
                 budget=budget,
-                on_event=_heard(heard),
+                on_event=_json_listener(listener),
                 interrupt=_interrupt,
             )
             try:
                 answers, states, meta = call(values)
             except Exception as error:
-                # A column of Python's objects that is no Arrow array is a list all the same.
+                # A column of Python objects that Arrow cannot represent is passed as a list.
                 if not type(error).__module__.startswith("pyarrow") or not hasattr(
                     values, "tolist"
                 ):
@@ -356,33 +356,33 @@ class Session:
         return Answers(answers, states, json.loads(meta), index)
 
     def plan_async(self, **options: Any) -> Awaitable[Plan]:
-        """``plan`` beside an event loop."""
-        return _beside(self.plan, **options)
+        """``plan`` for an event loop."""
+        return _run_in_thread(self.plan, **options)
 
     def materialize_async(self, **options: Any) -> Awaitable[dict[str, Any]]:
-        """``materialize`` beside an event loop; a cancelled task ends the run cleanly.
+        """``materialize`` for an event loop. Cancelling the task interrupts the run.
 
         ``on_event`` is called on another thread.
         """
-        return _beside(self.materialize, **options)
+        return _run_in_thread(self.materialize, **options)
 
     def query_async(
         self, sql: str, params: Params | None = None, **options: Any
     ) -> Awaitable[Result]:
-        """``query`` beside an event loop; a cancelled task ends it cleanly."""
-        return _beside(self.query, sql, params, **options)
+        """``query`` for an event loop. Cancelling the task interrupts the run."""
+        return _run_in_thread(self.query, sql, params, **options)
 
     def explain_async(
         self, sql: str, params: Params | None = None, **options: Any
     ) -> Awaitable[dict[str, Any]]:
-        """``explain`` beside an event loop."""
-        return _beside(self.explain, sql, params, **options)
+        """``explain`` for an event loop."""
+        return _run_in_thread(self.explain, sql, params, **options)
 
     def map_async(
         self, question: str, values: Iterable[Any], **options: Any
     ) -> Awaitable[Answers]:
-        """``map`` beside an event loop; a cancelled task ends it cleanly."""
-        return _beside(self.map, question, values, **options)
+        """``map`` for an event loop. Cancelling the task interrupts the run."""
+        return _run_in_thread(self.map, question, values, **options)
 
 
 def _select(
@@ -407,26 +407,26 @@ def _params(params: Params | None) -> dict[str, Any] | Sequence[Any] | None:
     return dict(params) if isinstance(params, Mapping) else params
 
 
-def _word(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return "NULL" if value is None else str(value)
 
 
-def _type(said: str | type | None) -> str | None:
-    """A return type by BlendSQL's name; Python's types have theirs."""
-    if isinstance(said, type) and not hasattr(said, "__args__"):
-        return said.__name__
-    return None if said is None else str(said)
+def _return_type_name(return_type: str | type | None) -> str | None:
+    """Returns BlendSQL's name of a return type, which is the name of Python's type."""
+    if isinstance(return_type, type) and not hasattr(return_type, "__args__"):
+        return return_type.__name__
+    return None if return_type is None else str(return_type)
 
 
-def _column(values: Any) -> Any:
-    """Values that the engine takes: Arrow's, or an iterable."""
+def _to_column(values: Any) -> Any:
+    """Converts values to an Arrow array or an iterable."""
     if isinstance(values, (str, bytes)):
         raise InputError("the values are one text", "pass a list, a series or an Arrow array")
     if isinstance(values, Answers) or hasattr(values, "__arrow_c_array__"):
         return values
-    # The Arrow interface of pandas needs pyarrow, and pandas before 3 has none.
-    if _is_of_pandas(values) and (not hasattr(values, "__arrow_c_stream__") or not _has_pyarrow()):
-        return _of_pandas(values)
+    # The Arrow interface of pandas requires pyarrow and pandas 3.
+    if _is_pandas(values) and (not hasattr(values, "__arrow_c_stream__") or not _has_pyarrow()):
+        return _pandas_to_arrow(values)
     if hasattr(values, "tolist") and not hasattr(values, "__arrow_c_stream__"):
         values = values.tolist()
     if not (isinstance(values, Iterable) or hasattr(values, "__arrow_c_stream__")):
@@ -436,19 +436,19 @@ def _column(values: Any) -> Any:
     return values
 
 
-def _is_of_pandas(values: Any) -> bool:
-    """Whether a value is of pandas, or of a class derived from one of pandas."""
-    return any(kind.__module__.split(".")[0] == "pandas" for kind in type(values).__mro__)
+def _is_pandas(values: Any) -> bool:
+    """Returns whether the type of a value is a pandas class or derived from one."""
+    return any(cls.__module__.split(".")[0] == "pandas" for cls in type(values).__mro__)
 
 
 def _index(values: Any) -> Any:
-    """The index of a pandas series, which its answers keep; None for anything else."""
+    """Returns the index of a pandas series, which its answers keep; None for other values."""
     if isinstance(values, Answers):
         return values.index
-    return getattr(values, "index", None) if _is_of_pandas(values) else None
+    return getattr(values, "index", None) if _is_pandas(values) else None
 
 
-def _of_pandas(values: Any) -> Any:
+def _pandas_to_arrow(values: Any) -> Any:
     try:
         import pyarrow
     except ImportError:
@@ -460,19 +460,19 @@ def _of_pandas(values: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_model(model: str | Model | None, directory: str | None, keep: bool) -> Session:
+def _model_session(model: str | Model | None, directory: str | None, keep: bool) -> Session:
     return Session(model=model, cache=directory if keep else False)
 
 
 def session_of(model: str | Model | Session | None, cache: Path | bool | None) -> Session:
-    """The session of a model, one for all who ask it with the same cache."""
+    """Returns the session of a model. Calls with the same model and cache share one."""
     if isinstance(model, Session):
         return model
-    return _of_model(model, *_cache(cache))
+    return _model_session(model, *_cache(cache))
 
 
 class _Tables:
-    """Plain tables in a database of their own, gone at the end."""
+    """Plain tables in a temporary database."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self._tables = tables
@@ -493,8 +493,8 @@ class _Tables:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _arrow_of_pandas(table: Any) -> Any:
-    """A frame of pandas as an Arrow table; None where pyarrow is missing or cannot make one."""
+def _pandas_table(table: Any) -> Any:
+    """Converts a pandas frame to an Arrow table; None if pyarrow is missing or fails."""
     try:
         import pyarrow
     except ImportError:
@@ -508,20 +508,20 @@ def _arrow_of_pandas(table: Any) -> Any:
 def _load(path: str, name: str, table: Any) -> None:
     if isinstance(table, Mapping):
         columns = [str(column) for column in table]
-        for column, said in zip(columns, table.values()):
-            if isinstance(said, (str, bytes)) or not isinstance(said, Iterable):
+        for column, values in zip(columns, table.values()):
+            if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
                 raise InputError(
-                    f"the column `{column}` of `{name}` is {said!r:.50}",
+                    f"the column `{column}` of `{name}` is {values!r:.50}",
                     "pass a list, a series or an Arrow array for each column",
                 )
-        values = [list(column) for column in table.values()]
-        if len({len(column) for column in values}) > 1:
+        lists = [list(column) for column in table.values()]
+        if len({len(column) for column in lists}) > 1:
             raise InputError(f"the columns of `{name}` are not of one length")
-        _native.load_rows(path, name, columns, zip(*values))
+        _native.load_rows(path, name, columns, zip(*lists))
         return
-    if _is_of_pandas(table) and hasattr(table, "itertuples"):
-        # Its index is no column, and its objects may be anything.
-        arrow = _arrow_of_pandas(table)
+    if _is_pandas(table) and hasattr(table, "itertuples"):
+        # The index is not a column, and the objects may have any type.
+        arrow = _pandas_table(table)
         if arrow is None:
             rows = table.itertuples(index=False, name=None)
             _native.load_rows(path, name, [str(c) for c in table.columns], rows)

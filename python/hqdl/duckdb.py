@@ -1,7 +1,7 @@
 """Questions in DuckDB's SQL: ``hqdl.duckdb.register(con, session)``.
 
-DuckDB runs the query and prunes; what reaches ``llm_map`` is asked, each distinct value
-once, ever.
+DuckDB runs the query and prunes rows. The model is asked about each distinct value that reaches
+``llm_map`` once, ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-#: Name of a function, what DuckDB says it returns, and what answers are read as.
+#: Functions by name, with the type of their result in DuckDB and their return type in hqdl.
 FUNCTIONS = {
     "llm_map": ("VARCHAR", "str"),
     "llm_map_bool": ("BOOLEAN", "bool"),
@@ -38,35 +38,36 @@ def register(
     attach: str | None = None,
     kind: str | None = None,
 ) -> None:
-    """Gives a connection ``llm_map('question', value)`` and its kin.
+    """Registers ``llm_map('question', value)`` and its variants in a connection.
 
-    ``llm_map`` yields text, ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
-    ``llm_map_list`` what their names say. A third argument, a list of text, is what the
-    answer is chosen from: ``llm_map('Which colour?', fruit, ['red', 'green'])``. The value
-    is text, a number, a date or a time. NULL is NULL; so is an answer that could not be had,
-    which aggregates leave out: a ``RuntimeWarning`` says how many there were, and why.
-    A second ``register`` on the same connection replaces the functions of the first.
+    ``llm_map`` returns text; ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
+    ``llm_map_list`` return the type in their name. The optional third argument, a list of text,
+    contains the possible answers: ``llm_map('Which colour?', fruit, ['red', 'green'])``. The
+    value is text, a number, a date or a time. The result is NULL if the value is NULL or if
+    there is no answer. A ``RuntimeWarning`` counts the missing answers by reason, because
+    aggregates ignore NULL. A second ``register`` on the same connection replaces the functions of
+    the first.
 
-    A vector of DuckDB (2048 rows) is asked together, each distinct value once. DuckDB checks
-    plain comparisons with constants first, wherever they stand in an AND; other conditions it
-    orders by its own guess of their cost. ``CASE WHEN condition THEN llm_map_bool(…) END``, or
-    a CTE that is ``MATERIALIZED``, puts them before the call for certain.
+    The values of one DuckDB vector (2048 rows) are asked about together. DuckDB evaluates plain
+    comparisons with constants first, regardless of their position in an AND. It orders other
+    conditions by its own cost estimate. ``CASE WHEN condition THEN llm_map_bool(…) END`` or a
+    ``MATERIALIZED`` CTE guarantees that a condition is evaluated before the call.
 
     Args:
         con: The connection.
-        session: Whom to ask: a ``Session``, a model's name or a ``Model``.
-        cache: As of ``hqdl.open``, where no session is given.
-        attach: The name under which the session's expanded database is attached, to be read
-            with DuckDB's extension ``sqlite``; where that cannot be had, a copy of its tables
-            and views as they are now. None attaches nothing.
-        kind: As of ``hqdl.map``, for all values that these functions are asked about.
+        session: A ``Session``, a model's name or a ``Model``.
+        cache: The same as for ``hqdl.open``, if ``session`` is not a ``Session``.
+        attach: A name for attaching the session's expanded database, through DuckDB's extension
+            ``sqlite``. If the extension is not available, a copy of the current tables and views
+            is attached. None attaches nothing.
+        kind: The same as for ``hqdl.map``, for all values of these functions.
 
     Raises:
-        hqdl.Error: From a query, as DuckDB's own error, with the text of ours.
+        hqdl.Error: In a query, DuckDB raises its own error with the same text.
     """
     session = session_of(session, cache)
-    for name, (returned, read_as) in FUNCTIONS.items():
-        _create(con, session, name, returned, read_as, kind)
+    for name, (duckdb_type, return_type) in FUNCTIONS.items():
+        _create(con, session, name, duckdb_type, return_type, kind)
     if attach is not None:
         _attach(con, session, attach)
 
@@ -80,12 +81,12 @@ def _attach(con: duckdb.DuckDBPyConnection, session: Session, name: str) -> None
         con.execute(f"ATTACH '{path}' AS {name} (TYPE sqlite, READ_ONLY)")
         return
     except (duckdb.IOException, duckdb.HTTPException):
-        # The extension is neither here nor to be had.
+        # The extension is neither installed nor downloadable.
         con.execute(f"ATTACH ':memory:' AS {name}")
     try:
-        shown = """SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
+        visible = """SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
             AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'"""
-        for (table,) in session.query(shown):
+        for (table,) in session.query(visible):
             rows = session.query(f"SELECT * FROM {_quoted(table)}").arrow()
             con.register("hqdl_rows", rows)
             con.execute(f"CREATE TABLE {name}.{_quoted(table)} AS SELECT * FROM hqdl_rows")
@@ -100,28 +101,28 @@ def _quoted(name: str) -> str:
 
 
 def _create(
-    con: Any, session: Session, name: str, returned: str, read_as: str, kind: str | None
+    con: Any, session: Session, name: str, duckdb_type: str, return_type: str, kind: str | None
 ) -> None:
     import duckdb
     import pyarrow
 
-    # DuckDB takes as many arguments as it is given, of any type.
+    # Without declared parameters, DuckDB accepts any number of arguments of any type.
     def answer(*columns: Any) -> Any:
         if not 2 <= len(columns) <= 3:
             raise InputError(f"{name} takes a question, a value and, maybe, a list of options")
-        return _answer(pyarrow, session, read_as, kind, *columns)
+        return _answer(pyarrow, session, return_type, kind, *columns)
 
-    # Those of an earlier call make way; a connection that is new has none.
+    # Replace the function of an earlier call; a new connection has none.
     with contextlib.suppress(duckdb.InvalidInputException):
         con.remove_function(name)
     con.create_function(
         name,
         answer,
         None,
-        returned,
+        duckdb_type,
         type="arrow",
         null_handling="special",
-        # Not folded, and not moved before other conditions.
+        # Keeps DuckDB from folding calls and from moving them before other conditions.
         side_effects=True,
     )
 
@@ -129,31 +130,31 @@ def _create(
 def _answer(
     pa: Any,
     session: Session,
-    read_as: str,
+    return_type: str,
     kind: str | None,
     questions: Any,
     values: Any,
     options: Any = None,
 ) -> Any:
-    asked: dict[tuple[str, tuple[str, ...] | None], list[int]] = {}
+    groups: dict[tuple[str, tuple[str, ...] | None], list[int]] = {}
     choices = [None] * len(questions) if options is None else options.to_pylist()
-    for at, (question, chosen) in enumerate(zip(questions.to_pylist(), choices)):
+    for row, (question, chosen) in enumerate(zip(questions.to_pylist(), choices)):
         if question is not None:
             key = (str(question), None if chosen is None else tuple(map(str, chosen)))
-            asked.setdefault(key, []).append(at)
-    found: list[Any] = [None] * len(questions)
-    for (question, chosen_from), places in asked.items():
-        some = values.take(pa.array(places)) if len(places) < len(questions) else values
+            groups.setdefault(key, []).append(row)
+    results: list[Any] = [None] * len(questions)
+    for (question, chosen_from), rows in groups.items():
+        group_values = values.take(pa.array(rows)) if len(rows) < len(questions) else values
         answers = session.map(
             question,
-            some,
-            return_type=read_as,
+            group_values,
+            return_type=return_type,
             options=chosen_from,
             kind=kind,
             progress=False,
         )
-        for at, found_here in zip(places, answers.to_pylist()):
-            found[at] = found_here
+        for row, answer in zip(rows, answers.to_pylist()):
+            results[row] = answer
         _warn(question, answers.states.to_pylist())
     types = {
         "str": pa.string(),
@@ -162,11 +163,11 @@ def _answer(
         "float": pa.float64(),
         "list[str]": pa.list_(pa.string()),
     }
-    return pa.array(found, types[read_as])
+    return pa.array(results, types[return_type])
 
 
 def _warn(question: str, states: list[str | None]) -> None:
-    """Warns of values whose answer could not be had; one that is not known is an answer."""
+    """Warns about missing answers. ``unknown`` is an answer."""
     failed = collections.Counter(
         state for state in states if state not in {None, "ok", "unknown"}
     )

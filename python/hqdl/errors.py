@@ -1,9 +1,8 @@
-"""What can go wrong: one family, told as the command tells it.
+"""Exceptions with the messages of the command.
 
-Every error has the command's ``message`` (what happened), ``hint`` (what to do next,
-may be empty), ``text`` (both, with the place in the query or the spec), ``exit`` (the
-command's exit code) and, of a run that ended before its end, its ``report`` (a
-dictionary as ``materialize`` returns).
+Every error has the command's ``message``, ``hint`` (a suggestion, may be empty), ``text`` (both,
+with the position in the query or the spec), ``exit`` (the command's exit code) and, if a run
+ended early, its ``report`` (a dictionary like that of ``materialize``).
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any
 __all__ = ["BudgetError", "EndpointError", "Error", "InputError", "Interrupted"]
 
 
-class _Told:
+class _Failure:
     message: str
     hint: str
     text: str
     exit: int
     report: dict[str, Any] | None
 
-    def _tell(self, message: str, hint: str, exit: int, text: str) -> None:
+    def _set_fields(self, message: str, hint: str, exit: int, text: str) -> None:
         self.message, self.hint, self.exit, self.text = message, hint, exit, text
         self.report = None
 
@@ -30,12 +29,13 @@ class _Told:
         return self.text
 
 
-class Error(_Told, Exception):
-    """Something could not be done; everything that was answered is kept."""
+class Error(_Failure, Exception):
+    """An operation failed; all answers received before are kept."""
 
     def __init__(self, message: str, hint: str = "", exit: int = 2, text: str = "") -> None:
         super().__init__(message, hint, exit, text)
-        self._tell(message, hint, exit, text or (f"{message}\nhelp: {hint}" if hint else message))
+        text = text or (f"{message}\nhelp: {hint}" if hint else message)
+        self._set_fields(message, hint, exit, text)
 
 
 class InputError(Error):
@@ -43,22 +43,22 @@ class InputError(Error):
 
 
 class BudgetError(Error):
-    """The budget is reached (exit code 3); a greater one goes on where this ended."""
+    """The budget is exhausted (exit code 3). With a larger one, a run resumes."""
 
 
 class EndpointError(Error):
-    """The endpoint refuses, is gone, or has no key (exit code 4)."""
+    """The endpoint rejects requests, is unreachable, or has no key (exit code 4)."""
 
 
-class Interrupted(_Told, KeyboardInterrupt):
-    """Ctrl-C ended a run; what was in flight is finished and kept (exit code 130).
+class Interrupted(_Failure, KeyboardInterrupt):
+    """Ctrl-C interrupted a run; answers of requests in flight are kept (exit code 130).
 
     A ``KeyboardInterrupt``, so that ``except Exception`` does not swallow it.
     """
 
     def __init__(self, message: str, hint: str = "", exit: int = 130, text: str = "") -> None:
         super().__init__(message, hint, exit, text)
-        self._tell(message, hint, exit, text or message)
+        self._set_fields(message, hint, exit, text or message)
 
 
 _BY_EXIT: dict[int, type[Error] | type[Interrupted]] = {
@@ -69,7 +69,7 @@ _BY_EXIT: dict[int, type[Error] | type[Interrupted]] = {
 }
 
 
-#: What the command's flags are called here; the others of a model are ``Model``'s.
+#: Python arguments for the command's flags. Flags of the model are fields of ``Model``.
 _ARGUMENTS = {
     "db": "database=",
     "param": "params={name: value}",
@@ -110,11 +110,11 @@ _FLAG = re.compile(r"--([a-z][a-z-]*[a-z])(?:[ =](?:[A-Z]+(?:,[A-Z]+)*\b|name=va
 
 
 def _in_python(hint: str) -> str:
-    """A hint of the command with arguments in the place of its flags."""
+    """Replaces the command's flags in a hint by Python arguments."""
 
     def argument(flag: re.Match[str]) -> str:
-        known = _ARGUMENTS.get(flag[1])
-        return flag[0] if known is None else f"`{known}`"
+        name = _ARGUMENTS.get(flag[1])
+        return flag[0] if name is None else f"`{name}`"
 
     return _FLAG.sub(argument, hint)
 
@@ -122,11 +122,10 @@ def _in_python(hint: str) -> str:
 def _of(
     message: str, hint: str, exit: int, text: str, report: str | None = None
 ) -> Error | Interrupted:
-    """The exception for a failure of the engine."""
-    told = _in_python(hint)
+    """Returns the exception for a failure of the engine."""
+    python_hint = _in_python(hint)
     text = text.removeprefix("error: ")
-    text = text.replace(hint, told) if hint else text
-    hint = told
-    error = _BY_EXIT.get(exit, Error)(message, hint, exit, text)
+    text = text.replace(hint, python_hint) if hint else text
+    error = _BY_EXIT.get(exit, Error)(message, python_hint, exit, text)
     error.report = None if report is None else json.loads(report)
     return error

@@ -96,7 +96,7 @@ class _Call:
                 f"{self.name} takes a question, a value and, maybe, an array of options"
             )
         session = session_of(self.model, self.cache)
-        return _answer(pyarrow, session, self.read_as, *columns)
+        return _answer(pyarrow, session, self.read_as, None, *columns)
 
 
 def expand(

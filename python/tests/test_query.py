@@ -82,7 +82,7 @@ def test_objects_of_pandas_may_be_anything_that_sql_has(model: hqdl.Model) -> No
     frame.index = [9, 8, 7, 6, 5]
     result = hqdl.query("SELECT * FROM t", tables={"t": frame})
     assert result.rows == [(1,), ("x",), (None,), (2.5,), (None,)]
-    with pytest.raises(hqdl.InputError, match="holds integers, text, reals"):
+    with pytest.raises(hqdl.InputError, match="contains integers, text, reals"):
         result.arrow()
     nested = pd.DataFrame({"a": pd.Series([[1], "x"], dtype=object)})
     with pytest.raises(hqdl.InputError, match="t.a"):
