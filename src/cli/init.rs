@@ -91,7 +91,7 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks a model about the tables, after it has printed the price.
+/// Prints the price, then asks a model about the tables.
 fn advise(
     first: &mut FirstSpec<'_>,
     path: &Path,

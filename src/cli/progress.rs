@@ -91,7 +91,7 @@ impl Progress {
                 anstream::eprintln!("a request failed: {message}");
             }
             Event::Warning(message) if !output_options.quiet => {
-                anstream::eprintln!("note: {message}")
+                anstream::eprintln!("note: {message}");
             }
             _ => {}
         })

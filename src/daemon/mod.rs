@@ -60,13 +60,13 @@ pub const TOKEN: &str = "HQDL_TOKEN";
 /// Limits of each client; 0 means no limit.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientLimits {
-    /// Requests a second.
+    /// Requests per second.
     pub requests: u32,
-    /// Requests that may come at once.
+    /// Requests that a client may send at once.
     pub burst: u32,
-    /// Event streams and POST requests at once.
+    /// Concurrent event streams and POST requests.
     pub streams: u32,
-    /// Megabytes sent a minute.
+    /// Megabytes sent per minute.
     pub megabytes: u32,
 }
 
@@ -76,9 +76,9 @@ pub struct Settings {
     pub specs: PathBuf,
     /// Address and port to listen on.
     pub listen: SocketAddr,
-    /// Unix socket that it serves the same on.
+    /// Unix socket to listen on as well.
     pub socket: Option<PathBuf>,
-    /// What each client may use.
+    /// Limits of each client.
     pub client_limits: ClientLimits,
     /// Proxies whose `X-Forwarded-For` names the client.
     pub trusted_proxies: Vec<IpAddr>,

@@ -24,13 +24,13 @@ pub struct Benchmark {
     pub spec: &'static str,
 }
 
-/// The keys of the rows that SWAN shows the model as examples, as texts: the first of them
-/// with one shot, all with five.
+/// Keys, as texts, of the rows that SWAN shows to the model as examples. With one shot it shows the
+/// first, with five all of them.
 #[derive(Debug)]
 pub struct BenchmarkShots {
     /// The expansion.
     pub expansion: &'static str,
-    /// The source whose rows these are, where each source has examples of its own.
+    /// Source of these rows, if each source has its own examples.
     pub source: Option<usize>,
     /// The keys.
     pub keys: &'static [&'static [&'static str]],
@@ -104,7 +104,7 @@ pub const ALL: [&Benchmark; 4] =
 
 const SUPERHERO: Benchmark = Benchmark {
     name: "superhero",
-    // SWAN's fifth example is asked as Lucifer Morningstar and answered as Abin Sur.
+    // SWAN's fifth example has the key of Lucifer Morningstar and the answer of Abin Sur.
     shots: &[BenchmarkShots {
         expansion: "llm",
         source: None,
@@ -202,7 +202,7 @@ const FORMULA_1: Benchmark = Benchmark {
                 &["Monte-Carlo", "Circuit de Monaco"],
             ],
         },
-        // One prompt for both sources. SWAN shows BMW Sauber with five shots alone.
+        // Both sources share one prompt. SWAN shows BMW Sauber only with five shots.
         BenchmarkShots {
             expansion: "llm_people",
             source: None,
@@ -473,8 +473,8 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             key: &["player_name", "weight"],
             columns: &["birthday", "preferred_foot", "height"],
             many: None,
-            // Every player that is kept has one foot, or none in all rows. Grouped, since the
-            // attributes have no index by player.
+            // Every remaining player has the same preferred foot in all rows, or NULL in all rows.
+            // The rows are grouped because the attributes have no index by player.
             select: "SELECT p.player_name, p.weight, p.birthday, f.preferred_foot, p.height
                      FROM Player AS p
                      LEFT JOIN (SELECT player_api_id, min(preferred_foot) AS preferred_foot

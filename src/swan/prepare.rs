@@ -213,10 +213,10 @@ fn apply_rules(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>,
     run().map_err(|e| StoreError::from_sqlite(gold, &e).into())
 }
 
-/// Writes a database without the hidden columns; returns what it left out.
+/// Writes a database without the hidden columns; returns the columns that it left out.
 ///
 /// # Errors
-/// [`SwanError`] when a file cannot be read or written.
+/// Returns [`SwanError`] if a file cannot be read or written.
 pub(in crate::swan) fn write_masked(
     gold: &Path,
     masked: &Path,
@@ -423,8 +423,8 @@ fn kept_indexes(
     Ok(found)
 }
 
-/// Writes the example rows for `--shots`: SWAN's own, and in the place of those that the
-/// database lacks the first rows of the truth.
+/// Writes the example rows for `--shots`: SWAN's own examples. Those that the database lacks are
+/// replaced by the first rows of the truth.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
     let connection = open_unchecked(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
@@ -450,8 +450,8 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
     std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
 }
 
-/// Adds the rows of a truth with these keys to the examples, by the places of their keys;
-/// after those the first rows of the truth. Unknown values are left out.
+/// Adds the rows of a truth with these keys to the examples, in the order of the keys, followed by
+/// the first rows of the truth. Unknown values are left out.
 fn read_examples(
     connection: &Connection,
     truth: &BenchmarkTruth,
@@ -499,7 +499,7 @@ fn read_examples(
     Ok(())
 }
 
-/// The key of an example, as texts.
+/// Returns the key of an example, as texts.
 fn example_key(truth: &BenchmarkTruth, example: &Example) -> Vec<String> {
     let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     truth.key.iter().filter_map(|name| example.get(*name)).map(text).collect()

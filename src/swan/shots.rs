@@ -1,5 +1,5 @@
-//! Examples for the model: the rows that SWAN's own prompts show, written by `prepare`
-//! beside the database that does not hold their values.
+//! Examples for the model: the rows that SWAN's own prompts show. `prepare` writes them to a file
+//! beside the database that lacks their values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

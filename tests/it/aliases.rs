@@ -159,7 +159,7 @@ fn aliases_that_cannot_be_are_told() {
     }
     for (aliases, told) in [
         ("{ \"Britain\" = \"UK\", \"uk\" = \"GB\" }", "\"uk\" is already a value of other aliases"),
-        ("{ \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
+        ("{ \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "has two values"),
     ] {
         project.write_spec(&spec(&format!("aliases = {aliases}")).replace(LIST, ""));
         let ended = project.run_hqdl(&["check", "specs/x.toml"]).expect_exit_code(2);

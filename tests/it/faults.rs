@@ -303,7 +303,7 @@ fn the_key_is_sent_and_is_nowhere_else() {
     let project = heroes_project(&endpoint, "json");
     let mut said = String::new();
     let mut note = |ended: hqdl_testkit::project::CommandResult| {
-        said.push_str(&(ended.stdout + &ended.stderr))
+        said.push_str(&(ended.stdout + &ended.stderr));
     };
     note(project.run_materialize(&["-v", "--limit", "2"]));
     // An endpoint that says the key back to whoever sent it.

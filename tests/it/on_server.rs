@@ -761,7 +761,11 @@ fn what_a_query_on_a_server_cannot_do_is_told() {
     refused("SELECT nix FROM hero", &["\"nix\" does not exist"], &[]);
     refused("DELETE FROM hero", &["syntax error"], &[]);
     refused("SELECT 1; DROP TABLE hero", &["syntax error"], &[]);
-    refused("SELECT name FROM hero WHERE name = :n", &["cannot have parameters"], &["--param", "n=Zed"]);
+    refused(
+        "SELECT name FROM hero WHERE name = :n",
+        &["cannot have parameters"],
+        &["--param", "n=Zed"],
+    );
     refused("SELECT pg_sleep(60)", &["exceeded its time limit"], &["--timeout", "1"]);
     assert_eq!(
         (endpoint.request_count(), one(&url, "SELECT count(*) FROM hero").as_str()),

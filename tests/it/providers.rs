@@ -167,8 +167,9 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
         }
         let instead = parameters == ["max_tokens"];
         assert!(others.iter().all(|r| r.body.get("max_completion_tokens").is_some() == instead));
-        let told =
-            |l: &&Json| l["event"] == "warning" && l["message"].to_string().contains("hqdl retries");
+        let told = |l: &&Json| {
+            l["event"] == "warning" && l["message"].to_string().contains("hqdl retries")
+        };
         assert_eq!(ended.lines.iter().filter(told).count(), parameters.len(), "{:?}", ended.lines);
     }
 }
@@ -218,7 +219,7 @@ fn what_was_refused_is_asked_again_of_others_and_in_time() {
         match what {
             "model" => project.write_spec(&text.replace("test-model", "other-model")),
             "temperature" => {
-                project.write_spec(&text.replace("temperature = 0.0", "temperature = 1.0"))
+                project.write_spec(&text.replace("temperature = 0.0", "temperature = 1.0"));
             }
             _ => {
                 let day = "UPDATE request_form SET heard_at = heard_at - 24 * 60 * 60 * 1000";

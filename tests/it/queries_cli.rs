@@ -842,9 +842,8 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
     let project = values();
     let before = std::fs::read(project.path("data.sqlite")).unwrap();
     let (guard, _send) = guard(&project, None);
-    let run = |sql: &str| {
-        guard.connection().execute_batch(sql).map_err(|e| guard.to_query_error(&e, sql))
-    };
+    let run =
+        |sql: &str| guard.connection().execute_batch(sql).map_err(|e| guard.query_error(&e, sql));
     run("BEGIN; CREATE TEMP TABLE m (a TEXT PRIMARY KEY, b); INSERT INTO m VALUES ('x', 1), ('y', 2);
          CREATE INDEX temp.i ON m (b); UPDATE m SET b = 3 WHERE a = 'y'; DELETE FROM temp.m WHERE a = 'x'; COMMIT;
          CREATE TEMP TABLE n AS SELECT id FROM v; CREATE TEMP VIEW o AS SELECT * FROM n; DROP VIEW o;
@@ -889,7 +888,7 @@ fn the_guards_clock_stands_still_aside_and_starts_again() {
         guard
             .connection()
             .query_row(sql, [], |r| r.get::<_, i64>(0))
-            .map_err(|e| guard.to_query_error(&e, sql))
+            .map_err(|e| guard.query_error(&e, sql))
     };
     guard.start_timeout();
     guard.with_timeout_paused(|| std::thread::sleep(Duration::from_millis(2200)));

@@ -274,7 +274,7 @@ fn swans_own_files_are_read_as_they_are() {
         let path = data.join("questions").join(hqdl);
         let other = if database == "superhero" { "formula_1" } else { "superhero" };
         let error = hqdl::swan::questions::read_questions(&path, other).unwrap_err().to_string();
-        assert!(error.contains(&format!("asks about {database}, not about {other}")), "{error}");
+        assert!(error.contains(&format!("is about {database}, not about {other}")), "{error}");
     }
 }
 

@@ -303,11 +303,13 @@ fn the_lock_file_of_the_python_module_has_our_versions() {
 
 /// Places where a text is searched for fixed words although no syntax tree is at hand: the
 /// file, the search, and why it decides nothing about a query.
-const TEXT_SEARCHES: [(&str, &str, &str); 26] = [
+const TEXT_SEARCHES: [(&str, &str, &str); 28] = [
     ("query/guard.rs", "starts_with(\"near \\\"ILIKE\\\"\")", "a message of SQLite"),
+    ("query/guard.rs", "starts_with(\"no such table\")", "a message of SQLite"),
+    ("blendsql/server_words.rs", "starts_with(\"::\")", "the characters after a token"),
     ("query/headers.rs", "starts_with(\"llm\")", "the name of an ingredient"),
     ("query/arguments.rs", "contains(\"::\")", "the old spelling of a column, a whole token"),
-    ("query/reading.rs", "find(\"{}\")", "the slots of a question"),
+    ("query/answer_parsing.rs", "find(\"{}\")", "the slots of a question"),
     ("query/macros.rs", "contains(\"{}\")", "the slots of a question"),
     ("engine/mod.rs", "starts_with(\"Expression tree is too large\")", "a message of SQLite"),
     ("query/statement.rs", "contains(\"JSON\")", "a message of SQLite"),

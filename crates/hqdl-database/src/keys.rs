@@ -84,7 +84,7 @@ pub struct KeyReport {
 }
 
 impl KeyReport {
-    /// Returns what `hqdl check` reports about the keys, in sentences.
+    /// Returns the warnings about the keys that `hqdl check` prints, as sentences.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let (n, samples) = &self.partly_null;
@@ -96,8 +96,8 @@ impl KeyReport {
         partly_null.into_iter().chain(self.run_remarks()).collect()
     }
 
-    /// Returns what every plan and run reports: the remarks without keys that are partly NULL,
-    /// which are complete keys.
+    /// Returns the remarks that every plan and run prints: the warnings, except for keys that are
+    /// partly NULL, because these are complete keys.
     #[must_use]
     pub fn run_remarks(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -200,7 +200,7 @@ impl<'db> Keys<'db> {
                     let table = self.source_table(n);
                     (format!("temp.{table}"), table)
                 } else {
-                    (from_clause(&source.rows), source_qualifier(&source.rows))
+                    (format_from_clause(&source.rows), source_qualifier(&source.rows))
                 };
                 let select_columns = |names: &[String], column_aliases: &[String]| {
                     names
@@ -294,7 +294,8 @@ impl<'db> Keys<'db> {
         let mut filterable = Vec::new();
         let mut error = None;
         for (n, source) in expansion.sources.iter().enumerate() {
-            let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from_clause(&source.rows));
+            let probe =
+                format!("SELECT 1 FROM {} WHERE ({filter}\n)", format_from_clause(&source.rows));
             let checked = match self.db.server() {
                 Some(server) => server.check_filter(&source.rows, filter),
                 None => {
@@ -548,7 +549,7 @@ fn read_key(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>
 const SOURCE_ALIAS: &str = "hqdl_source";
 
 /// Returns a source as used in FROM. The line break ends a comment at the end of a SELECT.
-fn from_clause(rows: &SourceRows) -> String {
+fn format_from_clause(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::quote_name(table),
         SourceRows::Select(select) => format!("({select}\n) AS {SOURCE_ALIAS}"),

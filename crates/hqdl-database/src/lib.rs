@@ -2,9 +2,9 @@
 //!
 //! [`Database`] opens a database, [`schema`] describes it, and [`keys`] lists the semantic keys of
 //! an expansion. [`publish`] writes the materialized views and [`rows`] their rows, identified by
-//! their [`versions`]. [`standing`] describes the published state and its inputs, [`provenance`]
-//! returns the origin of a cell, and [`migrate`] updates hqdl's own tables. [`postgres`] implements
-//! the operations on a server.
+//! their [`versions`]. [`published_state`] describes the published state and its inputs,
+//! [`provenance`] returns the origin of a cell, and [`migrate`] updates hqdl's own tables.
+//! [`postgres`] implements the operations on a server.
 
 pub mod clean;
 pub mod keys;
@@ -274,7 +274,7 @@ impl Database {
         // Read the identity before opening the file, so that a later replacement is detected.
         let file_identity = read_file_identity(path);
         let mut mode = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // So that another database can be attached for reading alone.
+        // URIs allow attaching another database read-only.
         if !path.to_string_lossy().starts_with("file:") {
             mode |= OpenFlags::SQLITE_OPEN_URI;
         }

@@ -1,9 +1,9 @@
 //! Output of a spec: the database itself, or a copy of it.
 //!
-//! A copy that is older than its database gets the rows that differ, in the transaction
-//! that publishes ([`refresh`](super::refresh)). Where that is not possible, it is made
-//! again, beside the old one, and takes its place whole, with the new tables in it. Until
-//! then the old one stands as it was, through a slow run, a failed one or a crash.
+//! If a copy is older than its database, the transaction that publishes also updates the rows that
+//! differ (`refresh`). If that is not possible, hqdl creates a new copy with the new tables beside
+//! the old one, and replaces the old one atomically. Until then the old copy is unchanged, even if
+//! the run is slow, fails or crashes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub enum OutputTarget {
     InPlace(PathBuf),
     /// A copy that is up to date with its database.
     Current(Database),
-    /// A copy that is older than its database, and has the same tables.
+    /// A copy that is older than its database, and can be updated in place.
     Outdated(Database),
     /// A copy that must be created, or recreated.
     Stale(PathBuf),
@@ -74,7 +74,7 @@ impl OutputTarget {
         Ok(Self::Stale(output.to_owned()))
     }
 
-    /// Returns the database with the present published tables, if there is one.
+    /// Returns the database with the current published tables, if there is one.
     #[must_use]
     pub fn published_database<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -84,8 +84,8 @@ impl OutputTarget {
         }
     }
 
-    /// The database that is published into, and has the tables of before: as
-    /// [`standing`](Self::standing), or a copy that is older than its database.
+    /// Returns the database that contains the tables of the previous run: the one of
+    /// `published_database`, or an outdated copy.
     #[must_use]
     pub fn before<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
         match self {
@@ -199,7 +199,7 @@ pub struct OutputDatabase {
     output: Option<PathBuf>,
     /// Lock of the temporary copy, which shows that a process is using it.
     lock: Option<File>,
-    /// The version of the source that a copy is to be brought to.
+    /// Fingerprint of the source's version that the copy is updated to.
     stamp: Option<String>,
 }
 
@@ -210,10 +210,10 @@ impl OutputDatabase {
         &self.database
     }
 
-    /// Brings the rows of a copy to those of its database, in the transaction under way.
+    /// Updates the rows of a copy to those of its database, in the current transaction.
     ///
     /// # Errors
-    /// [`StoreError`] from `SQLite`.
+    /// Returns [`StoreError`] from `SQLite`.
     pub fn refresh(&self) -> Result<(), StoreError> {
         let Some(stamp) = &self.stamp else { return Ok(()) };
         let connection = &self.database.connection;

@@ -275,7 +275,7 @@ impl Database {
     /// first values of its key as text (NULL for NULL); at most 20 cells.
     ///
     /// # Errors
-    /// Returns [`OriginError`] if there is no such cell.
+    /// Returns [`ProvenanceError`] if there is no such cell.
     pub fn find_provenance(
         &self,
         table: &str,

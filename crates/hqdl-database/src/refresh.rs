@@ -1,18 +1,18 @@
-//! Brings a copy to the rows of its database, without making it again: rows that differ go,
-//! and those that are missing come.
+//! Updates a copy to the rows of its database without recreating it: deletes the rows that differ,
+//! and inserts the missing ones.
 //!
-//! This is done for ordinary tables with row numbers, while both databases have the same
-//! schema but for what hqdl published. Row numbers stay those of the database.
+//! This requires ordinary tables with row ids, and the same schema in both databases, apart from
+//! the objects that hqdl published. The copy keeps the database's row ids.
 
 use rusqlite::Connection;
 
 use super::{Database, StoreError};
 use hqdl_values::sql;
 
-/// The name under which the database is attached to its copy.
+/// Name under which the database is attached to its copy.
 const SOURCE: &str = "hqdl_source";
 
-/// Whether a copy can be brought to the rows of its database.
+/// Returns whether a copy can be updated in place.
 pub(super) fn is_possible(source: &Database, copy: &Database) -> rusqlite::Result<bool> {
     if source.server.is_some() || !copy.has_bookkeeping() {
         return Ok(false);
@@ -32,7 +32,8 @@ pub(super) fn is_possible(source: &Database, copy: &Database) -> rusqlite::Resul
         && user_schema(from, false)? == user_schema(to, true)?)
 }
 
-/// What a database has beside its tables that a copy takes over.
+/// Returns the settings of a database that a copy must share: user version, application id and
+/// encoding.
 fn settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     let value = |name: &str| {
         db.query_row(&format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}"), [], |r| r.get(0))
@@ -40,7 +41,8 @@ fn settings(db: &Connection) -> rusqlite::Result<[String; 3]> {
     Ok([value("user_version")?, value("application_id")?, value("encoding")?])
 }
 
-/// The user's schema, in order; without what hqdl made, where a database has its bookkeeping.
+/// Returns the user's schema, sorted. If `made` is set, it excludes the objects that hqdl created,
+/// which requires hqdl's bookkeeping.
 fn user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<String>; 3]>> {
     let ours = if made { "SELECT name FROM hqdl_object" } else { "SELECT NULL WHERE 0" };
     let sql = format!(
@@ -56,8 +58,8 @@ fn user_schema(db: &Connection, made: bool) -> rusqlite::Result<Vec<[Option<Stri
     rows.collect()
 }
 
-/// Attaches the database to its copy, which no transaction allows; for reading alone, so that
-/// writing to the copy locks nobody out of it.
+/// Attaches the database to its copy, which is not possible within a transaction. The database is
+/// attached read-only, so that writing to the copy does not lock it.
 pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreError> {
     let path = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
     let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -66,7 +68,7 @@ pub(super) fn attach(copy: &Database, source: &Database) -> Result<(), StoreErro
     copy.connection.execute(&attach, [uri]).map(|_| ()).map_err(|e| copy.to_store_error(&e))
 }
 
-/// Brings all tables of the main database to those of the attached one.
+/// Updates all tables of the main database to those of the attached one.
 pub(super) fn run(db: &Connection) -> rusqlite::Result<()> {
     let tables: Vec<String> = db
         .prepare(&format!(

@@ -263,7 +263,7 @@ impl<'e> ExpansionWriter<'e> {
         let db = self.db;
         match buckets {
             Some(buckets) => {
-                buckets.iter().try_for_each(|bucket| self.fetch_records(Some(*bucket)))?
+                buckets.iter().try_for_each(|bucket| self.fetch_records(Some(*bucket)))?;
             }
             None => self.fetch_records(None)?,
         }

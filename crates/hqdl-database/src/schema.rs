@@ -1,4 +1,4 @@
-//! [`Catalog`](hqdl_spec::Catalog) of a database.
+//! [`Catalog`] of a database.
 
 use rusqlite::types::ValueRef;
 

@@ -111,7 +111,7 @@ pub enum Cache {
         /// Reports that the process which owns it does not go on.
         on_status: StatusCallback,
     },
-    /// A PostgreSQL server.
+    /// A `PostgreSQL` server.
     Server {
         /// URL of the server: `postgres://user@host/database`.
         url: String,

@@ -28,7 +28,7 @@ const LAYOUT_VERSION: i64 = 2;
 pub(super) struct Index {
     path: PathBuf,
     db: sled::Db,
-    /// The id of the journal that it is built from.
+    /// Id of the journal that the index is built from.
     journal_id: String,
     /// Locked for writing during a rebuild, so that lookups wait instead of seeing a partial index.
     rebuild_lock: Arc<RwLock<()>>,
@@ -37,7 +37,7 @@ pub(super) struct Index {
     writer_journal: Arc<Journal>,
     /// A journal connection for reading its last row id. It is never held for long.
     reader_journal: Arc<Journal>,
-    /// The damage that was found in the journal.
+    /// Damage found in the journal.
     damage: Arc<Mutex<Damage>>,
 }
 

@@ -282,11 +282,11 @@ impl Facts {
         Self::open_with(dir, description, &say)
     }
 
-    /// The same; `say` is called when the process that owns the facts is stopped, so that
-    /// this one waits for it.
+    /// Opens the facts like [`Facts::open`]. Calls `say` if the process that owns them is stopped,
+    /// because this process then waits for it.
     ///
     /// # Errors
-    /// As [`Facts::open`].
+    /// Those of [`Facts::open`].
     pub fn open_with(dir: &Path, holder: &str, say: &StatusCallback) -> Result<Self, FactsError> {
         local::create_cache_dir(dir)?;
         let began = Instant::now();
@@ -313,10 +313,7 @@ impl Facts {
                     std::thread::sleep(LOCK_RETRY_PAUSE);
                 }
                 Err(Refusal::NoServer) => {
-                    return Err(FactsError::Held {
-                        dir: dir.to_owned(),
-                        owner_description: owner_description,
-                    });
+                    return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
                 }
             }
         }
@@ -340,7 +337,7 @@ impl Facts {
                     return LocalStore::open(dir, description, lock, false).map(Self::from_store);
                 }
                 LockOutcome::HeldBy(_) if began.elapsed() < timeout => {
-                    std::thread::sleep(LOCK_RETRY_PAUSE)
+                    std::thread::sleep(LOCK_RETRY_PAUSE);
                 }
                 LockOutcome::HeldBy(owner_description) => {
                     return Err(FactsError::Held { dir: dir.to_owned(), owner_description });
@@ -352,7 +349,7 @@ impl Facts {
     /// Creates temporary facts: an empty directory that is deleted with the last handle.
     ///
     /// # Errors
-    /// When the system's directory for temporary files cannot be used.
+    /// Fails if the system's directory for temporary files cannot be used.
     pub fn open_temporary() -> Result<Self, FactsError> {
         let nanos = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -399,8 +396,8 @@ impl Facts {
         Arc::clone(&self.store).into_local_store().is_some()
     }
 
-    /// Updates the facts with everything that others have kept, and returns them. A client whose
-    /// owner has ended writes to the journal only.
+    /// Updates the facts with everything that other processes have stored, and returns them. A
+    /// client whose owner has ended writes to the journal only.
     #[must_use]
     pub fn with_latest(&self) -> &Self {
         if let Err(error) = self.catch_up() {
@@ -410,7 +407,7 @@ impl Facts {
         self
     }
 
-    /// Like [`Facts::latest`], for callers that only read. On a server, the facts may be half a
+    /// Like [`Facts::with_latest`], for callers that only read. On a server, the facts may be half a
     /// second old.
     #[must_use]
     pub fn with_recent(&self) -> &Self {

@@ -96,7 +96,7 @@ struct ColumnRequirement {
     identity_id: u32,
     list: Option<u32>,
     checker: Checker,
-    /// Meanings whose facts answer as long as there are none of its own.
+    /// Other identities whose facts count if there are none with the column's own identity.
     also: Vec<u32>,
     /// Earlier identities of a column with this name.
     earlier_identities: Vec<u32>,
@@ -231,8 +231,8 @@ impl CellRequirements {
         }
     }
 
-    /// Returns the fact with a meaning that counts, and notes whether only others' facts are
-    /// there.
+    /// Returns the latest fact with this identity that counts. Sets `others` if there are only
+    /// facts of other models.
     fn last_word<'r>(
         &self,
         record: &'r Record,
@@ -245,7 +245,7 @@ impl CellRequirements {
             if fact.model == self.model {
                 own_fact = Some(fact);
             } else if self.any_model && fact.answer.state != State::Error {
-                // The last word of any model that has a value, else the last word.
+                // The latest fact of any model that has a value, or else the latest fact.
                 let better = any_model_fact.is_none_or(|a| {
                     (fact.answer.state.has_value(), fact.completion)
                         > (a.answer.state.has_value(), a.completion)

@@ -58,7 +58,7 @@ enum LendingStop {
 }
 
 /// Begins to lend the facts, on threads of its own; `status` answers
-/// [`super::status`].
+/// `super::status`.
 ///
 /// # Errors
 /// [`FactsError`] when these facts are not this process's own, or the socket

@@ -20,7 +20,7 @@ pub struct HourlySpending {
 pub struct ColumnDailyCost {
     /// The date, UTC.
     pub day: String,
-    /// The column's identity: [`hqdl_values::key::Meaning`] as JSON.
+    /// The column's identity: [`hqdl_values::key::ColumnIdentity`] as JSON.
     pub identity: String,
     /// Cost in USD.
     pub usd: f64,

@@ -1,5 +1,5 @@
-//! The process that owns a cache may be stopped (Ctrl-Z, SIGSTOP, a debugger): whoever borrows
-//! the cache then waits without end, and is told for whom.
+//! Detects that the process that owns a cache is stopped (Ctrl-Z, SIGSTOP, a debugger). Its clients
+//! then wait indefinitely, so they report the process that they wait for.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::postgres::StatusCallback;
 
-/// How often it is looked.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A watch over the owner of a cache, which ends when this is dropped. It sees only what
-/// Linux shows in `/proc`.
+/// A watch over the owner of a cache, which ends when this is dropped. It works only on Linux,
+/// because it reads `/proc`.
 pub(super) struct StoppedOwner {
     _end: Sender<()>,
 }
 
 impl StoppedOwner {
-    /// Watches an owner, as its lock describes it (`process 4711 (hqdl daemon specs)`).
+    /// Watches an owner, given by the description in its lock (`process 4711 (hqdl daemon specs)`).
     pub(super) fn watch(dir: &Path, owner: &str, say: StatusCallback) -> Self {
         let (end, ended) = channel();
         let (dir, owner) = (dir.to_owned(), owner.to_owned());
@@ -45,14 +45,15 @@ impl StoppedOwner {
     }
 }
 
-/// Returns the folder of the process in `/proc`, if the text names one.
+/// Returns the process's folder in `/proc`, if the text names a process.
 fn find_process(owner: &str) -> Option<PathBuf> {
     let number: u32 = owner.strip_prefix("process ")?.split(' ').next()?.parse().ok()?;
     let folder = Path::new("/proc").join(number.to_string());
     folder.exists().then_some(folder)
 }
 
-/// Whether a process is stopped. Its state follows its name, which is in parentheses.
+/// Returns whether a process is stopped. In its `stat` line, the state follows the name, which is
+/// in parentheses.
 fn is_stopped(process: &Path) -> bool {
     let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))

@@ -40,7 +40,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FactsError>>
 pub struct CommitUnit {
     /// The request and its reply.
     pub completion: Completion,
-    /// The facts by entity. [`FactStore::keep`] fills in their completion id.
+    /// The facts by entity. `FactStore::keep` fills in their completion id.
     pub facts: Vec<(Entity, Vec<Fact>)>,
     /// The reservation of the request, if there is one. Keeping the unit settles it.
     pub settles: Option<ReservationId>,
@@ -153,7 +153,7 @@ pub trait FactStore: Send + Sync {
     /// Returns the damage that was found when the records were last built from the history.
     fn known_damage(&self) -> Damage;
 
-    /// Writes to disk what [`FactStore::keep`] leaves in memory because it can be rebuilt.
+    /// Writes to disk what `FactStore::keep` leaves in memory because it can be rebuilt.
     fn flush(&self) -> Result<(), FactsError>;
 
     /// Rebuilds all records from the history and returns their number. Lookups wait meanwhile.

@@ -29,7 +29,7 @@ impl LimiterKey {
     }
 }
 
-/// Future of [`RateLimits::admit`]: a ticket, or 0 for none.
+/// Future of `RateLimits::admit`: a ticket, or 0 for none.
 pub type TicketFuture<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
 /// Future of [`RateLimits::remaining_pause`].

@@ -95,7 +95,7 @@ impl BudgetExhausted {
 pub struct Budget {
     caps: Caps,
     /// Daily limit in USD, for all users of these facts.
-    daily_budget: Option<f64>,
+    per_day: Option<f64>,
     state: Mutex<BudgetState>,
     reservation_released: Notify,
 }
@@ -127,7 +127,7 @@ impl Budget {
     pub fn new(caps: Caps, spent: SpentAmount) -> Self {
         Self {
             caps,
-            daily_budget: None,
+            per_day: None,
             state: Mutex::new(BudgetState { spent, ..BudgetState::default() }),
             reservation_released: Notify::new(),
         }
@@ -143,7 +143,7 @@ impl Budget {
         }
         let limits = &spec.limits;
         let (caps, used) = run_allowance(history, limits, Some(run))?;
-        Ok(Self { daily_budget: limits.budget_usd_per_day, ..Self::new(caps, used) })
+        Ok(Self { per_day: limits.budget_usd_per_day, ..Self::new(caps, used) })
     }
 
     /// Returns whether any spending is limited.
@@ -156,13 +156,13 @@ impl Budget {
     /// runs share it.
     #[must_use]
     pub fn daily_budget(&self) -> Option<f64> {
-        self.daily_budget
+        self.per_day
     }
 
     /// Returns the error for a request that the daily budget does not cover.
     #[must_use]
     pub fn daily_budget_error(&self, spent_usd: f64, next: SpentAmount) -> BudgetExhausted {
-        let caps = Caps { usd: self.daily_budget, tokens: None, is_daily: true };
+        let caps = Caps { usd: self.per_day, tokens: None, is_daily: true };
         BudgetExhausted { caps, spent: SpentAmount { usd: spent_usd, tokens: 0 }, next }
     }
 
@@ -170,7 +170,7 @@ impl Budget {
     /// this waits for them, because most cost less than their worst case.
     ///
     /// # Errors
-    /// [`Reached`] if the budget does not cover the request even without requests in flight.
+    /// [`BudgetExhausted`] if the budget does not cover the request even without requests in flight.
     pub async fn reserve_cost(
         &self,
         worst_case: SpentAmount,

@@ -121,7 +121,7 @@ pub(crate) struct ArrivedReply<'a> {
 /// because they are paid for.
 ///
 /// # Errors
-/// [`Stopped`].
+/// [`StopReason`].
 pub async fn generate_facts(
     context: Arc<Context>,
     mut row_batches: mpsc::Receiver<RowBatch>,
@@ -478,8 +478,8 @@ impl Context {
     /// Parses a reply, stores its answers, and returns the rows to ask again.
     ///
     /// # Errors
-    /// [`Stopped`]. With [`ModelError::Usage`], the reported usage is implausible, and all answers
-    /// are stored.
+    /// Returns [`StopReason`]. With [`ModelError::Usage`], the reported usage is implausible, and
+    /// all answers are stored.
     pub(crate) async fn store_reply(
         &self,
         arrived: ArrivedReply<'_>,

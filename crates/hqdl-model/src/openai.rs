@@ -140,8 +140,7 @@ impl Endpoint {
         if facts.history().endpoint_features(&usage_hash)?.is_some() {
             self.usage_gate = UsageGate::new_proven();
         }
-        self.memory =
-            Some(EndpointMemory { facts: facts.clone(), features_hash: features_hash, usage_hash });
+        self.memory = Some(EndpointMemory { facts: facts.clone(), features_hash, usage_hash });
         Ok(())
     }
 

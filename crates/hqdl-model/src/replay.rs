@@ -6,7 +6,7 @@
 //! * a row completion `{"keys": […], "content": "…", "prompt_tokens": n, "completion_tokens": n}`:
 //!   the answer of a model that was asked about one row;
 //! * a fact `{"question": "…", "value": "…", "answer": …}`: the question is a column's name,
-//!   description or question, the value the key as text;
+//!   description or question, and the value is the key as text;
 //! * an output line of the `OpenAI` Batch API, whose `custom_id` is the prompt's hash.
 
 use std::borrow::Cow;
@@ -61,8 +61,8 @@ impl Recordings {
         Ok(recordings)
     }
 
-    /// Whether something may be recorded about a row with this key. Only completions of rows
-    /// show whole keys.
+    /// Returns whether the recordings may answer a row with this key. Only row completions contain
+    /// whole keys, so other recordings may answer any row.
     #[must_use]
     pub fn may_know(&self, key: &[Json]) -> bool {
         !self.prompts.is_empty()
@@ -212,12 +212,12 @@ impl Model for Recordings {
         Box::pin(std::future::ready(self.find_reply(prompt)))
     }
 
-    /// A row completion answers a request for one row.
+    /// A row completion answers a request for one row only.
     fn max_rows(&self) -> Option<u32> {
         (!self.rows.is_empty()).then_some(1)
     }
 
-    /// A row completion was made when all columns were asked for.
+    /// A row completion contains all columns of its row.
     fn answers_whole_rows(&self) -> bool {
         !self.rows.is_empty()
     }

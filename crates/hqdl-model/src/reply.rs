@@ -234,7 +234,7 @@ fn parse_token_count(json: &Json) -> Option<u64> {
 /// Parses a chat completion.
 ///
 /// # Errors
-/// [`ModelError::Passing`] if it is not a completion; the endpoint's error if it contains one.
+/// [`ModelError::Temporary`] if it is not a completion; the endpoint's error if it contains one.
 pub fn parse_completion(json: &Json) -> Result<Reply, ModelError> {
     if let Some(error) = wire::error_in_reply(json) {
         return Err(error);

@@ -5,7 +5,7 @@
 //! A prompt has two messages. The *system* message never changes within a run (instructions, table,
 //! value lists, columns, shots), so an endpoint can serve it from its prefix cache. The *user*
 //! message contains only the rows. Everything between the headings is JSON, one value per line, so
-//! that a program, a person or a test endpoint ([`Question::read`]) can parse it:
+//! that a program, a person or a test endpoint (`Question::parse`) can parse it:
 //!
 //! ```text
 //! …instructions…
@@ -58,7 +58,7 @@
 //! both forms in every answer.
 //!
 //! Number and word (or key) must agree, so that an answer is never stored in another row
-//! ([`align`]). Both formats produce the same checked answers ([`completion::read`]).
+//! ([`align`]). Both formats produce the same checked answers (`completion::parse_completion`).
 
 pub mod align;
 mod runaway;
@@ -137,7 +137,7 @@ pub struct PromptFrame {
     full_echo: Option<SharedPrompt>,
     /// Form of a question about one row, if the expansion has one.
     single_form: Option<forms::SingleForm>,
-    /// The form of questions about the values of several rows.
+    /// Form of questions about the values of several rows, if the expansion has one.
     pack_form: Option<forms::PackForm>,
     /// Whether answers repeat whole keys even if a key could be confused with the syntax.
     always_full_echo: bool,
@@ -201,7 +201,7 @@ pub enum AnswerForm {
     Single,
     /// JSON array of lines: `{"rows": ["1 Oslo,true"]}`.
     Lines,
-    /// A JSON array of arrays: `{"rows": [["1 Oslo", "a city"]]}`.
+    /// JSON array of arrays: `{"rows": [["1 Oslo", "a city"]]}`.
     Arrays,
 }
 
@@ -274,7 +274,7 @@ impl PromptFrame {
         Self { always_full_echo: true, ..Self::for_table(&expansion, columns, format) }
     }
 
-    /// Returns the frame that asks about any rows as rows of a table.
+    /// Returns the frame that asks about rows in the form of a table, even about one row.
     #[must_use]
     pub fn for_table(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
         let expansion = Expansion { task: Task::Columns, ..expansion.clone() };
@@ -297,14 +297,15 @@ impl PromptFrame {
         rows == 1 && self.single_form.is_some()
     }
 
-    /// Whether a row that could not be read is asked again in the form for one row at once, and
-    /// only once: a live question has a form that is simpler than that of several rows.
+    /// Returns whether an unreadable row is asked again at once in the form for one row, and only
+    /// once. This is the case for a live question, whose form for one row is simpler than that for
+    /// several.
     #[must_use]
     pub fn has_simplest_form(&self) -> bool {
         self.single_form.as_ref().is_some_and(forms::SingleForm::is_live)
     }
 
-    /// Reads the answer to a prompt about some rows.
+    /// Parses the answer to a prompt about some rows.
     #[must_use]
     pub fn read(
         &self,

@@ -1,5 +1,5 @@
 //! Serde types of the spec's TOML file. The JSON Schema for editors is generated from these types,
-//! and [`super::shape`] checks a file against the same schema, so the format is described only
+//! and `super::shape` checks a file against the same schema, so the format is described only
 //! once.
 //!
 //! These types only describe the structure; [`super::check`] turns a [`SpecFile`] into a

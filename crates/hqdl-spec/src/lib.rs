@@ -1,6 +1,6 @@
 //! The checked spec: one database, its expansions, model and limits.
 //!
-//! [`mod@file`] is the parsed TOML, [`shape`] checks it against its schema, and [`check`] against
+//! [`mod@file`] is the parsed TOML, `shape` checks it against its schema, and [`check`] against
 //! the database. Both report problems as [`hqdl_values::problem`]. In the types of this module,
 //! names exist, value lists are loaded, and SQL prepares.
 
@@ -232,7 +232,7 @@ pub struct ModelSettings {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub max_output_tokens: u32,
     /// Further fields of a request's body.
     pub parameters: ModelParameters,
@@ -244,11 +244,11 @@ pub struct ModelSettings {
     pub price_origin: PriceOrigin,
     /// Recorded completions.
     pub recordings: Vec<PathBuf>,
-    /// Which stored answers hqdl reuses.
+    /// Stored answers that hqdl reuses.
     pub reuse: Reuse,
-    /// How much of a row's key the answer repeats.
+    /// Amount of a row's key that the answer repeats.
     pub echo: Echo,
-    /// Answers that mean "unknown"; `None` is [`checker::UNKNOWN`].
+    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN`.
     pub unknown: Option<Vec<String>>,
 }
 
@@ -293,17 +293,17 @@ impl ModelSettings {
 /// `[limits]`
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most requests per minute.
+    /// Maximum requests per minute.
     pub requests_per_minute: Option<u32>,
     /// Maximum tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// Who shares these two.
+    /// Scope in which these two limits are shared.
     pub per: LimitScope,
-    /// Most requests in flight at once.
+    /// Maximum number of requests in flight.
     pub concurrency: u32,
-    /// Most USD that a run may spend.
+    /// Maximum USD that a run may spend.
     pub budget_usd: Option<f64>,
-    /// Most USD that all runs of a day (UTC) may spend.
+    /// Maximum USD that all runs of a day (UTC) may spend.
     pub budget_usd_per_day: Option<f64>,
     /// Maximum tokens that a run may use, input and output.
     pub budget_tokens: Option<u64>,
@@ -371,7 +371,7 @@ pub struct Expansion {
     pub rows_per_request: u32,
     /// Answer format; `None` lets the endpoint decide.
     pub format: Option<Format>,
-    /// How much of a row's key the answer repeats.
+    /// Amount of a row's key that the answer repeats.
     #[serde(default = "Echo::before_labels")]
     pub echo: Echo,
     /// Example rows.
@@ -512,7 +512,7 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// Table of the values, if the column is one-to-many.
     pub many: Option<Many>,
-    /// Answers that mean "unknown"; `None` is [`checker::UNKNOWN`]. Not part of the column's
+    /// Answers that mean "unknown"; `None` is `checker::UNKNOWN`. Not part of the column's
     /// identity.
     #[serde(default)]
     pub unknown: Option<Vec<String>>,
@@ -546,8 +546,8 @@ pub struct Column {
     /// of the column's identity.
     #[serde(skip)]
     pub origin: Option<String>,
-    /// Meanings under which its answers were kept, too: of values without a kind, or of one
-    /// that is the same now. Their facts hold until they are refreshed.
+    /// Other identities under which its answers were stored: without a kind, or with another kind
+    /// that is now the same. Their facts count until they are refreshed.
     #[serde(skip)]
     pub also: Vec<ColumnIdentity>,
     /// Questions that the column answers.

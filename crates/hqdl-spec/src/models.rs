@@ -199,6 +199,7 @@ impl UncheckedSpec {
     }
 
     /// Checks the settings of `[model]`, or of a `[model.NAME]` with inherited settings.
+    #[expect(clippy::too_many_lines, reason = "the checks of a model in their order")]
     pub(super) fn check_model(
         &self,
         check: &mut SpecCheck<'_>,

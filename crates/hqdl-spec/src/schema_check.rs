@@ -90,7 +90,7 @@ impl<'t> Tree<'t> {
     }
 }
 
-/// Result of [`Tree::check`].
+/// Result of `Tree::check`.
 pub struct SchemaCheck {
     /// Spec as JSON that matches the schema.
     pub repaired: Json,

@@ -95,7 +95,7 @@ impl UncheckedSpec {
     ///
     /// # Errors
     /// Returns a [`ReadError`] if it cannot be read or is not TOML. Schema violations are reported
-    /// by [`Draft::check`], together with all other problems.
+    /// by [`UncheckedSpec::check`], together with all other problems.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let text = super::read_spec_text(path).map_err(|error| ReadError::classify(path, error))?;
         Ok(Self::parse(path, text)?)

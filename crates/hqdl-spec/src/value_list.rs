@@ -15,8 +15,8 @@ pub(super) const ALIAS_NOTE: &str = "alias";
 pub(super) struct ValueIndex {
     pub(super) values: Vec<String>,
     pub(super) open: bool,
-    /// Whether there is no list: the values are those that the aliases mean, and
-    /// no other text is brought to them.
+    /// Whether there is no list. The values are then the targets of the aliases, and no other text
+    /// is matched with them.
     pub(super) only_aliases: bool,
     pub(super) by_text: HashMap<String, usize>,
     /// Aliases of the values, in lower case.
@@ -26,7 +26,8 @@ pub(super) struct ValueIndex {
     /// The model's decisions about words outside the list, if the column uses them.
     pub(super) decisions: Option<WordDecisions>,
     by_letters: HashMap<String, Option<usize>>,
-    /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
+    /// Values by their natural order: "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce
+    /// wayne".
     by_natural_order: HashMap<String, Option<usize>>,
 }
 
@@ -67,7 +68,7 @@ impl ValueIndex {
         index
     }
 
-    /// Returns the lookup of a column that has aliases and no list; `None` without aliases.
+    /// Returns the index for a column that has aliases but no list; `None` if there are no aliases.
     pub(super) fn of_aliases(aliases: &BTreeMap<String, String>) -> Option<Self> {
         let values: BTreeSet<&String> = aliases.values().collect();
         let values = values.into_iter().cloned().collect();
@@ -80,7 +81,7 @@ impl ValueIndex {
         self.by_text.contains_key(text) || self.by_alias.contains_key(&text.to_lowercase())
     }
 
-    /// Whether a kept text is read otherwise because of an alias.
+    /// Returns whether an alias changes the meaning of a stored text.
     pub(super) fn is_alias(&self, text: &str) -> bool {
         let lower = text.trim().to_lowercase();
         self.by_alias.contains_key(&lower)

@@ -1,6 +1,6 @@
 //! A model that computes its answers. Questions that start with `fn:` are pure functions of the
 //! value. The expected rows of a query therefore come from plain `SQLite` with the same functions
-//! ([`register`]).
+//! (`register`).
 //!
 //! | question | answer |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! A project directory with a database, a spec and its own cache, in which the built program runs.
-//! Most tests use [`heroes`].
+//! Most tests use [`heroes_project`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -495,7 +495,7 @@ pub fn check_cells(project: &Project) -> BTreeMap<String, usize> {
     check_cells_in(project, "data.sqlite")
 }
 
-/// Like [`check`], for another database of the project.
+/// Like `check`, for another database of the project.
 pub fn check_cells_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
     let mut states = BTreeMap::new();
     let states_by_cell: BTreeMap<(String, String), String> = project

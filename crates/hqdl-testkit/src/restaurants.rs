@@ -114,7 +114,7 @@ pub fn create_database(path: &Path, count: u64, planted_questions: &[PlantedQues
             let fact = format!("Q: {} A: {answer}.", planted_question.question);
             match planted_question.column.as_str() {
                 "reviews" => {
-                    reviews[random.next_below(REVIEWS) as usize].push_str(&format!(" {fact}"))
+                    reviews[random.next_below(REVIEWS) as usize].push_str(&format!(" {fact}"));
                 }
                 "popular_dishes" => dishes.push(fact),
                 _ => hours.push_str(&format!(" {fact}")),

@@ -143,8 +143,8 @@ pub struct ColumnIdentity {
     pub many: bool,
     /// `none`, `closed` or `open`.
     pub list: String,
-    /// What each part of the key is, such as `city.name`, or an empty text where that is not
-    /// known. Empty if it is known of no part, and for columns of a spec.
+    /// Kind of each part of the key, such as `city.name`; an empty text if it is unknown. Empty if
+    /// no kind is known, and for columns of a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
 }

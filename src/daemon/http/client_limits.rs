@@ -1,5 +1,5 @@
-//! Limits of each client: requests a second, streams at once, and bytes a minute. A client
-//! that exceeds its share gets 429 with `Retry-After`; the share of others is unaffected.
+//! Limits of each client: requests per second, concurrent streams, and bytes per minute. A client
+//! that exceeds its limits gets 429 with `Retry-After`; other clients are unaffected.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,21 +23,21 @@ use crate::daemon::ClientLimits;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Bytes that are charged as one cell of the limiter.
 const CELL: u64 = 1000;
-/// Number of clients above which idle ones are forgotten.
+/// Number of clients above which idle ones are removed.
 const CLIENTS: usize = 4096;
 /// `Retry-After` of a client that has too many streams open.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 
 /// Identity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Client {
+pub(super) enum DaemonClient {
     /// An IPv4 address, or the /64 network of an IPv6 address.
     Address(IpAddr),
     /// A user of this machine, connected through the Unix socket.
     User(Option<u32>),
 }
 
-impl Client {
+impl DaemonClient {
     pub(super) fn from_address(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(v6) if !v6.is_loopback() => {
@@ -47,8 +47,9 @@ impl Client {
         })
     }
 
-    /// Returns the client behind a trusted proxy: the last address of `X-Forwarded-For` that is
-    /// no trusted proxy. A request of any other peer belongs to the peer, whatever it sends.
+    /// Returns the client behind a trusted proxy: the last address of `X-Forwarded-For` that is not
+    /// a trusted proxy. If the peer is not trusted, the client is the peer itself, regardless of
+    /// its headers.
     pub(super) fn behind_proxy(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> Self {
         let mut client = peer.to_canonical();
         let forwarded = headers.get_all("x-forwarded-for").iter().rev();
@@ -68,7 +69,7 @@ fn parse_hop(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port)
 }
 
-/// Why a request is refused, and after how many seconds the client may retry.
+/// Reason why a request is rejected, and the number of seconds after which the client may retry.
 pub(super) struct LimitExceeded {
     refusal: HttpRefusal,
     seconds: u32,
@@ -82,14 +83,14 @@ impl IntoResponse for LimitExceeded {
     }
 }
 
-/// What all clients have used.
+/// Usage of all clients.
 pub(super) struct ClientShares {
     limits: ClientLimits,
-    table: Mutex<HashMap<Client, Arc<Share>>>,
+    table: Mutex<HashMap<DaemonClient, Arc<ClientShare>>>,
 }
 
-/// What one client has used.
-struct Share {
+/// Usage of one client.
+struct ClientShare {
     limits: ClientLimits,
     requests: Option<DefaultDirectRateLimiter>,
     bytes: Option<DefaultDirectRateLimiter>,
@@ -108,9 +109,13 @@ impl ClientShares {
         Self { limits, table: Mutex::default() }
     }
 
-    /// Admits a request, or refuses it with 429. The returned guard must live as long as the
+    /// Admits a request, or rejects it with 429. The returned guard must live as long as the
     /// response.
-    pub(super) fn admit(&self, client: Client, is_stream: bool) -> Result<Admitted, LimitExceeded> {
+    pub(super) fn admit(
+        &self,
+        client: DaemonClient,
+        is_stream: bool,
+    ) -> Result<Admitted, LimitExceeded> {
         let share = self.find_share(client);
         share.charge_request()?;
         share.charge_bytes()?;
@@ -120,17 +125,17 @@ impl ClientShares {
         Ok(Admitted { share, is_stream })
     }
 
-    fn find_share(&self, client: Client) -> Arc<Share> {
+    fn find_share(&self, client: DaemonClient) -> Arc<ClientShare> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.len() >= CLIENTS && !table.contains_key(&client) {
             table.retain(|_, share| share.is_active());
         }
-        let new = || Arc::new(Share::new(self.limits));
+        let new = || Arc::new(ClientShare::new(self.limits));
         Arc::clone(table.entry(client).or_insert_with(new))
     }
 }
 
-impl Share {
+impl ClientShare {
     fn new(limits: ClientLimits) -> Self {
         let requests = NonZeroU32::new(limits.requests).map(|requests| {
             let burst = NonZeroU32::new(limits.burst).unwrap_or(NonZeroU32::MIN);
@@ -158,8 +163,8 @@ impl Share {
         })
     }
 
-    /// Charges what earlier responses sent. A stream is not cut when it exceeds the limit; later
-    /// requests wait until the limit has room for it.
+    /// Charges the bytes that earlier responses sent. A stream that exceeds the limit is not cut
+    /// off; later requests are rejected until the limit admits them.
     fn charge_bytes(&self) -> Result<(), LimitExceeded> {
         let Some(limiter) = &self.bytes else { return Ok(()) };
         let most = limiter_cells(self.limits);
@@ -220,7 +225,7 @@ fn refuse(most: &str, wait: Duration) -> LimitExceeded {
 
 /// A request of a client, until its response has been sent.
 pub(super) struct Admitted {
-    share: Arc<Share>,
+    share: Arc<ClientShare>,
     is_stream: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where clients connect: a TCP address, or a Unix socket.
+//! Listeners for clients: a TCP address, or a Unix socket.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::client_limits::Client;
+use super::client_limits::DaemonClient;
 use crate::failure::Failure;
 
 /// Permissions of the socket's file.
@@ -20,7 +20,7 @@ pub(in crate::daemon) enum Door {
     Unix(Socket),
 }
 
-/// A Unix socket, whose file is removed at the end.
+/// A Unix socket. Its file is removed when this is dropped.
 pub(in crate::daemon) struct Socket {
     listener: UnixListener,
     path: PathBuf,
@@ -32,10 +32,10 @@ impl Drop for Socket {
     }
 }
 
-/// A connection of either sort.
-pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection over TCP or a Unix socket.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 impl Door {
     /// Listens on an address.
@@ -48,7 +48,7 @@ impl Door {
         })
     }
 
-    /// Listens on a Unix socket. The file of a daemon that was killed is replaced.
+    /// Listens on a Unix socket. Replaces the file of a daemon that was killed.
     pub(in crate::daemon) fn bind_socket(path: &Path) -> std::result::Result<Self, Failure> {
         let bind = || -> Result<UnixListener> {
             let is_left = |e: Error| e.kind() == ErrorKind::ConnectionRefused;
@@ -66,7 +66,7 @@ impl Door {
         Ok(Self::Unix(Socket { listener, path: path.to_owned() }))
     }
 
-    /// Returns the address, if it is one.
+    /// Returns the TCP address, if there is one.
     pub(in crate::daemon) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -75,17 +75,17 @@ impl Door {
     }
 
     /// Accepts the next connection; returns it with its client.
-    pub(super) async fn accept(&self) -> Result<(Box<dyn Connection>, Client)> {
+    pub(super) async fn accept(&self) -> Result<(Box<dyn ByteStream>, DaemonClient)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Ok((Box::new(stream), Client::Address(peer.ip())))
+                Ok((Box::new(stream), DaemonClient::Address(peer.ip())))
             }
             Self::Unix(socket) => {
                 let (stream, _) = socket.listener.accept().await?;
                 let uid = stream.peer_cred().ok().map(|peer| peer.uid());
-                Ok((Box::new(stream), Client::User(uid)))
+                Ok((Box::new(stream), DaemonClient::User(uid)))
             }
         }
     }

@@ -12,11 +12,11 @@ use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 
 use super::HttpState;
-use super::client_limits::Client;
+use super::client_limits::DaemonClient;
 use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
-/// Content security policy: pages may load only what this server sends.
+/// Content security policy: pages may load resources only from this server.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -46,14 +46,14 @@ pub(super) async fn check_request(
 }
 
 /// Returns the client that sent a request.
-fn find_client(shop: &HttpState, request: &Request) -> Client {
-    match request.extensions().get::<Client>() {
-        Some(Client::Address(peer)) => {
+fn find_client(shop: &HttpState, request: &Request) -> DaemonClient {
+    match request.extensions().get::<DaemonClient>() {
+        Some(DaemonClient::Address(peer)) => {
             let trusted = &shop.context.settings.trusted_proxies;
-            Client::behind_proxy(*peer, request.headers(), trusted)
+            DaemonClient::behind_proxy(*peer, request.headers(), trusted)
         }
         Some(user) => *user,
-        None => Client::User(None),
+        None => DaemonClient::User(None),
     }
 }
 

@@ -61,7 +61,7 @@ const MAX_WAITING: i64 = 128;
 #[derive(Clone)]
 struct HttpState {
     context: DaemonContext,
-    /// What each client has used.
+    /// Usage of each client.
     shares: Arc<ClientShares>,
     /// Permits for queries, plans and fills.
     query_permits: Arc<Semaphore>,

@@ -11,6 +11,7 @@ use crate::daemon::status::DaemonStatus;
 
 impl Metrics {
     /// Returns the text of `/metrics`.
+    #[expect(clippy::too_many_lines, reason = "one section for each metric")]
     pub(in crate::daemon) fn format_text(&self, status: &DaemonStatus, clients: usize) -> String {
         let mut out = String::with_capacity(8192);
         let write_head = |out: &mut String, name: &str, metric_type: &str, help: &str| {

@@ -51,7 +51,7 @@ pub fn write_report(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanE
     for (name, text) in files {
         let path = dir.join(name);
         let Some(text) = text else {
-            // An earlier report may have had it.
+            // An earlier report may have written this file.
             let _ = std::fs::remove_file(&path);
             continue;
         };
@@ -67,8 +67,8 @@ impl Scored {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The model; of a recorded run the recordings, since these say who answered, and the spec
-    /// names another model.
+    /// Returns the name of the model. For a recorded run it returns the recordings instead, because
+    /// the spec's model did not answer.
     fn model_name(&self) -> String {
         if self.header.recordings.is_empty() {
             return self.header.model.clone();
@@ -76,7 +76,7 @@ impl Scored {
         format!("recorded: {}", self.recordings().join(", "))
     }
 
-    /// The names of the recordings, without the number of shots.
+    /// Returns the names of the recordings, without the number of shots.
     fn recordings(&self) -> Vec<String> {
         let shots = self.header.shots;
         let plain = |file: &String| {
@@ -231,13 +231,13 @@ fn push_published(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Who answered, and by which queries. Recordings of one model with more or fewer shots differ
-/// in that number alone.
+/// Returns the name of a series: the model and the mode. Recordings of one model that differ only
+/// in the number of shots belong to the same series.
 fn series_name(run: &Scored) -> String {
     format!("{} (mode {})", run.model_name(), run.header.mode.name())
 }
 
-/// The databases of the runs, each with its runs.
+/// Returns the runs, grouped by database.
 fn by_database(scored: &[Scored]) -> BTreeMap<&str, Vec<&Scored>> {
     let mut all: BTreeMap<&str, Vec<&Scored>> = BTreeMap::new();
     for run in scored {
@@ -246,7 +246,7 @@ fn by_database(scored: &[Scored]) -> BTreeMap<&str, Vec<&Scored>> {
     all
 }
 
-/// A heading, with the database where there are several.
+/// Returns a heading; it includes the database if there are several.
 fn heading(title: &str, database: &str, several: bool) -> String {
     if several { format!("\n## {title}: {database}\n\n") } else { format!("\n## {title}\n\n") }
 }
@@ -273,7 +273,7 @@ pub(in crate::swan) fn group_runs<'s>(
     all
 }
 
-/// How true the cells are, column by column, a table for each database.
+/// Appends the factuality of the cells by column, with a table for each database.
 fn push_factuality(scored: &[Scored], text: &mut String) {
     let all = by_database(scored);
     for (database, runs) in &all {
@@ -402,7 +402,7 @@ fn push_asking_questions(name: &str, run: &RunCost, text: &mut String) {
     }
 }
 
-/// All questions and all runs, a table for each database.
+/// Appends all questions and all runs, with a table for each database.
 fn push_questions(scored: &[Scored], text: &mut String) {
     let all = by_database(scored);
     for (n, (database, runs)) in all.iter().enumerate() {

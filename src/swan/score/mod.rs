@@ -96,7 +96,7 @@ impl ScoredQuestion {
     }
 }
 
-/// The queries that were run on the true values, and what is wrong with them.
+/// Queries that were run on the true values, and their faults.
 #[derive(Default)]
 struct Judged {
     queries: HashSet<String>,
@@ -110,7 +110,8 @@ pub struct GoldDatabase {
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
     cached_rows: RefCell<HashMap<String, Result<Rows, String>>>,
-    /// What is wrong with the queries of a file, whatever the model knows, of those judged.
+    /// Faults of the queries judged so far, by questions file and mode. No model can avoid these
+    /// faults.
     faults: RefCell<HashMap<(PathBuf, Mode), Judged>>,
 }
 
@@ -153,8 +154,8 @@ impl GoldDatabase {
         self.interrupt.clone()
     }
 
-    /// Returns what is wrong with the queries of questions, whatever the model knows. Each
-    /// query is judged once, when an answer by it is wrong.
+    /// Returns the faults of the questions' queries that no model can avoid. Each query is judged
+    /// once, the first time that its answer is wrong.
     fn find_faults(
         &self,
         header: &Header,

@@ -42,7 +42,7 @@ impl ServerAddress {
     /// Parses a URL, and reads the password from its source.
     ///
     /// # Errors
-    /// Returns [`BadAddress`] if it is invalid, or contains a password.
+    /// Returns [`AddressError`] if it is invalid, or contains a password.
     pub fn parse(url: &str) -> Result<Self, AddressError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let display_url = mask_password(base);
@@ -59,7 +59,7 @@ impl ServerAddress {
                 Some(("schema", name)) => schema = Some(decode_percent(name)),
                 // hqdl always verifies a certificate if there is one.
                 Some(("sslmode", "verify-ca" | "verify-full")) => {
-                    parameters.push("sslmode=require")
+                    parameters.push("sslmode=require");
                 }
                 Some(("sslmode", "allow")) => parameters.push("sslmode=prefer"),
                 Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {

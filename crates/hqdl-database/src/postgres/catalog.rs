@@ -112,7 +112,7 @@ impl DatabaseServer {
     }
 
     /// Returns a source as written after FROM.
-    pub(super) fn from_clause(&self, rows: &SourceRows) -> Result<String, StoreError> {
+    pub(super) fn format_from_clause(&self, rows: &SourceRows) -> Result<String, StoreError> {
         Ok(match rows {
             SourceRows::Table(table) => {
                 self.find_table(table)?.unwrap_or_else(|| sql::quote_name(table))
@@ -126,7 +126,7 @@ impl DatabaseServer {
         &self,
         rows: &SourceRows,
     ) -> Result<Vec<(String, Type)>, StoreError> {
-        self.describe_columns(&format!("SELECT * FROM {}", self.from_clause(rows)?))
+        self.describe_columns(&format!("SELECT * FROM {}", self.format_from_clause(rows)?))
     }
 
     /// Returns the number of row changes in tables that are not hqdl's, as counted by the server so

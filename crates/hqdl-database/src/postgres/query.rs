@@ -99,7 +99,8 @@ impl DatabaseServer {
                 source_keys.iter().map(|t| format!("{t} IS NULL")).collect();
             let (source_keys, published_keys) = (source_keys.join(", "), published_keys.join(", "));
             // A SELECT has an alias of its own.
-            let from_sql = format!("(SELECT * FROM {}) AS s", self.from_clause(&source.rows)?);
+            let from_sql =
+                format!("(SELECT * FROM {}) AS s", self.format_from_clause(&source.rows)?);
             unanswered += self.query_one::<i64>(
                 &format!(
                     "SELECT count(*) FROM {from_sql} WHERE NOT ({}) AND NOT EXISTS (

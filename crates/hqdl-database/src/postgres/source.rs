@@ -42,7 +42,7 @@ impl DatabaseServer {
 
     /// Checks that a filter is a valid condition on the rows of a source.
     pub(crate) fn check_filter(&self, rows: &SourceRows, filter: &str) -> Result<(), StoreError> {
-        let from_sql = self.from_clause(rows)?;
+        let from_sql = self.format_from_clause(rows)?;
         self.describe_columns(&format!("SELECT 1 FROM {from_sql} WHERE ({filter}\n)")).map(drop)
     }
 
@@ -121,7 +121,8 @@ impl DatabaseServer {
         let mut insert = transaction
             .prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))
             .map_err(to_error)?;
-        let select = format!("SELECT {} FROM {}", expressions.join(", "), self.from_clause(&rows)?);
+        let select =
+            format!("SELECT {} FROM {}", expressions.join(", "), self.format_from_clause(&rows)?);
         self.for_each_row(&select, &mut |row| {
             let mut values = Vec::with_capacity(decoders.len() + 1);
             for (position, decoder) in decoders.iter().enumerate() {

@@ -58,7 +58,7 @@ impl ServerPublication<'_> {
         };
         let from_sql = match &first.rows {
             hqdl_spec::SourceRows::Select(select) => format!("({select}\n)"),
-            table @ hqdl_spec::SourceRows::Table(_) => server.from_clause(table)?,
+            table @ hqdl_spec::SourceRows::Table(_) => server.format_from_clause(table)?,
         };
         let source_columns = server.source_columns(&first.rows)?;
         let mut used_names: BTreeSet<String> =

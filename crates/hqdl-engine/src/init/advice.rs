@@ -1,5 +1,5 @@
-//! A model's advice for a first spec: which columns name the thing that a row describes, what a
-//! row is, and three columns that would be useful.
+//! A model's advice for a first spec: the columns that identify a row, a description of the rows,
+//! and three useful columns to add.
 
 use hqdl_database::Database;
 use hqdl_values::format::count_noun;
@@ -16,17 +16,17 @@ const COLUMNS: &str = "Which three facts about the thing that a row describes ar
                        useful, and not in the table? Write each as name: description, with a \
                        name of one or two words.";
 
-/// Columns of a table that a card lists.
+/// Maximum number of columns that a card lists.
 const LISTED: usize = 30;
-/// Columns of a key, and advised columns, at most.
+/// Maximum number of key columns, and of advised columns.
 const MOST: usize = 3;
 
-/// Advice about one table. What the model did not answer is empty.
+/// Advice about one table. A part that the model did not answer is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableAdvice {
     key: Vec<String>,
     about: Option<String>,
-    /// Names and descriptions.
+    /// Names and descriptions of the advised columns.
     columns: Vec<(String, String)>,
 }
 
@@ -68,8 +68,8 @@ pub fn query(cards: &[String]) -> String {
     )
 }
 
-/// Returns what the model reads about a table: its name, columns and a few values. Columns with
-/// private data are left out.
+/// Returns the description of a table for the model: its name, columns and a few values. Columns
+/// with private data are left out.
 pub(super) fn card(db: &Database, table: &SampledTable) -> String {
     let columns = table.columns.iter().filter(|c| !classify::is_private(&c.words)).take(LISTED);
     let described: Vec<String> = columns
@@ -88,8 +88,8 @@ pub(super) fn card(db: &Database, table: &SampledTable) -> String {
     format!("table {} with {rows} and the columns: {}", table.name, described.join(", "))
 }
 
-/// Applies advice to a table: a key only of its own columns that tells at least half of its rows
-/// apart.
+/// Applies advice to a table. A key is accepted only if it consists of the table's own columns and
+/// distinguishes at least half of the rows.
 pub(super) fn follow(db: &Database, entity: &mut EntityTable, advice: &TableAdvice) {
     entity.about.clone_from(&advice.about);
     entity.advised.clone_from(&advice.columns);

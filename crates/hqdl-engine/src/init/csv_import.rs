@@ -49,7 +49,7 @@ pub fn csv_files(path: &Path) -> Option<Vec<PathBuf>> {
 /// fields are numbers; an empty field becomes NULL.
 ///
 /// # Errors
-/// Returns [`TablesError`] and leaves no database behind.
+/// Returns [`CsvImportError`] and leaves no database behind.
 pub fn create_database(
     path: &Path,
     files: &[PathBuf],

@@ -49,9 +49,8 @@ pub struct GeneratedSpec {
 /// Generates a spec for a database; `db_path` is the path to write into the spec. Reads at most the
 /// first 100,000 rows of each table.
 ///
-/// The spec passes its check, except when no table holds entities: then its
-/// expansion is an example in comments, and a note says so. The spec publishes into a
-/// copy beside the database.
+/// The spec passes its check, unless no table contains entities. Then its expansion is an example
+/// in comments, and a note explains that. The spec publishes into a copy beside the database.
 ///
 /// # Errors
 /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
@@ -59,7 +58,7 @@ pub fn generate_spec(db: &Database, db_path: &str) -> Result<GeneratedSpec, Stor
     FirstSpec::look(db)?.write(db_path)
 }
 
-/// A first spec before it is written: a model can be asked about its tables.
+/// A first spec that is not written yet, so that a model can be asked about its tables.
 #[derive(Debug)]
 pub struct FirstSpec<'db> {
     db: &'db Database,
@@ -67,16 +66,16 @@ pub struct FirstSpec<'db> {
 }
 
 impl<'db> FirstSpec<'db> {
-    /// Looks at the tables of a database.
+    /// Samples and classifies the tables of a database.
     ///
     /// # Errors
-    /// [`StoreError`] when the database is locked, damaged or cannot be read.
+    /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
     pub fn look(db: &'db Database) -> Result<Self, StoreError> {
         db.load_samples(sampling::SAMPLE_ROWS + 1)?;
         Ok(Self { db, found: Inventory::read_database(db)? })
     }
 
-    /// Describes the tables that get an expansion, for [`advice::query`].
+    /// Returns descriptions of the tables that get an expansion, for [`advice::query`].
     #[must_use]
     pub fn cards(&self) -> Vec<String> {
         let (chosen, _) = self.found.split_chosen();
@@ -90,10 +89,10 @@ impl<'db> FirstSpec<'db> {
         }
     }
 
-    /// Writes the spec; `db_path` is how it refers to the database.
+    /// Writes the spec; `db_path` is the database's path in the spec.
     ///
     /// # Errors
-    /// [`StoreError`] when the database cannot be read.
+    /// Returns [`StoreError`] if the database cannot be read.
     pub fn write(&self, db_path: &str) -> Result<GeneratedSpec, StoreError> {
         let used_names = sampling::schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
         let mut notes = self.found.build_notes();
@@ -111,9 +110,9 @@ struct EntityTable {
     key: KeyCandidate,
     /// The key extended by the owner's name, such as an album's artist.
     owner_key: Option<OwnerKey>,
-    /// A few names of its rows, for the sentence that describes them.
+    /// Names of a few rows, for the sentence that describes the rows.
     examples: Vec<String>,
-    /// The model's sentence about a row.
+    /// The model's description of the rows.
     about: Option<String>,
     /// Names and descriptions of columns that the model proposes.
     advised: Vec<(String, String)>,
@@ -357,7 +356,7 @@ impl Inventory {
     }
 }
 
-/// Joins the names with commas. Lists at most [`NAMED`] of them.
+/// Joins the names with commas. Lists at most [`MAX_LISTED_NAMES`] of them.
 fn join_names(names: &[&str]) -> String {
     let mut text: Vec<String> =
         names.iter().take(MAX_LISTED_NAMES).map(|n| format_name(n)).collect();

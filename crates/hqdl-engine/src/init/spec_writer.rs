@@ -1,5 +1,5 @@
 //! Writes the spec. Names in a database may contain any character, so every name passes through
-//! [`text`], [`sql_text`] or [`shown`].
+//! [`toml_string`], [`toml_sql`] or [`format_name`].
 
 use std::collections::HashSet;
 
@@ -54,7 +54,7 @@ about = \"a one-sentence description of the thing\"
 questions = [\"What is the description?\"]
 ";
 
-/// Returns the copy that the spec of a database file publishes into, beside the file.
+/// Returns the path of the copy, beside a database file, that its spec publishes into.
 pub fn output_of(db_path: &str) -> Option<String> {
     let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
     let stem = stem.map_or(db_path, |(stem, _)| stem);

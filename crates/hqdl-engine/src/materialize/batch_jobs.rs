@@ -51,7 +51,7 @@ impl UnansweredSink for LeaveMissing<'_> {
     }
 }
 
-/// Result of [`Work::export`].
+/// Result of `Materializer::export`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportResult {
     /// The files that were written.
@@ -160,7 +160,7 @@ impl Materializer<'_> {
     }
 
     /// Writes requests for the missing cells into files that the user submits. It sends nothing and
-    /// does not use the budget; [`Work::plan`] computes the cost. Cells in earlier, unanswered
+    /// does not use the budget; `Materializer::plan` computes the cost. Cells in earlier, unanswered
     /// files are skipped unless `include_unanswered` is set.
     ///
     /// # Errors

@@ -224,7 +224,7 @@ impl<'w> Materializer<'w> {
                 }
             } else {
                 key_cells.resolved.iter().for_each(|(column, resolved)| {
-                    unrequested_counts.add_cell(*column, resolved.state())
+                    unrequested_counts.add_cell(*column, resolved.state());
                 });
             }
             for (column, resolved) in key_cells.resolved {
@@ -309,7 +309,7 @@ impl<'w> Materializer<'w> {
             keys_hash,
             last_row,
             unrequested_counts,
-            pending_keys: pending_keys,
+            pending_keys,
             differences: None,
             overridden_entities,
             expansion_keys: Arc::new(expansion_keys),
@@ -409,7 +409,7 @@ impl<'w> Materializer<'w> {
                 let export =
                     exported.iter().find(|(_, all)| identity_id.is_some_and(|m| all.contains(&m)));
                 export.into_iter().for_each(|(batch_job_id, _)| {
-                    *exported_cells.entry(*batch_job_id).or_default() += 1
+                    *exported_cells.entry(*batch_job_id).or_default() += 1;
                 });
                 export.is_none()
             });

@@ -76,7 +76,7 @@ impl Materializer<'_> {
                 Ok(Ok(())) => {}
                 Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
                 Err(join_error) => {
-                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())))
+                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
                 }
             }
             report.failure = walked.err();

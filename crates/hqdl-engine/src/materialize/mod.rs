@@ -204,11 +204,11 @@ impl<'w> Materializer<'w> {
         })
     }
 
-    /// Sets the run mode; the default is [`Way::Live`].
+    /// Sets the run mode; the default is `RunMode::CallRuntime`.
     ///
     /// # Errors
     /// Returns an error if the model or the spec does not support batches and the mode is
-    /// [`Way::Batch`].
+    /// [`RunMode::Batch`].
     pub fn with_run_mode(mut self, run_mode: RunMode) -> Result<Self, MaterializeError> {
         if run_mode == RunMode::Batch && self.spec.model.provider == Provider::Replay {
             return Err(MaterializeError::BatchesUnsupported);

@@ -180,7 +180,7 @@ impl<'w> Materializer<'w> {
                 Ok(Ok(())) => {}
                 Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
                 Err(join_error) => {
-                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())))
+                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
                 }
             }
         }

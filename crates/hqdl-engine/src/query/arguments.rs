@@ -138,7 +138,8 @@ impl<'t> CallText<'t> {
             let position = match argument.keyword {
                 None => positions.next().ok_or_else(|| {
                     let name = self.name_token.text(self.text);
-                    let message = format!("`{name}` has no arguments after {}", format_names(arguments));
+                    let message =
+                        format!("`{name}` has no arguments after {}", format_names(arguments));
                     QueryError::in_sql(message, Some(argument.span()), "one too many", "")
                 })?,
                 Some(keyword) => {

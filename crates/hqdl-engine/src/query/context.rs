@@ -236,7 +236,7 @@ impl ContextRows {
 impl ContextTooLong {
     /// Returns the error for the user; `text` is the normalized query.
     #[must_use]
-    pub fn to_query_error(
+    pub fn query_error(
         &self,
         calls: &[Call],
         text: &str,

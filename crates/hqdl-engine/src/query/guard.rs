@@ -1,7 +1,7 @@
 //! Read-only connection with time limit and interrupt that queries run on.
 //!
 //! The file is opened read-only and `query_only` is set. An authorizer denies everything except
-//! reads, with lists of functions and pragmas. Until [`Guard::lock`] the engine may register
+//! reads, with lists of functions and pragmas. Until `Guard::lock` the engine may register
 //! functions and create temporary tables. Nothing else is ever written.
 
 use std::path::Path;
@@ -118,8 +118,8 @@ enum AbortReason {
 
 impl Guard {
     /// Opens a database under guard. It is unlocked: the engine creates its temporary tables and
-    /// functions, and then calls [`lock`](Self::lock). A statement may run for `timeout`, counted
-    /// from [`start`](Self::start), and is aborted when `interrupt` becomes true.
+    /// functions, and then calls [`Self::lock_temp`]. A statement may run for `timeout`, counted
+    /// from [`Self::start_timeout`], and is aborted when `interrupt` becomes true.
     ///
     /// # Errors
     /// [`StoreError`] if the database is missing, locked or not a database.
@@ -254,7 +254,7 @@ impl Guard {
         done
     }
 
-    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start), and sends
+    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start_timeout), and sends
     /// columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl Guard {
         self.start_timeout();
         let mut rows = statement.raw_query();
         let mut count = 0;
-        while let Some(row) = rows.next().map_err(|e| self.to_query_error(&e, sql))? {
+        while let Some(row) = rows.next().map_err(|e| self.query_error(&e, sql))? {
             let values: Vec<ValueRef<'_>> =
                 (0..width).map(|n| row.get_ref(n).unwrap_or(ValueRef::Null)).collect();
             self.with_timeout_paused(|| sink.write_row(&values)).map_err(QueryError::Output)?;
@@ -284,7 +284,7 @@ impl Guard {
     /// Converts an error of this connection: a denial, an abort, a failure of the database, or else
     /// an error in `sql` with its span.
     #[must_use]
-    pub fn to_query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
+    pub fn query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
         let abort_reason =
             self.authorizer.abort_reason.swap(AbortReason::NotAborted as u8, Ordering::Relaxed);
         let denial = self.authorizer.denial.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -165,7 +165,7 @@ fn split_list(texts: Vec<String>, max_bytes: usize) -> Vec<Vec<String>> {
         bytes += text.len();
         match lists.last_mut() {
             Some(list) if list.len() < MAX_LIST.0 && bytes <= MAX_LIST.1.min(max_bytes) => {
-                list.push(text)
+                list.push(text);
             }
             _ => {
                 bytes = text.len();

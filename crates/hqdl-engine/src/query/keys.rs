@@ -286,6 +286,7 @@ fn are_connected(instances: &[(usize, &str)], joins: &[ColumnEquality]) -> bool 
 }
 
 /// Returns the key from a source whose table instances are matched with the query's.
+#[expect(clippy::too_many_lines, reason = "the conditions of a match in their order")]
 fn key_from_source(
     expansion: &Expansion,
     source: &KeySource,

@@ -1,8 +1,9 @@
-//! What the values of a column are. An entity is a value and its kind: 'Washington' in
-//! `president.name` and in `state.name` are two.
+//! Kinds of the values of columns. An entity is a value and its kind: 'Washington' in
+//! `president.name` and in `state.name` are two entities.
 //!
-//! A column is a kind of its own, unless a foreign key says which column it references, it is
-//! the key of a source beside others of the same expansion, or the spec joins it with others.
+//! Each column is its own kind, with these exceptions: a foreign key has the kind of the column
+//! that it references, the key columns of one expansion's sources share a kind, and the spec can
+//! join columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +14,21 @@ use hqdl_sql::blendsql::scope::ColumnOrigin;
 use hqdl_sql::blendsql::usage::{CallUsage, Key};
 use hqdl_values::key::ColumnIdentity;
 
-/// Most characters of an expression that is shown.
+/// Maximum length of an expression that is shown, in characters.
 const LONGEST_EXPRESSION: usize = 200;
 
-/// The columns of a database that share a kind, and what the spec says of columns.
+/// Columns of a database that share a kind, and the spec's descriptions of columns.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kinds {
-    /// The names, such as `city.name`, of the columns that a column shares its kind with, the
-    /// kind's own first; in lower case.
+    /// For each column, the lowercase names (such as `city.name`) of all columns of its kind. The
+    /// first one names the kind.
     shared: BTreeMap<String, Vec<String>>,
-    /// The spec's descriptions of columns.
+    /// Descriptions of columns in the spec.
     about: BTreeMap<String, String>,
 }
 
 impl Kinds {
-    /// Reads the foreign keys of a database, and joins the columns that a spec joins.
+    /// Reads the foreign keys of a database, and joins the columns that the spec joins.
     pub fn read(connection: &Connection, spec: &Spec) -> Self {
         let mut pairs = foreign_keys(connection).unwrap_or_default();
         let mut about = BTreeMap::new();
@@ -55,8 +56,8 @@ impl Kinds {
         Self { shared: share(&pairs), about }
     }
 
-    /// Tells a column what the values of a call are that it asks about: what a model is shown
-    /// of them, their kinds, and under which meanings their answers were kept, too.
+    /// Sets the kinds of the values that a column asks about: the origin that the model sees, the
+    /// kinds in the column's identity, and the other identities under which answers are stored.
     pub fn tell(&self, column: &mut Column, usage: &CallUsage) {
         column.origin = self.describe(&usage.keys);
         let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
@@ -76,16 +77,16 @@ impl Kinds {
         column.fingerprint = column.meaning.fingerprint();
     }
 
-    /// Returns the names of the kind of a call's value: first its own, then those that its
-    /// columns have alone.
+    /// Returns the names of the columns that share the kind of a call's value; the first one names
+    /// the kind.
     fn kinds_of(&self, key: &Key) -> Vec<String> {
         let Some(origin) = base(key) else { return Vec::new() };
         let name = name_of(&origin.table, &origin.column);
         self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
     }
 
-    /// Returns the words for where values come from: columns with the spec's descriptions, or
-    /// expressions over columns.
+    /// Describes the origins of values: columns with the spec's descriptions, or expressions over
+    /// columns.
     pub fn describe(&self, keys: &[Key]) -> Option<String> {
         let describe = |key: &Key| {
             let Some(origin) = base(key) else {
@@ -103,7 +104,7 @@ impl Kinds {
     }
 }
 
-/// Tells a column that it asks about values of a kind.
+/// Sets the kind of the values that a column asks about.
 pub(super) fn tell_kind(column: &mut Column, kind: &str) {
     column.origin = Some(kind.to_owned());
     column.also = vec![column.meaning.clone()];
@@ -111,7 +112,7 @@ pub(super) fn tell_kind(column: &mut Column, kind: &str) {
     column.fingerprint = column.meaning.fingerprint();
 }
 
-/// Returns the column of the database that a value repeats.
+/// Returns the database column that a value comes from.
 fn base(key: &Key) -> Option<&ColumnOrigin> {
     key.base.as_ref().or(key.origin.as_ref())
 }
@@ -135,8 +136,8 @@ fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String
     Ok(named.map(|(from, to)| (from.to_lowercase(), to.to_lowercase())).collect())
 }
 
-/// Returns the columns that each column shares its kind with, from pairs of a column and the
-/// one that it is like. A kind has the name of a column that is like no other.
+/// Returns for each column all columns of its kind, from pairs of columns with the same kind. The
+/// column that comes first in no pair names the kind.
 fn share(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
     for (one, other) in pairs {

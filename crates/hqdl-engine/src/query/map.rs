@@ -34,7 +34,7 @@ pub struct ValueQuestion<'q> {
     pub is_list: bool,
     /// Values to choose the answer from.
     pub options: Option<&'q [Value]>,
-    /// What the values are, such as `city.name`, if answers are kept for this kind alone.
+    /// Kind of the values, such as `city.name`, if answers are stored for this kind only.
     pub value_kind: Option<&'q str>,
 }
 
@@ -100,11 +100,11 @@ pub fn map_values(
     Ok(MappedAnswers { answers, meta })
 }
 
-/// Returns the known answers of [`map`] without sending a request. The answer is `None` for NULL
-/// and for a value that would have to be asked for.
+/// Returns the known answers of [`map_values`] without sending a request. The answer is `None` for
+/// NULL and for a value that would have to be asked for.
 ///
 /// # Errors
-/// Those of [`map`] that occur without a request.
+/// Those of [`map_values`] that occur without a request.
 pub fn map_known_values(
     request: &Request<'_>,
     question: &ValueQuestion<'_>,

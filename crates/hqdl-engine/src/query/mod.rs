@@ -21,7 +21,7 @@
 //! their content. The most similar ones are asked about first (`candidates`, `similarity`). For a
 //! long document, the prompt contains only some `passages`.
 //!
-//! [`guard`] is the read-only connection, [`smoothie`] is the result, and [`plain`] runs a query
+//! [`guard`] is the read-only connection, `smoothie` is the result, and [`plain`] runs a query
 //! without calls.
 
 mod answer;
@@ -291,7 +291,7 @@ impl<'a> Request<'a> {
 }
 
 /// Returns whether a query may need facts or a model. A query that needs neither can run as
-/// [`Plain`].
+/// `Plain`.
 #[must_use]
 pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
     // A literal that a column does not contain may become a question.

@@ -1,13 +1,13 @@
-//! A question about the rows of a query that has one row, where a column of the spec
-//! answers it: `LLMQA` is read as `LLMMap` of that row, so that nothing is asked.
+//! Rewrites a question about a query's rows if the query has one row and a column of the spec
+//! answers it. `LLMQA` becomes `LLMMap` of that row, so that no request is needed.
 //!
 //! | written | read as |
 //! |---|---|
 //! | `{{LLMQA('q', (SELECT c FROM t WHERE …))}}` | `(SELECT {{LLMMap('q', (c))}} FROM t WHERE …)` |
 //!
-//! The question must be one of the spec, the result columns plain columns, and the call
-//! as it is read then must be answered by a column. In a UNION, rows that are read from no
-//! table count for nothing: they are no entities.
+//! The spec must contain the question, the result columns must be plain columns, and a column must
+//! answer the rewritten call. In a UNION, rows that are read from no table are ignored, because
+//! they are not entities.
 
 use std::ops::Range;
 
@@ -26,11 +26,11 @@ use hqdl_sql::suql::TranslatedQuery;
 
 type Edits = Vec<(Range<usize>, String)>;
 
-/// Returns the query with such calls written anew; `None` where it has none. What cannot
-/// be read stays as it is, and is reported when the query runs.
+/// Returns the query with such calls rewritten; `None` if there are none. A query that cannot be
+/// parsed is unchanged; its error is reported when it runs.
 ///
 /// # Errors
-/// [`QueryError::Runtime`] when there is no thread for it.
+/// Returns [`QueryError::Runtime`] if no thread can be started.
 pub(super) fn written(
     request: &Request<'_>,
     text: &str,
@@ -44,7 +44,7 @@ pub(super) fn written(
 fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     let asks_rows = |call: &Call| call.ingredient.subject() == Subject::Rows;
     let spelled = NormalizedQuery::normalize(text).ok()?;
-    // The places of the calls are those of the text as it is written.
+    // The spans of these calls are positions in the original text.
     let calls = scan_calls(text).ok()?;
     calls.iter().find(|call| asks_rows(call) && is_asked(request.spec, &call.question))?;
     let parsed = parse_query(&spelled.text, scan_calls(&spelled.text).ok()?).ok()?;
@@ -60,7 +60,7 @@ fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     (!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits))
 }
 
-/// Whether a column of the spec is asked a question.
+/// Returns whether a column of the spec has this question.
 fn is_asked(spec: &Spec, asked: &str) -> bool {
     spec.expansions.iter().any(|expansion| {
         (0..expansion.columns.len()).any(|column| {
@@ -70,7 +70,7 @@ fn is_asked(spec: &Spec, asked: &str) -> bool {
     })
 }
 
-/// Returns how a call is written anew, if it may be.
+/// Returns the edits that rewrite a call, or `None` if it cannot be rewritten.
 fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option<Edits> {
     let [Argument::Query(query)] = call.values.as_slice() else { return None };
     let is_list = call.return_type.is_some_and(|t| t.is_list) || call.quantifier.is_some();
@@ -81,7 +81,7 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
     {
         return None;
     }
-    // Where a table is read, the call makes one.
+    // In FROM or JOIN, the call returns a table.
     let before = text[..call.span.start].trim_end().to_lowercase();
     if ["from", "join", ","].iter().any(|word| before.ends_with(word)) && !lone {
         return None;
@@ -110,13 +110,13 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
     Some(vec![
         (call.span.start..call.span.start, open.to_owned()),
         (name_at..name_at + name.len(), "LLMMap".to_owned()),
-        // Within its parentheses; more columns stand side by side.
+        // The query is already in parentheses; several columns are listed side by side.
         (query.clone(), named.join("), (")),
         (call.span.end..call.span.end, format!(" {}{close}", rest.trim())),
     ])
 }
 
-/// Returns the one SELECT of a query that reads a table, and where it ends.
+/// Returns the only SELECT of a query that reads a table, and its end.
 fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
     fn arms<'q>(query: &'q Query, found: &mut Vec<&'q SelectCore>) -> Option<()> {
         match &query.body {
@@ -145,7 +145,7 @@ fn arm_with_table(query: &Query) -> Option<(&SelectCore, usize)> {
     }
 }
 
-/// Whether a query has exactly one row; one that cannot be run alone has not.
+/// Returns whether a query has exactly one row; false if it cannot be run by itself.
 fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     let sql = format!("SELECT count(*) FROM (SELECT 1 FROM ({rows}) LIMIT 2)");
     let mut counted = QueryResult::default();
@@ -153,7 +153,7 @@ fn has_one_row(request: &Request<'_>, rows: &str) -> bool {
     ran.is_ok() && counted.rows == [[Sql::Integer(1)]]
 }
 
-/// Whether a column answers a call of a query.
+/// Returns whether a column of the spec answers a call of a query.
 fn is_routed(request: &Request<'_>, sql: &str, call: usize) -> bool {
     let request = Request { sql, ..request.clone() };
     let engine = Engine::prepare_query(&request, None);

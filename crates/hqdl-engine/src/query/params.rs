@@ -88,7 +88,7 @@ pub fn bind_params(
     Ok(used)
 }
 
-/// Checks that every value belongs to a parameter. `used` is the result of [`bind`], combined for
+/// Checks that every value belongs to a parameter. `used` is the result of `bind`, combined for
 /// all statements of a query; `names` are their parameters.
 ///
 /// # Errors

@@ -21,6 +21,7 @@ const CHEAP_RATIO: f64 = 0.25;
 
 impl Engine<'_, '_> {
     /// Runs passes until one is final, and sends its rows to the sink.
+    #[expect(clippy::too_many_lines, reason = "a pass from its beginning to its end")]
     pub(super) fn run_passes(&mut self, sink: &mut dyn RowSink) -> Result<(), QueryError> {
         if let Some((stored_plan, buffer)) = self.run_stored_plan()? {
             return self.send_rows(&stored_plan, &buffer, sink);

@@ -82,7 +82,7 @@ impl PlainQuery<'_> {
         let guard = Guard::open_for_query(self.database, self.timeout, self.interrupt.clone())?;
         guard.lock_temp()?;
         let mut statement =
-            guard.connection().prepare(self.sql).map_err(|e| guard.to_query_error(&e, self.sql))?;
+            guard.connection().prepare(self.sql).map_err(|e| guard.query_error(&e, self.sql))?;
         let used = params::bind_params(&mut statement, self.params)?;
         params::check_all_used(self.params, &used, &params::param_names(&statement))?;
         let notes = note_quoted_texts(self.sql, guard.connection());

@@ -1,6 +1,6 @@
 //! The result of a query (`BlendSQL` calls it a smoothie): rows, and the [`Meta`] that describes
-//! how they were computed. A [`Sink`] receives the rows one by one as `SQLite` yields them, so that
-//! a result need not fit in memory. [`Smoothie`] is the sink that keeps them.
+//! how they were computed. A [`RowSink`] receives the rows one by one as `SQLite` yields them, so that
+//! a result need not fit in memory. [`QueryResult`] is the sink that keeps them.
 
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};

@@ -72,7 +72,7 @@ impl KnownSchema {
     /// # Errors
     /// [`QueryError`] if the database fails.
     pub fn read_schema(guard: &Guard) -> Result<Self, QueryError> {
-        let failed = |e: rusqlite::Error| guard.to_query_error(&e, "");
+        let failed = |e: rusqlite::Error| guard.query_error(&e, "");
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();
         let mut affinities = HashMap::new();

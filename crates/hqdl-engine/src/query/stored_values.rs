@@ -58,7 +58,7 @@ pub(super) fn read_stored_values(
             SourceRows::Select(select) => format!("({select}\n)"),
         };
         let sql = format!("SELECT DISTINCT {names} FROM {from} AS {SOURCE}");
-        let failed = |e: rusqlite::Error| guard.to_query_error(&e, &sql);
+        let failed = |e: rusqlite::Error| guard.query_error(&e, &sql);
         let mut statement = guard.connection().prepare(&sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {

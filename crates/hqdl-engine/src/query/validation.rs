@@ -38,7 +38,7 @@ pub(super) fn validate_query(
     let connection = guard.connection();
     connection
         .create_scalar_function(OPAQUE_FUNCTION, -1, flags, |_| Ok(Null))
-        .map_err(|error| guard.to_query_error(&error, ""))?;
+        .map_err(|error| guard.query_error(&error, ""))?;
     let replacement = Replacement { text, parsed, list_flags: find_list_calls(parsed) };
     let with_functions = replacement.with_functions(0..text.len(), &outermost_calls(parsed));
     let prepared = connection.prepare(&with_functions).map(drop);
@@ -48,14 +48,14 @@ pub(super) fn validate_query(
     };
     connection
         .remove_function(OPAQUE_FUNCTION, -1)
-        .map_err(|error| guard.to_query_error(&error, ""))?;
+        .map_err(|error| guard.query_error(&error, ""))?;
     let Err(error) = prepared else { return Ok(notes) };
     // Clear the denial that the guard recorded.
-    drop(guard.to_query_error(&error, &with_functions));
+    drop(guard.query_error(&error, &with_functions));
     // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, the
     // statement with the arguments reports the error.
     let nulls = replacement.with_nulls();
-    connection.prepare(&nulls).map(drop).map_err(|error| guard.to_query_error(&error, &nulls))?;
+    connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
     Ok(notes)
 }
 

@@ -24,11 +24,11 @@ pub(super) trait Typed: Sync {
 }
 
 /// The type that values of a type of Rust have on the server.
-pub(super) trait SqlType {
+pub(super) trait PostgresType {
     const TYPE: Type;
 }
 
-impl<T: SqlType + ToSql + Sync> Typed for T {
+impl<T: PostgresType + ToSql + Sync> Typed for T {
     fn value(&self) -> Parameter<'_> {
         self
     }
@@ -38,17 +38,17 @@ impl<T: SqlType + ToSql + Sync> Typed for T {
     }
 }
 
-impl<T: SqlType> SqlType for &T {
+impl<T: PostgresType> PostgresType for &T {
     const TYPE: Type = T::TYPE;
 }
 
-impl<T: SqlType> SqlType for Option<T> {
+impl<T: PostgresType> PostgresType for Option<T> {
     const TYPE: Type = T::TYPE;
 }
 
 macro_rules! sql_types {
     ($($rust:ty => $sql:ident),* $(,)?) => {
-        $(impl SqlType for $rust {
+        $(impl PostgresType for $rust {
             const TYPE: Type = Type::$sql;
         })*
     };

@@ -338,7 +338,7 @@ impl UnansweredSink for UnansweredRequests<'_, '_> {
                 history().drop_request(request.id)?;
             }
             (ModelError::Temporary { .. }, _) => {
-                history().requeue_request(request.id, self.run, true)?
+                history().requeue_request(request.id, self.run, true)?;
             }
             // As for live requests: the endpoint rejects all requests like this one.
             (error @ ModelError::Filtered(_), _) => {

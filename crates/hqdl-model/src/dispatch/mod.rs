@@ -82,7 +82,7 @@ pub struct BatchRunOptions<'d> {
     pub dir: PathBuf,
     /// Becomes true when the user interrupts the run.
     pub interrupt: watch::Receiver<bool>,
-    /// Uploads of a killed run that [`Dispatch::recover`] found.
+    /// Uploads of a killed run that `Dispatch::recover` found.
     pub unsent: Unsent,
 }
 
@@ -112,7 +112,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// that finished. Returns files that were uploaded but never submitted.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`StopReason`].
     pub async fn recover_jobs(&mut self) -> Result<Unsent, StopReason> {
         let deleted = self.facts().history().delete_unsent(&self.spec, self.run)?;
         self.unsent = deleted.into_iter().map(|p| (p.token, p.input_file)).collect();
@@ -163,7 +163,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// in progress.
     ///
     /// # Errors
-    /// [`Stopped`]. Batches in progress stay at the endpoint, and the next run collects them.
+    /// [`StopReason`]. Batches in progress stay at the endpoint, and the next run collects them.
     pub async fn run_to_completion(&mut self) -> Result<(), StopReason> {
         let mut pause = self.first_pause();
         let mut missed_polls = 0;
@@ -226,7 +226,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// of requests and its worst-case cost.
     ///
     /// # Errors
-    /// [`Stopped`] if a file cannot be written.
+    /// [`StopReason`] if a file cannot be written.
     pub fn export_files(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, SpentAmount)>, StopReason> {
         let packer = BatchPacker { dir, stage: Stage::Exported, ..self.new_packer() };
         let mut files = Vec::new();
@@ -271,7 +271,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             let budget = self.batch_budget()?;
             match self.new_packer().pack_job(&budget)? {
                 PackOutcome::Packed(mut batch_job, path, _) => {
-                    self.send_job(&mut batch_job, &path).await?
+                    self.send_job(&mut batch_job, &path).await?;
                 }
                 PackOutcome::Empty => break,
                 PackOutcome::BudgetExceeded(exhausted) => return Ok(Some(exhausted)),

@@ -41,7 +41,7 @@ pub trait UnansweredSink {
     /// Queues rows that must be asked again.
     ///
     /// # Errors
-    /// [`Stopped`] if that cannot be stored.
+    /// [`StopReason`] if that cannot be stored.
     fn queue_retries(
         &mut self,
         template_id: i64,
@@ -51,7 +51,7 @@ pub trait UnansweredSink {
     /// Handles a failed request.
     ///
     /// # Errors
-    /// [`Stopped`] if that cannot be stored.
+    /// [`StopReason`] if that cannot be stored.
     fn handle_failure(
         &mut self,
         request: BatchedRequest,
@@ -77,7 +77,7 @@ impl AnswerParsers<'_> {
     /// batch job of the lines; without it, they may belong to any job.
     ///
     /// # Errors
-    /// [`Stopped`] if the file cannot be read or an answer cannot be stored.
+    /// [`StopReason`] if the file cannot be read or an answer cannot be stored.
     pub async fn read_file(
         &self,
         path: &Path,

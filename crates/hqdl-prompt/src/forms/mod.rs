@@ -1,6 +1,6 @@
-//! Prompts that ask one question: about one value, one text, the rows of a table, one
-//! value of a join, or the columns of one row. Their answer is `{"answer": …}`, or an object of
-//! the columns: a single row needs no label.
+//! Prompts that ask one question: about one value, one text, the rows of a table, one value of a
+//! join, or the columns of one row. The answer is `{"answer": …}`, or an object with the columns: a
+//! single row needs no label.
 //!
 //! The question ends the user message. Values are JSON on one line, so that nothing in a value can
 //! end it early.
@@ -55,7 +55,7 @@ pub(super) struct SingleForm {
     text_instructions: Instructions,
 }
 
-/// System message, and its token count once it was computed.
+/// System message, and its token count once it is computed.
 #[derive(Debug, Clone)]
 struct Instructions {
     system: Arc<str>,
@@ -63,7 +63,7 @@ struct Instructions {
 }
 
 impl SingleForm {
-    /// Returns the form for the columns (by position) asked for; `None` if they need a table.
+    /// Returns the form for the requested columns, given by position; `None` if they need a table.
     pub(super) fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Option<Self> {
         let requested: Vec<&Column> =
             columns.iter().filter_map(|at| expansion.columns.get(*at)).collect();
@@ -134,7 +134,7 @@ impl SingleForm {
         }
     }
 
-    /// Returns whether it asks a live question.
+    /// Returns whether this is the form of a live question.
     pub(super) fn is_live(&self) -> bool {
         self.task != Task::Columns
     }
@@ -178,7 +178,7 @@ impl SingleForm {
         }
     }
 
-    /// Reads the answer to a prompt of this form.
+    /// Parses the answer to a prompt of this form.
     pub(super) fn parse_answer(
         &self,
         content: &str,
@@ -195,11 +195,11 @@ impl SingleForm {
             };
             return vec![RowOutcome::Answered(cells.iter().zip(checkers).map(answer).collect())];
         }
-        // The model wrote something else around its answer, or a row of a table.
+        // The model wrote other text around its answer, or a row of a table.
         completion::parse_completion(content, finish, keys, key_names, &self.members, checkers)
     }
 
-    /// Returns the cells of a completion that is one answer and nothing else.
+    /// Returns the cells of a completion that is a single answer without other text.
     fn cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
         let answer = strip_reasoning(content)?;
         let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
@@ -260,7 +260,7 @@ fn build_system_message(intro: &Intro, column: &Column) -> String {
     system
 }
 
-/// Adds what an answer looks like.
+/// Adds the format of an answer.
 fn add_forms(system: &mut String, column: &Column) {
     if let Some(example) = &column.example {
         system.push_str(&format!("\nAn answer looks like {}.", json!(example)));
@@ -305,14 +305,14 @@ fn parse_json_line(line: &str) -> Option<(Json, &str)> {
     Some((serde_json::from_str(value).ok()?, rest))
 }
 
-/// Returns an answer as a model should write it, of members and cells.
+/// Formats the cells of the members as the answer that a model should write.
 pub(super) fn format_answer<'c>(cells: impl Iterator<Item = (&'c str, Json)>) -> String {
     let cells: serde_json::Map<String, Json> =
         cells.map(|(name, cell)| (name.to_owned(), cell)).collect();
     Json::Object(cells).to_string()
 }
 
-/// Reads a prompt of several questions about one value or text back.
+/// Parses a prompt that asks several questions about one value or text.
 fn read_several(system: &str, user: &str) -> Option<Question> {
     let is = |intro: &Intro| system.starts_with(&several::task(intro));
     let (table, key, row, rest) = match () {
@@ -334,7 +334,7 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Reads a prompt of a form back; `None` if it is a prompt about a table.
+/// Parses a prompt of one of these forms; `None` if it is a prompt about a table.
 pub(super) fn parse_prompt(system: &str, user: &str) -> Option<Question> {
     let question = read_form(system, user)?;
     let column = user.strip_prefix("Column: ").and_then(|rest| rest.split_once('\n'));

@@ -1,6 +1,6 @@
-//! Questions about several values. Short answers are lines, each a label and the answers with
-//! commas between them: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Others are arrays, in
-//! which no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
+//! Questions about several values. Short answers are lines, each with a label and the answers,
+//! separated by commas: `{"rows": ["1 Oslo,true", "2 Bergen,false"]}`. Other answers are arrays, so
+//! that no text needs quotes within quotes: `{"rows": [["1 Oslo", "a city"]]}`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use hqdl_values::Row;
 
 /// Start of the system message.
 const TASK: &str = "Answer the question about each value. Answer with JSON: ";
-/// How it begins if there are several questions.
+/// Start of the system message if there are several questions.
 const TASK_OF_SEVERAL: &str = "Answer the questions about each value. Answer with JSON: ";
 /// Text after the example.
 const ENTRIES: &str = ", one entry for each value: its number and word as given, ";
@@ -136,8 +136,8 @@ fn needs_no_quotes(option: &str) -> bool {
         && !option.chars().any(char::is_control)
 }
 
-/// Returns the schema of an answer: the same for all requests, since endpoints compile each
-/// schema anew. The checker decides what a cell may be.
+/// Returns the schema of an answer. It is the same for all requests, because endpoints compile each
+/// new schema. The checker decides which cells are valid.
 fn schema_of(answers: AnswerForm) -> Json {
     let scalars = json!([
         { "type": "string" }, { "type": "number" }, { "type": "boolean" }, { "type": "null" }
@@ -157,7 +157,7 @@ fn schema_of(answers: AnswerForm) -> Json {
     })
 }
 
-/// Returns the filled example of an answer in arrays.
+/// Returns an example of an answer in arrays.
 fn example_of_arrays(asked: &[&Column]) -> String {
     let row = |label: &str| {
         let cells = asked.iter().map(|column| several::example_cell(column).to_string());
@@ -167,7 +167,7 @@ fn example_of_arrays(asked: &[&Column]) -> String {
     format!("{{\"rows\": [{}, {}]}}", row("1 Abc"), row("2 Def"))
 }
 
-/// Returns the filled example of an answer in lines.
+/// Returns an example of an answer in lines.
 fn example_of_lines(asked: &[&Column]) -> String {
     let cells: Vec<[&str; 2]> =
         asked.iter().map(|column| example_cells(column.kind, column.values.is_some())).collect();
@@ -197,14 +197,14 @@ pub(crate) fn format_lines(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> Str
     json!({ "rows": rows.map(line).collect::<Vec<_>>() }).to_string()
 }
 
-/// Returns the answer as a model should write it in arrays.
+/// Formats labels and cells as the answer in arrays that a model should write.
 pub(crate) fn write_arrays(rows: impl Iterator<Item = (Json, Vec<Json>)>) -> String {
     let row =
         |(label, cells): (Json, Vec<Json>)| Json::Array([label].into_iter().chain(cells).collect());
     json!({ "rows": rows.map(row).collect::<Vec<_>>() }).to_string()
 }
 
-/// Tells columns their types by a row of the example.
+/// Reads the types of columns from a row of the example.
 fn read_kinds(row: &Json, columns: &mut [AskedColumn]) -> Option<AnswerForm> {
     if let Some(cells) = row.as_array() {
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {

@@ -1,5 +1,5 @@
-//! A request for the columns of one row. The answer is an object of the columns:
-//! `{"eye_color": "Yellow", "powers": ["Flight"]}`.
+//! Request for the columns of one row. The answer is an object with the columns: `{"eye_color":
+//! "Yellow", "powers": ["Flight"]}`.
 
 use std::fmt::Write as _;
 
@@ -13,17 +13,17 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::quote_json;
 use hqdl_values::value::Value;
 
-/// How the system message begins.
+/// Start of the system message.
 const TASK: &str = "Fill in the columns of one row of a table with what you know. Answer with one \
                     JSON object: ";
-/// What follows the example.
+/// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
-/// How the user message ends.
+/// End of the user message.
 pub(super) const QUESTION: &str = "What are the columns of this row?";
 /// Heading of the values that do not identify the row.
 const CONTEXT: &str = "It also has:\n";
 
-/// Returns the system message: the example of an answer, the table, its columns and its lists.
+/// Returns the system message: an example of an answer, the table, its columns and its value lists.
 pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]) -> String {
     let mut text = format!("{TASK}{}{UNKNOWN}", example(asked));
     let spellings: Vec<&str> = Type::ALL
@@ -58,7 +58,7 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
     text
 }
 
-/// Returns the filled example of an answer.
+/// Returns an example of an answer.
 fn example(asked: &[&Column]) -> String {
     let members = asked.iter().map(|column| {
         let one = match column.kind {
@@ -74,7 +74,7 @@ fn example(asked: &[&Column]) -> String {
     format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns the words for a column's type, list, example and pattern.
+/// Describes a column's type, list, example and pattern.
 fn describe(column: &Column, list: Option<String>) -> String {
     let many = if column.many.is_some() { "list of " } else { "" };
     let mut words = format!("{many}{}", column.kind.name());
@@ -91,7 +91,7 @@ fn describe(column: &Column, list: Option<String>) -> String {
     words
 }
 
-/// Adds the example rows that have something in the columns asked for.
+/// Adds the example rows that have a value in a requested column.
 fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked: &[&Column]) {
     let cell = |shot: &Shot, at: &usize| match shot.cells.get(*at) {
         None | Some(CellValue::Nothing) => None,
@@ -118,7 +118,7 @@ fn member(name: &str, value: &Value) -> String {
     format!("{}: {}", quote_json(name), format_value(value))
 }
 
-/// Writes the key and the context of a row, a value a line.
+/// Formats the key and the context of a row, one value per line.
 pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
     let mut lines = "Row:\n".to_owned();
     for (name, value) in key.iter().zip(&row.key) {
@@ -133,7 +133,7 @@ pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
     lines
 }
 
-/// Reads a prompt about the columns of one row back.
+/// Parses a prompt about the columns of one row.
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let (_, rest) = system.strip_prefix(TASK)?.split_once("\nTable ")?;
     let (table, rest) = read_string(rest)?;
@@ -169,7 +169,7 @@ pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     })
 }
 
-/// Reads the line of a column: the column, and the position of its list.
+/// Parses the line of a column; returns the column and the position of its list.
 fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
     let (name, rest) = read_string(line)?;
     let rest = rest.strip_prefix(" (")?;
@@ -196,7 +196,7 @@ fn read_column(line: &str) -> Option<(AskedColumn, Option<usize>)> {
     Some((AskedColumn { name, data_type: kind.name().to_owned(), about, many, values: None }, list))
 }
 
-/// Reads a JSON string: its text, and what follows it.
+/// Parses a JSON string; returns its text and the remaining text.
 pub(super) fn read_string(text: &str) -> Option<(String, &str)> {
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let string = strings.next()?.ok()?;
@@ -204,7 +204,7 @@ pub(super) fn read_string(text: &str) -> Option<(String, &str)> {
     Some((string, &text[end..]))
 }
 
-/// Reads lines of names and values: the names, the values, and what follows.
+/// Parses lines of names and values; returns the names, the values and the remaining text.
 fn read_values(mut text: &str) -> Option<(Vec<String>, Vec<Json>, &str)> {
     let (mut names, mut values) = (Vec::new(), Vec::new());
     while text.starts_with('"') {

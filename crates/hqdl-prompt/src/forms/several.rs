@@ -1,5 +1,5 @@
-//! Several questions about one value or text, or about each of several values. Answers go by
-//! the names of their columns: `{"answer": true, "answer_2": 12}`.
+//! Several questions about one value or text, or about each of several values. Answers are named
+//! after their columns: `{"answer": true, "answer_2": 12}`.
 
 use std::fmt::Write as _;
 
@@ -13,15 +13,15 @@ use hqdl_values::key::quote_json;
 
 /// Heading of the questions.
 const QUESTIONS: &str = "Questions:";
-/// How the options of a column begin.
+/// Start of a column's options.
 const OPTIONS: &str = "\nOptions of ";
 
-/// Returns what a form of one question says first, of several.
+/// Returns the first part of a system message, in the plural.
 pub(super) fn task(intro: &Intro) -> String {
     intro.task.replacen("question", "questions", 1)
 }
 
-/// Returns the system message of a form.
+/// Returns the system message for several questions.
 pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
     let (task, unknown) = (task(intro), intro.unknown);
     let members = asked
@@ -33,13 +33,13 @@ pub(super) fn system(intro: &Intro, asked: &[&Column]) -> String {
     system
 }
 
-/// Returns a cell of a filled example.
+/// Returns a cell of an example.
 pub(super) fn example_cell(column: &Column) -> Json {
     let one = example(column.kind, column.values.is_some());
     if column.many.is_some() { json!([one]) } else { one }
 }
 
-/// The value of a filled example, which says of which type an answer is.
+/// Returns a value for an example, which shows the type of an answer.
 fn example(kind: Type, options: bool) -> Json {
     match kind {
         Type::Boolean => json!(true),
@@ -71,7 +71,7 @@ pub(super) fn add_options(system: &mut String, asked: &[&Column]) {
     }
 }
 
-/// Returns the questions by the names of their columns, one a line.
+/// Returns the questions with the names of their columns, one per line.
 pub(super) fn questions(asked: &[&Column]) -> String {
     let mut text = QUESTIONS.to_owned();
     for column in asked {
@@ -81,8 +81,8 @@ pub(super) fn questions(asked: &[&Column]) -> String {
     text
 }
 
-/// Reads the columns of a prompt back, from its questions and their options; of each the name,
-/// the question and the options.
+/// Parses the columns of a prompt from its questions and options: for each column the name, the
+/// question and the options.
 pub(super) fn read_questions(system: &str, text: &str) -> Option<Vec<AskedColumn>> {
     let mut columns = Vec::new();
     for line in text.strip_prefix(QUESTIONS)?.lines().skip(1) {

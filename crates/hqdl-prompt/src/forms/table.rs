@@ -43,7 +43,7 @@ fn parse_table(context: &Value) -> Option<(Json, Vec<Json>)> {
     }
 }
 
-/// Parses the output of [`write`] and returns the table, the key columns, the row, and the
+/// Parses the output of [`format_tables`] and returns the table, the key columns, the row, and the
 /// remaining text.
 pub(super) fn parse_tables(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let (mut rest, mut context) = (user, Vec::new());

@@ -31,7 +31,7 @@ pub(super) fn format_texts(texts: &[Value], base_column: Option<&str>) -> String
     format!("Text{origin_suffix}:\n{}\n", quote_json(&texts.join("\n\n")))
 }
 
-/// Parses the output of [`write`] and returns the table, the key columns, the row, and the
+/// Parses the output of [`format_texts`] and returns the table, the key columns, the row, and the
 /// remaining text.
 pub(super) fn parse_text(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let (_, rest) = user.strip_prefix("Text").and_then(|rest| rest.split_once(":\n"))?;

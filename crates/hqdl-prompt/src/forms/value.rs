@@ -18,7 +18,7 @@ pub(super) fn format_values(row: &Row, names: &[String], base_column: Option<&st
     lines
 }
 
-/// Parses the output of [`write`] and returns the table, the key columns, the row, and the
+/// Parses the output of [`format_values`] and returns the table, the key columns, the row, and the
 /// remaining text.
 pub(super) fn parse_values(user: &str) -> Option<(&'static str, Vec<String>, AskedRow, &str)> {
     let mut rest = match user.strip_prefix("Column: ") {

@@ -192,6 +192,7 @@ impl SpecCheck<'_> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "the checks of a source in their order")]
     fn check_sources(
         &mut self,
         path: &[Step],

@@ -58,7 +58,7 @@ pub(super) fn has_window(core: &SelectCore, query: &Query) -> bool {
     let mut found = !core.windows.is_empty();
     let mut collect = |e: &Expr| {
         visit_own_exprs(e, &mut |e| {
-            found |= matches!(&e.kind, ExprKind::Function { window: true, .. })
+            found |= matches!(&e.kind, ExprKind::Function { window: true, .. });
         });
     };
     core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut collect);

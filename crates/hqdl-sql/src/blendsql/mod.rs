@@ -1,9 +1,9 @@
 //! `BlendSQL`'s dialect: ordinary SQL with calls `{{LLMMap('…?', t.column)}}`.
 //!
-//! [`scan`] finds the calls outside of string literals, comments and quoted identifiers and parses
+//! `scan` finds the calls outside of string literals, comments and quoted identifiers and parses
 //! each into a [`Call`]. All positions in a call are byte ranges of the query's text. `SUQL`'s
 //! functions `answer(text, 'question')` and `summary(text)` are also calls, written without braces.
-//! [`mask`] overwrites the calls with identifiers of the same length. A parser of plain SQL can
+//! `mask` overwrites the calls with identifiers of the same length. A parser of plain SQL can
 //! then read the query, and all byte positions remain valid.
 //!
 //! Where the dialect is ambiguous:
@@ -111,7 +111,7 @@ impl Call {
         self.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1)))
     }
 
-    /// Returns the identifier that [`mask`] writes over call `number`: `_hq0___…`, or `(_hq0___…)`
+    /// Returns the identifier that `mask` writes over call `number`: `_hq0___…`, or `(_hq0___…)`
     /// for a row. It is exactly as long as the call.
     #[must_use]
     pub fn placeholder(&self, number: usize) -> String {
@@ -199,7 +199,7 @@ impl Quantifier {
 }
 
 /// Returns the text with each call replaced by [`Call::placeholder`]; all other bytes keep their
-/// position. `calls` are in text order, as returned by [`scan`] or stored in [`Call::inner`].
+/// position. `calls` are in text order, as returned by `scan` or stored in [`Call::inner`].
 #[must_use]
 pub fn mask_calls(sql: &str, calls: &[Call]) -> String {
     let mut masked = String::with_capacity(sql.len());

@@ -8,13 +8,13 @@
 //!   scalar subquery at the end of WHERE that references every table of the FROM clause. `SQLite`
 //!   evaluates terms without subqueries first, and each term as soon as all referenced tables are
 //!   available.
-//! * AND, OR, NOT become CASE expressions, ordered by [`Costs`]: first the parts without calls,
+//! * AND, OR, NOT become CASE expressions, ordered by [`Statistics`]: first the parts without calls,
 //!   then the calls, each only if the parts before it do not decide the row. A truth is 1, 0, or 2
 //!   if a call in it is pending.
 //! * A condition records its pending calls per row (`hq_close`), EXISTS and IN record those of all
 //!   their rows together (`hq_run`).
 //! * If the query needs only its first rows, a different statement returns the rows one by one
-//!   ([`FirstRows`]).
+//!   ([`LimitPushdown`]).
 
 use std::collections::HashMap;
 
@@ -144,11 +144,11 @@ pub struct Rewriter<'q> {
     pub statistics: &'q Statistics,
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub similarity_ordering: bool,
-    /// Whether to try the rule [`FirstRows`] for the outermost SELECT.
+    /// Whether to try the rule [`LimitPushdown`] for the outermost SELECT.
     pub limit_pushdown_enabled: bool,
     /// Offsets of the nested SELECTs whose first rows are already known.
     pub complete_selects: &'q [usize],
-    /// Offset of the only SELECT of [`Rewritten::inner`] to rewrite, instead of the whole query.
+    /// Offset of the only SELECT of `RewrittenQuery::inner` to rewrite, instead of the whole query.
     pub standalone: Option<usize>,
     /// Aliases of the current SELECT's result columns that have calls.
     pub(super) aliases: Vec<String>,
@@ -248,7 +248,7 @@ impl<'q> Rewriter<'q> {
         self.cte_calls = collect_cte_calls(query);
         let mut shared = Vec::new();
         query.visit_source_exprs(&mut |e| {
-            shared.extend(e.children().1.iter().flat_map(|q| self.reachable_calls(q)))
+            shared.extend(e.children().1.iter().flat_map(|q| self.reachable_calls(q)));
         });
         shared.sort_unstable();
         shared.dedup();

@@ -26,6 +26,7 @@ struct SelectConditions<'c> {
 
 impl Rewriter<'_> {
     /// Rewrites a SELECT.
+    #[expect(clippy::too_many_lines, reason = "the clauses of a SELECT in their order")]
     pub(super) fn rewrite_select(
         &mut self,
         query: &Query,

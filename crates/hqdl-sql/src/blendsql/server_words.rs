@@ -1,6 +1,6 @@
-//! `PostgreSQL`'s words that `SQLite`'s grammar does not have. A query over a database on a
-//! server is parsed without them, and sent with them: what is parsed has the same length, so
-//! that places in it are places in the query.
+//! Words of `PostgreSQL` that `SQLite`'s grammar lacks. A query over a database on a server is
+//! parsed without them, but sent with them. The parsed text has the same length, so positions in it
+//! are positions in the query.
 //!
 //! | written | parsed |
 //! |---|---|
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::lexer::{Brackets, Lexeme, Token, next_token};
 
-/// Types whose name may stand before a text.
+/// Types whose name may precede a text.
 const TYPES: [&str; 12] = [
     "DATE",
     "TIME",
@@ -27,14 +27,14 @@ const TYPES: [&str; 12] = [
     "JSON",
     "JSONB",
 ];
-/// What may follow the text of an interval.
+/// Words that may follow the text of an interval.
 const FIELDS: [&str; 6] = ["YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"];
-/// What may follow the first word of a type's name.
+/// Words that may follow the first word of a type's name.
 const MORE_OF_TYPE: [&str; 6] = ["PRECISION", "VARYING", "WITH", "WITHOUT", "TIME", "ZONE"];
 /// Types whose name may have several words.
 const LONG_TYPES: [&str; 4] = ["DOUBLE", "CHARACTER", "TIME", "TIMESTAMP"];
 
-/// Returns a query without the server's own words, in the same length.
+/// Returns a query of the same length without the server's own words.
 #[must_use]
 pub fn blank_server_words(sql: &str) -> String {
     let mut tokens: Vec<Token> = Vec::new();
@@ -80,7 +80,7 @@ pub fn blank_server_words(sql: &str) -> String {
     out
 }
 
-/// Returns where the type of a `::` ends.
+/// Returns the end of the type after a `::`.
 fn cast_end(sql: &str, start: usize) -> usize {
     let mut end = start + 2;
     let token = |at: usize| next_token(sql, at, Brackets::List).ok().flatten();

@@ -236,7 +236,7 @@ impl Parser<'_> {
         }
         let open = self.position;
         self.position += 1;
-        let ParsedArguments { exprs: mut exprs, count: arg_count, is_plain, is_distinct } =
+        let ParsedArguments { mut exprs, count: arg_count, is_plain, is_distinct } =
             self.parse_arguments()?;
         let end = self.expect_symbol(b')')?;
         let is_question = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;

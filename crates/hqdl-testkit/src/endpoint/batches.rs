@@ -107,7 +107,7 @@ impl RandomFaults {
 #[derive(Default)]
 pub struct Batches {
     files: Vec<File>,
-    batches: Vec<Batch>,
+    open: Vec<Batch>,
     outcomes: VecDeque<BatchOutcome>,
     silence_point: Option<SilencePoint>,
     is_silent: bool,
@@ -171,7 +171,7 @@ impl Endpoint {
     pub fn stop_rejecting(&self) {
         let mut batches = lock_mutex(&self.shared.batches);
         batches.rejection = None;
-        for batch in &mut batches.batches {
+        for batch in &mut batches.open {
             if matches!(batch.outcome, BatchOutcome::InProgress) {
                 batch.outcome = BatchOutcome::Completed(0);
             }
@@ -191,8 +191,8 @@ impl Endpoint {
     /// Adds a batch of another program.
     pub fn foreign_batch(&self) {
         let mut batches = lock_mutex(&self.shared.batches);
-        let id = format!("batch_{}", batches.batches.len() + 1);
-        batches.batches.push(Batch {
+        let id = format!("batch_{}", batches.open.len() + 1);
+        batches.open.push(Batch {
             id,
             input: String::new(),
             metadata: json!({ "hqdl": "somebody else's" }),
@@ -206,7 +206,7 @@ impl Endpoint {
 
     /// Deletes all batches.
     pub fn forget_batches(&self) {
-        lock_mutex(&self.shared.batches).batches.clear();
+        lock_mutex(&self.shared.batches).open.clear();
     }
 
     /// Returns the number of uploaded files.
@@ -222,7 +222,7 @@ impl Endpoint {
     /// Returns the lines of every created batch.
     pub fn created_lines(&self) -> Vec<Vec<Json>> {
         let batches = lock_mutex(&self.shared.batches);
-        batches.batches.iter().map(|b| batches.file_lines(&b.input)).collect()
+        batches.open.iter().map(|b| batches.file_lines(&b.input)).collect()
     }
 
     /// Runs a batch file as if a user had submitted it. Returns the output lines and the error
@@ -290,7 +290,7 @@ fn batch_json(batch: &Batch) -> Json {
 fn advance_batch(shared: &Shared, index: usize) {
     let (outcome, status, input) = {
         let batches = lock_mutex(&shared.batches);
-        let batch = &batches.batches[index];
+        let batch = &batches.open[index];
         (batch.outcome.clone(), batch.status, batch.input.clone())
     };
     if !matches!(status, "validating" | "in_progress") {
@@ -301,7 +301,7 @@ fn advance_batch(shared: &Shared, index: usize) {
         BatchOutcome::InProgress => ("in_progress", None, ""),
         BatchOutcome::Completed(0) => ("completed", Some(usize::MAX), ""),
         BatchOutcome::Completed(n) => {
-            lock_mutex(&shared.batches).batches[index].outcome = BatchOutcome::Completed(n - 1);
+            lock_mutex(&shared.batches).open[index].outcome = BatchOutcome::Completed(n - 1);
             ("in_progress", None, "")
         }
         BatchOutcome::Expired(n) => ("expired", Some(n), "batch_expired"),
@@ -336,7 +336,7 @@ fn advance_batch(shared: &Shared, index: usize) {
     let mut batches = lock_mutex(&shared.batches);
     let output = (!output.is_empty()).then(|| batches.store_file("output", output.into_bytes()));
     let errors = (!errors.is_empty()).then(|| batches.store_file("errors", errors.into_bytes()));
-    let batch = &mut batches.batches[index];
+    let batch = &mut batches.open[index];
     batch.status = status;
     batch.output = output;
     batch.errors = errors;
@@ -470,7 +470,7 @@ async fn answer_request(
                 let mut batches = lock_mutex(&shared.batches);
                 let outcome = batches.outcomes.pop_front().unwrap_or(BatchOutcome::Completed(1));
                 let batch = Batch {
-                    id: format!("batch_{}", batches.batches.len() + 1),
+                    id: format!("batch_{}", batches.open.len() + 1),
                     input: requested["input_file_id"].as_str().unwrap().to_owned(),
                     metadata: requested["metadata"].clone(),
                     outcome,
@@ -480,7 +480,7 @@ async fn answer_request(
                     counts: (0, 0, 0),
                 };
                 let json = batch_json(&batch);
-                batches.batches.push(batch);
+                batches.open.push(batch);
                 let creation_status = batches.creation_status.take();
                 (json, batches.falls_silent(SilencePoint::AfterCreate), creation_status)
             };
@@ -496,7 +496,7 @@ async fn answer_request(
             let batches = lock_mutex(&shared.batches);
             let after = query.and_then(|q| q.split("after=").nth(1));
             // Newest first.
-            let mut all: Vec<Json> = batches.batches.iter().rev().map(batch_json).collect();
+            let mut all: Vec<Json> = batches.open.iter().rev().map(batch_json).collect();
             if let Some(index) = after.and_then(|a| all.iter().position(|b| b["id"] == a)) {
                 all.drain(..=index);
             }
@@ -509,10 +509,10 @@ async fn answer_request(
             if lock_mutex(&shared.batches).falls_silent(SilencePoint::Poll) {
                 return wait_forever().await;
             }
-            let index = lock_mutex(&shared.batches).batches.iter().position(|b| b.id == *id);
+            let index = lock_mutex(&shared.batches).open.iter().position(|b| b.id == *id);
             let Some(index) = index else { return error(404, "no such batch") };
             advance_batch(shared, index);
-            let json = batch_json(&lock_mutex(&shared.batches).batches[index]);
+            let json = batch_json(&lock_mutex(&shared.batches).open[index]);
             ok(json)
         }
         _ => error(404, "no such path"),

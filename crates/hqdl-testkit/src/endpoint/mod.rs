@@ -1,6 +1,6 @@
 //! A local OpenAI-compatible endpoint with known answers and configurable faults.
 //!
-//! It parses prompts ([`Question::read`]), answers them with a function of column and key, and
+//! It parses prompts (`Question::read`), answers them with a function of column and key, and
 //! records all requests.
 
 use std::net::SocketAddr;

@@ -99,7 +99,7 @@ pub fn stream_completion(
             "data: {\"error\":{\"message\":\"filtered\",\"code\":\"content_filter\"}}\n\n",
         ),
         Some(StreamFault::Garbage) => {
-            events.insert(middle, b"data: {\"choices\":[{\"del\n\n".to_vec())
+            events.insert(middle, b"data: {\"choices\":[{\"del\n\n".to_vec());
         }
         Some(StreamFault::Noise) => {
             for (n, event) in events.iter_mut().enumerate() {

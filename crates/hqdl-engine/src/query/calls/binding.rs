@@ -19,6 +19,7 @@ use hqdl_values::value::Value;
 
 impl Calls {
     /// Sets the target of a call to the column of the spec that answers it.
+    #[expect(clippy::too_many_lines, reason = "the routes of a call in their order")]
     pub(in crate::query) fn bind_call(
         &mut self,
         n: usize,
@@ -155,7 +156,7 @@ pub(in crate::query) type OptionsReader<'o> =
 /// why the nearest column does not answer it.
 ///
 /// # Errors
-/// [`QueryError`] if stored values cannot be read.
+/// Returns [`QueryError`] if stored values cannot be read.
 pub(in crate::query) fn find_bound_column(
     spec: &Spec,
     call: &Call,

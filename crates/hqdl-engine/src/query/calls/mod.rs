@@ -57,7 +57,7 @@ pub struct Calls {
     column_positions: HashMap<(usize, CallColumn), usize>,
     /// Expansions of questions about rows, by model, context names and column.
     question_targets: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
-    /// What the values of columns are.
+    /// Kinds of the columns' values.
     pub(in crate::query) kinds: Kinds,
 }
 
@@ -81,7 +81,7 @@ pub struct NewQuestion {
 
 /// An expansion that the query uses.
 pub struct PlannedExpansion {
-    /// The kinds of the values that it asks about.
+    /// Kinds of the values that it asks about.
     pub kinds: Vec<String>,
     /// Position in the spec; `None` if the query created it.
     pub in_spec: Option<usize>,
@@ -111,7 +111,7 @@ pub(in crate::query) struct CallUsages<'u> {
     pub plain: &'u HashMap<usize, CallUsage>,
     /// Usages over the tables behind the views, if the query reads a view.
     pub through: Option<&'u HashMap<usize, CallUsage>>,
-    /// What the values of columns are.
+    /// Kinds of the columns' values.
     pub kinds: Kinds,
 }
 
@@ -120,6 +120,7 @@ impl Calls {
     ///
     /// # Errors
     /// [`QueryError`] if options cannot be read, or a call is invalid.
+    #[expect(clippy::too_many_lines, reason = "one case for each ingredient")]
     pub fn choose_targets(
         sql: &str,
         parsed: &ParsedQuery,
@@ -427,7 +428,8 @@ impl Calls {
         }
     }
 
-    /// The expansion of values of these kinds, made when there is none.
+    /// Returns the position of the expansion for values of these kinds, and creates it if
+    /// necessary.
     pub(in crate::query) fn values(
         &mut self,
         model: Option<String>,

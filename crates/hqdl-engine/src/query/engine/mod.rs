@@ -192,7 +192,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
         let runtime = Arc::new(Mutex::new(runtime));
         register_functions(guard.connection(), &runtime)
-            .map_err(|e| guard.to_query_error(&e, request.sql))?;
+            .map_err(|e| guard.query_error(&e, request.sql))?;
         guard.lock_temp()?;
         Ok(Self {
             request,
@@ -327,7 +327,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     pub(in crate::query) fn run_probe(&self, sql: &str) -> Result<(), QueryError> {
         // Spans in this SQL do not point into the user's text.
         let mut statement =
-            self.guard.connection().prepare(sql).map_err(|e| self.guard.to_query_error(&e, ""))?;
+            self.guard.connection().prepare(sql).map_err(|e| self.guard.query_error(&e, ""))?;
         params::bind_params(&mut statement, &self.request.params)?;
         self.stream_rows(&mut statement, sql, &mut RowBuffer::default())
     }
@@ -345,7 +345,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         rewritten: &RewrittenQuery,
     ) -> Result<rusqlite::Statement<'_>, QueryError> {
         // Spans in this SQL do not point into the user's text.
-        let failed = |e: &rusqlite::Error| match self.guard.to_query_error(e, &rewritten.sql) {
+        let failed = |e: &rusqlite::Error| match self.guard.query_error(e, &rewritten.sql) {
             QueryError::Sql(mut problem) => {
                 problem.span = self.find_name_span(&problem.message);
                 QueryError::Sql(problem)
@@ -439,7 +439,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     /// Returns the error if a context that is too long stopped the query.
     fn take_context_error(&self) -> Option<QueryError> {
         let too_long = lock_runtime(&self.runtime).data.failure.take()?;
-        Some(too_long.to_query_error(&self.parsed.calls, &self.normalized.text, &self.normalized))
+        Some(too_long.query_error(&self.parsed.calls, &self.normalized.text, &self.normalized))
     }
 
     /// Sends the rows of the last pass to the sink.

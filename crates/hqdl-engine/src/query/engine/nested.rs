@@ -55,7 +55,7 @@ impl ValueListProvider for NestedQueries<'_, '_> {
                 .guard
                 .connection()
                 .prepare(sql)
-                .map_err(|e| self.guard.to_query_error(&e, sql))?;
+                .map_err(|e| self.guard.query_error(&e, sql))?;
             params::bind_params(&mut statement, &self.request.params)?;
             self.guard.stream_rows(&mut statement, sql, &mut buffer)?;
         } else {
@@ -115,7 +115,7 @@ impl ValueListProvider for NestedQueries<'_, '_> {
         self.guard
             .connection()
             .execute_batch(&create_sql)
-            .map_err(|e| self.guard.to_query_error(&e, &create_sql))?;
+            .map_err(|e| self.guard.query_error(&e, &create_sql))?;
         Ok(format!("temp.{name}"))
     }
 }

@@ -1,5 +1,5 @@
 //! Ingredients, one per file: accepted arguments, subject and answer type. To add one, write its
-//! file and add it to [`all`].
+//! file and add it to `all`.
 
 mod answer;
 mod join;
@@ -81,7 +81,7 @@ pub trait Ingredient: Sync {
     }
 }
 
-/// Arguments of a call, for [`Ingredient::check`].
+/// Arguments of a call, for `Ingredient::check`.
 pub struct Arguments<'a> {
     /// Question text.
     pub question: &'a str,

@@ -47,7 +47,7 @@ impl ParsedQuery {
     }
 }
 
-/// Parses a query whose calls were found by [`crate::blendsql::scan`].
+/// Parses a query whose calls were found by `crate::blendsql::scan`.
 ///
 /// # Errors
 /// [`SqlError`] with the location of the syntax error.

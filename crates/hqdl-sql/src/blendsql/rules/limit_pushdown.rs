@@ -125,7 +125,7 @@ impl Rewriter<'_> {
         });
         let mut asks_pairs = false;
         calls.iter().for_each(|c| {
-            visit_own_calls(c, &mut |n| asks_pairs |= self.sites[n].subject == Subject::Pair)
+            visit_own_calls(c, &mut |n| asks_pairs |= self.sites[n].subject == Subject::Pair);
         });
         let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         let (star_columns, held_columns): (Vec<_>, Vec<_>) =

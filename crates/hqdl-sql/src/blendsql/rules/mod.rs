@@ -17,15 +17,15 @@ use super::tree::SelectCore;
 
 /// Name of the rule [`conditions_last`].
 pub const CONDITIONS_LAST: &str = "conditions last";
-/// Name of the rule [`conditions_of_groups`].
+/// Name of the rule [`group_conditions`].
 pub const GROUP_CONDITIONS: &str = "conditions on groups";
-/// Name of the rule [`first_rows`].
+/// Name of the rule `first_rows`.
 pub const LIMIT_PUSHDOWN: &str = "first rows";
-/// Name of the rule [`likeness`].
+/// Name of the rule `likeness`.
 pub const SIMILARITY: &str = "most like first";
-/// Name of the rule [`one_witness`].
+/// Name of the rule [`exists_candidates`].
 pub const EXISTS_CANDIDATES: &str = "one witness";
-/// Name of the rule [`order`].
+/// Name of the rule `order`.
 pub const CONDITION_ORDER: &str = "order of conditions";
 /// Name of the rule [`stored_columns`].
 pub const STORED_COLUMNS: &str = "stored columns";

@@ -150,7 +150,7 @@ impl CallParts {
         let tokens = argument.tokens.as_slice();
         match keyword {
             Keyword::Question => {
-                self.question = answer_arguments::parse_string(sql, tokens, "the question")?
+                self.question = answer_arguments::parse_string(sql, tokens, "the question")?;
             }
             Keyword::Value => self.value = argument::parse_argument(sql, tokens)?,
             Keyword::Context => self.values.extend(argument::parse_argument(sql, tokens)?),
@@ -177,10 +177,10 @@ impl CallParts {
                 }
             }
             Keyword::Quantifier => {
-                self.quantifier = answer_arguments::parse_quantifier(sql, tokens)?
+                self.quantifier = answer_arguments::parse_quantifier(sql, tokens)?;
             }
             Keyword::Regex => {
-                self.regex = answer_arguments::parse_string(sql, tokens, "the regex")?
+                self.regex = answer_arguments::parse_string(sql, tokens, "the regex")?;
             }
             Keyword::Narrow => self.narrow = answer_arguments::parse_narrow(sql, tokens)?,
             Keyword::Model => {
@@ -189,7 +189,7 @@ impl CallParts {
             }
             Keyword::Image => self.image = answer_arguments::parse_boolean(sql, tokens, "image")?,
             Keyword::Examples => {
-                self.appended.extend(answer_arguments::parse_examples(sql, tokens)?)
+                self.appended.extend(answer_arguments::parse_examples(sql, tokens)?);
             }
             Keyword::LongAnswer => {
                 if answer_arguments::parse_boolean(sql, tokens, "long_answer")? {

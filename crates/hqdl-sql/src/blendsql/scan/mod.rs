@@ -19,7 +19,7 @@ pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
     scan_calls_with_tables(sql, &|_| false)
 }
 
-/// Same as [`scan`], with the database's table names. A string `'t::c'` is a column if the table
+/// Same as [`scan_calls`], with the database's table names. A string `'t::c'` is a column if the table
 /// `t` exists, whatever the column's name is. If `t` has no such column, `SQLite` reports the
 /// error.
 ///
@@ -364,7 +364,7 @@ impl ValuesRowTracker {
                 self.is_expected = false;
             }
             Lexeme::Symbol(b')' | b']' | b'}') => {
-                self.is_expected = self.outer_levels.pop().unwrap_or(false)
+                self.is_expected = self.outer_levels.pop().unwrap_or(false);
             }
             // A comma separates two rows.
             Lexeme::Symbol(b',') => {}
