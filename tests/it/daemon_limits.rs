@@ -234,7 +234,7 @@ fn a_trusted_proxy_names_its_clients() {
     let statuses = |from: &str| -> Vec<u16> { (0..4).map(|_| ask(from)).collect() };
     assert!(statuses("10.0.0.1").contains(&429));
     assert_eq!(ask("10.0.0.2"), 200);
-    // What a client itself puts in front counts for nothing.
+    // Addresses that the client itself puts in front are ignored.
     assert!(statuses("192.0.2.7, 10.0.0.2").contains(&429));
     assert_eq!(ask("10.0.0.2, 10.0.0.3:4711, 127.0.0.1"), 200);
     // One network of IPv6 is one client.

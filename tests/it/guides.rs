@@ -79,7 +79,7 @@ fn the_unit_in_the_guide_is_the_example() {
     }
 }
 
-/// What a page needs, from its first comment.
+/// Requirements of a page, from its first comment.
 struct Needs {
     words: Vec<String>,
     facts: BTreeMap<String, BTreeMap<String, Json>>,

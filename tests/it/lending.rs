@@ -329,7 +329,7 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     );
 }
 
-/// Who borrows from a stopped process is told for whom it waits, before and while it works.
+/// A command that borrows from a stopped process prints which process it waits for.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_borrower_of_a_stopped_owner_says_for_whom_it_waits() {

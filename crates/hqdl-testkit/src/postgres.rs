@@ -252,7 +252,7 @@ struct ProxyState {
 /// A connection that goes through.
 struct ProxyConnection {
     ends: [TcpStream; 2],
-    /// What is under way on it never arrives, its end neither.
+    /// Data in transit never arrives, nor does the end of the connection.
     lost: Arc<AtomicBool>,
 }
 

@@ -1,4 +1,4 @@
-//! What the values of a column are: which columns share answers, and what a model is shown.
+//! Kinds of values: which columns share answers, and how a prompt names the column.
 
 use hqdl_engine::query::{Meta, QueryResult, RefreshScope, ValueQuestion, map_values, run};
 use hqdl_engine::session::{Cache, Session, SpecOverrides};

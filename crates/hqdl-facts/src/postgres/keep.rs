@@ -217,7 +217,7 @@ impl Statements {
 
 impl Server {
     /// Commits units, in one transaction and one round trip. A unit that was committed before
-    /// is not committed again, whoever sent it.
+    /// is not committed again by any process.
     pub(super) async fn commit(&self, units: &[Arc<KeptUnit>]) -> Result<(), FactsError> {
         let lines: usize = units.iter().map(|kept| kept.unit.facts.len()).sum();
         let within = ANSWER_TIMEOUT + ANSWER_TIMEOUT * (lines / 50_000) as u32;
@@ -235,7 +235,7 @@ impl Server {
                             known.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
                         left.retain(|kept| !known.contains(&kept.token));
                     }
-                    // What cannot be read is an older line: these were written just now.
+                    // An unreadable line is an older one, because these were written just now.
                     Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
                         statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
                         commit(&client, &statements, &UnitColumns::of(&left)).await?;

@@ -169,7 +169,7 @@ impl Server {
         if !entered {
             return;
         }
-        // What it held is free only when the server has what it was answered.
+        // Its claims are released only after the server has its answers.
         let leaving = async {
             self.keep_spooled().await?;
             self.end(&id).await

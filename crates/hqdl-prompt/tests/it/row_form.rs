@@ -187,7 +187,7 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
         let states: Vec<State> = cells.iter().map(|cell| cell.state).collect();
         assert_eq!(states, expected, "{content}");
     }
-    // What the object lacks is asked again; the rest counts.
+    // Columns that the object lacks are asked again; the others are stored.
     let RowOutcome::Answered(cells) = read_answer(&expansion, "A-Bomb", r#"{"height":188}"#) else {
         panic!()
     };
