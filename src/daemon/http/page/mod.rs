@@ -125,6 +125,11 @@ fn show_failure(failure: &Failure) -> Markup {
     }
 }
 
+/// Shows the failure of the last run, which the daemon retries. A retry may be running already.
+fn show_retried_failure(failure: &Failure) -> Markup {
+    html! { (show_failure(failure)) p { "The last run failed. The daemon retries it." } }
+}
+
 /// Returns true if a line of a message quotes source text or marks a place in it.
 fn is_quoted(line: &str) -> bool {
     line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')

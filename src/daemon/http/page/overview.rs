@@ -7,7 +7,8 @@ use maud::{Markup, html};
 
 use super::super::query::run_blocking;
 use super::{
-    HttpState, ShownPage, chart, render_page, runs_table, show_failure, spec_path, state_badge,
+    HttpState, ShownPage, chart, render_page, runs_table, show_failure, show_retried_failure,
+    spec_path, state_badge,
 };
 use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus};
 use crate::failure::Failure;
@@ -50,7 +51,7 @@ fn spec_card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
                 @if spec.active_spec.is_some() { p { "The daemon keeps the last valid spec." } }
                 (show_failure(problem))
             }
-            @if let Some(trouble) = spec.retried_failure.as_ref().filter(|_| spec.run.is_none()) { (show_failure(trouble)) p { "The daemon will retry." } }
+            @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
             @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
             @if let Some(run) = run {
                 p {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, ShownPage, format_usd, percent_encode, read_form, redirect_to,
-    render_page, runs_table, show_failure, spec_path, state_badge,
+    render_page, runs_table, show_failure, show_retried_failure, spec_path, state_badge,
 };
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
@@ -66,8 +66,8 @@ pub(super) fn find_spec(state: &HttpState, name: &str) -> Result<Arc<SpecStatus>
 fn approval_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(trouble) = spec.retried_failure.as_ref().filter(|_| spec.run.is_none()) { (show_failure(trouble)) p { "The daemon will retry." } }
-            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
+        @if let Some(failure) = &spec.retried_failure { (show_retried_failure(failure)) }
+        @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for your approval: " (held) } }
         @if let Some((totals, notes)) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| (&p["totals"], &p["price_notes"])) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
