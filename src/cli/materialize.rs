@@ -97,7 +97,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     let mut report = loop {
         let model = match (&options.batch_file, session.spec.model.provider) {
             // The user who submits the files has the key.
-            (Some(_), Provider::Openai) => model::connect_for_files(&session.spec)?,
+            (Some(_), provider) if provider != Provider::Replay => {
+                model::connect_for_files(&session.spec)?
+            }
             _ => session.connect_model()?,
         };
         let run_mode = if options.batch { RunMode::Batch } else { RunMode::Live };

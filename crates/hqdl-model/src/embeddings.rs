@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::endpoint::Endpoint;
 use super::limits::Need;
-use super::openai::Endpoint;
+use super::rate_headers::openai_limits;
 use super::reply::ReportedUsage;
 use super::wire::{self, ErrorResponse};
 use super::{
@@ -79,7 +80,7 @@ impl EmbeddingsEndpoint {
             .body(body.to_string())
             .send();
         let response = sent.await.map_err(to_temporary)?;
-        self.endpoint.throttle.update_from_headers(response.headers());
+        self.endpoint.throttle.apply_hint(openai_limits(response.headers()));
         if !response.status().is_success() {
             return Err(wire::failure_to_error(ErrorResponse::from_response(response).await));
         }

@@ -1,4 +1,4 @@
-//! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
+//! An endpoint of any provider. Its protocol (`protocols`) writes the requests and reads the replies.
 //!
 //! Answers are parsed while they stream (`stream.rs`); if an endpoint does not stream, hqdl
 //! requests whole answers. Nothing is retried here: that is the task of [`super::RetryingRequest`].
@@ -7,31 +7,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_openai::types::chat::{
-    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage,
-    CreateChatCompletionRequest,
-};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 use tracing::debug;
 
-use super::limits::{Need, PerMinute, retry_after};
+use super::batch::BatchApi;
+use super::limits::{Need, PerMinute};
 use super::prompt_cache::PrefixGate;
+use super::protocols::{self, Protocol, RequestParts};
 use super::providers::{self, PromptCaching, ProviderProfile};
-use super::request_form::RequestFeatures;
+use super::rate_headers::retry_after;
+use super::request_features::RequestFeatures;
 use super::usage_check::UsageGate;
 use super::wire::{ErrorResponse, chat_error, failure_to_error};
 use super::{
-    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, reply,
-    stream, tls,
+    Model, ModelError, PauseFuture, PermitFuture, Reply, ReplyFuture, SetupError, images, stream,
+    tls,
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{
-    CHAT_PATH, LimitScope, ModelParameters, ModelSettings, OPENAI_BASE_URL, SERVICE_TIER,
-    format_parameters,
+    LimitScope, ModelParameters, ModelSettings, Provider, SERVICE_TIER, format_parameters,
 };
 use hqdl_values::key::tagged_hash;
 
@@ -40,7 +38,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// An OpenAI-compatible endpoint and its model.
+/// An endpoint and its model.
 pub struct Endpoint {
     pub(super) http: reqwest::Client,
     /// The headers of every request.
@@ -48,6 +46,7 @@ pub struct Endpoint {
     /// The base URL as the user gave it.
     pub(super) base_url: String,
     url: Url,
+    pub(super) protocol: &'static dyn Protocol,
     profile: &'static ProviderProfile,
     pub(super) throttle: Arc<Throttle>,
     model: String,
@@ -126,11 +125,15 @@ impl Endpoint {
         let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
         let mut parts = vec![self.base_url.clone(), self.model.clone(), temperature];
         parts.extend(format_parameters(&self.parameters));
+        let provider = self.protocol.provider();
+        if provider != Provider::Openai {
+            parts.push(format!("provider {}", provider.name()));
+        }
         let features_hash = tagged_hash("hqdl request form v1", &parts);
         let stored = facts.history().endpoint_features(&features_hash)?;
         let features = stored.and_then(|text| serde_json::from_str(&text).ok());
-        let parse_features =
-            |features| RequestFeatures::from_json(features, self.profile, &self.model);
+        let initial = self.protocol.initial_features(self.profile, &self.model);
+        let parse_features = |features| RequestFeatures::from_json(features, initial);
         if let Some(features) = features.as_ref().and_then(parse_features) {
             self.features = features.into();
             self.features_untested = true.into();
@@ -173,18 +176,19 @@ impl Endpoint {
             .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| SetupError::Client(e.to_string()))?;
-        let (url, profile) = resolve_endpoint(settings)?;
+        let (url, protocol, profile) = resolve_endpoint(settings)?;
         Ok(Self {
             http,
-            headers: request_headers(profile, &key)?,
+            headers: request_headers(protocol, profile, &key)?,
             base_url: base_url(settings).to_owned(),
             url,
+            protocol,
             profile,
             throttle,
             model: settings.name.clone(),
             temperature: settings.temperature,
             parameters: settings.parameters.clone(),
-            features: RequestFeatures::new(profile, &settings.name).into(),
+            features: protocol.initial_features(profile, &settings.name).into(),
             prefixes: PrefixGate::default(),
             memory: None,
             usage_gate: UsageGate::default(),
@@ -221,11 +225,11 @@ impl Endpoint {
     /// succeed.
     fn learn_from_error(&self, features: RequestFeatures, error: ModelError) -> ModelError {
         let is_rejected = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
-        let Some((next, warning)) = features.without_rejected(&error) else {
+        let Some((next, warning)) = features.without_rejected(self.protocol, &error) else {
             // The stored features may be outdated, so try all features again, once.
             if is_rejected && self.features_untested.swap(false, Ordering::Relaxed) {
                 *self.features.lock().unwrap_or_else(PoisonError::into_inner) =
-                    RequestFeatures::new(self.profile, &self.model);
+                    self.protocol.initial_features(self.profile, &self.model);
                 self.store_features(None);
                 return immediate_retry(&error.to_string());
             }
@@ -274,7 +278,7 @@ impl Endpoint {
 
     /// Learns the request features from the failure of a batch request.
     pub(super) fn learn_from_batch(&self, error: ModelError) -> ModelError {
-        self.learn_from_error(self.current_features(), error)
+        self.learn_from_error(self.current_features(), self.without_key(error))
     }
 
     /// Adds advice for the user to an error: which key was sent, which server may not be running,
@@ -331,29 +335,22 @@ impl Endpoint {
         error
     }
 
-    /// Returns the body of a chat request of a batch.
-    pub(super) fn request_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
-        let mut body = self.message_body(prompt, parameters);
-        self.current_features().write_body(&mut body, prompt, self.temperature);
-        body
+    /// Returns the body of a request of a batch.
+    pub(super) fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
+        self.request_body(prompt, parameters, self.current_features(), false)
     }
 
-    fn message_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
-        let request = CreateChatCompletionRequest {
-            model: self.model.clone(),
-            messages: vec![
-                ChatCompletionRequestSystemMessage::from(&*prompt.system).into(),
-                ChatCompletionRequestUserMessage::from(prompt.user.as_str()).into(),
-            ],
-            ..CreateChatCompletionRequest::default()
-        };
-        // The request contains only texts, which always convert to JSON.
-        let mut body = serde_json::to_value(request).unwrap_or_default();
-        images::write_images(&mut body, prompt);
-        for (name, value) in parameters {
-            body[name] = value.clone();
-        }
-        body
+    fn request_body(
+        &self,
+        prompt: &Prompt,
+        parameters: &ModelParameters,
+        features: RequestFeatures,
+        is_streamed: bool,
+    ) -> Json {
+        let temperature = self.temperature;
+        let model = &self.model;
+        let parts = RequestParts { model, prompt, parameters, features, temperature, is_streamed };
+        self.protocol.request_body(&parts)
     }
 }
 
@@ -367,7 +364,7 @@ struct EndpointKey {
 impl EndpointKey {
     /// Reads the API key from the environment.
     fn from_settings(settings: &ModelSettings) -> Result<Self, SetupError> {
-        let (url, profile) = resolve_endpoint(settings)?;
+        let (url, _, profile) = resolve_endpoint(settings)?;
         let of_provider = profile.key_variable.map(str::to_owned);
         let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
             return Ok(Self::default());
@@ -399,8 +396,15 @@ impl EndpointKey {
 }
 
 /// Returns the headers of every request.
-fn request_headers(profile: &ProviderProfile, key: &EndpointKey) -> Result<HeaderMap, SetupError> {
+fn request_headers(
+    protocol: &dyn Protocol,
+    profile: &ProviderProfile,
+    key: &EndpointKey,
+) -> Result<HeaderMap, SetupError> {
     let mut headers = HeaderMap::new();
+    for (header, value) in protocol.headers() {
+        headers.insert(HeaderName::from_static(header), HeaderValue::from_static(value));
+    }
     let invalid_key = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
     for (header, variable) in profile.headers {
         let value = std::env::var(variable).ok().filter(|v| !v.is_empty());
@@ -409,7 +413,7 @@ fn request_headers(profile: &ProviderProfile, key: &EndpointKey) -> Result<Heade
         }
     }
     if key.secret.is_some() {
-        let (header, text) = match profile.key_header {
+        let (header, text) = match profile.key_header.or(protocol.key_header()) {
             Some(header) => (HeaderName::from_static(header), key.secret_text().to_owned()),
             None => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.secret_text())),
         };
@@ -420,23 +424,21 @@ fn request_headers(profile: &ProviderProfile, key: &EndpointKey) -> Result<Heade
     Ok(headers)
 }
 
-/// Returns the URL of the endpoint and the profile of its provider.
+/// Returns the URL of the endpoint, its protocol and the profile of its provider.
 fn resolve_endpoint(
     settings: &ModelSettings,
-) -> Result<(Url, &'static ProviderProfile), SetupError> {
-    let base_url = base_url(settings);
-    let mut url = Url::parse(base_url).map_err(|_| SetupError::NoUrl(base_url.to_owned()))?;
-    // Users often copy the URL of the chat endpoint.
-    let path = url.path().trim_end_matches('/').trim_end_matches(CHAT_PATH).to_owned();
-    url.set_path(&path);
+) -> Result<(Url, &'static dyn Protocol, &'static ProviderProfile), SetupError> {
+    let (provider, base_url) = settings.provider.resolve_url(settings.base_url.as_deref());
+    let mut url = Url::parse(&base_url).map_err(|_| SetupError::NoUrl(base_url))?;
     let profile = providers::profile_of(&url);
     (profile.prepare_url)(&mut url);
-    Ok((url, profile))
+    Ok((url, protocols::protocol_of(provider), profile))
 }
 
 /// Returns the base URL of the settings.
 fn base_url(settings: &ModelSettings) -> &str {
-    settings.base_url.as_deref().unwrap_or(OPENAI_BASE_URL).trim_end_matches('/')
+    let default = settings.provider.default_base_url();
+    settings.base_url.as_deref().unwrap_or(default).trim_end_matches('/')
 }
 
 impl Model for Endpoint {
@@ -444,8 +446,8 @@ impl Model for Endpoint {
         &self.model
     }
 
-    fn batch_endpoint(&self) -> Option<&Endpoint> {
-        Some(self)
+    fn batch_api(&self) -> Option<Box<dyn BatchApi + '_>> {
+        Some(self.protocol.batch_api(self))
     }
 
     fn is_billed(&self) -> bool {
@@ -521,15 +523,14 @@ impl Endpoint {
         prompt: &Prompt,
         features: RequestFeatures,
     ) -> Result<Reply, ModelError> {
-        let mut body = self.message_body(prompt, &self.parameters);
-        features.write_body(&mut body, prompt, self.temperature);
-        features.write_stream(&mut body);
+        let is_streamed = features.stream;
+        let body = self.request_body(prompt, &self.parameters, features, is_streamed);
         let uses_cache = features.caching != PromptCaching::default();
         let mut turn =
             if uses_cache { self.prefixes.wait_turn(&prompt.system).await } else { None };
         let request = self
             .http
-            .post(self.url_of(CHAT_PATH))
+            .post(self.url_of(self.protocol.provider().request_path()))
             .headers(self.headers.clone())
             .header("content-type", "application/json")
             .body(body.to_string());
@@ -541,11 +542,11 @@ impl Endpoint {
             retry_after = ?retry_after(response.headers()),
             "the endpoint answers"
         );
-        self.throttle.update_from_headers(response.headers());
+        self.throttle.apply_hint(self.protocol.rate_limits(response.headers()));
         if !response.status().is_success() {
             return Err(failure_to_error(ErrorResponse::from_response(response).await));
         }
-        stream::read_reply(response, prompt, &mut turn).await
+        stream::read_reply(self.protocol, response, prompt, &mut turn).await
     }
 }
 
@@ -560,29 +561,4 @@ fn immediate_retry(message: &str) -> ModelError {
 fn permit_need(prompt: &Prompt) -> Need {
     let Prompt { input_tokens: input, max_output, .. } = prompt;
     Need { likely: input + max_output / 4, max: input + max_output }
-}
-
-/// Parses a batch output line: its `custom_id`, and the reply or the error. `None` if the line is
-/// not batch output.
-#[must_use]
-pub fn parse_batch_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
-    let id = json.get("custom_id")?.as_str()?.to_owned();
-    let error = json.get("error").filter(|e| !e.is_null());
-    let body = json.pointer("/response/body").unwrap_or(&Json::Null);
-    let status = json.pointer("/response/status_code").and_then(Json::as_u64);
-    let reply = match (status, error) {
-        (Some(200), None) => reply::parse_completion(body),
-        (Some(status), _) if !(200..300).contains(&status) => {
-            let status = u16::try_from(status).unwrap_or_default();
-            Err(failure_to_error(ErrorResponse::from_body(status, body, &body.to_string())))
-        }
-        (_, Some(error)) => {
-            let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
-            let message = format!("{}: {}", text("code"), text("message"));
-            // It was never processed, so it was not billed.
-            Err(ModelError::Temporary { message, wait: None, in_doubt: false })
-        }
-        _ => return None,
-    };
-    Some((id, reply))
 }
