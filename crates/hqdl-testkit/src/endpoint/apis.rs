@@ -199,7 +199,8 @@ fn message_events(reply: &Json) -> Vec<Json> {
                 (kind, if kind == "text" { "text_delta" } else { "thinking_delta" }, text)
             }
         };
-        events.push(json!({ "type": "content_block_start", "index": index, "content_block": first }));
+        events
+            .push(json!({ "type": "content_block_start", "index": index, "content_block": first }));
         for piece in pieces(&text) {
             let mut delta = json!({ "type": delta_type });
             delta[field] = piece.into();
@@ -277,7 +278,9 @@ fn response_events(reply: &Json) -> Vec<Json> {
         if item["type"] == "reasoning" {
             added["summary"] = json!([]);
         }
-        events.push(json!({ "type": "response.output_item.added", "output_index": index, "item": added }));
+        events.push(
+            json!({ "type": "response.output_item.added", "output_index": index, "item": added }),
+        );
         let at = json!({ "item_id": item["id"], "output_index": index });
         let mut add_deltas = |kind: &str, index_name: &str, text: &str| {
             for piece in pieces(text) {
@@ -292,12 +295,19 @@ fn response_events(reply: &Json) -> Vec<Json> {
             }
         };
         let text = |pointer: &str| item.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-        add_deltas("response.reasoning_summary_text.delta", "summary_index", text("/summary/0/text"));
+        add_deltas(
+            "response.reasoning_summary_text.delta",
+            "summary_index",
+            text("/summary/0/text"),
+        );
         add_deltas("response.output_text.delta", "content_index", text("/content/0/text"));
         add_deltas("response.refusal.delta", "content_index", text("/content/0/refusal"));
-        events.push(json!({ "type": "response.output_item.done", "output_index": index, "item": item }));
+        events.push(
+            json!({ "type": "response.output_item.done", "output_index": index, "item": item }),
+        );
     }
-    let end = if reply["status"] == "completed" { "response.completed" } else { "response.incomplete" };
+    let end =
+        if reply["status"] == "completed" { "response.completed" } else { "response.incomplete" };
     events.push(json!({ "type": end, "response": reply }));
     for (number, event) in events.iter_mut().enumerate() {
         event["sequence_number"] = number.into();
