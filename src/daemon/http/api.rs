@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::overrides::{self, read_lines};
-use crate::query::guard::Guard;
+use crate::query::connection::guard::Guard;
 use crate::session::override_cell;
 
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
