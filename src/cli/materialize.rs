@@ -181,7 +181,7 @@ fn print_exported_files(
         if output_options.json {
             let line = json!({
                 "event": "written", "file": file.path, "requests": file.requests,
-                "most_tokens": file.max_spent.tokens, "most_usd": priced.then_some(file.max_spent.usd),
+                "most_tokens": file.max_spent.tokens, "most_usd": model.price.is_some().then_some(file.max_spent.usd),
             });
             anstream::println!("{line}");
         } else {

@@ -2,22 +2,15 @@
 //! `protocols` has the two implementations. Files are streamed in both directions, so a file of
 //! 200 MB is never in memory as a whole.
 
-use std::io::Write;
 use std::path::Path;
 use std::pin::Pin;
-use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, Response};
 use serde_json::Value as Json;
 
-use super::endpoint::Endpoint;
-use super::wire::{self, ErrorResponse, exchange_error, failure_to_error, shorten_text};
-use super::{MAX_ATTEMPTS, ModelError, Reply, retry_with_backoff};
+use super::transport::Transport;
+use super::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
-
-/// Long enough for a file of 200 MB on a slow connection.
-pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// State of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,64 +116,13 @@ pub trait BatchApi: Send + Sync {
     fn interpret_error(&self, error: ModelError) -> ModelError;
 }
 
-impl Endpoint {
-    pub(super) fn new_request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, self.url_of(path)).headers(self.headers.clone())
-    }
+/// What a Batch API needs from its endpoint.
+pub(super) trait BatchClient: Send + Sync {
+    fn transport(&self) -> &Transport;
 
-    pub(super) async fn send_http(&self, request: RequestBuilder) -> Result<Response, ModelError> {
-        let sent = async {
-            let response = request.send().await.map_err(|e| exchange_error(&e))?;
-            if response.status().is_success() {
-                return Ok(response);
-            }
-            Err(failure_to_error(ErrorResponse::from_response(response).await))
-        };
-        sent.await.map_err(|e| self.without_key(e))
-    }
+    /// Returns the body of a request.
+    fn batch_body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json;
 
-    pub(super) async fn fetch_json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
-        let body = wire::read_body(self.send_http(request).await?, wire::MAX_REPLY_BYTES).await?;
-        serde_json::from_slice(&body).map_err(|_| ModelError::Temporary {
-            message: format!(
-                "the endpoint's reply is not JSON: {}",
-                shorten_text(&String::from_utf8_lossy(&body))
-            ),
-            wait: None,
-            in_doubt: true,
-        })
-    }
-
-    /// Returns the JSON of a path, with retries.
-    pub(super) async fn get_json(&self, path: &str) -> Result<Json, ModelError> {
-        retry_with_backoff(MAX_ATTEMPTS, || self.fetch_json(self.new_request(Method::GET, path)))
-            .await
-    }
-
-    /// Downloads a path to a file, with retries.
-    pub(super) async fn download_path(&self, path: &str, to: &Path) -> Result<(), ModelError> {
-        let io_error = |e: std::io::Error| file_error(to, &e);
-        retry_with_backoff(MAX_ATTEMPTS, || async {
-            let request = self.new_request(Method::GET, path).timeout(TRANSFER_TIMEOUT);
-            let mut response = self.send_http(request).await?;
-            let mut out = std::fs::File::create(to).map_err(io_error)?;
-            while let Some(chunk) = response.chunk().await.map_err(|e| exchange_error(&e))? {
-                out.write_all(&chunk).map_err(io_error)?;
-            }
-            Ok(())
-        })
-        .await
-    }
-}
-
-/// Returns the error for a local file that cannot be read or written.
-pub(super) fn file_error(path: &Path, error: &std::io::Error) -> ModelError {
-    ModelError::NoAnswer(format!("{}: {error}", path.display()))
-}
-
-/// Returns the error for a reply that is not what its request asked for.
-pub(super) fn unexpected_reply(what: &str, json: &Json) -> ModelError {
-    let message =
-        format!("the endpoint's reply is not {what}: {}", shorten_text(&json.to_string()));
-    ModelError::Temporary { message, wait: None, in_doubt: true }
+    /// Learns the request features from the error of a request.
+    fn learn_from_batch(&self, error: ModelError) -> ModelError;
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use super::endpoint::Endpoint;
@@ -72,9 +73,8 @@ impl EmbeddingsEndpoint {
             json!({ "model": self.endpoint.name(), "input": texts, "encoding_format": "float" });
         let sent = self
             .endpoint
-            .http
-            .post(self.endpoint.url_of("/embeddings"))
-            .headers(self.endpoint.headers.clone())
+            .transport
+            .new_request(Method::POST, "/embeddings")
             .header("content-type", "application/json")
             .timeout(self.timeout)
             .body(body.to_string())
@@ -143,7 +143,7 @@ impl Model for EmbeddingsEndpoint {
 
     fn send_prompt<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
-            self.send_request(prompt).await.map_err(|e| self.endpoint.without_key(e))
+            self.send_request(prompt).await.map_err(|e| self.endpoint.transport.without_key(e))
         })
     }
 }

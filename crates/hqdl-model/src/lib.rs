@@ -22,6 +22,7 @@ mod request_features;
 mod setup;
 mod stream;
 mod tls;
+mod transport;
 mod usage_check;
 mod wire;
 

@@ -4,7 +4,6 @@
 use serde_json::{Value as Json, json};
 
 use super::ModelError;
-use super::protocols::Protocol;
 use super::providers::{NEW_LIMIT_NAME, OLD_LIMIT_NAME, PromptCaching};
 
 /// Phrases of an error that rejects a parameter as such.
@@ -35,6 +34,14 @@ pub(super) enum SchemaForm {
     Tool,
     /// Not at all.
     None,
+}
+
+/// How an error rejects a form of the schema.
+pub(super) struct SchemaRejection {
+    /// Words that name the schema; the first one is the name of its field.
+    pub(super) words: &'static [&'static str],
+    /// The form to try next.
+    pub(super) next: SchemaForm,
 }
 
 impl SchemaForm {
@@ -134,8 +141,8 @@ impl RequestFeatures {
     /// `None` if the error names no optional feature.
     pub(super) fn without_rejected(
         self,
-        protocol: &dyn Protocol,
         error: &ModelError,
+        schema_rejection: impl Fn(SchemaForm) -> SchemaRejection,
     ) -> Option<(Self, String)> {
         let ModelError::Refused { status, message } = error else { return None };
         let lower = message.to_lowercase();
@@ -147,8 +154,8 @@ impl RequestFeatures {
         let is_rejection = any(&REJECTION_PHRASES) && !any(&VALUE_PHRASES);
         let without = |what: &str, form| Some((form, format!("{what}; hqdl retries without it")));
         if let 400 | 422 = status {
-            if self.schema != SchemaForm::None && any(protocol.schema_words(self.schema)) {
-                return Some(self.without_schema_form(protocol));
+            if self.schema != SchemaForm::None && any(schema_rejection(self.schema).words) {
+                return Some(self.without_schema_form(&schema_rejection(self.schema)));
             }
             if let Some((limit_name, is_last_name)) =
                 self.limit_name.filter(|(cap, _)| is_rejection && names(cap))
@@ -182,13 +189,10 @@ impl RequestFeatures {
     }
 
     /// Returns the features with the next form of the schema, and a warning for the user.
-    fn without_schema_form(self, protocol: &dyn Protocol) -> (Self, String) {
-        let schema = match self.schema {
-            SchemaForm::Native => protocol.schema_after_native(),
-            SchemaForm::Tool | SchemaForm::None => SchemaForm::None,
-        };
+    fn without_schema_form(self, rejection: &SchemaRejection) -> (Self, String) {
+        let schema = rejection.next;
         let instead = if schema == SchemaForm::Tool { "with a tool instead" } else { "without it" };
-        let name = protocol.schema_words(self.schema)[0];
+        let name = rejection.words.first().copied().unwrap_or_default();
         let warning = format!("the endpoint rejects `{name}`; hqdl retries {instead}");
         (Self { schema, ..self }, warning)
     }

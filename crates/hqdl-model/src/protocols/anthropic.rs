@@ -6,14 +6,14 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value as Json, json};
 
 use super::anthropic_batches::{self, MessageBatches};
-use super::{BatchApi, BatchLine, Endpoint, Protocol, RequestParts};
+use super::{BatchApi, BatchClient, BatchLine, Protocol, RequestParts, parse_reply};
 use crate::ModelError;
 use crate::limits::{PerMinute, RateLimitHint};
 use crate::prompt_cache::{self, CacheBreakpoint, PromptCaching};
 use crate::providers::ProviderProfile;
 use crate::rate_headers::{header_number, header_text};
 use crate::reply::{DraftEnd, ReplyDraft};
-use crate::request_features::{RequestFeatures, SchemaForm};
+use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
@@ -51,15 +51,17 @@ impl Protocol for Anthropic {
         RequestFeatures::new(PromptCaching { breakpoint, key: false })
     }
 
-    fn schema_words(&self, form: SchemaForm) -> &'static [&'static str] {
+    fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection {
         match form {
-            SchemaForm::Tool => &["tool_choice", "tools", "tool use", "input_schema"],
-            _ => &["output_config", "output_format", "output format", "json_schema"],
+            SchemaForm::Tool => SchemaRejection {
+                words: &["tool_choice", "tools", "tool use", "input_schema"],
+                next: SchemaForm::None,
+            },
+            _ => SchemaRejection {
+                words: &["output_config", "output_format", "output format", "json_schema"],
+                next: SchemaForm::Tool,
+            },
         }
-    }
-
-    fn schema_after_native(&self) -> SchemaForm {
-        SchemaForm::Tool
     }
 
     fn extra_input_tokens(&self) -> u64 {
@@ -140,11 +142,11 @@ impl Protocol for Anthropic {
     }
 
     fn parse_batch_line(&self, line: &Json) -> Option<BatchLine> {
-        anthropic_batches::parse_result_line(self, line)
+        anthropic_batches::parse_result_line(line, |message| parse_reply(self, message))
     }
 
-    fn batch_api<'e>(&self, endpoint: &'e Endpoint) -> Box<dyn BatchApi + 'e> {
-        Box::new(MessageBatches { endpoint })
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
+        Box::new(MessageBatches { client })
     }
 }
 

@@ -8,14 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
-use super::anthropic::Anthropic;
-use super::{BatchApi, BatchLine, Endpoint, parse_reply};
-use crate::ModelError;
-use crate::batch::{
-    Batch, BatchFuture, SoughtBatch, TRANSFER_TIMEOUT, file_error, unexpected_reply,
-};
+use super::{BatchApi, BatchClient, BatchLine};
+use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
+use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply};
 use crate::wire::{ErrorResponse, failure_to_error};
+use crate::{ModelError, Reply};
 use hqdl_prompt::Prompt;
 use hqdl_spec::ModelParameters;
 
@@ -30,7 +28,7 @@ const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// Message Batches of an endpoint.
 pub(super) struct MessageBatches<'e> {
-    pub(super) endpoint: &'e Endpoint,
+    pub(super) client: &'e dyn BatchClient,
 }
 
 impl MessageBatches<'_> {
@@ -38,13 +36,14 @@ impl MessageBatches<'_> {
         let body = FileBody::open_lines(path, "{\"requests\":[".to_owned(), "]}".to_owned())
             .map_err(|e| file_error(path, &e))?;
         let request = self
-            .endpoint
+            .client
+            .transport()
             .new_request(Method::POST, PATH)
             .timeout(TRANSFER_TIMEOUT)
             .header("content-type", "application/json")
             .header("content-length", body.byte_count())
             .body(reqwest::Body::wrap(body));
-        parse_batch(&self.endpoint.fetch_json(request).await?)
+        parse_batch(&self.client.transport().fetch_json(request).await?)
     }
 
     /// Returns the batches with this number of requests that are not older than a time, newest
@@ -54,7 +53,7 @@ impl MessageBatches<'_> {
         let mut after = String::new();
         for _ in 0..MAX_PAGES {
             let path = format!("{PATH}?limit={PAGE_SIZE}{after}");
-            let page = self.endpoint.get_json(&path).await?;
+            let page = self.client.transport().get_json(&path).await?;
             let batches = page.get("data").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
             for json in batches {
                 let created = json.get("created_at").and_then(Json::as_str);
@@ -107,8 +106,8 @@ impl MessageBatches<'_> {
         batch: &Batch,
         sought: &SoughtBatch<'_>,
     ) -> Result<bool, ModelError> {
-        let request = self.endpoint.new_request(Method::GET, &results_path(&batch.id));
-        let mut response = match self.endpoint.send_http(request).await {
+        let request = self.client.transport().new_request(Method::GET, &results_path(&batch.id));
+        let mut response = match self.client.transport().send_http(request).await {
             Ok(response) => response,
             // The results of an old batch are deleted.
             Err(ModelError::Refused { status: 404, .. }) => return Ok(false),
@@ -129,7 +128,7 @@ impl MessageBatches<'_> {
 
 impl BatchApi for MessageBatches<'_> {
     fn base_url(&self) -> &str {
-        &self.endpoint.base_url
+        &self.client.transport().base_url
     }
 
     fn request_line(
@@ -138,7 +137,7 @@ impl BatchApi for MessageBatches<'_> {
         prompt: &Prompt,
         parameters: &ModelParameters,
     ) -> String {
-        let body = self.endpoint.batch_body(prompt, parameters);
+        let body = self.client.batch_body(prompt, parameters);
         format!("{}\n", json!({ "custom_id": to_sent_id(custom_id), "params": body }))
     }
 
@@ -164,13 +163,15 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch> {
-        Box::pin(
-            async move { parse_batch(&self.endpoint.get_json(&format!("{PATH}/{id}")).await?) },
-        )
+        Box::pin(async move {
+            parse_batch(&self.client.transport().get_json(&format!("{PATH}/{id}")).await?)
+        })
     }
 
     fn download_file<'a>(&'a self, file: &'a str, to: &'a Path) -> BatchFuture<'a, ()> {
-        Box::pin(async move { self.endpoint.download_path(&results_path(file), to).await })
+        Box::pin(
+            async move { self.client.transport().download_path(&results_path(file), to).await },
+        )
     }
 
     fn delete_file<'a>(&'a self, _: &'a str) -> BatchFuture<'a, ()> {
@@ -178,7 +179,7 @@ impl BatchApi for MessageBatches<'_> {
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.endpoint.learn_from_batch(error)
+        self.client.learn_from_batch(error)
     }
 }
 
@@ -231,11 +232,14 @@ fn parse_batch(json: &Json) -> Result<Batch, ModelError> {
 }
 
 /// Parses a line of a batch's results.
-pub(super) fn parse_result_line(protocol: &Anthropic, line: &Json) -> Option<BatchLine> {
+pub(super) fn parse_result_line(
+    line: &Json,
+    parse_message: impl Fn(&Json) -> Result<Reply, ModelError>,
+) -> Option<BatchLine> {
     let custom_id = from_sent_id(line.get("custom_id")?.as_str()?);
     let result = line.get("result")?;
     let reply = match result.get("type")?.as_str()? {
-        "succeeded" => parse_reply(protocol, result.get("message")?),
+        "succeeded" => parse_message(result.get("message")?),
         "errored" => Err(parse_error(result.get("error")?)),
         // It was never processed, so it was not billed.
         state @ ("canceled" | "expired") => Err(ModelError::Temporary {
@@ -272,7 +276,11 @@ mod tests {
     fn results_are_parsed_by_their_type() {
         let parse = |result: Json| {
             let line = json!({ "custom_id": "p1_00ff", "result": result });
-            let line = parse_result_line(&Anthropic, &line).unwrap();
+            let parse_message = |message: &Json| {
+                let content = message["content"].as_str().unwrap_or_default().to_owned();
+                Ok(Reply { content, ..Reply::default() })
+            };
+            let line = parse_result_line(&line, parse_message).unwrap();
             assert_eq!(line.custom_id, "p1:00ff");
             line.reply
         };
@@ -280,8 +288,7 @@ mod tests {
             let error = json!({ "type": kind, "message": "prompt is too long: 9 tokens" });
             parse(json!({ "type": "errored", "error": { "type": "error", "error": error } }))
         };
-        let message = json!({ "type": "message", "stop_reason": "end_turn",
-            "content": [{ "type": "text", "text": "x" }], "usage": {} });
+        let message = json!({ "content": "x" });
         let reply = parse(json!({ "type": "succeeded", "message": message })).unwrap();
         assert_eq!(reply.content, "x");
         assert!(matches!(error("invalid_request_error"), Err(ModelError::TooLong(_))));

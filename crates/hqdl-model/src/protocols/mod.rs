@@ -10,12 +10,11 @@ mod openai_responses;
 use reqwest::header::HeaderMap;
 use serde_json::Value as Json;
 
-use super::batch::{BatchApi, BatchLine};
-use super::endpoint::Endpoint;
+use super::batch::{BatchApi, BatchClient, BatchLine};
 use super::limits::RateLimitHint;
 use super::providers::ProviderProfile;
 use super::reply::{Reply, ReplyDraft};
-use super::request_features::{RequestFeatures, SchemaForm};
+use super::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use super::{ModelError, rate_headers, wire};
 use hqdl_prompt::{Prompt, PromptImage};
 use hqdl_spec::{ModelParameters, Provider};
@@ -109,13 +108,8 @@ pub(super) trait Protocol: Send + Sync {
     /// Returns the features of requests to a model, until the endpoint rejects one.
     fn initial_features(&self, profile: &ProviderProfile, model: &str) -> RequestFeatures;
 
-    /// Words by which an error names the schema of the answer, in this form.
-    fn schema_words(&self, form: SchemaForm) -> &'static [&'static str];
-
-    /// Returns the form of the schema to try after the endpoint has rejected `Native`.
-    fn schema_after_native(&self) -> SchemaForm {
-        SchemaForm::None
-    }
+    /// Returns how an error rejects a form of the schema, and the form to try next.
+    fn schema_rejection(&self, form: SchemaForm) -> SchemaRejection;
 
     /// Maximum number of input tokens that the endpoint adds to a request by itself.
     fn extra_input_tokens(&self) -> u64 {
@@ -143,5 +137,5 @@ pub(super) trait Protocol: Send + Sync {
     fn parse_batch_line(&self, line: &Json) -> Option<BatchLine>;
 
     /// Returns the Batch API of an endpoint.
-    fn batch_api<'e>(&self, endpoint: &'e Endpoint) -> Box<dyn BatchApi + 'e>;
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e>;
 }

@@ -6,11 +6,10 @@ use std::path::Path;
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
-use super::{BatchApi, BatchLine, Endpoint};
-use crate::batch::{
-    Batch, BatchFuture, SoughtBatch, TRANSFER_TIMEOUT, file_error, unexpected_reply,
-};
+use super::{BatchApi, BatchClient, BatchLine};
+use crate::batch::{Batch, BatchFuture, SoughtBatch};
 use crate::file_body::FileBody;
+use crate::transport::{TRANSFER_TIMEOUT, file_error, unexpected_reply};
 use crate::wire::{ErrorResponse, failure_to_error};
 use crate::{MAX_ATTEMPTS, ModelError, Reply, retry_with_backoff};
 use hqdl_prompt::Prompt;
@@ -27,13 +26,15 @@ const METADATA_FIELD: &str = "hqdl";
 
 /// Batches of files with one request per line.
 pub(super) struct FileBatches<'e> {
-    pub(super) endpoint: &'e Endpoint,
+    pub(super) client: &'e dyn BatchClient,
+    /// Path of a request after the base URL.
+    pub(super) path: &'static str,
 }
 
 impl FileBatches<'_> {
     /// Returns the path of every request of a batch.
     fn request_path(&self) -> String {
-        format!("/v1{}", self.endpoint.protocol.provider().request_path())
+        format!("/v1{}", self.path)
     }
 
     async fn upload(&self, path: &Path, name: &str) -> Result<Option<String>, ModelError> {
@@ -47,14 +48,13 @@ impl FileBatches<'_> {
             );
             let tail = format!("\r\n--{boundary}--\r\n");
             let body = FileBody::open(path, head, tail).map_err(|e| file_error(path, &e))?;
-            let request = self
-                .endpoint
+            let request = self.client.transport()
                 .new_request(Method::POST, "/files")
                 .timeout(TRANSFER_TIMEOUT)
                 .header("content-type", format!("multipart/form-data; boundary={boundary}"))
                 .header("content-length", body.byte_count())
                 .body(reqwest::Body::wrap(body));
-            let json = self.endpoint.fetch_json(request).await?;
+            let json = self.client.transport().fetch_json(request).await?;
             match json.get("id").and_then(Json::as_str) {
                 Some(id) => Ok(Some(id.to_owned())),
                 None => Err(unexpected_reply("a file", &json)),
@@ -64,7 +64,7 @@ impl FileBatches<'_> {
     }
 
     async fn find_file(&self, name: &str, size: u64) -> Result<Option<String>, ModelError> {
-        let json = self.endpoint.get_json("/files?purpose=batch").await?;
+        let json = self.client.transport().get_json("/files?purpose=batch").await?;
         let found = json.get("data").and_then(Json::as_array).into_iter().flatten().find(|f| {
             f.get("filename").and_then(Json::as_str) == Some(name)
                 && f.get("bytes").and_then(Json::as_u64) == Some(size)
@@ -78,11 +78,12 @@ impl FileBatches<'_> {
             "completion_window": COMPLETION_WINDOW, "metadata": { METADATA_FIELD: token },
         });
         let request = self
-            .endpoint
+            .client
+            .transport()
             .new_request(Method::POST, "/batches")
             .header("content-type", "application/json")
             .body(body.to_string());
-        parse_batch(&self.endpoint.fetch_json(request).await?)
+        parse_batch(&self.client.transport().fetch_json(request).await?)
     }
 
     /// Returns the batch with a token in its metadata.
@@ -90,7 +91,7 @@ impl FileBatches<'_> {
         let mut after = String::new();
         for _ in 0..MAX_PAGES {
             let path = format!("/batches?limit={PAGE_SIZE}{after}");
-            let page = self.endpoint.get_json(&path).await?;
+            let page = self.client.transport().get_json(&path).await?;
             let batches = page.get("data").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
             let has_token = |b: &&Json| {
                 b.pointer(&format!("/metadata/{METADATA_FIELD}")).and_then(Json::as_str)
@@ -111,7 +112,7 @@ impl FileBatches<'_> {
 
 impl BatchApi for FileBatches<'_> {
     fn base_url(&self) -> &str {
-        &self.endpoint.base_url
+        &self.client.transport().base_url
     }
 
     fn request_line(
@@ -122,7 +123,7 @@ impl BatchApi for FileBatches<'_> {
     ) -> String {
         let line = json!({
             "custom_id": custom_id, "method": "POST", "url": self.request_path(),
-            "body": self.endpoint.batch_body(prompt, parameters),
+            "body": self.client.batch_body(prompt, parameters),
         });
         format!("{line}\n")
     }
@@ -149,24 +150,25 @@ impl BatchApi for FileBatches<'_> {
     }
 
     fn get_batch<'a>(&'a self, id: &'a str) -> BatchFuture<'a, Batch> {
-        Box::pin(
-            async move { parse_batch(&self.endpoint.get_json(&format!("/batches/{id}")).await?) },
-        )
+        Box::pin(async move {
+            parse_batch(&self.client.transport().get_json(&format!("/batches/{id}")).await?)
+        })
     }
 
     fn download_file<'a>(&'a self, file: &'a str, to: &'a Path) -> BatchFuture<'a, ()> {
-        Box::pin(
-            async move { self.endpoint.download_path(&format!("/files/{file}/content"), to).await },
-        )
+        Box::pin(async move {
+            self.client.transport().download_path(&format!("/files/{file}/content"), to).await
+        })
     }
 
     fn delete_file<'a>(&'a self, file: &'a str) -> BatchFuture<'a, ()> {
-        let request = self.endpoint.new_request(Method::DELETE, &format!("/files/{file}"));
-        Box::pin(async move { self.endpoint.send_http(request).await.map(drop) })
+        let request =
+            self.client.transport().new_request(Method::DELETE, &format!("/files/{file}"));
+        Box::pin(async move { self.client.transport().send_http(request).await.map(drop) })
     }
 
     fn interpret_error(&self, error: ModelError) -> ModelError {
-        self.endpoint.learn_from_batch(error)
+        self.client.learn_from_batch(error)
     }
 }
 

@@ -8,12 +8,12 @@ use async_openai::types::chat::{
 use serde_json::{Value as Json, json};
 
 use super::openai_batches::{FileBatches, parse_output_line};
-use super::{BatchApi, BatchLine, Endpoint, Protocol, RequestParts, parse_reply};
+use super::{BatchApi, BatchClient, BatchLine, Protocol, RequestParts, parse_reply};
 use crate::ModelError;
 use crate::prompt_cache;
 use crate::providers::ProviderProfile;
 use crate::reply::{DraftEnd, ReplyDraft};
-use crate::request_features::{RequestFeatures, SchemaForm};
+use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
 
@@ -38,8 +38,11 @@ impl Protocol for OpenAiChat {
         }
     }
 
-    fn schema_words(&self, _: SchemaForm) -> &'static [&'static str] {
-        &["response_format", "json_schema", "response format"]
+    fn schema_rejection(&self, _: SchemaForm) -> SchemaRejection {
+        SchemaRejection {
+            words: &["response_format", "json_schema", "response format"],
+            next: SchemaForm::None,
+        }
     }
 
     fn request_body(&self, request: &RequestParts<'_>) -> Json {
@@ -136,7 +139,7 @@ impl Protocol for OpenAiChat {
         })
     }
 
-    fn batch_api<'e>(&self, endpoint: &'e Endpoint) -> Box<dyn BatchApi + 'e> {
-        Box::new(FileBatches { endpoint })
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
+        Box::new(FileBatches { client, path: self.provider().request_path() })
     }
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value as Json, json};
 
 use super::openai_batches::{FileBatches, parse_output_line};
-use super::{BatchApi, BatchLine, Endpoint, Protocol, RequestParts, parse_reply};
+use super::{BatchApi, BatchClient, BatchLine, Protocol, RequestParts, parse_reply};
 use crate::providers::ProviderProfile;
 use crate::reply::{DraftEnd, ReplyDraft};
-use crate::request_features::{RequestFeatures, SchemaForm};
+use crate::request_features::{RequestFeatures, SchemaForm, SchemaRejection};
 use crate::{ModelError, prompt_cache, wire};
 use hqdl_prompt::PromptImage;
 use hqdl_spec::Provider;
@@ -27,8 +27,11 @@ impl Protocol for OpenAiResponses {
         RequestFeatures::new((profile.caching)(model))
     }
 
-    fn schema_words(&self, _: SchemaForm) -> &'static [&'static str] {
-        &["text.format", "json_schema", "response_format"]
+    fn schema_rejection(&self, _: SchemaForm) -> SchemaRejection {
+        SchemaRejection {
+            words: &["text.format", "json_schema", "response_format"],
+            next: SchemaForm::None,
+        }
     }
 
     fn request_body(&self, request: &RequestParts<'_>) -> Json {
@@ -115,8 +118,8 @@ impl Protocol for OpenAiResponses {
         })
     }
 
-    fn batch_api<'e>(&self, endpoint: &'e Endpoint) -> Box<dyn BatchApi + 'e> {
-        Box::new(FileBatches { endpoint })
+    fn batch_api<'e>(&self, client: &'e dyn BatchClient) -> Box<dyn BatchApi + 'e> {
+        Box::new(FileBatches { client, path: self.provider().request_path() })
     }
 }
 

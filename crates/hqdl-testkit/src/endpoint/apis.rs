@@ -3,7 +3,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::stream::CHUNK_CHARS;
+/// Number of characters per chunk of the answer.
+pub(super) const CHUNK_CHARS: usize = 24;
 
 /// An API of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,8 @@ use futures_util::{StreamExt, stream};
 use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use super::apis::Api;
+use super::apis::{Api, CHUNK_CHARS};
 use super::{Fault, RunawayOutput, Shared, StreamFault, lock_mutex};
-
-/// Number of characters per chunk of the answer.
-pub(super) const CHUNK_CHARS: usize = 24;
 
 /// Returns the request's output cap in tokens.
 pub fn output_cap(body: &Json) -> u64 {
