@@ -77,7 +77,7 @@ fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
             if let Some(lost) = lost.map(|l| dir.path().join(l)) {
                 if lost.is_dir() {
                     std::fs::remove_dir_all(lost).unwrap();
-                } else {
+                } else if lost.exists() {
                     std::fs::remove_file(lost).unwrap();
                 }
             }
