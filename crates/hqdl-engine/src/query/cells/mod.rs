@@ -3,4 +3,5 @@
 pub mod call_target;
 pub mod context;
 pub mod documents;
+pub mod entity_store;
 pub mod targets;
