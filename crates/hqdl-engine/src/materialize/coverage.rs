@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::counts::CellCounts;
-use super::coverage_builder::CoverageBuilder;
 use super::{MaterializeError, Materializer, WalkError};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
@@ -135,25 +134,6 @@ impl<'w> Materializer<'w> {
                 })
                 .collect()),
         }
-    }
-
-    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
-    /// missing cells.
-    pub(super) fn compute_key_coverage(
-        &self,
-        n: usize,
-        keys: Keys<'w>,
-        priced: bool,
-    ) -> Result<CoverageReport<'w>, MaterializeError> {
-        // Read the position before any fact, so that later facts are never missed.
-        let (_, last_row) = self.facts.history().journal_position()?;
-        self.check_for_batch_jobs()?;
-        let mut builder = CoverageBuilder::new(self, n, priced);
-        self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            builder.visit_key(key, &facts)
-        })
-        .map_err(|h| h.into_materialize_error(self.database))?;
-        builder.finish(keys, last_row)
     }
 
     /// Calls `visit` for every key, with its entity's facts.

@@ -11,7 +11,7 @@ use super::{MaterializeError, Materializer, WalkError};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
 use hqdl_database::versions::{Checksums, RowVersion};
 use hqdl_facts::unify::MAX_WORD_BYTES;
-use hqdl_facts::{CellLookup, Reason};
+use hqdl_facts::{CellLookup, Reason, Record};
 use hqdl_model::generate::ExpansionKeys;
 use hqdl_model::plan::{
     Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
@@ -20,6 +20,27 @@ use hqdl_spec::Expansion;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+
+impl<'w> Materializer<'w> {
+    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
+    /// missing cells.
+    pub(super) fn compute_key_coverage(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        priced: bool,
+    ) -> Result<CoverageReport<'w>, MaterializeError> {
+        // Read the position before any fact, so that later facts are never missed.
+        let (_, last_row) = self.facts.history().journal_position()?;
+        self.check_for_batch_jobs()?;
+        let mut builder = CoverageBuilder::new(self, n, priced);
+        self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            builder.visit_key(key, facts.as_ref())
+        })
+        .map_err(|h| h.into_materialize_error(self.database))?;
+        builder.finish(keys, last_row)
+    }
+}
 
 /// Sums over the keys visited so far; [`CoverageReport`] documents them.
 pub(super) struct CoverageBuilder<'b, 'w> {
@@ -111,9 +132,12 @@ impl<'b, 'w> CoverageBuilder<'b, 'w> {
     }
 
     /// Adds a key with its entity's facts.
-    pub(super) fn visit_key(&mut self, key: &KeyRow, facts: &EntityFacts) -> Result<(), WalkError> {
+    pub(super) fn visit_key(
+        &mut self,
+        key: &KeyRow,
+        record: Option<&Record>,
+    ) -> Result<(), WalkError> {
         let (materializer, n) = (self.materializer, self.n);
-        let record = facts.as_ref();
         if !key.is_first_spelling {
             let columns = &key.requested_columns;
             self.add_to_checksums(key, &materializer.resolve_cells(n, key, columns, record));

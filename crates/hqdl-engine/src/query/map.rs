@@ -6,7 +6,8 @@ use std::time::Instant;
 use rusqlite::types::ValueRef;
 
 use crate::query::ask::{LazyRun, QueryRun};
-use crate::query::cells::targets::{Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::Meta;

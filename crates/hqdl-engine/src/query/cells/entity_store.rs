@@ -1,15 +1,16 @@
 //! Entities of an expansion that a query has met. A query may meet millions, so the store keeps
 //! only the canonical bytes of their values, one after another, and builds rows from them.
 
-use foldhash::HashMap;
-use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::HashMap;
+use foldhash::fast::FixedState;
+
+use crate::query::cells::canonical_bytes::decode_values;
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::key::Entity;
-use hqdl_values::value::Value;
 
 /// Entities in the order in which the query met them.
 pub struct EntityStore {
@@ -58,7 +59,7 @@ impl EntityStore {
     /// Adds the entity whose key is made of the values behind these bytes. Returns `None` if a
     /// value cannot be shown to a model.
     pub fn add_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
-        let row = decode_row(canonical_bytes)?;
+        let row = Row { key: decode_values(canonical_bytes)?, context: Vec::new() };
         // The identity of an image is read from its file only once.
         let is_explicit = self.expansion.has_images();
         Some(self.add(canonical_bytes, row, is_explicit))
@@ -100,7 +101,10 @@ impl EntityStore {
         match self.explicit.get(&(n as u32)) {
             Some((row, _)) => row.clone(),
             // Only bytes that were decoded before are not explicit.
-            None => decode_row(self.spelling(self.first_spellings[n])).unwrap_or(EMPTY_ROW),
+            None => {
+                let key = decode_values(self.spelling(self.first_spellings[n]));
+                Row { key: key.unwrap_or_default(), context: Vec::new() }
+            }
         }
     }
 
@@ -143,41 +147,8 @@ impl NumberIndex {
     }
 }
 
-/// Row without values.
-const EMPTY_ROW: Row = Row { key: Vec::new(), context: Vec::new() };
-
 fn short_hash(bytes: &[u8]) -> u32 {
     FixedState::with_seed(11).hash_one(bytes) as u32
-}
-
-/// Returns the row with the values behind canonical bytes as its key; `None` if a value is not
-/// text, a number or NULL. This is the inverse of
-/// [`write_canonical_bytes`](super::targets::write_canonical_bytes).
-fn decode_row(mut bytes: &[u8]) -> Option<Row> {
-    let mut key = Vec::new();
-    while let Some((tag, rest)) = bytes.split_first() {
-        let mut value = rest;
-        key.push(match tag {
-            0 => Value::Null,
-            1 => Value::Integer(i64::from_le_bytes(take_array(&mut value)?)),
-            2 => Value::Real(f64::from_bits(u64::from_le_bytes(take_array(&mut value)?))),
-            3 => {
-                let length = u64::from_le_bytes(take_array(&mut value)?);
-                let (text, rest) = value.split_at_checked(usize::try_from(length).ok()?)?;
-                value = rest;
-                Value::Text(std::str::from_utf8(text).ok()?.to_owned())
-            }
-            _ => return None,
-        });
-        bytes = value;
-    }
-    Some(Row { key, context: Vec::new() })
-}
-
-fn take_array(bytes: &mut &[u8]) -> Option<[u8; 8]> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*first)
 }
 
 #[cfg(test)]
@@ -186,8 +157,8 @@ mod tests {
 
     use rusqlite::types::ValueRef;
 
-    use super::{EntityStore, NumberIndex, decode_row};
-    use crate::query::cells::targets::write_canonical_bytes;
+    use super::{EntityStore, NumberIndex};
+    use crate::query::cells::canonical_bytes::write_canonical_bytes;
     use hqdl_spec::Expansion;
     use hqdl_values::Row;
     use hqdl_values::value::Value;
@@ -201,22 +172,6 @@ mod tests {
     fn store(key: &[&str]) -> EntityStore {
         let key = key.iter().map(|name| (*name).to_owned()).collect();
         EntityStore::new(Arc::new(Expansion::ad_hoc("values", key)))
-    }
-
-    #[test]
-    fn values_are_read_back_from_their_bytes() {
-        let values = [
-            ValueRef::Text("Zürich".as_bytes()),
-            ValueRef::Integer(-7),
-            ValueRef::Real(2.5),
-            ValueRef::Null,
-            ValueRef::Text(b""),
-        ];
-        let key: Vec<Value> = values.iter().map(|v| Value::from_sqlite(*v).unwrap()).collect();
-        assert_eq!(decode_row(&bytes(&values)).unwrap().key, key);
-        for unreadable in [ValueRef::Blob(b"x"), ValueRef::Text(&[0xff])] {
-            assert!(decode_row(&bytes(&[ValueRef::Integer(1), unreadable])).is_none());
-        }
     }
 
     #[test]
@@ -250,7 +205,7 @@ mod tests {
             context: vec![Value::Text("[[1]]".to_owned())],
         };
         let n = entities.add_row(b"any bytes", row.clone());
-        entities.add_row(b"other bytes", super::EMPTY_ROW);
+        entities.add_row(b"other bytes", Row { key: Vec::new(), context: Vec::new() });
         assert_eq!((entities.find(b"any bytes"), entities.row(n)), (Some(n), row));
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
-use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::types::Value as Sql;
 
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
 use crate::query::cells::entity_store::EntityStore;
@@ -262,27 +262,5 @@ pub fn to_sql_value(value: &CellValue) -> Sql {
             Value::Text(text) => Sql::Text(text.clone()),
         },
         CellValue::Many(_) => Sql::Text(value.to_json().to_string()),
-    }
-}
-
-/// Appends the canonical bytes of values, which differ for different values.
-pub fn write_canonical_bytes(values: &[ValueRef<'_>], out: &mut Vec<u8>) {
-    for value in values {
-        match value {
-            ValueRef::Null => out.push(0),
-            ValueRef::Integer(i) => {
-                out.push(1);
-                out.extend(i.to_le_bytes());
-            }
-            ValueRef::Real(r) => {
-                out.push(2);
-                out.extend(r.to_bits().to_le_bytes());
-            }
-            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
-                out.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
-                out.extend((bytes.len() as u64).to_le_bytes());
-                out.extend(*bytes);
-            }
-        }
     }
 }

@@ -3,8 +3,8 @@
 
 use rusqlite::types::ValueRef;
 
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
-use crate::query::cells::targets::write_canonical_bytes;
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
 use hqdl_spec::images::Media;
 use hqdl_values::Row;

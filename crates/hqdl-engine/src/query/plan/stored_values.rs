@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::targets::{Cell, Counts, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::{Cell, Counts, TargetExpansion};
 use crate::query::connection::guard::Guard;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;

@@ -75,7 +75,7 @@ enum PassEnd<'r> {
 }
 
 /// What follows a pass. Unless it is final, the next pass runs with what the step has changed.
-enum Step<'r> {
+enum NextStep<'r> {
     /// The rows are the result.
     Finish(RowBuffer),
     /// Send the demands.
@@ -169,37 +169,37 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Chooses what follows a pass.
-    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> Step<'q> {
+    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> NextStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
-            return Step::SkipSample;
+            return NextStep::SkipSample;
         }
         if let Some(rule) = &rewritten.limit_pushdown
             && lock_runtime(&self.engine.runtime).candidates.needs_order()
         {
-            return Step::OrderCandidates(rule);
+            return NextStep::OrderCandidates(rule);
         }
         let is_aborted = matches!(end, PassEnd::Aborted);
         let is_pending = is_aborted || lock_runtime(&self.engine.runtime).pass.pending_count > 0;
         if self.statement == Statement::Query
             && let Some(inner) = self.pending_subquery(rewritten)
         {
-            return Step::EnterSubquery(inner);
+            return NextStep::EnterSubquery(inner);
         }
         let asks_more = is_pending || rewritten.limit_pushdown.is_some();
         if asks_more && self.is_order_outdated(rewritten) {
-            return Step::Reorder;
+            return NextStep::Reorder;
         }
         self.is_reordered = false;
         let demands = match end {
-            PassEnd::Rows(buffer) if !is_pending => return Step::Finish(buffer),
+            PassEnd::Rows(buffer) if !is_pending => return NextStep::Finish(buffer),
             PassEnd::Candidates(reader) if !is_pending => {
                 match (reader.into_outcome(&mut self.sampler), self.statement) {
                     (CandidateOutcome::Rows(..), Statement::Subquery(at)) => {
-                        return Step::CompleteSubquery(at);
+                        return NextStep::CompleteSubquery(at);
                     }
                     (CandidateOutcome::Rows(columns, rows), Statement::Query) => {
-                        return Step::Finish(RowBuffer::from_rows(columns, rows));
+                        return NextStep::Finish(RowBuffer::from_rows(columns, rows));
                     }
                     (CandidateOutcome::SendDemands(demands), _) => demands,
                 }
@@ -212,39 +212,43 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         let mut seen = HashSet::new();
         let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
         match self.statement {
-            _ if !demands.is_empty() || self.engine.has_join_lookups() => Step::Send(demands),
-            Statement::Subquery(_) => Step::LeaveSubquery,
-            Statement::Query if is_aborted => Step::Repeat,
-            Statement::Query => Step::Relax,
+            _ if !demands.is_empty() || self.engine.has_join_lookups() => NextStep::Send(demands),
+            Statement::Subquery(_) => NextStep::LeaveSubquery,
+            Statement::Query if is_aborted => NextStep::Repeat,
+            Statement::Query => NextStep::Relax,
         }
     }
 
     /// Takes a step, and records the pass before it. Returns the rows if the pass is final.
-    fn take_step(&mut self, step: Step<'_>, seconds: f64) -> Result<Option<RowBuffer>, QueryError> {
+    fn take_step(
+        &mut self,
+        step: NextStep<'_>,
+        seconds: f64,
+    ) -> Result<Option<RowBuffer>, QueryError> {
         let (mut demanded, mut result) = (0, None);
         match step {
             // The same rows are read again, so this is not a pass of its own.
-            Step::Reorder => {
+            NextStep::Reorder => {
                 self.is_reordered = true;
                 return Ok(None);
             }
-            Step::Finish(buffer) => result = Some(buffer),
-            Step::Send(demands) => demanded = self.engine.send_demands(demands)?,
-            Step::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
-            Step::SkipSample => self.sampler.advance_sample(),
-            Step::EnterSubquery(at) => {
+            NextStep::Finish(buffer) => result = Some(buffer),
+            NextStep::Send(demands) => demanded = self.engine.send_demands(demands)?,
+            NextStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
+            NextStep::SkipSample => self.sampler.advance_sample(),
+            NextStep::EnterSubquery(at) => {
                 self.statement = Statement::Subquery(at);
                 self.tried.push(at);
                 self.is_reordered = false;
                 self.sampler = self.engine.new_sampler();
             }
-            Step::CompleteSubquery(at) => {
+            NextStep::CompleteSubquery(at) => {
                 self.engine.complete_selects.push(at);
                 self.statement = Statement::Query;
             }
-            Step::LeaveSubquery => self.statement = Statement::Query,
-            Step::Repeat => {}
-            Step::Relax => self.relax_evaluation()?,
+            NextStep::LeaveSubquery => self.statement = Statement::Query,
+            NextStep::Repeat => {}
+            NextStep::Relax => self.relax_evaluation()?,
         }
         self.engine.passes.push(Pass { demanded, seconds });
         Ok(result)

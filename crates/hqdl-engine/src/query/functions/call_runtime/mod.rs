@@ -11,9 +11,10 @@ use foldhash::{HashMap, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::call_target::CallTarget;
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
-use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::candidates::Candidates;
 use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_stats::CallStats;
