@@ -213,7 +213,6 @@ impl UncheckedSpec {
     }
 
     /// Checks the settings of `[model]`, or of a `[model.NAME]` with inherited settings.
-    #[expect(clippy::too_many_lines, reason = "the checks of a model in their order")]
     pub(super) fn check_model(
         &self,
         check: &mut SpecCheck<'_>,
@@ -223,62 +222,9 @@ impl UncheckedSpec {
         let mut table_path = vec![Step::from("model")];
         table_path.extend(other.map(Step::from));
         let field_path = |field: &str| join_path(&table_path, &[field.into()]);
-        if let Some(url) = &model.base_url
-            && !(url.starts_with("http://") || url.starts_with("https://"))
-        {
-            check.add_error(
-                &field_path("base_url"),
-                &format!("`{url}` is not the URL of an endpoint"),
-                "expected http://… or https://…",
-                "",
-            );
-        }
-        if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
-            check.add_error(
-                &field_path("api_key_env"),
-                "`api_key_env` is not the name of an environment variable",
-                "expected a name such as OPENAI_API_KEY",
-                "never write a key into a spec; if this is one, revoke it",
-            );
-        }
-        if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
-            check.add_error(
-                &field_path("temperature"),
-                "`temperature` is out of range",
-                "expected 0 to 2",
-                "",
-            );
-        }
+        check_endpoint(check, &table_path, model);
         if let Some(price) = &model.price {
-            let mut prices = vec![
-                (vec!["input"], Some(price.input)),
-                (vec!["output"], Some(price.output)),
-                (vec!["cached_input"], price.cached_input),
-                (vec!["cache_write"], price.cache_write),
-                (vec!["batch"], price.batch),
-                (vec!["batch_cached_input"], price.batch_cached_input),
-                (vec!["service_tier"], price.service_tier),
-            ];
-            if let Some(above) = &price.above {
-                prices.extend([
-                    (vec!["above", "input"], Some(above.input)),
-                    (vec!["above", "output"], Some(above.output)),
-                    (vec!["above", "cached_input"], above.cached_input),
-                    (vec!["above", "cache_write"], above.cache_write),
-                ]);
-            }
-            for (fields, usd) in prices {
-                if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {
-                    let steps: Vec<Step> = fields.iter().map(|field| (*field).into()).collect();
-                    let path = join_path(&field_path("price"), &steps);
-                    check.add_error(
-                        &path,
-                        &format!("`{}` is not a valid price", fields.join(".")),
-                        "expected USD per million tokens, 0 or more",
-                        "",
-                    );
-                }
-            }
+            check_prices(check, &field_path("price"), price);
         }
         let parameters = check.check_parameters(&table_path, &model.parameters);
         if model.parameters_identity && model.reuse == Reuse::AnyModel && other.is_none() {
@@ -326,5 +272,69 @@ impl UncheckedSpec {
             echo: model.echo.unwrap_or_default(),
             unknown: model.unknown.clone(),
         }
+    }
+}
+
+/// Checks that every price is a number from 0 on.
+fn check_prices(check: &mut SpecCheck<'_>, path: &[Step], price: &PriceTable) {
+    let mut prices = vec![
+        (vec!["input"], Some(price.input)),
+        (vec!["output"], Some(price.output)),
+        (vec!["cached_input"], price.cached_input),
+        (vec!["cache_write"], price.cache_write),
+        (vec!["batch"], price.batch),
+        (vec!["batch_cached_input"], price.batch_cached_input),
+        (vec!["service_tier"], price.service_tier),
+    ];
+    if let Some(above) = &price.above {
+        prices.extend([
+            (vec!["above", "input"], Some(above.input)),
+            (vec!["above", "output"], Some(above.output)),
+            (vec!["above", "cached_input"], above.cached_input),
+            (vec!["above", "cache_write"], above.cache_write),
+        ]);
+    }
+    for (fields, usd) in prices {
+        if !usd.is_none_or(|usd| usd >= 0.0 && usd.is_finite()) {
+            let steps: Vec<Step> = fields.iter().map(|field| (*field).into()).collect();
+            let path = join_path(path, &steps);
+            check.add_error(
+                &path,
+                &format!("`{}` is not a valid price", fields.join(".")),
+                "expected USD per million tokens, 0 or more",
+                "",
+            );
+        }
+    }
+}
+
+/// Checks the URL, the variable of the key, and the temperature.
+fn check_endpoint(check: &mut SpecCheck<'_>, table_path: &[Step], model: &ModelTable) {
+    let field_path = |field: &str| join_path(table_path, &[field.into()]);
+    if let Some(url) = &model.base_url
+        && !(url.starts_with("http://") || url.starts_with("https://"))
+    {
+        check.add_error(
+            &field_path("base_url"),
+            &format!("`{url}` is not the URL of an endpoint"),
+            "expected http://… or https://…",
+            "",
+        );
+    }
+    if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+        check.add_error(
+            &field_path("api_key_env"),
+            "`api_key_env` is not the name of an environment variable",
+            "expected a name such as OPENAI_API_KEY",
+            "never write a key into a spec; if this is one, revoke it",
+        );
+    }
+    if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
+        check.add_error(
+            &field_path("temperature"),
+            "`temperature` is out of range",
+            "expected 0 to 2",
+            "",
+        );
     }
 }

@@ -1,26 +1,20 @@
 //! Coverage of a spec: which cells are known and which are missing.
 
-use std::collections::BTreeMap;
-
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::counts::CellCounts;
 use super::{MaterializeError, Materializer, WalkError};
 use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
-use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue, RowVersion};
+use hqdl_database::versions::{Checksums, PublishedCell, PublishedValue};
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::unify::MAX_WORD_BYTES;
-use hqdl_facts::{CellLookup, FactsError, Reason, Record};
+use hqdl_facts::{CellLookup, FactsError, Record};
 use hqdl_model::generate::ExpansionKeys;
-use hqdl_model::plan::{
-    Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
-};
+use hqdl_model::plan::{ColumnPlan, ExpansionPlan};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
-use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 
 /// Number of keys whose facts are fetched together from another process.
 const PREFETCHED_KEYS: usize = 1000;
@@ -142,183 +136,6 @@ impl<'w> Materializer<'w> {
         }
     }
 
-    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
-    /// missing cells.
-    #[expect(clippy::too_many_lines, reason = "one walk over the keys, with all that it sums up")]
-    pub(super) fn compute_key_coverage(
-        &self,
-        n: usize,
-        keys: Keys<'w>,
-        priced: bool,
-    ) -> Result<CoverageReport<'w>, MaterializeError> {
-        let expansion = &self.spec.expansions[n];
-        let choice = self.choose_model(expansion);
-        let (name, model) = (expansion.name.clone(), choice.tokenizer.clone());
-        let mut plan =
-            ExpansionPlan { name, model, price: choice.price, ..ExpansionPlan::default() };
-        plan.columns = expansion
-            .columns
-            .iter()
-            .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
-            .collect();
-        let mut estimator = priced.then(|| {
-            let tokenizer = Tokenizer::for_model(&choice.tokenizer);
-            CostEstimator::new(expansion, choice.format, tokenizer)
-                .with_max_output(choice.max_output)
-                .with_image_tokens(max_image_tokens(&choice.tokenizer))
-                .with_extra_input(choice.extra_input)
-        });
-        let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
-        let mut batcher = Batcher::new(expansion, choice.rows);
-        let (mut checksums, mut keys_hash, mut respelled) =
-            (Checksums::default(), 0i64, HashSet::new());
-        let mut unrequested_counts = CellCounts::with_columns(expansion.columns.len());
-        let mut pending_keys = [KeyPositions::default(), KeyPositions::default()];
-        // Read the position before any fact, so that later facts are never missed.
-        let (_, last_row) = self.facts.history().journal_position()?;
-        let columns = expansion.columns.len();
-        let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
-        let mut unasked_refreshes = vec![0; columns];
-        let (mut in_flight, mut in_flight_refreshes) = (vec![0; columns], vec![0; columns]);
-        let (mut known, mut requested_keys) = (0, 0);
-        let mut overridden_entities = HashSet::new();
-        let mut unlisted_values = UnlistedValues::new();
-        let mut expansion_keys = ExpansionKeys::default();
-        self.check_for_batch_jobs()?;
-        self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
-            let record = facts;
-            let mut add_to_checksums = |resolved: &[(usize, ResolvedCell<'_>)]| {
-                let version = RowVersion::from_row(&key.row, &published_cells(key, resolved));
-                keys_hash = keys_hash.wrapping_add(version.hash);
-                checksums.add_row(&version);
-            };
-            if !key.is_first_spelling {
-                add_to_checksums(&self.resolve_cells(
-                    n,
-                    key,
-                    &key.requested_columns,
-                    record.as_ref(),
-                ));
-                if respelled.contains(&key.entity) {
-                    pending_keys[1].add(key.position);
-                }
-                return Ok(());
-            }
-            plan.keys += 1;
-            expansion_keys.insert(&key.row.key);
-            if self.overrides.has_entity(n, &key.entity) {
-                overridden_entities.insert(key.entity.clone());
-            }
-            let key_cells = self.resolve_key_cells(
-                n,
-                key,
-                &key.entity_requested_columns,
-                record.as_ref(),
-                requested_keys,
-            )?;
-            add_to_checksums(&key_cells.resolved);
-            if key_cells.counts_toward_limit() {
-                requested_keys += 1;
-                pending_keys[0].add(key.position);
-                if key.has_other_spellings {
-                    respelled.insert(key.entity.clone());
-                }
-            } else {
-                key_cells.resolved.iter().for_each(|(column, resolved)| {
-                    unrequested_counts.add_cell(*column, resolved.state());
-                });
-            }
-            for (column, resolved) in key_cells.resolved {
-                let Some(column_plan) = plan.columns.get_mut(column) else { continue };
-                match resolved {
-                    ResolvedCell::Overridden(_) => {
-                        column_plan.overridden += 1;
-                        known += 1;
-                        cells[column].add(State::Overridden, 1);
-                    }
-                    ResolvedCell::Fact(CellLookup::Known(fact)) => {
-                        column_plan.known += 1;
-                        known += 1;
-                        cells[column].add(fact.answer.state, 1);
-                        let checker = self.requirements[n].checker(column);
-                        let unlisted =
-                            checker.map(|c| c.unlisted_words(&fact.answer)).unwrap_or_default();
-                        let unlisted = unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES);
-                        for unlisted_value in unlisted.filter(|_| self.columns[n][column]) {
-                            let seen_values = unlisted_values.entry(column).or_default();
-                            seen_values
-                                .entry(unlisted_value.to_lowercase())
-                                .or_insert(unlisted_value);
-                        }
-                        if let Some(estimator) = &mut estimator {
-                            estimator.learn_cell(column, &fact.answer.value);
-                        }
-                    }
-                    ResolvedCell::Fact(CellLookup::Missing(reason, _))
-                        if key_cells.to_request.contains(&column) =>
-                    {
-                        *column_plan.missing.entry(reason).or_insert(0) += 1;
-                    }
-                    ResolvedCell::Fact(CellLookup::Missing(reason, _)) => {
-                        unasked[column] += 1;
-                        let is_refresh = matches!(reason, Reason::Refreshed | Reason::Retried);
-                        if key_cells.in_flight.contains(&column) {
-                            in_flight[column] += 1;
-                            in_flight_refreshes[column] += u64::from(is_refresh);
-                        } else {
-                            unasked_refreshes[column] += u64::from(is_refresh && key.is_selected);
-                        }
-                    }
-                }
-            }
-            if let Some(estimator) = estimator.as_mut().filter(|_| !key_cells.to_request.is_empty())
-            {
-                let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
-                // Count the columns that the prompt will contain.
-                let prompt_columns = if whole_rows {
-                    key_cells.source_columns.clone()
-                } else {
-                    key_cells.to_request
-                };
-                if let Some(row_batch) =
-                    batcher.push(prompt_columns, key_cells.source_columns, missing_row)
-                {
-                    estimator.add_batch(&row_batch);
-                }
-            }
-            Ok::<(), WalkError>(())
-        })
-        .map_err(|h| h.into_materialize_error(self.database))?;
-        if let Some(mut estimator) = estimator {
-            batcher.finish_batches().iter().for_each(|row_batch| estimator.add_batch(row_batch));
-            estimator.write_totals(&mut plan);
-            let settings = self.spec.model_settings(expansion.model.as_deref());
-            plan.add_reasoning(
-                ThroughputEstimate::from_history(self.facts.history(), settings)?.reasoning_tokens,
-            );
-        }
-        Ok(CoverageReport {
-            keys,
-            plan,
-            cells,
-            known,
-            unasked,
-            unasked_refreshes,
-            in_flight,
-            in_flight_refreshes,
-            checksums,
-            keys_hash,
-            last_row,
-            unrequested_counts,
-            pending_keys,
-            differences: None,
-            overridden_entities,
-            expansion_keys: Arc::new(expansion_keys),
-            unlisted_values,
-            filter_error: None,
-        })
-    }
-
     /// Calls `visit` for every key, with its entity's facts.
     pub(super) fn for_each_key(
         &self,
@@ -328,14 +145,17 @@ impl<'w> Materializer<'w> {
         self.for_each_key_in(&mut |on_key| keys.for_each(on_key), visit)
     }
 
-    /// Calls `visit` for every key of a walk, with its entity's facts, which are fetched for
-    /// [`PREFETCHED_KEYS`] keys at a time.
+    /// Calls `visit` for every key of a walk, with its entity's facts. If another process owns the
+    /// facts, they are fetched for [`PREFETCHED_KEYS`] keys at a time.
     pub(super) fn for_each_key_in(
         &self,
         walk: &mut KeyWalk<'_>,
         visit: &mut dyn FnMut(&KeyRow, EntityFacts) -> Result<(), WalkError>,
     ) -> Result<(), WalkError> {
         let facts = self.facts.with_latest();
+        if !facts.is_remote() {
+            return walk(&mut |key: &KeyRow| visit(key, facts.get(&key.entity)?));
+        }
         let mut buffer: Vec<KeyRow> = Vec::with_capacity(PREFETCHED_KEYS);
         let mut flush = |buffer: &mut Vec<KeyRow>| {
             let entities: Vec<_> = buffer.iter().map(|k| &k.entity).collect();
@@ -446,7 +266,7 @@ pub(super) fn published_cells<'r>(
     published
 }
 
-/// Result of [`Work::open_cells`].
+/// Result of [`Materializer::resolve_key_cells`].
 pub(super) struct KeyCells<'r> {
     pub(super) resolved: Vec<(usize, ResolvedCell<'r>)>,
     pub(super) to_request: Vec<usize>,

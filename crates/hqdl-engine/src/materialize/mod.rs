@@ -14,6 +14,7 @@ mod refresh;
 mod run;
 mod shots;
 mod coverage;
+mod coverage_builder;
 mod unify;
 
 use std::borrow::Cow;
@@ -328,7 +329,6 @@ impl<'w> Materializer<'w> {
 
     /// Requests the missing cells and publishes the tables. Returns true if the tables are up to
     /// date. `run` receives the run once it is started; the caller ends it.
-    #[expect(clippy::too_many_lines, reason = "a run from its beginning to its end")]
     fn run_pipeline(
         &self,
         run: &mut Option<Run>,
@@ -343,38 +343,10 @@ impl<'w> Materializer<'w> {
         }
         *run = self.recover_batches(has_batch_lock, command, listener, interrupt, report)?;
         self.version.set(self.database.data_version()?);
-        let mut coverages = Vec::new();
-        for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let coverage = self.compute_coverage(n, false)?;
-            for remark in coverage.keys.report.run_remarks() {
-                listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
-            }
-            report.reused += coverage.known;
-            coverages.push(coverage);
-        }
-        let in_flight: u64 = coverages.iter().map(CoverageReport::in_flight_cells).sum();
-        if in_flight > 0 && self.run_mode == RunMode::Live {
-            listener(&Event::Warning(format!(
-                "running batches ask for {}, which this run skips: `--batch` waits for them",
-                count_noun(in_flight, "cell")
-            )));
-        }
-        let mut notes = self.resumed_refresh_notes(&coverages);
-        notes.extend(self.overrides.warnings.iter().cloned());
-        notes.extend(self.unknown_overrides(&coverages));
-        notes.extend(self.filter_warnings(&coverages)?);
-        for note in &notes {
-            listener(&Event::Warning(note.clone()));
-        }
+        let mut coverages = self.compute_coverages(listener, report)?;
         let target = OutputTarget::inspect(self.database, self.spec.output.as_deref())?;
         let missing: u64 = coverages.iter().map(CoverageReport::missing_cells).sum();
-        let has_unlisted_values = coverages.iter().any(|s| !s.unlisted_values.is_empty());
-        let should_request = report.stop_reason.is_none()
-            && match self.run_mode {
-                RunMode::Live => missing > 0 || has_unlisted_values,
-                RunMode::Batch => missing > 0 || in_flight > 0,
-                RunMode::CachedOnly => false,
-            };
+        let should_request = report.stop_reason.is_none() && self.has_requests(&coverages);
         if !should_request && missing == 0 {
             self.finish_refresh_jobs(&coverages, report)?;
         }
@@ -389,13 +361,13 @@ impl<'w> Materializer<'w> {
         }
         // Check write access before any request is paid for.
         target.try_writing()?;
-        let mut unified = Vec::new();
         if should_request {
             coverages = self.warn_if_over_budget(coverages, listener)?;
         }
         if let Some(db) = target.before(self.database) {
             self.find_differences(db, &mut coverages)?;
         }
+        let mut unified = Vec::new();
         if should_request {
             self.start_refresh_jobs(&coverages)?;
             // From here on, failures go into the report: the run still reports its cost and
@@ -404,39 +376,12 @@ impl<'w> Materializer<'w> {
                 Some(run) => run,
                 None => run.insert(self.start_run(command, listener)?),
             };
-            match self.run_mode {
-                RunMode::Batch => self.send_batches(run, &coverages, interrupt, report),
-                _ => self.fill_cells(run, &coverages, interrupt, report),
-            }
-            if let Err(error) = self.finish_refresh_jobs(&coverages, report) {
-                report.failure.get_or_insert(error.into());
-            }
-            if self.run_mode == RunMode::Live
-                && report.stop_reason.is_none()
-                && report.failure.is_none()
-            {
-                match self.unify_values(run, interrupt, report) {
-                    Ok(all) if all.is_empty() => {}
-                    Ok(all) => match self.update_coverage(&all, &mut coverages, &target) {
-                        Ok(()) => unified = all,
-                        Err(error) => report.failure = Some(error),
-                    },
-                    Err(error) => report.failure = Some(error),
-                }
-            }
+            unified = self.request_cells(run, &mut coverages, &target, interrupt, report);
         }
         self.update_report(run.as_ref(), report);
         self.report_unified(&unified, &coverages, report);
         report.reused += report.answered_by_others;
-        // If no request succeeded, keep the published tables: they may contain another model's
-        // values, which are better than NULLs.
-        let nothing_answered = missing > 0
-            && self.run_mode != RunMode::CachedOnly
-            && report.answered_by_others == 0
-            && report.requested.total() == report.requested.get(State::Error);
-        let must_keep =
-            |db: &Database| self.has_published_tables(db) && !self.has_current_versions(db);
-        if nothing_answered && target.published_database(self.database).is_some_and(must_keep) {
+        if missing > 0 && self.must_keep_tables(&target, report) {
             report.count_from_coverage(&coverages);
             listener(&Event::Warning(
                 "the model answered nothing, so the published tables are unchanged".to_owned(),
@@ -459,6 +404,93 @@ impl<'w> Materializer<'w> {
             published => report.failure = report.failure.take().or(published.err()),
         }
         Ok(report.published)
+    }
+
+    /// Returns the coverage of every expansion, and reports what is remarkable about them.
+    fn compute_coverages(
+        &self,
+        listener: &Listener,
+        report: &mut Report,
+    ) -> Result<Vec<CoverageReport<'w>>, MaterializeError> {
+        let mut coverages = Vec::new();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            let coverage = self.compute_coverage(n, false)?;
+            for remark in coverage.keys.report.run_remarks() {
+                listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
+            }
+            report.reused += coverage.known;
+            coverages.push(coverage);
+        }
+        let in_flight: u64 = coverages.iter().map(CoverageReport::in_flight_cells).sum();
+        if in_flight > 0 && self.run_mode == RunMode::Live {
+            listener(&Event::Warning(format!(
+                "running batches ask for {}, which this run skips: `--batch` waits for them",
+                count_noun(in_flight, "cell")
+            )));
+        }
+        let mut notes = self.resumed_refresh_notes(&coverages);
+        notes.extend(self.overrides.warnings.iter().cloned());
+        notes.extend(self.unknown_overrides(&coverages));
+        notes.extend(self.filter_warnings(&coverages)?);
+        notes.into_iter().for_each(|note| listener(&Event::Warning(note)));
+        Ok(coverages)
+    }
+
+    /// Returns whether the run has anything to ask for, or to wait for.
+    fn has_requests(&self, coverages: &[CoverageReport<'_>]) -> bool {
+        let is_missing = coverages.iter().any(|c| c.missing_cells() > 0);
+        match self.run_mode {
+            RunMode::Live => is_missing || coverages.iter().any(|c| !c.unlisted_values.is_empty()),
+            RunMode::Batch => is_missing || coverages.iter().any(|c| c.in_flight_cells() > 0),
+            RunMode::CachedOnly => false,
+        }
+    }
+
+    /// Requests the missing cells, and unifies the answers that are in no value list. Returns the
+    /// positions of the expansions with unified values. Failures go into the report.
+    fn request_cells(
+        &self,
+        run: &Run,
+        coverages: &mut [CoverageReport<'w>],
+        target: &OutputTarget,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Vec<usize> {
+        match self.run_mode {
+            RunMode::Batch => self.send_batches(run, coverages, interrupt, report),
+            _ => self.fill_cells(run, coverages, interrupt, report),
+        }
+        if let Err(error) = self.finish_refresh_jobs(coverages, report) {
+            report.failure.get_or_insert(error.into());
+        }
+        if self.run_mode != RunMode::Live
+            || report.stop_reason.is_some()
+            || report.failure.is_some()
+        {
+            return Vec::new();
+        }
+        let unified = self.unify_values(run, interrupt, report).and_then(|unified| {
+            if !unified.is_empty() {
+                self.update_coverage(&unified, coverages, target)?;
+            }
+            Ok(unified)
+        });
+        unified.unwrap_or_else(|error| {
+            report.failure = Some(error);
+            Vec::new()
+        })
+    }
+
+    /// Returns whether the published tables must be kept, because no request succeeded: they may
+    /// contain another model's values, which are better than NULLs.
+    fn must_keep_tables(&self, target: &OutputTarget, report: &Report) -> bool {
+        let nothing_answered = self.run_mode != RunMode::CachedOnly
+            && report.answered_by_others == 0
+            && report.requested.total() == report.requested.get(State::Error);
+        nothing_answered
+            && target
+                .published_database(self.database)
+                .is_some_and(|db| self.has_published_tables(db) && !self.has_current_versions(db))
     }
 
     /// Returns the advice for a run whose answers were all unreadable.

@@ -10,12 +10,12 @@ use super::coverage::CoverageReport;
 use super::run::Run;
 use super::{MaterializeError, Materializer, Report, RunMode};
 use hqdl_database::output::OutputTarget;
-use hqdl_facts::{CellLookup, unify};
-use hqdl_model as model;
+use hqdl_facts::{CellLookup, CellRequirements, unify};
 use hqdl_model::generate::{self, Context, Event, Events, ModelRun, StopReason};
 use hqdl_model::plan::{
     ColumnPlan, CostEstimator, ExpansionPlan, MAX_ITEMS, MissingRow, RowBatch, ThroughputEstimate,
 };
+use hqdl_model::{self as model, ModelChoice};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
@@ -140,49 +140,16 @@ impl<'w> Materializer<'w> {
             .map(|(missing_row, _)| missing_row.clone())
             .collect();
         if !missing.is_empty() {
-            let outer = Arc::clone(&run.events.listener);
-            // These answers are not cells of the tables, so hide their events.
-            let listener = Arc::new(move |event: &Event| {
-                if matches!(event, Event::Warning(_) | Event::Failed(_)) {
-                    outer(event);
-                }
-            });
-            let events = Events { listener, usage: Arc::clone(&run.events.usage) };
-            let endpoint = Arc::clone(&self.model);
-            let model_run =
-                ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
-            let model_run = Arc::new(model_run);
-            let rows = choice.rows.max(1) as usize;
-            let context = Arc::new(Context::new(
-                &model_run,
-                Arc::clone(&unify_expansion),
-                Arc::clone(&requirements),
-                choice.clone(),
-            ));
-            let row_batches: Vec<RowBatch> = missing
-                .chunks(rows)
+            let context = (Arc::clone(&unify_expansion), Arc::clone(&requirements), choice.clone());
+            let row_batches = missing
+                .chunks(choice.rows.max(1) as usize)
                 .map(|missing_rows| RowBatch {
                     columns: vec![0],
                     source_columns: vec![0],
                     missing_rows: missing_rows.to_vec(),
                 })
                 .collect();
-            let (sender, receiver) = mpsc::channel(row_batches.len().max(1));
-            for row_batch in row_batches {
-                // The channel has capacity for all batches.
-                let _ = sender.try_send(row_batch);
-            }
-            drop(sender);
-            let result = run.runtime.block_on(async {
-                tokio::spawn(generate::generate_facts(context, receiver)).await
-            });
-            match result {
-                Ok(Ok(())) => {}
-                Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
-                Err(join_error) => {
-                    report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
-                }
-            }
+            self.ask_words(run, context, row_batches, interrupt, report)?;
         }
         let Some(unified) = self.requirements[n].checker(column_index).and_then(|c| c.decisions())
         else {
@@ -206,6 +173,46 @@ impl<'w> Materializer<'w> {
                 fact.completion,
             )?;
             unified.add_decision(unlisted_value, value.map(str::to_owned));
+        }
+        Ok(())
+    }
+
+    /// Requests decisions about unlisted values. A stopped run goes into the report.
+    fn ask_words(
+        &self,
+        run: &Run,
+        (expansion, requirements, choice): (Arc<Expansion>, Arc<CellRequirements>, ModelChoice),
+        row_batches: Vec<RowBatch>,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let outer = Arc::clone(&run.events.listener);
+        // These answers are not cells of the tables, so hide their events.
+        let listener = Arc::new(move |event: &Event| {
+            if matches!(event, Event::Warning(_) | Event::Failed(_)) {
+                outer(event);
+            }
+        });
+        let events = Events { listener, usage: Arc::clone(&run.events.usage) };
+        let endpoint = Arc::clone(&self.model);
+        let model_run =
+            ModelRun::new(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
+        let context = Arc::new(Context::new(&Arc::new(model_run), expansion, requirements, choice));
+        let (sender, receiver) = mpsc::channel(row_batches.len().max(1));
+        for row_batch in row_batches {
+            // The channel has capacity for all batches.
+            let _ = sender.try_send(row_batch);
+        }
+        drop(sender);
+        let result = run
+            .runtime
+            .block_on(async { tokio::spawn(generate::generate_facts(context, receiver)).await });
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(stopped)) => report.stop_reason = Some(Arc::new(stopped)),
+            Err(join_error) => {
+                report.stop_reason = Some(Arc::new(StopReason::Bug(join_error.to_string())));
+            }
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::time::Instant;
 use rusqlite::types::ValueRef;
 
 use crate::query::ask::{LazyRun, QueryRun};
-use crate::query::cells::targets::{Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::Meta;
@@ -17,8 +18,8 @@ use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;
 use hqdl_spec::images::Media;
-use hqdl_values::Row;
 use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
 /// Number of entities looked up at once.
@@ -173,8 +174,7 @@ fn value_entities(target: &mut TargetExpansion, values: &[Value]) -> Vec<Option<
         };
         canonical_bytes.clear();
         write_canonical_bytes(&[read], &mut canonical_bytes);
-        let row = || Row { key: vec![value.clone()], context: Vec::new() };
-        Some(target.intern_entity(&canonical_bytes, row))
+        target.intern_values(&canonical_bytes)
     };
     values.iter().map(entity).collect()
 }
@@ -187,8 +187,9 @@ fn load_known(
     answers: &mut [Option<Answer>],
 ) -> Result<(), FactsError> {
     for chunk in entities.chunks(LOOKUP_CHUNK) {
-        let chunk_entities: Vec<_> = chunk.iter().map(|e| target.entity_at(*e)).collect();
-        for (entity, record) in chunk.iter().zip(request.facts.get_many(&chunk_entities)?) {
+        let chunk_entities: Vec<Entity> = chunk.iter().map(|e| target.entity_at(*e)).collect();
+        let found = request.facts.get_many(&chunk_entities.iter().collect::<Vec<_>>())?;
+        for (entity, record) in chunk.iter().zip(found) {
             if let hqdl_facts::CellLookup::Known(fact) =
                 target.requirements.look_up_cell(record.as_ref(), 0)
             {
@@ -213,7 +214,7 @@ fn ask_about(
     let demand = |entity: &usize| Demand { target: at, entity: *entity, column: 0 };
     let demands: Vec<Demand> = missing.iter().map(demand).collect();
     let mut counts = Counts::default();
-    query_run.send_demands(targets, &demands, &mut counts)?;
+    query_run.send_demands(targets, demands, &mut counts)?;
     meta.values_asked = counts.asked;
     meta.values_reused += counts.reused;
     Ok(())

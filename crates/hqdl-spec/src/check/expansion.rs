@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{SpecCheck, did_you_mean, join_path};
-use crate::file::{Echo, ExpansionTable, SourceField, SpecFile};
+use crate::file::{Echo, ExpansionTable, SourceField, SourceTable, SpecFile};
 use crate::schema_check::Step;
 use crate::{Column, Expansion, Images, Source, SourceRows};
 use hqdl_values::key::KeyColumns;
@@ -192,17 +192,14 @@ impl SpecCheck<'_> {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "the checks of a source in their order")]
     fn check_sources(
         &mut self,
         path: &[Step],
         e: &ExpansionTable,
     ) -> (Vec<Source>, Vec<Option<String>>, Vec<Vec<usize>>) {
-        let all_columns: Vec<usize> = (0..e.column.len()).collect();
         let whole_key: Vec<usize> = (0..e.key.len()).collect();
-        let mut key_parts = Vec::new();
         let source_path = join_path(path, &["source".into()]);
-        let mut sources = Vec::new();
+        let (mut sources, mut key_parts) = (Vec::new(), Vec::new());
         let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
         match &e.source {
             SourceField::One(text) => {
@@ -213,7 +210,7 @@ impl SpecCheck<'_> {
                 };
                 self.check_source_columns(&source_path, path, e, &rows, &whole_key, &mut types);
                 let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
-                sources.push(Source { name, rows, columns: all_columns });
+                sources.push(Source { name, rows, columns: (0..e.column.len()).collect() });
             }
             SourceField::Several(tables) => {
                 if tables.is_empty() {
@@ -226,70 +223,15 @@ impl SpecCheck<'_> {
                 }
                 for (n, table) in tables.iter().enumerate() {
                     let item_path = join_path(&source_path, &[n.into()]);
-                    let rows = match (&table.table, &table.select) {
-                        (Some(table), None) => SourceRows::Table(table.clone()),
-                        (None, Some(select)) => self::parse_select(select),
-                        (Some(_), Some(_)) => {
-                            self.add_error(
-                                &item_path,
-                                "this source has both `table` and `select`",
-                                "",
-                                "remove `table` or `select`",
-                            );
-                            continue;
-                        }
-                        (None, None) => {
-                            self.add_error(
-                                &item_path,
-                                "a source needs `table` or `select`",
-                                "",
-                                "",
-                            );
-                            continue;
-                        }
-                    };
-                    let field = if table.table.is_some() { "table" } else { "select" };
-                    let key_part = match &table.key {
-                        None => whole_key.clone(),
-                        Some(names) => {
-                            self.check_source_key(&join_path(&item_path, &["key".into()]), e, names)
-                        }
-                    };
-                    let rows_path = join_path(&item_path, &[field.into()]);
-                    self.check_source_columns(&rows_path, path, e, &rows, &key_part, &mut types);
-                    key_parts.push(key_part);
-                    let columns = match &table.columns {
-                        None => all_columns.clone(),
-                        Some(names) => {
-                            self.find_columns(&join_path(&item_path, &["columns".into()]), e, names)
-                        }
-                    };
-                    let name = table.name.clone().or_else(|| table.table.clone());
-                    sources.push(Source { name, rows, columns });
-                }
-                for (n, key) in e.key.iter().enumerate() {
-                    if !key_parts.iter().any(|key_part| key_part.contains(&n))
-                        && !sources.is_empty()
+                    if let Some((source, key_part)) =
+                        self.check_source(path, &item_path, e, table, &mut types)
                     {
-                        self.add_error(
-                            &join_path(path, &["key".into(), n.into()]),
-                            &format!("no source has the key column `{key}`"),
-                            "",
-                            "add it to the `key` of a source",
-                        );
+                        sources.push(source);
+                        key_parts.push(key_part);
                     }
                 }
-                for (n, column) in e.column.iter().enumerate() {
-                    if !sources.iter().any(|s| s.columns.contains(&n)) && !sources.is_empty() {
-                        let name_path =
-                            join_path(path, &["column".into(), n.into(), "name".into()]);
-                        self.add_error(
-                            &name_path,
-                            &format!("no source fills column `{}`", column.name),
-                            "",
-                            "add it to the `columns` of a source",
-                        );
-                    }
+                if !sources.is_empty() {
+                    self.check_filled_by_sources(path, e, &sources, &key_parts);
                 }
             }
         }
@@ -302,6 +244,76 @@ impl SpecCheck<'_> {
             key_parts.clear();
         }
         (sources, types.into_iter().map(common_type).collect(), key_parts)
+    }
+
+    /// Checks one of several sources. Returns it with the positions of its key columns.
+    fn check_source(
+        &mut self,
+        path: &[Step],
+        item_path: &[Step],
+        e: &ExpansionTable,
+        table: &SourceTable,
+        types: &mut [Vec<Option<String>>],
+    ) -> Option<(Source, Vec<usize>)> {
+        let (field, rows) = match (&table.table, &table.select) {
+            (Some(table), None) => ("table", SourceRows::Table(table.clone())),
+            (None, Some(select)) => ("select", parse_select(select)),
+            (Some(_), Some(_)) => {
+                self.add_error(
+                    item_path,
+                    "this source has both `table` and `select`",
+                    "",
+                    "remove `table` or `select`",
+                );
+                return None;
+            }
+            (None, None) => {
+                self.add_error(item_path, "a source needs `table` or `select`", "", "");
+                return None;
+            }
+        };
+        let key_part = match &table.key {
+            None => (0..e.key.len()).collect(),
+            Some(names) => self.check_source_key(&join_path(item_path, &["key".into()]), e, names),
+        };
+        let rows_path = join_path(item_path, &[field.into()]);
+        self.check_source_columns(&rows_path, path, e, &rows, &key_part, types);
+        let columns = match &table.columns {
+            None => (0..e.column.len()).collect(),
+            Some(names) => self.find_columns(&join_path(item_path, &["columns".into()]), e, names),
+        };
+        let name = table.name.clone().or_else(|| table.table.clone());
+        Some((Source { name, rows, columns }, key_part))
+    }
+
+    /// Checks that every key column and every column has a source.
+    fn check_filled_by_sources(
+        &mut self,
+        path: &[Step],
+        e: &ExpansionTable,
+        sources: &[Source],
+        key_parts: &[Vec<usize>],
+    ) {
+        for (n, key) in e.key.iter().enumerate() {
+            if !key_parts.iter().any(|key_part| key_part.contains(&n)) {
+                self.add_error(
+                    &join_path(path, &["key".into(), n.into()]),
+                    &format!("no source has the key column `{key}`"),
+                    "",
+                    "add it to the `key` of a source",
+                );
+            }
+        }
+        for (n, column) in e.column.iter().enumerate() {
+            if !sources.iter().any(|source| source.columns.contains(&n)) {
+                self.add_error(
+                    &join_path(path, &["column".into(), n.into(), "name".into()]),
+                    &format!("no source fills column `{}`", column.name),
+                    "",
+                    "add it to the `columns` of a source",
+                );
+            }
+        }
     }
 
     /// Returns the positions of the key columns that a source has.

@@ -1,8 +1,7 @@
 //! Groups demands into row batches that share a request.
 
-use std::collections::BTreeMap;
-
 use crate::query::ask::passages::PassageSelector;
+use crate::query::cells::documents::asks_about_documents;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::request::error::QueryError;
 use hqdl_model::plan::{Batcher, RowBatch};
@@ -11,40 +10,76 @@ use hqdl_values::value::Value;
 /// Maximum size of a document that shares a request with others, in bytes.
 const MAX_SHARED_BYTES: usize = 400;
 
-/// Groups demands by expansion and entity. The values are the demanded columns.
-pub(in crate::query) fn group_by_target(
-    demands: &[Demand],
-) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
-    let mut grouped: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
-    for demand in demands {
-        let columns = grouped.entry(demand.target).or_default();
-        columns.entry(demand.entity).or_default().push(demand.column);
-    }
-    grouped
+/// Returns the demands of each expansion. The demands must be sorted.
+pub(in crate::query) fn group_by_target(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
+    demands.chunk_by(|a, b| a.target == b.target)
 }
 
-/// Groups entities of an expansion and their demanded columns into batches of at most `max_rows`
-/// rows.
+/// Returns the demands of each entity. The demands must be sorted.
+pub(in crate::query) fn group_by_entity(demands: &[Demand]) -> impl Iterator<Item = &[Demand]> {
+    demands.chunk_by(|a, b| (a.target, a.entity) == (b.target, b.entity))
+}
+
+/// Returns the row batches of one expansion as an iterator, so that only those in flight are in
+/// memory. The batches of documents are built at once, because their passages may need requests.
 ///
 /// # Errors
 /// Those of choosing the passages of long documents.
-pub(in crate::query) fn build_row_batches(
+pub(in crate::query) fn row_batches<'b>(
+    target: &'b TargetExpansion,
+    demands: &'b [Demand],
+    max_rows: u32,
+    selector: &mut PassageSelector<'_>,
+) -> Result<Box<dyn Iterator<Item = RowBatch> + 'b>, QueryError> {
+    if asks_about_documents(&target.expansion) {
+        let row_batches = document_batches(target, demands, max_rows, selector)?;
+        return Ok(Box::new(row_batches.into_iter()));
+    }
+    let mut batcher = Some(Batcher::new(&target.expansion, max_rows));
+    let mut entities = group_by_entity(demands);
+    Ok(Box::new(
+        std::iter::from_fn(move || {
+            let open = batcher.as_mut()?;
+            match entities.find_map(|demands| push_entity(open, target, demands)) {
+                Some(full) => Some(vec![full]),
+                None => batcher.take().map(Batcher::finish_batches),
+            }
+        })
+        .flatten(),
+    ))
+}
+
+/// Adds an entity's demands to the open batches. Returns a batch if one is full.
+fn push_entity(
+    batcher: &mut Batcher<'_>,
     target: &TargetExpansion,
-    entities: BTreeMap<usize, Vec<usize>>,
+    demands: &[Demand],
+) -> Option<RowBatch> {
+    let columns: Vec<usize> = demands.iter().map(|demand| demand.column).collect();
+    let missing_row = target.missing_row(demands.first()?.entity);
+    let whole_row = match target.in_spec {
+        Some(_) => target.expansion.columns_for_key(&missing_row.row.key),
+        None => columns.clone(),
+    };
+    batcher.push(columns, whole_row, missing_row)
+}
+
+fn document_batches(
+    target: &TargetExpansion,
+    demands: &[Demand],
     max_rows: u32,
     selector: &mut PassageSelector<'_>,
 ) -> Result<Vec<RowBatch>, QueryError> {
     let mut batcher = Batcher::new(&target.expansion, max_rows);
     let mut row_batches: Vec<RowBatch> = Vec::new();
-    for (entity, mut columns) in entities {
-        columns.sort_unstable();
-        let missing_row = || target.missing_row(entity);
+    for demands in group_by_entity(demands) {
+        let entity = demands[0].entity;
         match target.stored_document(entity) {
             // Each question is shown passages of its own.
             Some(document) if !selector.fits_whole(document) => {
-                for column in columns {
+                for column in demands.iter().map(|demand| demand.column) {
                     let question = &target.expansion.columns[column].about;
-                    let mut missing_row = missing_row();
+                    let mut missing_row = target.missing_row(entity);
                     missing_row.row.context =
                         vec![Value::Text(selector.select_passages(document, question)?)];
                     row_batches.push(RowBatch {
@@ -56,20 +91,14 @@ pub(in crate::query) fn build_row_batches(
             }
             // A longer document has a request of its own.
             Some(document) if document.approximate_size() > MAX_SHARED_BYTES => {
+                let columns: Vec<usize> = demands.iter().map(|demand| demand.column).collect();
                 row_batches.push(RowBatch {
                     source_columns: columns.clone(),
                     columns,
-                    missing_rows: vec![missing_row()],
+                    missing_rows: vec![target.missing_row(entity)],
                 });
             }
-            _ => {
-                let missing_row = missing_row();
-                let whole_row = match target.in_spec {
-                    Some(_) => target.expansion.columns_for_key(&missing_row.row.key),
-                    None => columns.clone(),
-                };
-                row_batches.extend(batcher.push(columns, whole_row, missing_row));
-            }
+            _ => row_batches.extend(push_entity(&mut batcher, target, demands)),
         }
     }
     row_batches.extend(batcher.finish_batches());

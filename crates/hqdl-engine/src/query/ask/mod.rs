@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
-use crate::query::ask::batches::{build_row_batches, group_by_target};
+use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches};
 use crate::query::ask::passages::PassageSelector;
 use crate::query::ask::similarity::SimilaritySource;
 use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
@@ -20,6 +20,7 @@ use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Events, ModelRun};
 use hqdl_model::plan::RowBatch;
+use hqdl_values::key::Entity;
 use hqdl_values::usage::Usage;
 
 /// Number of answers that are read at once.
@@ -109,40 +110,40 @@ impl<'a> QueryRun<'a> {
     pub fn send_demands(
         &self,
         targets: &mut [TargetExpansion],
-        demands: &[Demand],
+        mut demands: Vec<Demand>,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        let demands: Vec<Demand> =
-            demands.iter().filter(|d| targets[d.target].is_available(d.entity)).copied().collect();
-        for (n, entities) in group_by_target(&demands) {
-            let target = &targets[n];
+        demands.retain(|d| targets[d.target].is_available(d.entity));
+        demands.sort_unstable();
+        for demands in group_by_target(&demands) {
+            let target = &targets[demands[0].target];
             let choice = self.request.model_choice(&target.expansion);
             let mut selector = PassageSelector {
                 max_tokens: self.request.spec.limits.passage_tokens,
                 model: &choice.tokenizer,
                 compare: &mut |question, passages| self.similarity_to(question, passages),
             };
-            let row_batches = build_row_batches(target, entities, choice.rows, &mut selector)?;
-            self.send_row_batches(target, choice, row_batches)?;
+            let row_batches = row_batches(target, demands, choice.rows, &mut selector)?;
+            self.send_row_batches(target, choice.clone(), row_batches)?;
         }
         let newly_found = self.run.answered_by_others.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(newly_found);
         counts.reused += newly_found;
-        let answered: Vec<(usize, usize, Vec<usize>)> = group_by_target(&demands)
-            .into_iter()
-            .flat_map(|(target, entities)| entities.into_iter().map(move |(e, c)| (target, e, c)))
-            .collect();
-        for chunk in answered.chunks(READ_CHUNK) {
-            let entities: Vec<_> =
-                chunk.iter().map(|(t, e, _)| targets[*t].entity_at(*e)).collect();
-            let found = self.request.facts.get_many(&entities)?;
-            for ((target, entity, columns), found) in chunk.iter().zip(found) {
-                for column in columns {
-                    targets[*target].read_answer(*entity, *column, found.as_ref(), counts);
+        let mut answered = group_by_entity(&demands);
+        loop {
+            let chunk: Vec<&[Demand]> = answered.by_ref().take(READ_CHUNK).collect();
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            let entities: Vec<Entity> =
+                chunk.iter().map(|of| targets[of[0].target].entity_at(of[0].entity)).collect();
+            let found = self.request.facts.get_many(&entities.iter().collect::<Vec<_>>())?;
+            for (demands, found) in chunk.iter().zip(found) {
+                for d in *demands {
+                    targets[d.target].read_answer(d.entity, d.column, found.as_ref(), counts);
                 }
             }
         }
-        Ok(())
     }
 
     /// Sends the row batches of one expansion.
@@ -153,7 +154,7 @@ impl<'a> QueryRun<'a> {
         &self,
         target: &TargetExpansion,
         choice: ModelChoice,
-        row_batches: Vec<RowBatch>,
+        row_batches: impl Iterator<Item = RowBatch>,
     ) -> Result<(), QueryError> {
         let inputs = (Arc::clone(&target.expansion), Arc::clone(&target.requirements));
         let context = Arc::new(Context::new(&self.run, inputs.0, inputs.1, choice));

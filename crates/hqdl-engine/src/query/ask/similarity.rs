@@ -175,9 +175,9 @@ impl QueryRun<'_> {
                 let outcome = joined.map_err(|e| NoEmbeddings::CompareByWords(e.to_string()))?;
                 let (reply, reservation) = match outcome.reply {
                     Ok(answered) => answered,
-                    Err(RequestError::Facts(error)) => return Err(failed(error)),
                     // The reply that closed the slots reports the reason.
                     Err(RequestError::Unsent) => continue,
+                    Err(RequestError::Facts(error)) => return Err(failed(error)),
                     Err(error @ RequestError::Model(_)) => {
                         return Err(NoEmbeddings::CompareByWords(error.to_string()));
                     }
@@ -201,14 +201,8 @@ impl QueryRun<'_> {
                     NoEmbeddings::CompareByWords("the reply contains no vectors".to_owned())
                 })?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
-                if let Some(other) = found.iter().find(|v| v.len() != width) {
-                    // The name now refers to another model, so the stored vectors are useless.
-                    vectors.delete_vectors(model.name())?;
-                    return Err(NoEmbeddings::CompareByWords(format!(
-                        "`{}` returned vectors of {width} numbers before, and of {} now",
-                        model.name(),
-                        other.len()
-                    )));
+                if let Some(other) = found.iter().map(Vec::len).find(|len| *len != width) {
+                    return Err(discard_other_vectors(vectors, model.name(), width, other));
                 }
                 let digests = outcome.batch.iter().map(|(digest, _)| *digest);
                 let all: Vec<(PassageDigest, Vec<f32>)> = digests.zip(found).collect();
@@ -327,5 +321,21 @@ impl EmbeddingsRequest {
         let seconds = began.elapsed().as_secs_f64();
         let worst_cost = SpentAmount::worst_case(max_tokens, 0, self.price.as_ref());
         EmbeddingsOutcome { batch, worst_cost, reply, seconds }
+    }
+}
+
+/// Deletes the vectors of a model whose name now refers to another one, and returns the reason why
+/// texts are not compared by them.
+fn discard_other_vectors(
+    vectors: &VectorStore,
+    model: &str,
+    before: usize,
+    now: usize,
+) -> NoEmbeddings {
+    match vectors.delete_vectors(model) {
+        Ok(()) => NoEmbeddings::CompareByWords(format!(
+            "`{model}` returned vectors of {before} numbers before, and of {now} now"
+        )),
+        Err(error) => error.into(),
     }
 }

@@ -43,6 +43,19 @@ pub enum CallTarget {
     },
 }
 
+impl CallTarget {
+    /// Returns the conversion of the answers; `None` for a join, which has no value of its own.
+    #[must_use]
+    pub fn conversion(&self) -> Option<&ValueConversion> {
+        match self {
+            Self::Cell { conversion, .. }
+            | Self::Document { conversion, .. }
+            | Self::Rows { conversion, .. } => Some(conversion),
+            Self::Pair { .. } => None,
+        }
+    }
+}
+
 /// Conversion of an answer to the value of a call.
 #[derive(Debug, Clone, Default)]
 pub struct ValueConversion {

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
-use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::types::Value as Sql;
 
 use crate::query::cells::documents::{Document, StoredDocuments, asks_about_documents};
+use crate::query::cells::entity_store::EntityStore;
 use hqdl_facts::{CellLookup, CellRequirements, Facts, FactsError, Prefetch, Record};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Overrides;
@@ -19,7 +20,7 @@ use hqdl_values::key::Entity;
 use hqdl_values::value::Value;
 
 /// A cell that a pass needs and whose value is not known yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Demand {
     /// Position of the expansion.
     pub target: usize,
@@ -50,9 +51,9 @@ pub struct TargetExpansion {
     pub requirements: Arc<CellRequirements>,
     /// Position in the spec, for overrides.
     pub in_spec: Option<usize>,
-    by_canonical_bytes: HashMap<Vec<u8>, usize>,
-    entities: Vec<EntityCells>,
-    by_entity: HashMap<Entity, usize>,
+    entities: EntityStore,
+    /// Cells of the entities, row by row.
+    cells: Vec<Cell>,
     /// Documents to ask about.
     documents: StoredDocuments,
     prefetch: Prefetch,
@@ -62,12 +63,6 @@ pub struct TargetExpansion {
 
 /// Maximum number of records in `recent_records`.
 const MAX_RECENT_RECORDS: usize = 64;
-
-struct EntityCells {
-    row: Row,
-    entity: Entity,
-    cells: Vec<Cell>,
-}
 
 /// Numbers of cells that a query found and asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -102,42 +97,49 @@ impl TargetExpansion {
     ) -> Self {
         let prefetch = Prefetch::new(&expansion.key);
         Self {
+            entities: EntityStore::new(Arc::clone(&expansion)),
             expansion,
             requirements,
             in_spec,
-            by_canonical_bytes: HashMap::new(),
-            entities: Vec::new(),
-            by_entity: HashMap::new(),
+            cells: Vec::new(),
             documents: StoredDocuments::default(),
             prefetch,
             recent_records: HashMap::new(),
         }
     }
 
-    /// Returns the entity that some values identify. `row` builds the row of a new entity.
+    /// Returns the entity that was registered with these bytes. `row` builds the row of a new
+    /// entity.
     pub fn intern_entity(&mut self, canonical_bytes: &[u8], row: impl FnOnce() -> Row) -> usize {
-        if let Some(found) = self.by_canonical_bytes.get(canonical_bytes) {
-            return *found;
-        }
-        let row = row();
-        let entity = self.expansion.build_entity(&row.key);
-        let n = if let Some(n) = self.by_entity.get(&entity) {
-            *n
-        } else {
-            let n = self.entities.len();
-            let cells = vec![Cell::NotLookedUp; self.expansion.columns.len()];
-            self.by_entity.insert(entity.clone(), n);
-            self.entities.push(EntityCells { row, entity, cells });
-            n
-        };
-        self.by_canonical_bytes.insert(canonical_bytes.to_vec(), n);
+        let known = self.entities.find(canonical_bytes);
+        let n = known.unwrap_or_else(|| self.entities.add_row(canonical_bytes, row()));
+        self.add_cells();
         n
+    }
+
+    /// Returns the entity whose key is made of the values behind these bytes; `None` if one of them
+    /// cannot be shown to a model.
+    pub fn intern_values(&mut self, canonical_bytes: &[u8]) -> Option<usize> {
+        let known = self.entities.find(canonical_bytes);
+        let n = known.or_else(|| self.entities.add_values(canonical_bytes));
+        self.add_cells();
+        n
+    }
+
+    /// Adds the cells of an entity that is new.
+    fn add_cells(&mut self) {
+        self.cells.resize(self.entities.len() * self.expansion.columns.len(), Cell::NotLookedUp);
+    }
+
+    /// Returns the position of a cell.
+    fn cell_position(&self, entity: usize, column: usize) -> usize {
+        entity * self.expansion.columns.len() + column
     }
 
     /// Returns the entity that was registered with these bytes.
     #[must_use]
     pub fn known_entity(&self, canonical_bytes: &[u8]) -> Option<usize> {
-        self.by_canonical_bytes.get(canonical_bytes).copied()
+        self.entities.find(canonical_bytes)
     }
 
     /// Stores the document of an entity, so that it can be asked about.
@@ -174,8 +176,9 @@ impl TargetExpansion {
         overrides: Option<&Overrides>,
         counts: &mut Counts,
     ) -> Result<&Cell, FactsError> {
-        let entity_cells = &mut self.entities[entity];
-        if entity_cells.cells[column] == Cell::NotLookedUp {
+        let at = self.cell_position(entity, column);
+        if self.cells[at] == Cell::NotLookedUp {
+            let identity = self.entities.entity(entity);
             let record = match self.recent_records.get(&entity) {
                 Some(record) => record,
                 None => {
@@ -184,15 +187,13 @@ impl TargetExpansion {
                     {
                         self.recent_records.clear();
                     }
-                    let record = self.prefetch.get(facts, &entity_cells.entity)?;
+                    let record = self.prefetch.get(facts, &identity)?;
                     self.recent_records.entry(entity).or_insert(record)
                 }
             };
-            let override_value = self
-                .in_spec
-                .zip(overrides)
-                .and_then(|(n, all)| all.get(n, &entity_cells.entity, column));
-            entity_cells.cells[column] = match override_value {
+            let override_value =
+                self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &identity, column));
+            self.cells[at] = match override_value {
                 Some(override_value) => {
                     counts.reused += 1;
                     Cell::Known(to_sql_value(&override_value.value))
@@ -207,24 +208,23 @@ impl TargetExpansion {
                 },
             };
         }
-        Ok(&self.entities[entity].cells[column])
+        Ok(&self.cells[at])
     }
 
     /// Returns the row of an entity for a prompt.
     #[must_use]
     pub fn missing_row(&self, entity: usize) -> hqdl_model::plan::MissingRow {
-        let entity_cells = &self.entities[entity];
-        let mut row = entity_cells.row.clone();
+        let mut row = self.entities.row(entity);
         if let Some(document) = self.documents.get(entity) {
             row.context = vec![Value::Text(document.full_text())];
         }
-        hqdl_model::plan::MissingRow { row, entity: entity_cells.entity.clone() }
+        hqdl_model::plan::MissingRow { row, entity: self.entities.entity(entity) }
     }
 
     /// Returns the entity with this number.
     #[must_use]
-    pub fn entity_at(&self, entity: usize) -> &Entity {
-        &self.entities[entity].entity
+    pub fn entity_at(&self, entity: usize) -> Entity {
+        self.entities.entity(entity)
     }
 
     /// Reads the answer to a cell that was asked for.
@@ -236,8 +236,8 @@ impl TargetExpansion {
         counts: &mut Counts,
     ) {
         self.recent_records.clear();
-        let entity_cells = &mut self.entities[entity];
-        entity_cells.cells[column] = match self.requirements.look_up_cell(record, column) {
+        let at = self.cell_position(entity, column);
+        self.cells[at] = match self.requirements.look_up_cell(record, column) {
             CellLookup::Known(fact) => {
                 counts.count_missing(fact.answer.state);
                 Cell::Known(to_sql_value(&fact.answer.value))
@@ -262,27 +262,5 @@ pub fn to_sql_value(value: &CellValue) -> Sql {
             Value::Text(text) => Sql::Text(text.clone()),
         },
         CellValue::Many(_) => Sql::Text(value.to_json().to_string()),
-    }
-}
-
-/// Appends the canonical bytes of values, which differ for different values.
-pub fn write_canonical_bytes(values: &[ValueRef<'_>], out: &mut Vec<u8>) {
-    for value in values {
-        match value {
-            ValueRef::Null => out.push(0),
-            ValueRef::Integer(i) => {
-                out.push(1);
-                out.extend(i.to_le_bytes());
-            }
-            ValueRef::Real(r) => {
-                out.push(2);
-                out.extend(r.to_bits().to_le_bytes());
-            }
-            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
-                out.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
-                out.extend((bytes.len() as u64).to_le_bytes());
-                out.extend(*bytes);
-            }
-        }
     }
 }

@@ -2,9 +2,9 @@
 //! assumes that a request may contain a single value.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::query::ask::batches::{build_row_batches, group_by_target};
+use crate::query::ask::batches::{group_by_entity, group_by_target, row_batches};
 use crate::query::ask::passages::PassageSelector;
 use crate::query::cells::targets::{Demand, TargetExpansion};
 use crate::query::explain::embedding_usage::ComparedTexts;
@@ -34,7 +34,7 @@ impl Engine<'_, '_> {
     /// usage for them.
     pub(in crate::query) fn estimate_usage(
         &self,
-        demands: &[Demand],
+        mut demands: Vec<Demand>,
         batching: Batching,
         comparisons: ComparedTexts,
     ) -> Result<(u64, Usage), QueryError> {
@@ -46,8 +46,10 @@ impl Engine<'_, '_> {
         };
         {
             let runtime = lock_runtime(&self.runtime);
-            for (n, entities) in group_by_target(demands) {
-                self.add_entities(&runtime.data.targets[n], entities, batching, &mut bound)?;
+            demands.sort_unstable();
+            for demands in group_by_target(&demands) {
+                let target = &runtime.data.targets[demands[0].target];
+                self.add_entities(target, demands, batching, &mut bound)?;
             }
         }
         for (n, join) in self.calls.joins.iter().enumerate() {
@@ -73,11 +75,13 @@ impl Engine<'_, '_> {
         let mut counts = lock_runtime(&self.runtime).data.counts;
         let mut longest: Option<(TargetExpansion, Demand)> = None;
         for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
-            let asked = join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
+            let mut asked =
+                join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
             let [target] = asked.targets;
-            if let Some(entities) = group_by_target(&asked.demands).remove(&0) {
-                self.add_entities(&target, entities, batching, bound)?;
-                longest = asked.demands.first().map(|d| (target, *d)).or(longest);
+            if let Some(first) = asked.demands.first().copied() {
+                asked.demands.sort_unstable();
+                self.add_entities(&target, &asked.demands, batching, bound)?;
+                longest = Some((target, first));
             }
         }
         lock_runtime(&self.runtime).data.counts.reused = counts.reused;
@@ -87,32 +91,32 @@ impl Engine<'_, '_> {
             && remaining > 0
             && let Some((target, demand)) = longest
         {
-            let single = self.single_cell_usage(&target, demand.entity, demand.column, bound)?;
+            let single = self.request_usage(&target, &[demand], 1, bound)?;
             bound.add_usage(&single, remaining);
             bound.value_count += remaining;
         }
         Ok(())
     }
 
-    /// Adds entities of one expansion with their demanded columns.
+    /// Adds the sorted demands of one expansion.
     fn add_entities(
         &self,
         target: &TargetExpansion,
-        entities: BTreeMap<usize, Vec<usize>>,
+        demands: &[Demand],
         batching: Batching,
         bound: &mut UsageBound,
     ) -> Result<(), QueryError> {
-        let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
+        let values = demands.len() as u64;
         bound.value_count += values;
         // Additional requests are estimated with the entity that has the longest key.
         let length =
             |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
-        let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
-        let columns: std::collections::BTreeSet<usize> =
-            entities.values().flatten().copied().collect();
+        let entities = || group_by_entity(demands).map(|demands| demands[0].entity);
+        let longest: Option<(usize, usize)> = entities().map(|n| (length(n), n)).max();
+        let columns: BTreeSet<usize> = demands.iter().map(|demand| demand.column).collect();
         let rows = self.request.model_choice(&target.expansion).rows;
-        let count = entities.len() as u64;
-        let batched = self.request_usage(target, entities, rows, bound)?;
+        let count = entities().count() as u64;
+        let batched = self.request_usage(target, demands, rows, bound)?;
         bound.add_usage(&batched, 1);
         let requests = match batching {
             Batching::All => batched.requests,
@@ -122,7 +126,8 @@ impl Engine<'_, '_> {
         if let (true, Some((_, entity))) = (requests > batched.requests, longest) {
             let mut largest = Usage::default();
             for column in columns {
-                let single = self.single_cell_usage(target, entity, column, bound)?;
+                let demand = Demand { entity, column, ..demands[0] };
+                let single = self.request_usage(target, &[demand], 1, bound)?;
                 largest.input_tokens = largest.input_tokens.max(single.input_tokens);
                 largest.output_tokens = largest.output_tokens.max(single.output_tokens);
                 largest.cost_usd = largest.cost_usd.max(single.cost_usd);
@@ -133,22 +138,11 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Returns the usage of a request for one cell.
-    fn single_cell_usage(
-        &self,
-        target: &TargetExpansion,
-        entity: usize,
-        column: usize,
-        bound: &UsageBound,
-    ) -> Result<Usage, QueryError> {
-        self.request_usage(target, BTreeMap::from([(entity, vec![column])]), 1, bound)
-    }
-
-    /// Returns the usage of requests for some cells of an expansion, with `rows` rows per request.
+    /// Returns the usage of requests for sorted demands of an expansion, with `rows` rows per request.
     fn request_usage(
         &self,
         target: &TargetExpansion,
-        entities: BTreeMap<usize, Vec<usize>>,
+        demands: &[Demand],
         rows: u32,
         bound: &UsageBound,
     ) -> Result<Usage, QueryError> {
@@ -167,9 +161,8 @@ impl Engine<'_, '_> {
                 Ok(bound.comparisons.borrow_mut().compare_texts(question, passages))
             },
         };
-        build_row_batches(target, entities, rows, &mut selector)?
-            .iter()
-            .for_each(|row_batch| meter.add_batch(row_batch));
+        row_batches(target, demands, rows, &mut selector)?
+            .for_each(|row_batch| meter.add_batch(&row_batch));
         let (name, price) = (expansion.name.clone(), choice.price);
         let mut expansion_plan = ExpansionPlan { name, price, ..ExpansionPlan::default() };
         let column =

@@ -48,7 +48,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     // Compare the documents first: the estimate uses the documents of the most recent run.
     let comparisons = engine.compared_documents(&rewritten)?;
     let bound = engine.demand_bound(&rewritten)?;
-    let (values, usage) = engine.estimate_usage(&bound.demands, bound.batching, comparisons)?;
+    let (values, usage) = engine.estimate_usage(bound.demands, bound.batching, comparisons)?;
     engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
     let mut meta = engine.build_meta(usage, began);
     meta.price_notes = request.spec.reserved_price_notes();

@@ -3,12 +3,12 @@
 
 use rusqlite::types::ValueRef;
 
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
-use crate::query::cells::targets::write_canonical_bytes;
 use crate::query::functions::call_runtime::{CallRuntime, function_error};
 use hqdl_spec::images::Media;
 use hqdl_values::Row;
-use hqdl_values::value::{Unreadable, Value};
+use hqdl_values::value::Value;
 
 impl CallRuntime {
     /// Returns the entity that some values identify; `None` if a NULL leaves no entity.
@@ -60,16 +60,7 @@ impl CallRuntime {
         let mut canonical_bytes = std::mem::take(&mut self.canonical_buffer);
         canonical_bytes.clear();
         write_canonical_bytes(&named_values, &mut canonical_bytes);
-        let target_expansion = &mut self.data.targets[target];
-        let entity = target_expansion.known_entity(&canonical_bytes).or_else(|| {
-            let read: Result<Vec<Value>, Unreadable> =
-                named_values.iter().map(|v| Value::from_sqlite(*v)).collect();
-            let row = |key| {
-                target_expansion
-                    .intern_entity(&canonical_bytes, || Row { key, context: Vec::new() })
-            };
-            read.ok().map(row)
-        });
+        let entity = self.data.targets[target].intern_values(&canonical_bytes);
         if entity.is_none() {
             self.record_unreadable((target, column), &canonical_bytes);
         }

@@ -17,6 +17,12 @@ use hqdl_values::value::Value;
 /// Maximum number of arguments that need no allocation.
 const INLINE_ARGUMENTS: usize = 8;
 
+/// No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
+const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8;
+
+/// What a scalar function does with its arguments.
+type ScalarFunction = fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>;
+
 /// Registers the functions with a connection.
 ///
 /// # Errors
@@ -25,37 +31,7 @@ pub fn register_functions(
     connection: &Connection,
     runtime: &SharedRuntime,
 ) -> rusqlite::Result<()> {
-    // No function is deterministic, because `SQLite` must not evaluate a call before it is reached.
-    let flags = FunctionFlags::SQLITE_UTF8;
-    let register =
-        |function: Function,
-         run: fn(&mut CallRuntime, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
-            let runtime = Arc::clone(runtime);
-            connection.create_scalar_function(
-                function.name(),
-                -1,
-                flags,
-                move |ctx: &Context<'_>| {
-                    // Hot path: it runs at least once per row, so short argument lists are not allocated.
-                    let mut inline = [ValueRef::Null; INLINE_ARGUMENTS];
-                    let heap: Vec<ValueRef<'_>>;
-                    let values = match inline.get_mut(..ctx.len()) {
-                        Some(inline) => {
-                            inline
-                                .iter_mut()
-                                .enumerate()
-                                .for_each(|(n, value)| *value = ctx.get_raw(n));
-                            &*inline
-                        }
-                        None => {
-                            heap = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
-                            &heap
-                        }
-                    };
-                    run(&mut lock_runtime(&runtime), values).map(ToSqlOutput::Owned)
-                },
-            )
-        };
+    let register = |function, run| register_scalar(connection, runtime, function, run);
     for function in Function::ALL {
         match function {
             Function::Call => register(function, CallRuntime::evaluate_call),
@@ -104,11 +80,36 @@ pub fn register_functions(
             Function::Rows | Function::Values => {
                 let aggregate =
                     RowsAggregate { returns_single_value: function == Function::Values };
-                connection.create_aggregate_function(function.name(), -1, flags, aggregate)
+                connection.create_aggregate_function(function.name(), -1, FLAGS, aggregate)
             }
         }?;
     }
     Ok(())
+}
+
+fn register_scalar(
+    connection: &Connection,
+    runtime: &SharedRuntime,
+    function: Function,
+    run: ScalarFunction,
+) -> rusqlite::Result<()> {
+    let runtime = Arc::clone(runtime);
+    connection.create_scalar_function(function.name(), -1, FLAGS, move |ctx: &Context<'_>| {
+        // Hot path: it runs at least once per row, so short argument lists are not allocated.
+        let mut inline = [ValueRef::Null; INLINE_ARGUMENTS];
+        let heap: Vec<ValueRef<'_>>;
+        let values = match inline.get_mut(..ctx.len()) {
+            Some(inline) => {
+                inline.iter_mut().enumerate().for_each(|(n, value)| *value = ctx.get_raw(n));
+                &*inline
+            }
+            None => {
+                heap = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+                &heap
+            }
+        };
+        run(&mut lock_runtime(&runtime), values).map(ToSqlOutput::Owned)
+    })
 }
 
 /// Evaluates AND or OR in three-valued logic. Returns `decided_value` if one condition has that

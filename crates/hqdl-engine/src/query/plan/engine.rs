@@ -2,40 +2,26 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
 
 use crate::query::ask::LazyRun;
-use crate::query::cells::context::Contexts;
 use crate::query::cells::targets::Demand;
 use crate::query::connection::guard::Guard;
-use crate::query::connection::schema::{KnownSchema, ThroughViews};
+use crate::query::connection::schema::KnownSchema;
 use crate::query::connection::statement;
-use crate::query::functions::call_runtime::{CallRuntime, SharedRuntime, lock_runtime};
-use crate::query::functions::register::register_functions;
-use crate::query::plan::nested::{NestedQueries, NestedRunner};
-use crate::query::plan::validation::{outermost_calls, validate_query};
+use crate::query::functions::call_runtime::{SharedRuntime, lock_runtime};
 use crate::query::request::error::QueryError;
 use crate::query::request::{Request, params};
-use crate::query::result::query_result::{Meta, Pass, Route, RouteKind, RowSink};
+use crate::query::result::query_result::{Meta, Pass, RouteKind, RowSink};
 use crate::query::result::row_buffer::RowBuffer;
-use crate::query::route::calls::views::published_views;
-use crate::query::route::calls::{CallUsages, Calls};
-use crate::query::route::kinds::Kinds;
-use crate::query::route::model_router::ModelRouter;
-use hqdl_spec::Spec;
-use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
-use hqdl_sql::blendsql::plan::QueryPlan;
+use crate::query::route::calls::Calls;
+use hqdl_sql::blendsql::Argument;
+use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
-use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
-use hqdl_sql::blendsql::{self, Argument, usage};
-use hqdl_values::problem::find_nearest;
-use hqdl_values::usage::Usage;
 
 /// State of a query that is being run or explained.
 pub(in crate::query) struct Engine<'r, 'a> {
@@ -44,7 +30,7 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) lazy_run: Option<&'r LazyRun<'a>>,
     pub(in crate::query) normalized: NormalizedQuery,
     pub(in crate::query) parsed: ParsedQuery,
-    guard: Guard,
+    pub(super) guard: Guard,
     pub(in crate::query) schema: KnownSchema,
     pub(in crate::query) calls: Calls,
     pub(in crate::query) runtime: SharedRuntime,
@@ -54,130 +40,18 @@ pub(in crate::query) struct Engine<'r, 'a> {
     /// Whether an unordered LIMIT is evaluated in similarity order.
     pub(in crate::query) similarity_ordering: bool,
     /// The query over published tables, as long as these may answer all of it.
-    stored_plan: Option<RewrittenQuery>,
+    pub(super) stored_plan: Option<RewrittenQuery>,
     /// Reason why published tables do not answer the query.
     pub(in crate::query) no_stored_plan_reason: RefusalReason,
     pub(in crate::query) passes: Vec<Pass>,
     pub(in crate::query) sql: String,
     /// Meta of the nested queries that returned options.
-    nested_meta: Vec<Meta>,
+    pub(super) nested_meta: Vec<Meta>,
     /// Notes on the text of the query.
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 impl<'r, 'a> Engine<'r, 'a> {
-    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
-    pub(in crate::query) fn prepare_query(
-        request: &'r Request<'r>,
-        lazy_run: Option<&'r LazyRun<'a>>,
-        run_nested: NestedRunner,
-    ) -> Result<Self, QueryError> {
-        let normalized = NormalizedQuery::normalize(request.sql)?;
-        let engine = Self::prepare_normalized(request, &normalized, lazy_run, run_nested);
-        engine.map_err(|error| match error {
-            // Map the span back to the text that the user wrote.
-            QueryError::Sql(mut problem) => {
-                problem.span = problem.span.map(|s| normalized.original_span(&s));
-                QueryError::Sql(problem)
-            }
-            other => other,
-        })
-    }
-
-    fn prepare_normalized(
-        request: &'r Request<'r>,
-        normalized: &NormalizedQuery,
-        lazy_run: Option<&'r LazyRun<'a>>,
-        run_nested: NestedRunner,
-    ) -> Result<Self, QueryError> {
-        let text = normalized.text.clone();
-        let guard =
-            Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
-        let schema = KnownSchema::read_schema(&guard)?;
-        let found = blendsql::scan_calls_with_tables(&text, &|table| schema.has_table(table))?;
-        let is_server = guard.database().server_url().is_some();
-        let parsed = if is_server {
-            parse_query(&blendsql::blank_server_words(&text), found)?
-        } else {
-            parse_query(&text, found)?
-        };
-        if !parsed.is_single_call && !is_server {
-            statement::check_read_only(&blendsql::mask_calls(&text, &outermost_calls(&parsed)))?;
-        }
-        let notes = if is_server { Vec::new() } else { validate_query(&text, &parsed, &guard)? };
-        let usages = usage::analyze_calls(&text, &parsed, &schema);
-        let through_views = schema
-            .reads_view(&parsed.query)
-            .then(|| usage::analyze_calls(&text, &parsed, &ThroughViews(&schema)));
-        let kinds = Kinds::read(guard.connection(), request.spec);
-        let usages = CallUsages { plain: &usages, through: through_views.as_ref(), kinds };
-        let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
-        check_models(&parsed, request.spec)?;
-        let mut nested = NestedQueries {
-            request,
-            guard: &guard,
-            schema: &schema,
-            lazy_run,
-            run_nested,
-            nested_meta: Vec::new(),
-            table_count: 0,
-        };
-        let mut router = ModelRouter::new(request, model, lazy_run);
-        let mut calls =
-            Calls::choose_targets(&text, &parsed, &usages, request.spec, &mut nested, &mut router)?;
-        let nested_meta = nested.nested_meta;
-        let targets = calls.build_targets(request)?;
-        let overrides = match request.spec.expansions.as_slice() {
-            [] => None,
-            _ => Some(Overrides::read(request.spec)?),
-        };
-        let views = published_views(&calls, &targets, overrides.as_ref(), request, &guard)?;
-        let views = views.filter(|_| request.refresh.is_none());
-        let no_stored_plan_reason = match &views {
-            _ if request.spec.expansions.is_empty() => "the spec has no expansion",
-            _ if request.refresh.is_some() => "the query asks again for known values",
-            _ if calls.stored.len() < calls.sites.len() => "a call is not answered by a column",
-            None => "a published table is missing, out of date, or not joined by its key",
-            Some(_) => "a call is in a place where no table can be joined, or a value is missing",
-        };
-        let stored_plan =
-            views.and_then(|v| stored_plan(&text, &parsed, &calls.sites, &v, is_server));
-        let facts = request.facts.with_recent().clone();
-        let contexts = Contexts::new(request);
-        let mut runtime = CallRuntime::new(
-            facts,
-            calls.call_targets.clone(),
-            targets,
-            calls.joins.len(),
-            contexts,
-        );
-        runtime.data.overrides = overrides;
-        runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
-        let runtime = Arc::new(Mutex::new(runtime));
-        register_functions(guard.connection(), &runtime)
-            .map_err(|e| guard.query_error(&e, request.sql))?;
-        guard.lock_temp()?;
-        Ok(Self {
-            request,
-            lazy_run,
-            normalized: normalized.clone(),
-            parsed,
-            guard,
-            schema,
-            calls,
-            runtime,
-            statistics: Statistics::default(),
-            complete_selects: Vec::new(),
-            similarity_ordering: true,
-            stored_plan,
-            no_stored_plan_reason,
-            passes: Vec::new(),
-            sql: String::new(),
-            nested_meta,
-            notes,
-        })
-    }
-
     /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
     pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
         self.new_rewriter(topk_enabled).rewrite(&self.parsed)
@@ -423,104 +297,6 @@ impl<'r, 'a> Engine<'r, 'a> {
         }
         sink.finish().map_err(QueryError::Output)
     }
-
-    pub(in crate::query) fn build_meta(&self, usage: Usage, began: Instant) -> Meta {
-        let runtime = lock_runtime(&self.runtime);
-        let mut routes = self.calls.routes.clone();
-        let (mut notes, mut unbounded) = (self.notes.clone(), Vec::new());
-        for (call, truncation_note) in runtime.data.contexts.truncation_notes() {
-            // Routes are in the order of the calls.
-            if let Some(route) = routes.get_mut(call) {
-                route.why = format!("{}; {truncation_note}", route.why);
-                notes.push(format!("{}: {truncation_note}", route.call));
-            }
-        }
-        for (join_pairs, join) in runtime.data.joins.iter().zip(&self.calls.joins) {
-            if let (Some(narrow), Some(route)) = (join.narrow, routes.get_mut(join.call_number))
-                && join_pairs.narrowed_from > 0
-            {
-                let note = format!(
-                    "each value was compared with the {narrow} most similar values of {} (narrow={narrow})",
-                    join_pairs.narrowed_from
-                );
-                route.why = format!("{}; {note}", route.why);
-                notes.push(format!("{}: {note}", route.call));
-            }
-        }
-        let similarity_ordered = self.rewrite_query(true).similarity_calls;
-        if !similarity_ordered.is_empty() {
-            let ordering = match &self.request.spec.embeddings {
-                Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
-                None => "by their words".to_owned(),
-            };
-            for (_, route) in
-                routes.iter_mut().enumerate().filter(|(n, _)| similarity_ordered.contains(n))
-            {
-                route.why = format!("{}; most similar documents first, {ordering}", route.why);
-            }
-        }
-        for (call, route) in self.parsed.calls.iter().zip(&mut routes) {
-            if !call.tuning.is_empty() {
-                let told = format!("`{}` has no effect here", call.tuning.join("`, `"));
-                route.why = format!("{}; {told}", route.why);
-                notes.push(format!("{}: {told}", route.call));
-            }
-        }
-        notes.extend(self.lazy_run.and_then(LazyRun::comparison_note));
-        let sum_nested = |count: fn(&Meta) -> u64| self.nested_meta.iter().map(count).sum::<u64>();
-        for meta in &self.nested_meta {
-            let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
-            let new_routes: Vec<Route> = meta.routes.iter().filter(is_new).cloned().collect();
-            routes.extend(new_routes);
-            notes.extend(meta.notes.iter().cloned());
-            unbounded.extend(meta.unbounded.iter().cloned());
-        }
-        Meta {
-            requests: usage.requests + sum_nested(|m| m.requests),
-            values_asked: runtime.data.counts.asked + sum_nested(|m| m.values_asked),
-            values_reused: runtime.data.counts.reused + sum_nested(|m| m.values_reused),
-            values_missing: runtime.data.counts.without_value
-                + runtime.data.unreadable.len() as u64
-                + runtime.data.mismatched.len() as u64
-                + sum_nested(|m| m.values_missing),
-            values_unknown: runtime.data.counts.unknown + sum_nested(|m| m.values_unknown),
-            values_unanswered: 0,
-            passes: self.passes.clone(),
-            input_tokens: usage.input_tokens + sum_nested(|m| m.input_tokens),
-            output_tokens: usage.output_tokens + sum_nested(|m| m.output_tokens),
-            cost_usd: usage.cost_usd + self.nested_meta.iter().map(|m| m.cost_usd).sum::<f64>(),
-            price_notes: self.request.spec.price_notes(),
-            seconds: began.elapsed().as_secs_f64(),
-            routes,
-            notes,
-            unbounded,
-            plan: QueryPlan::default(),
-            sql: self.sql.clone(),
-        }
-    }
-}
-
-/// Checks that the spec has every model that a call names.
-fn check_models(parsed: &ParsedQuery, spec: &Spec) -> Result<(), QueryError> {
-    let named_models = parsed.calls.iter().filter_map(|c| c.model.as_ref());
-    let unknown = |(name, _): &&(String, Range<usize>)| spec.resolve_model(name).is_none();
-    let Some((name, span)) = named_models.into_iter().find(unknown) else { return Ok(()) };
-    let default_model = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
-    let known: Vec<&str> =
-        default_model.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
-    let label = match known.as_slice() {
-        [] => "the call names no model".to_owned(),
-        [one] => format!("the spec has `{one}`"),
-        more => format!("there are `{}`", more.join("`, `")),
-    };
-    let help = match find_nearest(name, known.iter().copied()) {
-        Some(nearest_name) => format!("did you mean `{nearest_name}`?"),
-        None => {
-            format!("remove `model=`, or add [model.NAME] to the spec with the name `{name}`")
-        }
-    };
-    let message = format!("the spec does not allow the model `{name}`");
-    Err(QueryError::in_sql(message, Some(span.clone()), label, help))
 }
 
 /// Sink that renames result columns to the names of the original query.

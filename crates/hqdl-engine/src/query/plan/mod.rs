@@ -1,6 +1,8 @@
 //! Prepares a query: parses it, routes its calls, and rewrites it into the statement to run.
 
 pub mod engine;
+mod meta;
 pub mod nested;
+mod prepare;
 pub mod stored_values;
 pub mod validation;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::targets::{Cell, Counts, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::{Cell, Counts, TargetExpansion};
 use crate::query::connection::guard::Guard;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use hqdl_spec::SourceRows;
 use hqdl_spec::overrides::Overrides;
-use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 /// Alias of the source of an expansion.
@@ -77,8 +77,7 @@ pub(in crate::query) fn read_stored_values(
             }
             let mut canonical_bytes = Vec::new();
             write_canonical_bytes(&parts, &mut canonical_bytes);
-            let entity =
-                target.intern_entity(&canonical_bytes, || Row { key, context: Vec::new() });
+            let Some(entity) = target.intern_values(&canonical_bytes) else { continue };
             let mut counts = Counts::default();
             match target.look_up_cell(entity, column, facts, Some(&overrides), &mut counts)? {
                 Cell::Known(Sql::Null) => {}

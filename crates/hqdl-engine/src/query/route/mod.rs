@@ -9,3 +9,4 @@ pub mod key_match;
 pub mod keys;
 pub mod kinds;
 pub mod model_router;
+pub mod source_key;

@@ -161,7 +161,7 @@ impl<'b, 'a> ModelRouter<'b, 'a> {
             if request.model.is_none() {
                 return Ok(BindingReply::NoModel);
             }
-            lazy_run.get_or_start()?.send_demands(&mut targets, &demands, &mut counts)?;
+            lazy_run.get_or_start()?.send_demands(&mut targets, demands, &mut counts)?;
         }
         let mut values: [String; 3] = Default::default();
         for (column, value) in values.iter_mut().enumerate() {

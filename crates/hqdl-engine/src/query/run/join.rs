@@ -49,7 +49,8 @@ pub fn ask_pairs(
     for (list, lookups) in by_list {
         let mut partners = PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
         if !partners.demands.is_empty() {
-            query_run.send_demands(&mut partners.targets, &partners.demands, &mut counts)?;
+            let demands = std::mem::take(&mut partners.demands);
+            query_run.send_demands(&mut partners.targets, demands, &mut counts)?;
         }
         let mut runtime = lock_runtime(runtime);
         for ((_, canonical_bytes, rights), entity) in lookups.into_iter().zip(partners.entities) {

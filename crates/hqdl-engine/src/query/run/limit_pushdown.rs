@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::targets::{Demand, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::Demand;
 use crate::query::functions::call_runtime::pending_set::{
     Candidate, Distinct, MAX_EXISTS_CANDIDATES, RowState,
 };

@@ -17,6 +17,7 @@ use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::result::query_result::{Meta, RowSink};
 use crate::query::result::row_buffer::RowBuffer;
+use crate::query::run::pass_loop::run_passes;
 use hqdl_values::usage::Usage;
 
 /// Runs a query with calls.
@@ -42,7 +43,7 @@ pub fn run_within(
 ) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare_query(request, lazy_run, run_nested)?;
-    engine.run_passes(sink)?;
+    run_passes(&mut engine, sink)?;
     Ok(engine.build_meta(Usage::default(), began))
 }
 

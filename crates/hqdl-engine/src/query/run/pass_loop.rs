@@ -1,10 +1,11 @@
-//! Pass loop of a query: run the SQL, choose which demands to send, send them, and repeat.
+//! Pass loop of a query: run the SQL, choose the next step, take it, and repeat.
 
 use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::query::ask::similarity::similarity_by_words;
 use crate::query::cells::targets::{Demand, TargetExpansion};
+use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_runtime::{QueryData, lock_runtime};
 use crate::query::plan::engine::Engine;
 use crate::query::request::error::QueryError;
@@ -20,139 +21,283 @@ use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 /// evaluated first without sampling the others.
 const CHEAP_RATIO: f64 = 0.25;
 
-impl Engine<'_, '_> {
-    /// Runs passes until one is final, and sends its rows to the sink.
-    #[expect(clippy::too_many_lines, reason = "a pass from its beginning to its end")]
-    pub(in crate::query) fn run_passes(
+/// Runs passes until one is final, and sends its rows to the sink.
+pub fn run_passes(engine: &mut Engine<'_, '_>, sink: &mut dyn RowSink) -> Result<(), QueryError> {
+    if let Some((stored_plan, buffer)) = engine.run_stored_plan()? {
+        return engine.send_rows(&stored_plan, &buffer, sink);
+    }
+    let mut pass_loop = PassLoop::new(engine);
+    loop {
+        let rewritten = pass_loop.current_rewrite();
+        let began = Instant::now();
+        let Some(end) = pass_loop.run_pass(&rewritten)? else {
+            pass_loop.statement = Statement::Query;
+            continue;
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let step = pass_loop.choose_step(&rewritten, end);
+        if let Some(buffer) = pass_loop.take_step(step, seconds)? {
+            engine.sql.clone_from(&rewritten.sql);
+            return engine.send_rows(&rewritten, &buffer, sink);
+        }
+    }
+}
+
+/// Statement that a pass runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Statement {
+    /// The whole query.
+    Query,
+    /// A subquery with LIMIT, alone until its first rows are known.
+    Subquery(usize),
+}
+
+/// Rules that a pass applies to save requests. A query that waits for a value without recording a
+/// demand is evaluated with fewer of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Evaluation {
+    /// All rules.
+    LimitPushdown,
+    /// No LIMIT pushdown.
+    NoLimitPushdown,
+    /// No LIMIT pushdown, and every call is reached.
+    NoShortCircuit,
+}
+
+/// End of a pass.
+enum PassEnd<'r> {
+    /// The statement returned all its rows.
+    Rows(RowBuffer),
+    /// The reader has read enough candidates, or all of them.
+    Candidates(CandidateReader<'r>),
+    /// The pass recorded enough demands before its end.
+    Aborted,
+}
+
+/// What follows a pass. Unless it is final, the next pass runs with what the step has changed.
+enum NextStep<'r> {
+    /// The rows are the result.
+    Finish(RowBuffer),
+    /// Send the demands.
+    Send(Vec<Demand>),
+    /// Order the candidates by similarity before any of them is asked about.
+    OrderCandidates(&'r LimitPushdown),
+    /// Evaluate a cheap condition first instead of sampling the others.
+    SkipSample,
+    /// Evaluate the conditions in the order that the last answers suggest.
+    Reorder,
+    /// Run a subquery alone.
+    EnterSubquery(usize),
+    /// Run the query with the first rows of the subquery, which are known now.
+    CompleteSubquery(usize),
+    /// Run the whole query, because the subquery alone gets no further.
+    LeaveSubquery,
+    /// Run again: other rows decided what the aborted pass recorded.
+    Repeat,
+    /// Evaluate with fewer rules, because the pass is pending but recorded no demand.
+    Relax,
+}
+
+/// State of the loop between two passes.
+struct PassLoop<'e, 'r, 'a> {
+    engine: &'e mut Engine<'r, 'a>,
+    sampler: SelectivitySampler,
+    statement: Statement,
+    /// Subqueries that are not run alone again.
+    tried: Vec<usize>,
+    evaluation: Evaluation,
+    /// Whether the conditions were reordered since the last request.
+    is_reordered: bool,
+}
+
+impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
+    fn new(engine: &'e mut Engine<'r, 'a>) -> Self {
+        Self {
+            sampler: engine.new_sampler(),
+            engine,
+            statement: Statement::Query,
+            tried: Vec::new(),
+            evaluation: Evaluation::LimitPushdown,
+            is_reordered: false,
+        }
+    }
+
+    /// Returns the SQL to run now.
+    fn current_rewrite(&self) -> RewrittenQuery {
+        match self.statement {
+            Statement::Query => {
+                self.engine.rewrite_query(self.evaluation == Evaluation::LimitPushdown)
+            }
+            Statement::Subquery(at) => self.engine.rewrite_standalone(at),
+        }
+    }
+
+    /// Runs the statement once. Returns `None` if it is a subquery that cannot run alone; if the
+    /// query is wrong, running it as a whole reports the error.
+    fn run_pass<'q>(
+        &self,
+        rewritten: &'q RewrittenQuery,
+    ) -> Result<Option<PassEnd<'q>>, QueryError> {
+        let engine = &*self.engine;
+        {
+            let mut runtime = lock_runtime(&engine.runtime);
+            runtime.load_conditions(rewritten);
+            runtime.begin_pass();
+            runtime.settings.probes_all_conditions = self.sampler.should_probe_all(rewritten);
+            runtime.settings.no_short_circuit = self.evaluation == Evaluation::NoShortCircuit;
+        }
+        let mut buffer = RowBuffer::default();
+        let mut reader = rewritten.limit_pushdown.as_ref().map(|rule| {
+            let is_first_request = engine.passes.iter().all(|pass| pass.demanded == 0);
+            let tested_rows = engine.tested_rows(rewritten);
+            let rows = engine.max_rows_per_request();
+            CandidateReader::new(rule, &engine.runtime, rows, tested_rows, is_first_request)
+        });
+        let result = match &mut reader {
+            Some(reader) => engine.run_once(rewritten, reader),
+            None => engine.run_once(rewritten, &mut buffer),
+        };
+        match result {
+            Err(QueryError::Sql(_)) if lock_runtime(&engine.runtime).pass.is_aborted => {
+                return Ok(Some(PassEnd::Aborted));
+            }
+            Err(QueryError::Output(e)) if reader.is_some() && is_stop_reading(&e) => {}
+            Err(QueryError::Sql(_)) if self.statement != Statement::Query => return Ok(None),
+            result => result?,
+        }
+        Ok(Some(reader.map_or_else(|| PassEnd::Rows(buffer), PassEnd::Candidates)))
+    }
+
+    /// Chooses what follows a pass.
+    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> NextStep<'q> {
+        self.engine.update_statistics();
+        if self.has_cheap_condition() {
+            return NextStep::SkipSample;
+        }
+        if let Some(rule) = &rewritten.limit_pushdown
+            && lock_runtime(&self.engine.runtime).candidates.needs_order()
+        {
+            return NextStep::OrderCandidates(rule);
+        }
+        let is_aborted = matches!(end, PassEnd::Aborted);
+        let is_pending = is_aborted || lock_runtime(&self.engine.runtime).pass.pending_count > 0;
+        if self.statement == Statement::Query
+            && let Some(inner) = self.pending_subquery(rewritten)
+        {
+            return NextStep::EnterSubquery(inner);
+        }
+        let asks_more = is_pending || rewritten.limit_pushdown.is_some();
+        if asks_more && self.is_order_outdated(rewritten) {
+            return NextStep::Reorder;
+        }
+        self.is_reordered = false;
+        let demands = match end {
+            PassEnd::Rows(buffer) if !is_pending => return NextStep::Finish(buffer),
+            PassEnd::Candidates(reader) if !is_pending => {
+                match (reader.into_outcome(&mut self.sampler), self.statement) {
+                    (CandidateOutcome::Rows(..), Statement::Subquery(at)) => {
+                        return NextStep::CompleteSubquery(at);
+                    }
+                    (CandidateOutcome::Rows(columns, rows), Statement::Query) => {
+                        return NextStep::Finish(RowBuffer::from_rows(columns, rows));
+                    }
+                    (CandidateOutcome::SendDemands(demands), _) => demands,
+                }
+            }
+            _ => {
+                let pending = &mut lock_runtime(&self.engine.runtime).pass.pending;
+                self.sampler.choose_demands(rewritten, pending)
+            }
+        };
+        let mut seen = HashSet::new();
+        let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
+        match self.statement {
+            _ if !demands.is_empty() || self.engine.has_join_lookups() => NextStep::Send(demands),
+            Statement::Subquery(_) => NextStep::LeaveSubquery,
+            Statement::Query if is_aborted => NextStep::Repeat,
+            Statement::Query => NextStep::Relax,
+        }
+    }
+
+    /// Takes a step, and records the pass before it. Returns the rows if the pass is final.
+    fn take_step(
         &mut self,
-        sink: &mut dyn RowSink,
-    ) -> Result<(), QueryError> {
-        if let Some((stored_plan, buffer)) = self.run_stored_plan()? {
-            return self.send_rows(&stored_plan, &buffer, sink);
+        step: NextStep<'_>,
+        seconds: f64,
+    ) -> Result<Option<RowBuffer>, QueryError> {
+        let (mut demanded, mut result) = (0, None);
+        match step {
+            // The same rows are read again, so this is not a pass of its own.
+            NextStep::Reorder => {
+                self.is_reordered = true;
+                return Ok(None);
+            }
+            NextStep::Finish(buffer) => result = Some(buffer),
+            NextStep::Send(demands) => demanded = self.engine.send_demands(demands)?,
+            NextStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
+            NextStep::SkipSample => self.sampler.advance_sample(),
+            NextStep::EnterSubquery(at) => {
+                self.statement = Statement::Subquery(at);
+                self.tried.push(at);
+                self.is_reordered = false;
+                self.sampler = self.engine.new_sampler();
+            }
+            NextStep::CompleteSubquery(at) => {
+                self.engine.complete_selects.push(at);
+                self.statement = Statement::Query;
+            }
+            NextStep::LeaveSubquery => self.statement = Statement::Query,
+            NextStep::Repeat => {}
+            NextStep::Relax => self.relax_evaluation()?,
         }
-        let mut sampler =
-            SelectivitySampler::new(self.max_rows_per_request(), self.max_condition_count());
-        // `standalone` is the subquery that is run on its own until its first rows are known;
-        // `tried` are those that are not run on their own again.
-        let (mut standalone, mut tried): (Option<usize>, Vec<usize>) = (None, Vec::new());
-        // Cleared if LIMIT pushdown waits for a value but records no demand.
-        let mut topk_enabled = true;
-        // Whether the conditions were reordered since the last request.
-        let mut reordered = false;
-        loop {
-            let rewritten = self.current_rewrite(standalone, topk_enabled);
-            let began = Instant::now();
-            lock_runtime(&self.runtime).load_conditions(&rewritten);
-            lock_runtime(&self.runtime).begin_pass();
-            lock_runtime(&self.runtime).settings.probes_all_conditions =
-                sampler.should_probe_all(&rewritten);
-            let mut buffer = RowBuffer::default();
-            let is_first_request = self.passes.iter().all(|pass| pass.demanded == 0);
-            let mut reader = (rewritten.limit_pushdown.as_ref()).map(|rule| {
-                CandidateReader::new(
-                    rule,
-                    &self.runtime,
-                    self.max_rows_per_request(),
-                    self.tested_rows(&rewritten),
-                    is_first_request,
-                )
-            });
-            let result = match &mut reader {
-                Some(reader) => self.run_once(&rewritten, reader),
-                None => self.run_once(&rewritten, &mut buffer),
-            };
-            let is_aborted = match result {
-                // Send the demands of the rows read so far first.
-                Err(QueryError::Sql(_)) if lock_runtime(&self.runtime).pass.is_aborted => true,
-                Err(QueryError::Output(e)) if reader.is_some() && is_stop_reading(&e) => false,
-                // If the query is wrong, running it as a whole reports the error.
-                Err(QueryError::Sql(_)) if standalone.is_some() => {
-                    standalone = None;
-                    continue;
-                }
-                result => result.map(|()| false)?,
-            };
-            let seconds = began.elapsed().as_secs_f64();
-            self.update_statistics();
-            // A condition with few distinct values comes first without sampling.
-            if lock_runtime(&self.runtime).settings.probes_all_conditions
-                && self.statistics.values_per_row.values().any(|s| *s < CHEAP_RATIO)
-            {
-                sampler.advance_sample();
-                self.passes.push(Pass { demanded: 0, seconds });
-                continue;
+        self.engine.passes.push(Pass { demanded, seconds });
+        Ok(result)
+    }
+
+    /// Returns whether a condition has so few distinct values that it comes first without sampling.
+    fn has_cheap_condition(&self) -> bool {
+        lock_runtime(&self.engine.runtime).settings.probes_all_conditions
+            && self.engine.statistics.values_per_row.values().any(|ratio| *ratio < CHEAP_RATIO)
+    }
+
+    /// Returns whether the last answers have changed the best order of the conditions.
+    fn is_order_outdated(&self, rewritten: &RewrittenQuery) -> bool {
+        !self.is_reordered
+            && self.sampler.is_measuring()
+            && self.current_rewrite().sql != rewritten.sql
+    }
+
+    /// Returns a subquery that has pending calls and whose first rows can be found by running it
+    /// alone.
+    fn pending_subquery(&self, rewritten: &RewrittenQuery) -> Option<usize> {
+        let runtime = lock_runtime(&self.engine.runtime);
+        let is_pending =
+            |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
+        let mut inner = rewritten.subquery_limits.iter().filter(|s| !self.tried.contains(&s.at));
+        inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
+    }
+
+    /// Evaluates the next passes with fewer rules.
+    fn relax_evaluation(&mut self) -> Result<(), QueryError> {
+        self.evaluation = match self.evaluation {
+            Evaluation::LimitPushdown => Evaluation::NoLimitPushdown,
+            Evaluation::NoLimitPushdown => Evaluation::NoShortCircuit,
+            Evaluation::NoShortCircuit => {
+                let message = "a call waits for nothing: this is a bug of hqdl";
+                return Err(QueryError::in_sql(message, None, "", "please report this query"));
             }
-            if let Some(rule) = &rewritten.limit_pushdown
-                && lock_runtime(&self.runtime).candidates.needs_order()
-            {
-                self.order_by_similarity(rule)?;
-                self.passes.push(Pass { demanded: 0, seconds });
-                continue;
-            }
-            let is_pending = is_aborted || lock_runtime(&self.runtime).pass.pending_count > 0;
-            if standalone.is_none()
-                && let Some(inner) = self.pending_subquery(&rewritten, &tried)
-            {
-                (standalone, reordered) = (Some(inner), false);
-                tried.push(inner);
-                sampler = SelectivitySampler::new(
-                    self.max_rows_per_request(),
-                    self.max_condition_count(),
-                );
-                self.passes.push(Pass { demanded: 0, seconds });
-                continue;
-            }
-            // The last answers may have changed the best order of the conditions.
-            if (is_pending || reader.is_some())
-                && !reordered
-                && sampler.is_measuring()
-                && self.current_rewrite(standalone, topk_enabled).sql != rewritten.sql
-            {
-                reordered = true;
-                continue;
-            }
-            reordered = false;
-            let demands = match reader {
-                Some(reader) if !is_pending => match reader.into_outcome(&mut sampler) {
-                    CandidateOutcome::Rows(..) if standalone.is_some() => {
-                        self.passes.push(Pass { demanded: 0, seconds });
-                        self.complete_selects.extend(standalone.take());
-                        continue;
-                    }
-                    CandidateOutcome::Rows(columns, rows) => {
-                        self.passes.push(Pass { demanded: 0, seconds });
-                        self.sql.clone_from(&rewritten.sql);
-                        return self.send_rows(
-                            &rewritten,
-                            &RowBuffer::from_rows(columns, rows),
-                            sink,
-                        );
-                    }
-                    CandidateOutcome::SendDemands(demands) => demands,
-                },
-                None if !is_pending => {
-                    self.passes.push(Pass { demanded: 0, seconds });
-                    self.sql.clone_from(&rewritten.sql);
-                    return self.send_rows(&rewritten, &buffer, sink);
-                }
-                _ => sampler
-                    .choose_demands(&rewritten, &mut lock_runtime(&self.runtime).pass.pending),
-            };
-            let mut seen = HashSet::new();
-            let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
-            let has_join_lookups =
-                lock_runtime(&self.runtime).data.joins.iter().any(|j| !j.lookups.is_empty());
-            if demands.is_empty() && !has_join_lookups {
-                self.passes.push(Pass { demanded: 0, seconds });
-                // Other rows decided what an aborted pass recorded, so the next pass gets further.
-                if standalone.take().is_none() && !is_aborted {
-                    self.relax_evaluation(&mut topk_enabled)?;
-                }
-                continue;
-            }
-            let demanded = self.send_demands(&demands)?;
-            self.passes.push(Pass { demanded, seconds });
-        }
+        };
+        Ok(())
+    }
+}
+
+impl Engine<'_, '_> {
+    fn new_sampler(&self) -> SelectivitySampler {
+        SelectivitySampler::new(self.max_rows_per_request(), self.max_condition_count())
+    }
+
+    fn has_join_lookups(&self) -> bool {
+        lock_runtime(&self.runtime).data.joins.iter().any(|join| !join.lookups.is_empty())
     }
 
     /// Orders the candidates of a LIMIT by the similarity of their documents.
@@ -169,42 +314,15 @@ impl Engine<'_, '_> {
         })
     }
 
-    /// Handles a pass that is pending without recording a demand: the next pass runs without LIMIT
-    /// pushdown, and the one after it without lookup-only mode.
-    fn relax_evaluation(&mut self, topk_enabled: &mut bool) -> Result<(), QueryError> {
-        if std::mem::take(topk_enabled) {
-            return Ok(());
-        }
-        if std::mem::replace(&mut lock_runtime(&self.runtime).settings.no_short_circuit, true) {
-            let why = "a call waits for nothing: this is a bug of hqdl";
-            return Err(QueryError::in_sql(why, None, "", "please report this query"));
-        }
-        Ok(())
-    }
-
-    /// Returns the SQL to run now: the query, or a subquery on its own.
-    fn current_rewrite(&self, standalone: Option<usize>, topk_enabled: bool) -> RewrittenQuery {
-        standalone
-            .map_or_else(|| self.rewrite_query(topk_enabled), |at| self.rewrite_standalone(at))
-    }
-
-    /// Returns a subquery that has pending calls and whose first rows can be found by running it on
-    /// its own.
-    fn pending_subquery(&self, rewritten: &RewrittenQuery, tried: &[usize]) -> Option<usize> {
-        let runtime = lock_runtime(&self.runtime);
-        let is_pending =
-            |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
-        let inner = rewritten.subquery_limits.iter().filter(|inner| !tried.contains(&inner.at));
-        inner.filter(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at).next()
-    }
-
     /// Sends demands and those of the joins. Returns how many values were demanded.
-    fn send_demands(&mut self, demands: &[Demand]) -> Result<u64, QueryError> {
+    fn send_demands(&mut self, demands: Vec<Demand>) -> Result<u64, QueryError> {
         let mut demanded = demands.len() as u64;
         let query_run = self.lazy_run.ok_or(QueryError::NoModel)?.get_or_start()?;
-        self.record_questions(demands)?;
+        self.record_questions(&demands)?;
         if !demands.is_empty() {
             let mut runtime = lock_runtime(&self.runtime);
+            // The next pass records again what is not sent now.
+            runtime.pass.pending = PendingSet::default();
             let QueryData { targets, counts, .. } = &mut runtime.data;
             query_run.send_demands(targets, demands, counts)?;
         }

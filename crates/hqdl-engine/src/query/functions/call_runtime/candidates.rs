@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use foldhash::{HashMap, HashMapExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::documents::Document;
-use crate::query::cells::targets::write_canonical_bytes;
 use crate::query::functions::call_runtime::{CallRuntime, integer_argument};
 use crate::query::request::error::QueryError;
 #[cfg(doc)]

@@ -11,9 +11,10 @@ use foldhash::{HashMap, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::query::cells::call_target::CallTarget;
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
 use crate::query::cells::context::{ContextTooLong, Contexts};
 use crate::query::cells::documents::Document;
-use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion};
 use crate::query::functions::call_runtime::candidates::Candidates;
 use crate::query::functions::call_runtime::pending_set::PendingSet;
 use crate::query::functions::call_stats::CallStats;
@@ -242,12 +243,8 @@ impl CallRuntime {
             .map_err(|e| function_error(&e.to_string()))?;
         match cell {
             Cell::Known(value) => {
-                let converted = match &self.data.call_targets[call] {
-                    CallTarget::Cell { conversion, .. }
-                    | CallTarget::Document { conversion, .. }
-                    | CallTarget::Rows { conversion, .. } => conversion.convert(value),
-                    CallTarget::Pair { .. } => value.clone(),
-                };
+                let conversion = self.data.call_targets[call].conversion();
+                let converted = conversion.map_or_else(|| value.clone(), |c| c.convert(value));
                 if converted == Sql::Null && *value != Sql::Null {
                     self.data.mismatched.insert(Demand { target, entity, column });
                 }
@@ -259,28 +256,35 @@ impl CallRuntime {
             }
             Cell::NotLookedUp | Cell::Missing => {
                 self.count_pending(call);
-                let demand = Demand { target, entity, column };
-                if self.is_complete_row()
-                    || self.is_lookup_only() && !self.settings.probes_all_conditions
-                {
-                    return Ok(Sql::Null);
-                }
-                // A lookup without a demand does not count against the limit of the pass.
-                let recursing = self.settings.is_recursive.get(call).is_some_and(|r| *r);
-                self.pass.recursive_pending += u64::from(recursing);
-                if self.pass.recursive_pending > self.settings.max_recursive_pending {
-                    return Err(self.abort_pass());
-                }
-                if let CallTarget::Document { .. } = self.data.call_targets[call]
-                    && let Some(Ok(Some(document))) =
-                        values.first().map(|v| Document::from_value(*v))
-                {
-                    self.data.targets[target].store_document(entity, document);
-                }
-                self.pass.pending.add_demand(demand);
+                self.demand_cell(call, Demand { target, entity, column }, values)?;
                 Ok(Sql::Null)
             }
         }
+    }
+
+    /// Records the demand of a pending call, unless its row is complete or only looked up.
+    fn demand_cell(
+        &mut self,
+        call: usize,
+        demand: Demand,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<()> {
+        if self.is_complete_row() || self.is_lookup_only() && !self.settings.probes_all_conditions {
+            return Ok(());
+        }
+        // A lookup without a demand does not count against the limit of the pass.
+        let recursing = self.settings.is_recursive.get(call).is_some_and(|r| *r);
+        self.pass.recursive_pending += u64::from(recursing);
+        if self.pass.recursive_pending > self.settings.max_recursive_pending {
+            return Err(self.abort_pass());
+        }
+        if let CallTarget::Document { .. } = self.data.call_targets[call]
+            && let Some(Ok(Some(document))) = values.first().map(|v| Document::from_value(*v))
+        {
+            self.data.targets[demand.target].store_document(demand.entity, document);
+        }
+        self.pass.pending.add_demand(demand);
+        Ok(())
     }
 
     /// Records a value that cannot be shown to a model, once per target and column or join.

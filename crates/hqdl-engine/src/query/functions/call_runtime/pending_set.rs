@@ -10,7 +10,8 @@ use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::targets::{Demand, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::Demand;
 use crate::query::functions::call_runtime::{CallRuntime, function_error, integer_argument};
 use crate::query::result::query_result::to_owned_value;
 #[cfg(doc)]

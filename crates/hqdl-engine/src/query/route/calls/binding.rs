@@ -9,18 +9,19 @@ use crate::query::route::call_options::{ValueListProvider, mentions_name};
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::calls::{Calls, PlannedExpansion};
 use crate::query::route::coercion;
-use crate::query::route::keys::{BoundKey, bound_key};
+use crate::query::route::keys::bound_key;
 use crate::query::route::model_router::{BindingAnswer, ModelRouter};
+use crate::query::route::source_key::BoundKey;
 use crate::routing::question::{SlotValue, find_binding as bound_question};
-use hqdl_spec::{Binding, Spec, Type};
+use hqdl_spec::{Binding, Column, Expansion, SLOTS, Spec, Type};
 use hqdl_sql::blendsql::Call;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_sql::blendsql::usage::CallUsage;
+use hqdl_values::sql::quote_name;
 use hqdl_values::value::Value;
 
 impl Calls {
     /// Sets the target of a call to the column of the spec that answers it.
-    #[expect(clippy::too_many_lines, reason = "the routes of a call in their order")]
     pub(in crate::query) fn bind_call(
         &mut self,
         n: usize,
@@ -31,91 +32,33 @@ impl Calls {
         text: String,
     ) -> Result<(), QueryError> {
         let expansion = &spec.expansions[bound.expansion];
-        let target = self.expansions.iter().position(|e| e.in_spec == Some(bound.expansion));
-        let target = target.unwrap_or_else(|| {
-            self.expansions.push(PlannedExpansion {
-                kinds: Vec::new(),
-                in_spec: Some(bound.expansion),
-                expansion: expansion.clone(),
-            });
-            self.expansions.len() - 1
-        });
+        let target = self.spec_target(bound.expansion, expansion);
         let column = &expansion.columns[bound.column];
-        let yes_no_words = yes_no_words(call, usage).filter(|_| column.kind == Type::Boolean);
         let conversion = ValueConversion {
             regex: answer_regex(call)?,
             item_count: required_item_count(call),
-            yes_no_words,
+            yes_no_words: yes_no_words(call, usage).filter(|_| column.kind == Type::Boolean),
             ..ValueConversion::default()
         };
-        let plain = conversion.regex.is_none() && conversion.yes_no_words.is_none();
-        let mut stored = match (&bound.keys.stored, plain, &column.many) {
-            (Some((source, keys, table)), true, None) => Some(StoredCall {
-                expansion: bound.expansion,
-                value: hqdl_values::sql::quote_name(&column.name),
-                reads: vec![bound.column],
-                source: source.clone(),
-                keys: keys.clone(),
-                table: table.clone(),
-            }),
-            _ => None,
-        };
+        let is_plain = conversion.regex.is_none() && conversion.yes_no_words.is_none();
+        let mut stored = bound.stored_call(column).filter(|_| is_plain);
         self.call_targets[n] = CallTarget::Cell { target, column: bound.column, conversion };
-        let site = &mut self.sites[n];
-        site.argument_sql = Some(bound.keys.texts.clone());
-        let is_bound = bound.binding.sql.is_some() || bound.is_by_model;
-        let route = if is_bound { RouteKind::Bound } else { RouteKind::Column };
+        self.sites[n].argument_sql = Some(bound.keys.texts.clone());
         if let Some(binding) = &bound.binding.sql {
-            let literal = bound.slot.to_sql_literal();
-            let slot = hqdl_spec::SLOTS.into_iter().find(|s| binding.contains(s));
-            let filled = slot.map_or_else(|| binding.clone(), |s| binding.replace(s, &literal));
+            let filled = bound.fill_slot(binding);
             match &column.many {
                 Some(many) => {
+                    let site = &mut self.sites[n];
                     site.sql_before = list_binding_sql(binding, filled, &many.column);
                     " AS hq_list))".clone_into(&mut site.sql_after);
                 }
                 None => {
-                    // Demand the other columns that the binding reads, too.
-                    let mut others = String::new();
-                    for (at, other) in expansion.columns.iter().enumerate() {
-                        if at == bound.column || !mentions_name(binding, &other.name) {
-                            continue;
-                        }
-                        let number = self.call_targets.len();
-                        match &mut stored {
-                            Some(stored) if other.many.is_none() => stored.reads.push(at),
-                            _ => stored = None,
-                        }
-                        self.call_targets.push(CallTarget::Cell {
-                            target,
-                            column: at,
-                            conversion: ValueConversion::default(),
-                        });
-                        let arguments = [number.to_string(), "0".to_owned()];
-                        let answer =
-                            Function::Call.call_sql(&[&arguments[..], &bound.keys.texts].concat());
-                        let name = hqdl_values::sql::quote_name(&other.name);
-                        others.push_str(&format!(", {answer} AS {name}"));
-                    }
-                    for (name, key) in expansion.key.names().iter().zip(&bound.keys.texts) {
-                        if mentions_name(binding, name) {
-                            stored = None;
-                            others.push_str(&format!(
-                                ", {key} AS {}",
-                                hqdl_values::sql::quote_name(name)
-                            ));
-                        }
-                    }
-                    if let Some(stored) = &mut stored {
-                        stored.value = format!("({filled})");
-                    }
-                    site.sql_before = format!("(SELECT ({filled}) FROM (SELECT ");
-                    site.sql_after =
-                        format!(" AS {}{others}))", hqdl_values::sql::quote_name(&column.name));
+                    stored = self.wrap_in_binding(n, (target, expansion), bound, &filled, stored);
                 }
             }
         }
         if let Some((open, close)) = bound.coercion.sql_wrapper() {
+            let site = &mut self.sites[n];
             site.sql_before.insert_str(0, &open);
             site.sql_after.push_str(&close);
             if let Some(stored) = &mut stored {
@@ -124,14 +67,74 @@ impl Calls {
         }
         let stored = stored.filter(|_| !usage.is_in_list && !call.is_values_row);
         self.stored.extend(stored.map(|s| (n, s)));
+        let is_bound = bound.binding.sql.is_some() || bound.is_by_model;
         self.routes.push(Route {
             call: text,
-            route,
+            route: if is_bound { RouteKind::Bound } else { RouteKind::Column },
             expansion: expansion.name.clone(),
             column: column.name.clone(),
             why: bound.why.clone(),
         });
         Ok(())
+    }
+
+    /// Returns the position of an expansion of the spec among those that the query uses, and adds
+    /// it if necessary.
+    fn spec_target(&mut self, in_spec: usize, expansion: &Expansion) -> usize {
+        let known = self.expansions.iter().position(|e| e.in_spec == Some(in_spec));
+        known.unwrap_or_else(|| {
+            self.expansions.push(PlannedExpansion {
+                kinds: Vec::new(),
+                in_spec: Some(in_spec),
+                expansion: expansion.clone(),
+            });
+            self.expansions.len() - 1
+        })
+    }
+
+    /// Wraps a call in the SQL of its binding, and demands the other columns that the binding
+    /// reads. Returns how a published table answers the call, if it still can.
+    fn wrap_in_binding(
+        &mut self,
+        n: usize,
+        (target, expansion): (usize, &Expansion),
+        bound: &BoundColumn,
+        filled: &str,
+        mut stored: Option<StoredCall>,
+    ) -> Option<StoredCall> {
+        let binding = bound.binding.sql.as_deref().unwrap_or_default();
+        let mut others = String::new();
+        for (at, other) in expansion.columns.iter().enumerate() {
+            if at == bound.column || !mentions_name(binding, &other.name) {
+                continue;
+            }
+            match &mut stored {
+                Some(stored) if other.many.is_none() => stored.reads.push(at),
+                _ => stored = None,
+            }
+            let arguments = [self.call_targets.len().to_string(), "0".to_owned()];
+            self.call_targets.push(CallTarget::Cell {
+                target,
+                column: at,
+                conversion: ValueConversion::default(),
+            });
+            let answer = Function::Call.call_sql(&[&arguments[..], &bound.keys.texts].concat());
+            others.push_str(&format!(", {answer} AS {}", quote_name(&other.name)));
+        }
+        for (name, key) in expansion.key.names().iter().zip(&bound.keys.texts) {
+            if mentions_name(binding, name) {
+                stored = None;
+                others.push_str(&format!(", {key} AS {}", quote_name(name)));
+            }
+        }
+        if let Some(stored) = &mut stored {
+            stored.value = format!("({filled})");
+        }
+        let name = quote_name(&expansion.columns[bound.column].name);
+        let site = &mut self.sites[n];
+        site.sql_before = format!("(SELECT ({filled}) FROM (SELECT ");
+        site.sql_after = format!(" AS {name}{others}))");
+        stored
     }
 }
 
@@ -147,6 +150,29 @@ pub(in crate::query) struct BoundColumn {
     why: String,
     /// The model found the binding, not the spec.
     is_by_model: bool,
+}
+
+impl BoundColumn {
+    /// Returns how a published table answers the call, if the key is that of its source.
+    fn stored_call(&self, column: &Column) -> Option<StoredCall> {
+        let (source, keys, table) = self.keys.stored.clone().filter(|_| column.many.is_none())?;
+        Some(StoredCall {
+            expansion: self.expansion,
+            value: quote_name(&column.name),
+            reads: vec![self.column],
+            source,
+            keys,
+            table,
+        })
+    }
+
+    /// Returns the SQL of a binding with the value of its slot.
+    fn fill_slot(&self, binding: &str) -> String {
+        match SLOTS.into_iter().find(|slot| binding.contains(slot)) {
+            Some(slot) => binding.replace(slot, &self.slot.to_sql_literal()),
+            None => binding.to_owned(),
+        }
+    }
 }
 
 /// Reads the options of a call when they are needed.
@@ -200,17 +226,15 @@ pub(in crate::query) fn find_bound_column(
             match keys {
                 Ok((coercion, keys)) => {
                     let why = format!("\"{}\"{}", binding.ask, keys.why);
-                    let binding = binding.clone();
-                    let (expansion, column, by_model) = (e, c, false);
                     return Ok(Ok(Some(BoundColumn {
-                        expansion,
-                        column,
-                        binding,
+                        expansion: e,
+                        column: c,
+                        binding: binding.clone(),
                         slot,
                         keys,
                         coercion,
                         why,
-                        is_by_model: by_model,
+                        is_by_model: false,
                     })));
                 }
                 Err(reason) => {
@@ -245,10 +269,8 @@ pub(in crate::query) fn route_by_model(
         match router.route_question(expansion, &call.question)? {
             BindingAnswer::Bound { column, binding, is_truth: truth, date } => {
                 let column_spec = &expansion.columns[column];
-                let answer_sql = binding
-                    .sql
-                    .clone()
-                    .unwrap_or_else(|| hqdl_values::sql::quote_name(&column_spec.name));
+                let answer_sql =
+                    binding.sql.clone().unwrap_or_else(|| quote_name(&column_spec.name));
                 let computed = binding.sql.is_some();
                 let chosen = options(value_provider)?;
                 let coercion = match coercion::choose_coercion(
@@ -266,16 +288,15 @@ pub(in crate::query) fn route_by_model(
                     }
                 };
                 let why = format!("by the model, {date}: {answer_sql}{}", keys.why);
-                let (expansion, slot, by_model) = (e, SlotValue::NoSlot, true);
                 return Ok(Ok(BoundColumn {
-                    expansion,
+                    expansion: e,
                     column,
                     binding,
-                    slot,
+                    slot: SlotValue::NoSlot,
                     keys,
                     coercion,
                     why,
-                    is_by_model: by_model,
+                    is_by_model: true,
                 }));
             }
             BindingAnswer::NoColumn(why) => reason = Some(why),
@@ -297,6 +318,6 @@ fn list_binding_sql(binding: &str, filled: String, column: &str) -> String {
     format!(
         "(SELECT CASE WHEN hq_list IS NULL THEN NULL ELSE (SELECT {expression} FROM (SELECT value, \
          value AS {} FROM json_each(hq_list))) END FROM (SELECT ",
-        hqdl_values::sql::quote_name(column)
+        quote_name(column)
     )
 }

@@ -2,6 +2,7 @@
 //! expansion with the type, options and key that the query specifies.
 
 pub(in crate::query) mod binding;
+mod chooser;
 pub(in crate::query) mod views;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use crate::query::route::answer_parsing::{
     is_untyped, merge_usages, required_item_count, returns_list,
 };
 use crate::query::route::call_options::{ValueListProvider, read_options};
-use crate::query::route::calls::binding::{find_bound_column, route_by_model};
+use crate::query::route::calls::chooser::TargetChooser;
 use crate::query::route::calls::views::StoredCall;
 use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
@@ -30,7 +31,7 @@ use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
 use hqdl_sql::blendsql::parse::ParsedQuery;
 use hqdl_sql::blendsql::rewrite::CallSite;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
-use hqdl_sql::blendsql::{Call, Choices, Subject};
+use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::cell::State;
 use hqdl_values::key::{Fingerprint, ListHash};
 use hqdl_values::value::Value;
@@ -121,7 +122,6 @@ impl Calls {
     ///
     /// # Errors
     /// [`QueryError`] if options cannot be read, or a call is invalid.
-    #[expect(clippy::too_many_lines, reason = "one case for each ingredient")]
     pub fn choose_targets(
         sql: &str,
         parsed: &ParsedQuery,
@@ -130,7 +130,7 @@ impl Calls {
         value_provider: &mut dyn ValueListProvider,
         router: &mut ModelRouter<'_, '_>,
     ) -> Result<Self, QueryError> {
-        let mut calls = Self {
+        let calls = Self {
             call_targets: vec![CallTarget::Pair { join: usize::MAX }; parsed.calls.len()],
             models: parsed.calls.iter().map(|call| model_name_in_spec(call, spec)).collect(),
             kinds: usages.kinds.clone(),
@@ -141,118 +141,23 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let (own_usages, through) = (usages.plain, usages.through.map(|u| merge_usages(parsed, u)));
-        let usages = &merge_usages(parsed, own_usages);
-        for (n, call) in parsed.calls.iter().enumerate() {
-            let unknown = CallUsage::default();
-            let usage = usages.get(&n).unwrap_or(&unknown);
-            let text = sql[call.span.clone()].to_owned();
-            check_group(call, own_usages.get(&n).unwrap_or(&unknown))?;
-            match call.ingredient.subject() {
-                Subject::Value | Subject::Document => {
-                    let mut why = "no column of the spec answers this question".to_owned();
-                    if spec.expansions.is_empty() {
-                        "there is no spec".clone_into(&mut why);
-                    }
-                    let chosen = |value_provider: &mut dyn ValueListProvider| {
-                        read_options(sql, parsed, call, usage, value_provider, false)
-                    };
-                    let mut found = find_bound_column(spec, call, usage, value_provider, &chosen)?;
-                    // Columns of the view itself come first, since a view may be the source of an
-                    // expansion.
-                    let through = through.as_ref().and_then(|through| through.get(&n));
-                    if let (Some(through), false) = (through, matches!(found, Ok(Some(_))))
-                        && let Ok(Some(bound)) =
-                            find_bound_column(spec, call, through, value_provider, &chosen)?
-                    {
-                        found = Ok(Some(bound));
-                    }
-                    match found {
-                        Ok(Some(bound)) => {
-                            let expansion = &spec.expansions[bound.expansion];
-                            match calls
-                                .model_mismatch(n, call, expansion)
-                                .or(image_mismatch(call, expansion))
-                            {
-                                None => {
-                                    calls.bind_call(n, call, &bound, usage, spec, text)?;
-                                    continue;
-                                }
-                                Some(reason) => why = reason,
-                            }
-                        }
-                        Ok(None) => {}
-                        Err(reason) => why = reason,
-                    }
-                    if spec.routing_by_model && call.model.is_none() && !call.is_image {
-                        match route_by_model(spec, call, usage, value_provider, &chosen, router)? {
-                            Ok(bound) => {
-                                calls.bind_call(n, call, &bound, usage, spec, text)?;
-                                continue;
-                            }
-                            Err(reason) => why = reason.unwrap_or(why),
-                        }
-                    }
-                    let usage = &match through {
-                        Some(through) => usage.based_on(through),
-                        None => usage.clone(),
-                    };
-                    if call.ingredient.subject() == Subject::Value {
-                        calls.set_value_target(
-                            n,
-                            sql,
-                            parsed,
-                            usage,
-                            value_provider,
-                            &spec.images,
-                        )?;
-                    } else {
-                        calls.set_document_target(
-                            n,
-                            call,
-                            usage,
-                            own_usages.get(&n).unwrap_or(&unknown),
-                        );
-                    }
-                    calls.add_ad_hoc_route(n, call, text, why);
-                }
-                Subject::Rows => {
-                    calls.set_rows_target(n, sql, parsed, usage, value_provider)?;
-                    calls.add_ad_hoc_route(
-                        n,
-                        call,
-                        text,
-                        "the question is about rows, not about an entity".to_owned(),
-                    );
-                }
-                Subject::Pair => {
-                    let criterion = match call.question.trim() {
-                        "" => call.ingredient.default_question(),
-                        question => question,
-                    };
-                    let criterion = criterion.to_owned();
-                    calls.call_targets[n] = CallTarget::Pair { join: calls.joins.len() };
-                    let left = usage.keys.first().and_then(|k| k.name.clone());
-                    let left = left.unwrap_or_else(|| "value".to_owned());
-                    let narrow = call.narrow.map(|n| n as usize);
-                    let model = calls.models[n].clone();
-                    calls.joins.push(JoinCall {
-                        criterion,
-                        left_name: left,
-                        call_number: n,
-                        narrow,
-                        model,
-                    });
-                    calls.add_ad_hoc_route(
-                        n,
-                        call,
-                        text,
-                        "a join asks about pairs of values".to_owned(),
-                    );
-                }
-            }
+        let through = usages.through.map(|through| merge_usages(parsed, through));
+        let mut chooser = TargetChooser {
+            calls,
+            sql,
+            parsed,
+            spec,
+            own_usages: usages.plain,
+            usages: &merge_usages(parsed, usages.plain),
+            through: through.as_ref(),
+            unknown: &CallUsage::default(),
+            value_provider,
+            router,
+        };
+        for n in 0..parsed.calls.len() {
+            chooser.choose_target(n)?;
         }
-        Ok(calls)
+        Ok(chooser.calls)
     }
 
     /// Returns the reason if a column cannot answer a call because they name different models.

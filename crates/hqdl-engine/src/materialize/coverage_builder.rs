@@ -1,0 +1,287 @@
+//! Builds a coverage report in one walk over the keys of an expansion.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::counts::CellCounts;
+use super::coverage::{
+    CoverageReport, EntityFacts, KeyCells, ResolvedCell, UnlistedValues, published_cells,
+};
+use super::{MaterializeError, Materializer, WalkError};
+use hqdl_database::keys::{KeyPositions, KeyRow, Keys};
+use hqdl_database::versions::{Checksums, RowVersion};
+use hqdl_facts::unify::MAX_WORD_BYTES;
+use hqdl_facts::{CellLookup, Reason, Record};
+use hqdl_model::generate::ExpansionKeys;
+use hqdl_model::plan::{
+    Batcher, ColumnPlan, CostEstimator, ExpansionPlan, MissingRow, ThroughputEstimate,
+};
+use hqdl_spec::Expansion;
+use hqdl_values::cell::{State, Tally};
+use hqdl_values::key::Entity;
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+
+impl<'w> Materializer<'w> {
+    /// Computes the coverage of the given keys; with `priced`, also the cost of requesting the
+    /// missing cells.
+    pub(super) fn compute_key_coverage(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        priced: bool,
+    ) -> Result<CoverageReport<'w>, MaterializeError> {
+        // Read the position before any fact, so that later facts are never missed.
+        let (_, last_row) = self.facts.history().journal_position()?;
+        self.check_for_batch_jobs()?;
+        let mut builder = CoverageBuilder::new(self, n, priced);
+        self.for_each_key(&keys, &mut |key: &KeyRow, facts: EntityFacts| {
+            builder.visit_key(key, facts.as_ref())
+        })
+        .map_err(|h| h.into_materialize_error(self.database))?;
+        builder.finish(keys, last_row)
+    }
+}
+
+/// Sums over the keys visited so far; [`CoverageReport`] documents them.
+pub(super) struct CoverageBuilder<'b, 'w> {
+    materializer: &'b Materializer<'w>,
+    /// Position of the expansion.
+    n: usize,
+    expansion: &'b Expansion,
+    plan: ExpansionPlan,
+    cost: Option<CostWalk<'b>>,
+    cells: Vec<Tally>,
+    known: u64,
+    unasked: Vec<u64>,
+    unasked_refreshes: Vec<u64>,
+    in_flight: Vec<u64>,
+    in_flight_refreshes: Vec<u64>,
+    checksums: Checksums,
+    keys_hash: i64,
+    unrequested_counts: CellCounts,
+    pending_keys: [KeyPositions; 2],
+    /// Number of keys that count toward `--limit`.
+    requested_keys: u64,
+    /// Requested entities that have other spellings.
+    respelled: HashSet<Entity>,
+    overridden_entities: HashSet<Entity>,
+    unlisted_values: UnlistedValues,
+    expansion_keys: ExpansionKeys,
+}
+
+/// Cost of requesting the missing cells.
+struct CostWalk<'e> {
+    estimator: CostEstimator<'e>,
+    batcher: Batcher<'e>,
+    /// Whether the model answers all columns of a row, even if some are known.
+    whole_rows: bool,
+}
+
+impl<'b, 'w> CoverageBuilder<'b, 'w> {
+    /// Returns a builder that has visited no key. With `priced`, it also computes the cost of
+    /// requesting the missing cells.
+    pub(super) fn new(materializer: &'b Materializer<'w>, n: usize, priced: bool) -> Self {
+        let expansion = &materializer.spec.expansions[n];
+        let choice = materializer.choose_model(expansion);
+        let columns = expansion.columns.len();
+        let cost = priced.then(|| CostWalk {
+            estimator: CostEstimator::new(
+                expansion,
+                choice.format,
+                Tokenizer::for_model(&choice.tokenizer),
+            )
+            .with_max_output(choice.max_output)
+            .with_image_tokens(max_image_tokens(&choice.tokenizer))
+            .with_extra_input(choice.extra_input),
+            batcher: Batcher::new(expansion, choice.rows),
+            whole_rows: choice
+                .endpoint
+                .as_ref()
+                .unwrap_or(&materializer.model)
+                .answers_whole_rows(),
+        });
+        let column_plan =
+            |name: &String| ColumnPlan { name: name.clone(), ..ColumnPlan::default() };
+        Self {
+            materializer,
+            n,
+            expansion,
+            plan: ExpansionPlan {
+                name: expansion.name.clone(),
+                model: choice.tokenizer,
+                price: choice.price,
+                columns: expansion.columns.iter().map(|c| column_plan(&c.name)).collect(),
+                ..ExpansionPlan::default()
+            },
+            cost,
+            cells: vec![Tally::default(); columns],
+            known: 0,
+            unasked: vec![0; columns],
+            unasked_refreshes: vec![0; columns],
+            in_flight: vec![0; columns],
+            in_flight_refreshes: vec![0; columns],
+            checksums: Checksums::default(),
+            keys_hash: 0,
+            unrequested_counts: CellCounts::with_columns(columns),
+            pending_keys: [KeyPositions::default(), KeyPositions::default()],
+            requested_keys: 0,
+            respelled: HashSet::new(),
+            overridden_entities: HashSet::new(),
+            unlisted_values: UnlistedValues::new(),
+            expansion_keys: ExpansionKeys::default(),
+        }
+    }
+
+    /// Adds a key with its entity's facts.
+    pub(super) fn visit_key(
+        &mut self,
+        key: &KeyRow,
+        record: Option<&Record>,
+    ) -> Result<(), WalkError> {
+        let (materializer, n) = (self.materializer, self.n);
+        if !key.is_first_spelling {
+            let columns = &key.requested_columns;
+            self.add_to_checksums(key, &materializer.resolve_cells(n, key, columns, record));
+            if self.respelled.contains(&key.entity) {
+                self.pending_keys[1].add(key.position);
+            }
+            return Ok(());
+        }
+        self.plan.keys += 1;
+        self.expansion_keys.insert(&key.row.key);
+        if materializer.overrides.has_entity(n, &key.entity) {
+            self.overridden_entities.insert(key.entity.clone());
+        }
+        let columns = &key.entity_requested_columns;
+        let key_cells =
+            materializer.resolve_key_cells(n, key, columns, record, self.requested_keys)?;
+        self.add_to_checksums(key, &key_cells.resolved);
+        if key_cells.counts_toward_limit() {
+            self.requested_keys += 1;
+            self.pending_keys[0].add(key.position);
+            if key.has_other_spellings {
+                self.respelled.insert(key.entity.clone());
+            }
+        } else {
+            for (column, resolved) in &key_cells.resolved {
+                self.unrequested_counts.add_cell(*column, resolved.state());
+            }
+        }
+        for (column, resolved) in &key_cells.resolved {
+            self.count_cell(key, &key_cells, *column, resolved);
+        }
+        if let Some(cost) = self.cost.as_mut().filter(|_| !key_cells.to_request.is_empty()) {
+            cost.add_row(key, key_cells);
+        }
+        Ok(())
+    }
+
+    fn add_to_checksums(&mut self, key: &KeyRow, resolved: &[(usize, ResolvedCell<'_>)]) {
+        let version = RowVersion::from_row(&key.row, &published_cells(key, resolved));
+        self.keys_hash = self.keys_hash.wrapping_add(version.hash);
+        self.checksums.add_row(&version);
+    }
+
+    fn count_cell(
+        &mut self,
+        key: &KeyRow,
+        key_cells: &KeyCells<'_>,
+        column: usize,
+        resolved: &ResolvedCell<'_>,
+    ) {
+        let Some(column_plan) = self.plan.columns.get_mut(column) else { return };
+        match resolved {
+            ResolvedCell::Overridden(_) => {
+                column_plan.overridden += 1;
+                self.known += 1;
+                self.cells[column].add(State::Overridden, 1);
+            }
+            ResolvedCell::Fact(CellLookup::Known(fact)) => {
+                column_plan.known += 1;
+                self.known += 1;
+                self.cells[column].add(fact.answer.state, 1);
+                if self.materializer.columns[self.n][column] {
+                    let checker = self.materializer.requirements[self.n].checker(column);
+                    let unlisted =
+                        checker.map(|c| c.unlisted_words(&fact.answer)).unwrap_or_default();
+                    for word in unlisted.into_iter().filter(|w| w.len() <= MAX_WORD_BYTES) {
+                        let words = self.unlisted_values.entry(column).or_default();
+                        words.entry(word.to_lowercase()).or_insert(word);
+                    }
+                }
+                if let Some(cost) = &mut self.cost {
+                    cost.estimator.learn_cell(column, &fact.answer.value);
+                }
+            }
+            ResolvedCell::Fact(CellLookup::Missing(reason, _)) => {
+                if key_cells.to_request.contains(&column) {
+                    *column_plan.missing.entry(*reason).or_insert(0) += 1;
+                    return;
+                }
+                self.unasked[column] += 1;
+                let is_refresh = matches!(reason, Reason::Refreshed | Reason::Retried);
+                if key_cells.in_flight.contains(&column) {
+                    self.in_flight[column] += 1;
+                    self.in_flight_refreshes[column] += u64::from(is_refresh);
+                } else {
+                    self.unasked_refreshes[column] += u64::from(is_refresh && key.is_selected);
+                }
+            }
+        }
+    }
+
+    /// Returns the report on the keys, all of which were visited.
+    pub(super) fn finish<'db>(
+        mut self,
+        keys: Keys<'db>,
+        last_row: i64,
+    ) -> Result<CoverageReport<'db>, MaterializeError> {
+        if let Some(cost) = self.cost.take() {
+            cost.write_totals(&mut self.plan);
+            let settings = self.materializer.spec.model_settings(self.expansion.model.as_deref());
+            let history = self.materializer.facts.history();
+            let throughput = ThroughputEstimate::from_history(history, settings)?;
+            self.plan.add_reasoning(throughput.reasoning_tokens);
+        }
+        Ok(CoverageReport {
+            keys,
+            plan: self.plan,
+            cells: self.cells,
+            known: self.known,
+            unasked: self.unasked,
+            unasked_refreshes: self.unasked_refreshes,
+            in_flight: self.in_flight,
+            in_flight_refreshes: self.in_flight_refreshes,
+            checksums: self.checksums,
+            keys_hash: self.keys_hash,
+            last_row,
+            unrequested_counts: self.unrequested_counts,
+            pending_keys: self.pending_keys,
+            differences: None,
+            overridden_entities: self.overridden_entities,
+            expansion_keys: Arc::new(self.expansion_keys),
+            unlisted_values: self.unlisted_values,
+            filter_error: None,
+        })
+    }
+}
+
+impl CostWalk<'_> {
+    /// Adds the request for a key's missing cells.
+    fn add_row(&mut self, key: &KeyRow, key_cells: KeyCells<'_>) {
+        let missing_row = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
+        // Count the columns that the prompt will contain.
+        let prompt_columns =
+            if self.whole_rows { key_cells.source_columns.clone() } else { key_cells.to_request };
+        if let Some(row_batch) =
+            self.batcher.push(prompt_columns, key_cells.source_columns, missing_row)
+        {
+            self.estimator.add_batch(&row_batch);
+        }
+    }
+
+    fn write_totals(mut self, plan: &mut ExpansionPlan) {
+        self.batcher.finish_batches().iter().for_each(|batch| self.estimator.add_batch(batch));
+        self.estimator.write_totals(plan);
+    }
+}

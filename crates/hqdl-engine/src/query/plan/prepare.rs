@@ -1,0 +1,192 @@
+//! Prepares a query: parses it, chooses the targets of its calls, and registers their functions.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use crate::query::ask::LazyRun;
+use crate::query::cells::context::Contexts;
+use crate::query::connection::guard::Guard;
+use crate::query::connection::schema::{KnownSchema, ThroughViews};
+use crate::query::connection::statement;
+use crate::query::functions::call_runtime::CallRuntime;
+use crate::query::functions::register::register_functions;
+use crate::query::plan::engine::Engine;
+use crate::query::plan::nested::{NestedQueries, NestedRunner};
+use crate::query::plan::validation::{outermost_calls, validate_query};
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::route::calls::views::published_views;
+use crate::query::route::calls::{CallUsages, Calls};
+use crate::query::route::kinds::Kinds;
+use crate::query::route::model_router::ModelRouter;
+use hqdl_spec::Spec;
+use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::rewrite::Statistics;
+use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::{self, usage};
+use hqdl_values::problem::find_nearest;
+
+impl<'r, 'a> Engine<'r, 'a> {
+    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
+    pub(in crate::query) fn prepare_query(
+        request: &'r Request<'r>,
+        lazy_run: Option<&'r LazyRun<'a>>,
+        run_nested: NestedRunner,
+    ) -> Result<Self, QueryError> {
+        let normalized = NormalizedQuery::normalize(request.sql)?;
+        let engine = Self::prepare_normalized(request, &normalized, lazy_run, run_nested);
+        engine.map_err(|error| match error {
+            // Map the span back to the text that the user wrote.
+            QueryError::Sql(mut problem) => {
+                problem.span = problem.span.map(|s| normalized.original_span(&s));
+                QueryError::Sql(problem)
+            }
+            other => other,
+        })
+    }
+
+    fn prepare_normalized(
+        request: &'r Request<'r>,
+        normalized: &NormalizedQuery,
+        lazy_run: Option<&'r LazyRun<'a>>,
+        run_nested: NestedRunner,
+    ) -> Result<Self, QueryError> {
+        let text = &normalized.text;
+        let guard =
+            Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+        let schema = KnownSchema::read_schema(&guard)?;
+        let is_server = guard.database().server_url().is_some();
+        let parsed = parse_calls(text, &schema, is_server)?;
+        let notes = if is_server { Vec::new() } else { validate_query(text, &parsed, &guard)? };
+        check_models(&parsed, request.spec)?;
+        let mut nested = NestedQueries {
+            request,
+            guard: &guard,
+            schema: &schema,
+            lazy_run,
+            run_nested,
+            nested_meta: Vec::new(),
+            table_count: 0,
+        };
+        let mut calls = choose_targets(text, &parsed, &mut nested)?;
+        let nested_meta = nested.nested_meta;
+        let targets = calls.build_targets(request)?;
+        let overrides = match request.spec.expansions.as_slice() {
+            [] => None,
+            _ => Some(Overrides::read(request.spec)?),
+        };
+        let views = published_views(&calls, &targets, overrides.as_ref(), request, &guard)?;
+        let views = views.filter(|_| request.refresh.is_none());
+        let no_stored_plan_reason = stored_plan_refusal(request, &calls, views.is_some());
+        let stored_plan =
+            views.and_then(|v| stored_plan(text, &parsed, &calls.sites, &v, is_server));
+        let mut runtime = CallRuntime::new(
+            request.facts.with_recent().clone(),
+            calls.call_targets.clone(),
+            targets,
+            calls.joins.len(),
+            Contexts::new(request),
+        );
+        runtime.data.overrides = overrides;
+        runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
+        let runtime = Arc::new(Mutex::new(runtime));
+        register_functions(guard.connection(), &runtime)
+            .map_err(|e| guard.query_error(&e, request.sql))?;
+        guard.lock_temp()?;
+        Ok(Self {
+            request,
+            lazy_run,
+            normalized: normalized.clone(),
+            parsed,
+            guard,
+            schema,
+            calls,
+            runtime,
+            statistics: Statistics::default(),
+            complete_selects: Vec::new(),
+            similarity_ordering: true,
+            stored_plan,
+            no_stored_plan_reason,
+            passes: Vec::new(),
+            sql: String::new(),
+            nested_meta,
+            notes,
+        })
+    }
+}
+
+/// Parses a query, and checks that it only reads.
+fn parse_calls(
+    text: &str,
+    schema: &KnownSchema,
+    is_server: bool,
+) -> Result<ParsedQuery, QueryError> {
+    let found = blendsql::scan_calls_with_tables(text, &|table| schema.has_table(table))?;
+    if is_server {
+        return Ok(parse_query(&blendsql::blank_server_words(text), found)?);
+    }
+    let parsed = parse_query(text, found)?;
+    if !parsed.is_single_call {
+        statement::check_read_only(&blendsql::mask_calls(text, &outermost_calls(&parsed)))?;
+    }
+    Ok(parsed)
+}
+
+/// Chooses the target of each call by its usage in the query.
+fn choose_targets(
+    text: &str,
+    parsed: &ParsedQuery,
+    nested: &mut NestedQueries<'_, '_>,
+) -> Result<Calls, QueryError> {
+    let (request, schema) = (nested.request, nested.schema);
+    let plain = usage::analyze_calls(text, parsed, schema);
+    let through = schema
+        .reads_view(&parsed.query)
+        .then(|| usage::analyze_calls(text, parsed, &ThroughViews(schema)));
+    let kinds = Kinds::read(nested.guard.connection(), request.spec);
+    let usages = CallUsages { plain: &plain, through: through.as_ref(), kinds };
+    let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
+    let mut router = ModelRouter::new(request, model, nested.lazy_run);
+    Calls::choose_targets(text, parsed, &usages, request.spec, nested, &mut router)
+}
+
+/// Returns the reason why published tables do not answer a query.
+fn stored_plan_refusal(request: &Request<'_>, calls: &Calls, has_views: bool) -> RefusalReason {
+    if request.spec.expansions.is_empty() {
+        "the spec has no expansion"
+    } else if request.refresh.is_some() {
+        "the query asks again for known values"
+    } else if calls.stored.len() < calls.sites.len() {
+        "a call is not answered by a column"
+    } else if has_views {
+        "a call is in a place where no table can be joined, or a value is missing"
+    } else {
+        "a published table is missing, out of date, or not joined by its key"
+    }
+}
+
+/// Checks that the spec has every model that a call names.
+fn check_models(parsed: &ParsedQuery, spec: &Spec) -> Result<(), QueryError> {
+    let named_models = parsed.calls.iter().filter_map(|c| c.model.as_ref());
+    let unknown = |(name, _): &&(String, Range<usize>)| spec.resolve_model(name).is_none();
+    let Some((name, span)) = named_models.into_iter().find(unknown) else { return Ok(()) };
+    let default_model = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
+    let known: Vec<&str> =
+        default_model.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
+    let label = match known.as_slice() {
+        [] => "the call names no model".to_owned(),
+        [one] => format!("the spec has `{one}`"),
+        more => format!("there are `{}`", more.join("`, `")),
+    };
+    let help = match find_nearest(name, known.iter().copied()) {
+        Some(nearest_name) => format!("did you mean `{nearest_name}`?"),
+        None => {
+            format!("remove `model=`, or add [model.NAME] to the spec with the name `{name}`")
+        }
+    };
+    let message = format!("the spec does not allow the model `{name}`");
+    Err(QueryError::in_sql(message, Some(span.clone()), label, help))
+}
