@@ -12,7 +12,7 @@ use super::passages::PassageSelector;
 use super::targets::{Demand, TargetExpansion};
 use super::{QueryError, join};
 use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
-use hqdl_sql::blendsql::most::Batching;
+use hqdl_sql::blendsql::emit::bound::Batching;
 use hqdl_values::tokens::{Tokenizer, max_image_tokens};
 use hqdl_values::usage::Usage;
 

@@ -190,7 +190,7 @@ impl Engine<'_, '_> {
         let runtime = lock_runtime(&self.runtime);
         let is_pending =
             |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
-        let inner = rewritten.subquery_limits.iter().filter(|inner| !tried.contains(&inner.at));
+        let inner = rewritten.subquery_limits().iter().filter(|inner| !tried.contains(&inner.at));
         inner.filter(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at).next()
     }
 

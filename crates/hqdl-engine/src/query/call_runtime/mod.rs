@@ -175,11 +175,8 @@ impl CallRuntime {
     /// Loads the conditions of a rewritten query.
     pub fn load_conditions(&mut self, rewritten: &RewrittenQuery) {
         self.settings.measures_selectivity = rewritten.predicates.len() > 1;
-        self.settings.predicate_calls = rewritten
-            .predicates
-            .iter()
-            .map(|(at, predicate)| (*at, predicate.shared_calls.clone()))
-            .collect();
+        self.settings.predicate_calls =
+            rewritten.predicates.iter().map(|(at, calls)| (*at, calls.clone())).collect();
     }
 
     /// Starts a pass and resets its state.

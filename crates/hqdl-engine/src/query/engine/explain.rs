@@ -13,8 +13,8 @@ use crate::query::query_result::{Meta, Pass, Unbounded};
 use crate::query::selectivity_sampler::SelectivitySampler;
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request};
+use hqdl_sql::blendsql::emit::bound::{Batching, RequestBound, request_bound};
 use hqdl_sql::blendsql::is_volatile;
-use hqdl_sql::blendsql::most::{Batching, RequestBound, request_bound};
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::RewrittenQuery;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
@@ -97,7 +97,7 @@ impl Engine<'_, '_> {
         }
         let demands = lock_runtime(&self.runtime).pass.pending.all_demands();
         let has_limit_pushdown =
-            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits.is_empty();
+            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits().is_empty();
         let batching = if has_limit_pushdown { Batching::Never } else { bound.batching };
         Ok(DemandBound { demands, unbounded, batching })
     }
@@ -114,7 +114,7 @@ impl Engine<'_, '_> {
         let Some(rule) = &rewritten.limit_pushdown else { return Ok(None) };
         let (depends_on_call, has_hidden_demands) = (
             rule.condition_count > 0 || bound.batching == Batching::Never,
-            rule.has_shared_calls || random,
+            !rule.shared_calls.is_empty() || random,
         );
         if depends_on_call || has_hidden_demands || !bound.unknown.is_empty() {
             return Ok(None);

@@ -30,11 +30,10 @@ use crate::query::validation::{outermost_calls, validate_query};
 use crate::query::{QueryError, Request, params, statement};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::emit::stored_columns::stored_plan;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
-use hqdl_sql::blendsql::plan::QueryPlan;
-use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::plan::{DemandPlan, RefusalReason};
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
-use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::{self, Argument, SqlError, usage};
 use hqdl_values::problem::find_nearest;
@@ -531,7 +530,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             routes,
             notes,
             unbounded,
-            plan: QueryPlan::default(),
+            plan: DemandPlan::default(),
             sql: self.sql.clone(),
         }
     }

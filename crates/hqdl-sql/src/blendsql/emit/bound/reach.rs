@@ -1,18 +1,17 @@
-//! What reaches the calls of an expression, for [the most](super::most) that a query
+//! What reaches the calls of an expression, for [the most](super) that a query
 //! asks.
 
-use super::aggregates::{is_aggregate_call, visit_own_exprs};
-use super::emit;
-use super::ingredients::Subject;
-use super::most::{ANSWER, At, CONTEXT, Probing, sum};
-use super::rewrite::column_sql;
-use super::runtime::Function;
-use super::tree::{Expr, ExprKind, Query};
-use super::truth::may_fail;
+use super::super::{column_sql, context_sql, sql};
+use super::{ANSWER, At, CONTEXT, Probing, sum};
+use crate::blendsql::aggregates::{is_aggregate_call, visit_own_exprs};
+use crate::blendsql::ingredients::Subject;
+use crate::blendsql::plan::condition::may_fail;
+use crate::blendsql::runtime::Function;
+use crate::blendsql::tree::{Expr, ExprKind, Query};
 
 impl Probing<'_, '_> {
     /// What reaches the calls of an expression: a number, never NULL.
-    pub(super) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
+    pub(in crate::blendsql::emit) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
         if !expr.has_call() {
             return None;
         }
@@ -139,7 +138,7 @@ impl Probing<'_, '_> {
     }
 
     fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
-        if super::rules::exists_candidates::syntactic_decisive_select(expr).is_ok() {
+        if crate::blendsql::rules::exists_candidates::syntactic_decisive_select(expr).is_ok() {
             // Its rows are asked about some at a time.
             self.once = false;
         }
@@ -180,7 +179,7 @@ impl Probing<'_, '_> {
                 forms.map(|(n, a)| self.argument(a, site.context_function(n), at)).collect()
             }
         };
-        let text = emit::call_answer(n, false, &keys);
+        let text = sql::call_answer(n, false, &keys);
         let text = if site.row_width.is_some() {
             text
         } else {
@@ -199,8 +198,18 @@ impl Probing<'_, '_> {
                     None => column_sql(arg, self.rows.sql),
                 }
             }
-            ExprKind::Scalar(_) => {
-                self.rows.rewriter.rewrite_argument(arg, context, &at.frame.scope)
+            ExprKind::Scalar(query) => {
+                let (fields, text) = (
+                    self.rows.resolver().output_fields(query, &at.frame.scope),
+                    &self.rows.sql[query.span.clone()],
+                );
+                let titles = fields.map(|all| all.into_iter().map(|f| f.name).collect::<Vec<_>>());
+                match context {
+                    Some(aggregate) => {
+                        context_sql(self.rows.sql, aggregate, titles.as_deref(), text)
+                    }
+                    None => format!("({text})"),
+                }
             }
             _ => format!("({})", self.rows.text(arg, at.frame)),
         }

@@ -1,16 +1,17 @@
 //! A FROM clause and its WHERE, over [possible rows](super::possible).
 
-use super::frame::Frame;
+use super::super::replace_parts;
 use super::possible::Possible;
-use super::scope::{Field, Table};
-use super::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
+use crate::blendsql::frame::Frame;
+use crate::blendsql::scope::{Field, Table};
+use crate::blendsql::tree::{FromItem, FromSource, JoinKind, SelectCore, Span};
 
 /// Outer joins of one SELECT whose matches hang on answers, at most: each doubles
 /// the statements.
 const OUTER: usize = 6;
 
 /// A FROM clause and its WHERE, over possible rows.
-pub(super) struct OpenFrom<'p> {
+pub(in crate::blendsql::emit) struct OpenFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
     /// What is replaced, and by what, where an outer join finds nothing.
@@ -79,7 +80,7 @@ impl Possible<'_> {
                         is_from_call: false,
                         has_custom_collation: true,
                     };
-                    let columns = self.rewriter.schema.column_names(name);
+                    let columns = self.analysis.schema.column_names(name);
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
                 FromSource::Query(query) => {
@@ -152,7 +153,7 @@ impl Possible<'_> {
                 open.nulls.push(match (&item.on, &item.source) {
                     (Some(on), _) => (on.span.clone(), "0".to_owned()),
                     (None, FromSource::Query(query)) if item.join == JoinKind::Left => {
-                        let text = self.rewriter.replace_parts(&query.span, open.parts.clone());
+                        let text = replace_parts(self.sql, &query.span, open.parts.clone());
                         (query.span.clone(), format!("SELECT * FROM ({text}) WHERE 0"))
                     }
                     _ => return None,
@@ -190,7 +191,7 @@ impl Possible<'_> {
             let free = |(span, _): &&(Span, String)| !parts.iter().any(|(s, _)| s == span);
             let rest: Vec<(Span, String)> = open.parts.iter().filter(free).cloned().collect();
             parts.extend(rest);
-            self.rewriter.replace_parts(&span, parts)
+            replace_parts(self.sql, &span, parts)
         };
         all.map(of).collect()
     }

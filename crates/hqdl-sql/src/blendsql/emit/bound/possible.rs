@@ -10,17 +10,19 @@
 //! in such a part is taken to leave the same rows in each statement; `random()`
 //! is not.
 
-use super::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
-use super::frame::{Frame, is_random, joins_by_name, reads_table};
-use super::rewrite::{CallSite, Rewriter};
-use super::scope::{Field, Resolver, rename_fields, without_parens};
-use super::terms::{Clause, term_expr};
-use super::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
-use super::truth::may_fail;
+use super::super::replace_parts;
+use crate::blendsql::aggregates::{AGGREGATES, is_aggregate, is_aggregate_call, visit_own_exprs};
+use crate::blendsql::frame::{Frame, is_random, joins_by_name, reads_table};
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::condition::{may_fail, split_conjuncts};
+use crate::blendsql::rewrite::CallSite;
+use crate::blendsql::scope::{Field, Resolver, rename_fields, without_parens};
+use crate::blendsql::terms::{Clause, term_expr};
+use crate::blendsql::tree::{Body, CompoundOperator, Cte, Expr, ExprKind, Query, SelectCore};
 use hqdl_values::sql;
 
 /// Possible rows as SQL.
-pub(super) struct PossibleRows {
+pub(in crate::blendsql::emit) struct PossibleRows {
     pub text: String,
     /// The columns; `live` are those that hang on an answer, and are NULL.
     pub fields: Option<Vec<Field>>,
@@ -29,15 +31,15 @@ pub(super) struct PossibleRows {
 }
 
 /// Finds possible rows.
-pub(super) struct Possible<'q> {
+pub(in crate::blendsql::emit) struct Possible<'q> {
     pub sql: &'q str,
     pub sites: &'q [CallSite],
-    pub rewriter: Rewriter<'q>,
+    pub analysis: Analysis<'q>,
 }
 
 impl Possible<'_> {
-    pub(super) fn resolver(&self) -> Resolver<'_> {
-        self.rewriter.resolver()
+    pub(in crate::blendsql::emit) fn resolver(&self) -> Resolver<'_> {
+        self.analysis.resolver()
     }
 
     /// The possible rows of a query.
@@ -207,12 +209,12 @@ impl Possible<'_> {
                 parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
             }
         });
-        self.rewriter.replace_parts(&expr.span, parts)
+        replace_parts(self.sql, &expr.span, parts)
     }
 
     /// A condition, what hangs on an answer taken to hold.
     pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
-        let open = super::rewrite::split_conjuncts(condition);
+        let open = split_conjuncts(condition);
         let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
         let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
         self.taken(condition, true, frame, first)
@@ -243,7 +245,7 @@ impl Possible<'_> {
     pub fn is_grouped(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> bool {
         !core.group.is_empty()
             || is_aggregate(core, query)
-            || self.rewriter.has_outer_aggregate(core, query, &frame.scope)
+            || !self.analysis.outer_aggregates(core, query, &frame.scope).is_empty()
     }
 
     fn core(&self, query: &Query, core: &SelectCore, frame: &Frame<'_>) -> PossibleRows {

@@ -2,7 +2,7 @@
 //! value which it may reach, whatever the answers are.
 //!
 //! For each SELECT with calls a statement evaluates these over its
-//! possible rows (`possible.rs`): a subquery in an expression where it stands,
+//! possible rows ([`possible`]): a subquery in an expression where it stands,
 //! for the rows around it; AND, OR, CASE, `iif` and `coalesce` only as far as
 //! plain parts leave them open, which the passes evaluate first, too. LIMIT, EXISTS
 //! and IN stop nothing here. What has an answer for its argument cannot be counted,
@@ -10,19 +10,25 @@
 
 use std::collections::BTreeMap;
 
-use super::aggregates::visit_own_exprs;
-use super::frame::{Frame, is_random, reads_table};
-use super::joined::OpenFrom;
-use super::possible::Possible;
-use super::rewrite::{CallSite, Rewriter, Statistics, split_conjuncts};
-use super::rules::conditions_last::{join_barrier, join_barrier_of};
-use super::scope::{Field, Schema, Scope, Table};
-use super::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
-use super::tree::{
+mod joined;
+mod possible;
+mod reach;
+
+use crate::blendsql::aggregates::visit_own_exprs;
+use crate::blendsql::emit::result_column_of;
+use crate::blendsql::frame::{Frame, is_random, reads_table};
+use crate::blendsql::plan::analysis::Analysis;
+use crate::blendsql::plan::condition::split_conjuncts;
+use crate::blendsql::rewrite::{CallSite, Statistics};
+use crate::blendsql::rules::conditions_last::{join_barrier, join_barrier_of};
+use crate::blendsql::scope::{Field, Schema, Scope, Table};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
+use crate::blendsql::tree::{
     Body, Expr, ExprKind, ExprOperator, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
 };
-use super::truth::count_predicates;
-use hqdl_values::sql;
+use hqdl_values::sql::quote_name;
+use joined::OpenFrom;
+use possible::Possible;
 
 /// The most that a query may ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,8 +65,8 @@ pub struct Probe {
 /// Bytes of a statement, at most.
 const LONG: usize = 8 << 20;
 
-pub(super) const ANSWER: &str = "its argument is an answer";
-pub(super) const CONTEXT: &str = "its context contains calls";
+pub(in crate::blendsql::emit) const ANSWER: &str = "its argument is an answer";
+pub(in crate::blendsql::emit) const CONTEXT: &str = "its context contains calls";
 const RECURSION: &str = "it is in a recursive query";
 const ROWS: &str = "its rows come from answers";
 const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
@@ -80,8 +86,8 @@ pub fn request_bound(
     schema: &dyn Schema,
 ) -> RequestBound {
     let costs = Statistics::default();
-    let rewriter = Rewriter::new(sql, sites, schema, &costs);
-    let rows = Possible { sql, sites, rewriter };
+    let analysis = Analysis::new(sql, sites, schema, &costs);
+    let rows = Possible { sql, sites, analysis };
     let mut out = RequestBound::default();
     let mut probing =
         Probing { rows, out: &mut out, once: true, calls: Vec::new(), of_groups: false };
@@ -140,29 +146,29 @@ fn is_all_asked(query: &Query) -> bool {
 
 /// Where an expression is evaluated.
 #[derive(Clone, Copy)]
-pub(super) struct At<'f> {
-    pub(super) frame: &'f Frame<'f>,
+pub(in crate::blendsql::emit) struct At<'f> {
+    pub(in crate::blendsql::emit) frame: &'f Frame<'f>,
     /// Over groups, not over the rows that they are made of.
-    pub(super) groups: bool,
+    pub(in crate::blendsql::emit) groups: bool,
     /// Functions of many rows can be told here.
-    pub(super) of_rows: bool,
+    pub(in crate::blendsql::emit) of_rows: bool,
     /// The SELECT makes groups.
-    pub(super) grouped: bool,
+    pub(in crate::blendsql::emit) grouped: bool,
 }
 
-pub(super) struct Probing<'q, 'o> {
-    pub(super) rows: Possible<'q>,
-    pub(super) out: &'o mut RequestBound,
+pub(in crate::blendsql::emit) struct Probing<'q, 'o> {
+    pub(in crate::blendsql::emit) rows: Possible<'q>,
+    pub(in crate::blendsql::emit) out: &'o mut RequestBound,
     /// Nothing waits for the answer to anything so far.
-    pub(super) once: bool,
+    pub(in crate::blendsql::emit) once: bool,
     /// Calls that the statement at hand evaluates.
-    pub(super) calls: Vec<usize>,
+    pub(in crate::blendsql::emit) calls: Vec<usize>,
     /// The SELECT at hand has calls that are asked about groups.
-    pub(super) of_groups: bool,
+    pub(in crate::blendsql::emit) of_groups: bool,
 }
 
 impl Probing<'_, '_> {
-    pub(super) fn unknown(&mut self, call: usize, why: &'static str) {
+    pub(in crate::blendsql::emit) fn unknown(&mut self, call: usize, why: &'static str) {
         self.out.unknown.entry(call).or_insert(why);
     }
 
@@ -209,7 +215,7 @@ impl Probing<'_, '_> {
                     }
                 }
                 for term in query.order.iter().filter(|o| o.expr.has_call()) {
-                    if self.rows.rewriter.result_column_of(&term.expr, query).is_none() {
+                    if result_column_of(self.rows.sql, &term.expr, query).is_none() {
                         self.all_unknown(&term.expr, ROWS);
                     }
                 }
@@ -232,7 +238,11 @@ impl Probing<'_, '_> {
     }
 
     /// What reaches the calls of a query, as a value where it stands.
-    pub(super) fn query(&mut self, query: &Query, around: &Frame<'_>) -> Option<String> {
+    pub(in crate::blendsql::emit) fn query(
+        &mut self,
+        query: &Query,
+        around: &Frame<'_>,
+    ) -> Option<String> {
         if !query.has_call() {
             return None;
         }
@@ -321,15 +331,15 @@ impl Probing<'_, '_> {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(split_conjuncts);
             let scope = &open.frame.scope;
             let first: Vec<&Expr> = all
-                .filter(|e| e.has_call() && !self.rows.rewriter.references_own_rows(e, scope))
+                .filter(|e| e.has_call() && !self.rows.analysis.references_own_rows(e, scope))
                 .collect();
             if let Some(text) = sum(first.into_iter().filter_map(|e| self.reach(e, at)).collect()) {
                 give(self, text);
             }
         }
         // An aggregate in a subquery may be one of this SELECT, of all its rows.
-        let rewriter = &self.rows.rewriter;
-        let within = rewriter.outer_aggregates(core, query, &open.frame.scope);
+        let analysis = &self.rows.analysis;
+        let within = analysis.outer_aggregates(core, query, &open.frame.scope);
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let rows = rows.chain(&within);
         let parts = rows.filter_map(|e| self.reach(e, at)).collect();
@@ -412,7 +422,7 @@ impl Probing<'_, '_> {
             visit_own_exprs(e, &mut |e| {
                 drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
             });
-            drawn || self.rows.rewriter.depends_on_call(e, &open.frame.scope)
+            drawn || self.rows.analysis.depends_on_call(e, &open.frame.scope)
         };
         let Some(expr) = term_expr(term, Clause::Order, core, self.rows.sql) else { return true };
         let mut named = false;
@@ -449,11 +459,11 @@ impl Probing<'_, '_> {
 
     /// Whether anything of a SELECT waits for an answer of it.
     fn waits(&mut self, query: &Query, core: &SelectCore, open: &OpenFrom<'_>) {
-        let count = |e: &Expr| count_predicates(&self.rows.rewriter, e, &open.frame.scope);
+        let count = |e: &Expr| self.rows.analysis.count_predicates(e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
         let having: usize = core.having.iter().map(count).sum();
-        let live = |e: &Expr| self.rows.rewriter.depends_on_call(e, &open.frame.scope);
+        let live = |e: &Expr| self.rows.analysis.depends_on_call(e, &open.frame.scope);
         let mut values = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let values = values.any(live)
             || core.group.iter().chain(&core.windows).any(live)
@@ -515,14 +525,14 @@ fn is_taken_apart(item: &FromItem) -> bool {
 
 /// A row of NULLs in the place of a table, where it stands by itself in a FROM clause.
 fn a_row(table: &Table, core: &SelectCore) -> Option<(Span, String)> {
-    let nulls = |f: &Field| format!("NULL AS {}", sql::quote_name(&f.name));
+    let nulls = |f: &Field| format!("NULL AS {}", quote_name(&f.name));
     let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
     let row = format!("SELECT {}", row.join(", "));
     let name = table.name.as_deref()?;
     let item = core.from.iter().find(|i| i.name.as_deref() == Some(name))?;
     match &item.source {
         FromSource::Table { span, .. } if !span.is_empty() => {
-            Some((span.clone(), format!("({row}) AS {}", sql::quote_name(name))))
+            Some((span.clone(), format!("({row}) AS {}", quote_name(name))))
         }
         FromSource::Query(query) => Some((query.span.clone(), row)),
         _ => None,
@@ -545,7 +555,7 @@ fn over(text: &str, rows: &str) -> String {
 }
 
 /// All of some numbers are evaluated; no deeper than it must be.
-pub(super) fn sum(mut parts: Vec<String>) -> Option<String> {
+pub(in crate::blendsql::emit) fn sum(mut parts: Vec<String>) -> Option<String> {
     while parts.len() > 1 {
         parts = parts
             .chunks(2)
