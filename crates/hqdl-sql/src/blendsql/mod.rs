@@ -31,6 +31,7 @@ pub mod lineage;
 mod modern;
 pub mod parse;
 pub mod plan;
+mod planner;
 mod answer_arguments;
 pub mod rewrite;
 pub mod rules;

@@ -1,91 +1,17 @@
 //! Rewrites a query with calls into SQL that `SQLite` can run. Each call becomes a scalar function,
-//! and the surrounding SQL keeps the number of requests small. First the [plan](super::plan) decides
-//! what each SELECT asks, then [`emit`](super::emit) writes the SQL.
+//! and the surrounding SQL keeps the number of requests small. First the
+//! [plan](crate::blendsql::plan) decides what each SELECT asks, then
+//! [`emit`](crate::blendsql::emit) writes the SQL.
 
-use std::collections::HashMap;
-
-use super::emit::{column_values, emit_query};
-use super::ingredients::Subject;
+pub use super::emit::{ConditionGroup, RewrittenQuery, column_values};
+use super::emit::{EmitOptions, emit_query};
 use super::parse::ParsedQuery;
+use super::plan::DemandPlan;
 use super::plan::analysis::Analysis;
 pub use super::plan::analysis::{Selectivity, Statistics};
-use super::plan::planner::plan_query;
-use super::plan::{DemandPlan, LimitPushdown, SubqueryLimit};
-use super::runtime::Function;
+pub use super::plan::call_site::CallSite;
+use super::planner::plan_query;
 use super::scope::Schema;
-
-/// SQL for a call in the rewritten query.
-#[derive(Debug, Clone, Default)]
-pub struct CallSite {
-    /// SQL before the answer.
-    pub sql_before: String,
-    /// Arguments as SQL; `None` for the arguments in the query.
-    pub argument_sql: Option<Vec<String>>,
-    /// SQL after the answer.
-    pub sql_after: String,
-    /// Subject of the call.
-    pub subject: Subject,
-    /// Number of columns if the answer is a list that becomes a row value.
-    pub row_width: Option<u32>,
-}
-
-impl CallSite {
-    /// Returns all values of a column as a single argument: the rows of a context.
-    #[must_use]
-    pub fn column_values(table: &str, column: &str) -> String {
-        column_values(table, column)
-    }
-
-    /// Returns the aggregate that converts the query in argument `n` to one value. Returns `None`
-    /// if the argument is a scalar subquery.
-    pub(crate) fn context_function(&self, n: usize) -> Option<Function> {
-        match self.subject {
-            Subject::Rows => Some(Function::Rows),
-            // Arguments after the value asked about are context.
-            Subject::Value if n > 0 => Some(Function::Values),
-            _ => None,
-        }
-    }
-}
-
-/// A SELECT whose conditions contain calls. Its rows are recorded together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionGroup {
-    /// Offset in the text, which identifies the SELECT: a different rewriting can number the units
-    /// differently.
-    pub offset: usize,
-    /// Number of conditions with calls.
-    pub conditions: usize,
-}
-
-/// Result of a rewriting.
-#[derive(Debug, Clone, Default)]
-pub struct RewrittenQuery {
-    /// SQL to run.
-    pub sql: String,
-    /// SELECTs that have conditions with calls.
-    pub condition_groups: Vec<ConditionGroup>,
-    /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
-    /// `SQLite` may run once for many rows.
-    pub predicates: HashMap<usize, Vec<usize>>,
-    /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
-    pub limit_pushdown: Option<LimitPushdown>,
-    /// Calls whose documents determine the similarity order of the rows.
-    pub similarity_calls: Vec<usize>,
-    /// Plan that the SQL was written from.
-    pub plan: DemandPlan,
-    /// Names of result columns: `SQLite`'s name in the rewritten query, mapped to the name in the
-    /// original query.
-    pub result_names: HashMap<String, String>,
-}
-
-impl RewrittenQuery {
-    /// Returns the nested SELECTs to which the LIMIT rule applies.
-    #[must_use]
-    pub fn subquery_limits(&self) -> &[SubqueryLimit] {
-        &self.plan.subquery_limits
-    }
-}
 
 /// Options of a rewriting.
 pub struct Rewriter<'q> {
@@ -142,6 +68,12 @@ impl<'q> Rewriter<'q> {
     #[must_use]
     pub fn rewrite(self, parsed: &ParsedQuery) -> RewrittenQuery {
         let plan = self.plan(parsed);
-        emit_query(&self, parsed, plan)
+        let options = EmitOptions {
+            text: self.sql,
+            sites: self.sites,
+            complete_selects: self.complete_selects,
+            standalone: self.standalone,
+        };
+        emit_query(&options, parsed, plan)
     }
 }

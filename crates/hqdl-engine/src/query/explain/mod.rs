@@ -116,8 +116,9 @@ impl Engine<'_, '_> {
             }
         }
         let demands = lock_runtime(&self.runtime).pass.pending.all_demands();
-        let has_limit_pushdown =
-            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits().is_empty();
+        let has_limit_pushdown = !rewritten.needed_rows.is_empty()
+            || rewritten.limit_pushdown.is_some()
+            || !rewritten.subquery_limits().is_empty();
         let batching = if has_limit_pushdown { Batching::Never } else { bound.batching };
         Ok(DemandBound { demands, unbounded, batching })
     }
@@ -132,6 +133,9 @@ impl Engine<'_, '_> {
     ) -> Result<Option<Vec<Demand>>, QueryError> {
         let random = is_volatile(&self.parsed.query, &self.schema);
         let Some(rule) = &rewritten.limit_pushdown else { return Ok(None) };
+        if !rewritten.needed_rows.is_empty() {
+            return Ok(None);
+        }
         let (depends_on_call, has_hidden_demands) = (
             rule.condition_count > 0 || bound.batching == Batching::Never,
             !rule.shared_calls.is_empty() || random,

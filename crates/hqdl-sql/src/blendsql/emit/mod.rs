@@ -17,12 +17,67 @@ mod sql;
 pub mod stored_columns;
 mod value;
 
+use std::collections::HashMap;
+
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::plan::DemandPlan;
-use crate::blendsql::plan::analysis::{needs_rewrite, reachable_calls};
-use crate::blendsql::rewrite::{CallSite, ConditionGroup, Rewriter, RewrittenQuery};
+use crate::blendsql::plan::analysis::{is_legacy_column, needs_rewrite, reachable_calls};
+use crate::blendsql::plan::call_site::CallSite;
+use crate::blendsql::plan::{DemandPlan, LimitPushdown, NeededRows, SubqueryLimit};
 use crate::blendsql::runtime::Function;
 use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
+
+/// A SELECT whose conditions contain calls. Its rows are recorded together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionGroup {
+    /// Offset in the text, which identifies the SELECT: a different rewriting can number the units
+    /// differently.
+    pub offset: usize,
+    /// Number of conditions with calls.
+    pub conditions: usize,
+}
+
+/// Result of a rewriting.
+#[derive(Debug, Clone, Default)]
+pub struct RewrittenQuery {
+    /// SQL to run.
+    pub sql: String,
+    /// SELECTs that have conditions with calls.
+    pub condition_groups: Vec<ConditionGroup>,
+    /// Conditions with calls, by their offset in the text, with the calls in their subqueries that
+    /// `SQLite` may run once for many rows.
+    pub predicates: HashMap<usize, Vec<usize>>,
+    /// By the index of a condition group: the first rows of each group that are needed.
+    pub needed_rows: HashMap<usize, NeededRows>,
+    /// LIMIT rule for the outermost SELECT; `None` if all rows are needed.
+    pub limit_pushdown: Option<LimitPushdown>,
+    /// Calls whose documents determine the similarity order of the rows.
+    pub similarity_calls: Vec<usize>,
+    /// Plan that the SQL was written from.
+    pub plan: DemandPlan,
+    /// Names of result columns: `SQLite`'s name in the rewritten query, mapped to the name in the
+    /// original query.
+    pub result_names: HashMap<String, String>,
+}
+
+impl RewrittenQuery {
+    /// Returns the nested SELECTs to which the LIMIT rule applies.
+    #[must_use]
+    pub fn subquery_limits(&self) -> &[SubqueryLimit] {
+        &self.plan.subquery_limits
+    }
+}
+
+/// What is written, beside the plan.
+pub(crate) struct EmitOptions<'q> {
+    /// Text of the query.
+    pub text: &'q str,
+    /// SQL for each call.
+    pub sites: &'q [CallSite],
+    /// Offsets of the nested SELECTs whose first rows are already known.
+    pub complete_selects: &'q [usize],
+    /// Offset of the only SELECT to write, instead of the whole query.
+    pub standalone: Option<usize>,
+}
 
 /// State of writing a query.
 pub(crate) struct Emitter<'q> {
@@ -45,18 +100,18 @@ pub(crate) struct Emitter<'q> {
 
 /// Writes the SQL of a planned query.
 pub(crate) fn emit_query(
-    rewriter: &Rewriter<'_>,
+    options: &EmitOptions<'_>,
     parsed: &ParsedQuery,
     plan: DemandPlan,
 ) -> RewrittenQuery {
     let query = &parsed.query;
     let mut emitter = Emitter {
-        text: rewriter.sql,
-        sites: rewriter.sites,
+        text: options.text,
+        sites: options.sites,
         plan: &plan,
         questions: parsed.calls.iter().map(|c| c.question.as_str()).collect(),
-        complete_selects: rewriter.complete_selects,
-        standalone: rewriter.standalone,
+        complete_selects: options.complete_selects,
+        standalone: options.standalone,
         whole_span: query.span.clone(),
         lookup_only: false,
         standalone_query: None,
@@ -70,7 +125,7 @@ pub(crate) fn emit_query(
     } else if parsed.is_single_call {
         out.sql = format!("SELECT {text}");
     } else {
-        let sql = rewriter.sql;
+        let sql = options.text;
         out.sql = format!("{}{text}{}", &sql[..query.span.start], &sql[query.span.end..]);
     }
     out.plan = plan;
@@ -223,8 +278,9 @@ fn unused_cte_name(sql: &str) -> String {
     name
 }
 
-/// Returns SQL that aggregates all values of a column into one value.
-pub(crate) fn column_values(table: &str, column: &str) -> String {
+/// Returns SQL that aggregates all values of a column into one value: the rows of a context.
+#[must_use]
+pub fn column_values(table: &str, column: &str) -> String {
     let (table_sql, titles) =
         (hqdl_values::sql::quote_name(table), hqdl_values::sql::quote_text(column));
     // Qualify the column: `SQLite` reads an unknown quoted name as a string.
@@ -236,16 +292,15 @@ pub(crate) fn column_values(table: &str, column: &str) -> String {
 /// Returns a column reference as SQL. Keeps the source text except for the legacy syntax `'t::c'`.
 #[must_use]
 pub fn column_sql(expr: &Expr, sql: &str) -> String {
-    let text = &sql[expr.span.clone()];
     match &expr.kind {
-        ExprKind::Column { table: Some(table), column } if text.contains("::") => {
+        ExprKind::Column { table: Some(table), column } if is_legacy_column(expr, sql) => {
             format!(
                 "{}.{}",
                 hqdl_values::sql::quote_name(table),
                 hqdl_values::sql::quote_name(column)
             )
         }
-        _ => text.to_owned(),
+        _ => sql[expr.span.clone()].to_owned(),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use super::{Emitter, sql};
 use crate::blendsql::plan::analysis::reachable_calls;
-use crate::blendsql::plan::{ConditionClause, Conjunct, Fence, LimitPushdown, SelectPlan, Stage};
+use crate::blendsql::plan::{
+    ConditionClause, ConditionStage, Conjunct, LimitPushdown, MemberRows, Membership, SelectPlan,
+    SourceFence,
+};
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
 use hqdl_values::sql::quote_name;
@@ -21,7 +24,7 @@ impl<'q> Emitter<'q> {
             Some(truth) => self.write_truth(truth),
             None => "1".to_owned(),
         };
-        for deferred in select.at_stage(Stage::AfterCalls) {
+        for deferred in select.at_stage(ConditionStage::AfterCalls) {
             text = sql::and_then(&text, &sql::plain_truth(self.source(deferred), true));
         }
         let is_result = select.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
@@ -39,7 +42,7 @@ impl<'q> Emitter<'q> {
         if let (Some(having), Some(condition)) = (&core.having, &select.having) {
             let text = self.write_truth(condition);
             let condition_group = self.condition_group_index(having.span.start, 1);
-            parts.push((having.span.clone(), sql::record_row(condition_group, &text, None)));
+            parts.push((having.span.clone(), sql::record_row(condition_group, &text, &[])));
         }
         if let Some(limit) = &select.limit {
             self.write_limited_select(limit, &truth, query, core, parts);
@@ -67,10 +70,36 @@ impl<'q> Emitter<'q> {
         for guard in select.guards.iter().rev() {
             text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
         }
+        for membership in &select.memberships {
+            text = sql::guard_truth(&self.write_membership(membership), &text);
+        }
+        // The rows of a group are asked about in their order, so conditions are not sampled.
+        let conditions = if select.needed.is_some() { 1 } else { conditions };
         let condition_group = self.condition_group_index(core.span.start, conditions);
-        // Rows with the same value are equivalent candidates.
-        let value = select.candidate_value.as_ref().map(|span| &self.text[span.clone()]);
-        format!("(SELECT {})", sql::record_row(condition_group, &text, value))
+        let mut values = Vec::new();
+        if let Some(needed) = &select.needed {
+            self.out.needed_rows.insert(condition_group, needed.clone());
+            values.extend(needed.groups.iter().chain(needed.order.iter().map(|key| &key.span)));
+        } else {
+            // Rows with the same value are equivalent candidates.
+            values.extend(&select.candidate_value);
+        }
+        let values: Vec<&str> = values.into_iter().map(|s| &self.text[s.clone()]).collect();
+        format!("(SELECT {})", sql::record_row(condition_group, &text, &values))
+    }
+
+    fn write_membership(&self, membership: &Membership) -> String {
+        let columns: Vec<&str> =
+            membership.columns.iter().map(|span| &self.text[span.clone()]).collect();
+        match &membership.rows {
+            MemberRows::Query(span) => {
+                sql::membership(&columns, &self.text[span.clone()], membership.keeps)
+            }
+            MemberRows::Groups { after } => {
+                let rows = format!("SELECT {}{}", columns.join(", "), &self.text[after.clone()]);
+                sql::membership(&columns, &rows, membership.keeps)
+            }
+        }
     }
 
     /// Writes all expressions of a SELECT except its conditions.
@@ -93,17 +122,23 @@ impl<'q> Emitter<'q> {
         &self,
         core: &SelectCore,
         select: &SelectPlan,
-        mut combined: Option<String>,
+        combined: Option<String>,
         parts: &mut Vec<(Span, String)>,
     ) {
+        // Without a condition with calls, no CASE guards them.
+        let memberships = select.memberships.iter().filter(|_| combined.is_none());
+        let mut more: Vec<String> =
+            memberships.map(|m| self.write_membership(m)).chain(combined.clone()).collect();
         let plain_of = |clause: ConditionClause| -> Vec<&Expr> {
-            let stays = |c: &&Conjunct| c.clause == clause && c.stage == Stage::InPlace;
+            let stays = |c: &&Conjunct| c.clause == clause && c.stage == ConditionStage::InPlace;
             select.conjuncts.iter().filter(stays).map(|c| &c.expr).collect()
         };
-        let moves = |c: &Conjunct| c.clause == ConditionClause::Where && c.stage != Stage::InPlace;
-        let is_rewritten = combined.is_some() || select.conjuncts.iter().any(moves);
+        let moves =
+            |c: &Conjunct| c.clause == ConditionClause::Where && c.stage != ConditionStage::InPlace;
+        let is_rewritten = !more.is_empty() || select.conjuncts.iter().any(moves);
         if let Some(filter) = core.filter.as_ref().filter(|_| is_rewritten) {
-            let text = self.and_conditions(&plain_of(ConditionClause::Where), combined.take());
+            let text =
+                self.and_conditions(&plain_of(ConditionClause::Where), std::mem::take(&mut more));
             parts.push((filter.span.clone(), text));
         }
         let mut joins: Vec<usize> = Vec::new();
@@ -114,22 +149,23 @@ impl<'q> Emitter<'q> {
                 joins.push(n);
             }
         }
-        if core.filter.is_none()
-            && joins.is_empty()
-            && let Some(text) = combined.take()
-        {
+        if core.filter.is_none() && joins.is_empty() && !more.is_empty() {
+            let text = std::mem::take(&mut more).join(" AND ");
             parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
         }
         for n in joins {
             if let Some(on) = &core.from[n].on {
                 let plain = plain_of(ConditionClause::Join(n));
-                parts.push((on.span.clone(), self.and_conditions(&plain, combined.take())));
+                parts.push((
+                    on.span.clone(),
+                    self.and_conditions(&plain, std::mem::take(&mut more)),
+                ));
             }
         }
     }
 
     /// Joins unchanged conditions and an optional rewritten one with AND.
-    fn and_conditions(&self, plain: &[&Expr], more: Option<String>) -> String {
+    fn and_conditions(&self, plain: &[&Expr], more: Vec<String>) -> String {
         let mut all: Vec<String> = plain.iter().map(|e| format!("({})", self.source(e))).collect();
         all.extend(more);
         if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
@@ -146,7 +182,7 @@ impl<'q> Emitter<'q> {
                 text = sql::guard_truth(&format!("({})", self.source(guard)), &text);
             }
             let plain: Vec<&Expr> = join.plain.iter().collect();
-            let text = self.and_conditions(&plain, Some(format!("(SELECT {text}) = 1")));
+            let text = self.and_conditions(&plain, vec![format!("(SELECT {text}) = 1")]);
             parts.push((join.on.clone(), text));
         }
     }
@@ -262,7 +298,7 @@ impl<'q> Emitter<'q> {
         }
     }
 
-    fn write_fence(&self, source: &str, fence: &Fence) -> String {
+    fn write_fence(&self, source: &str, fence: &SourceFence) -> String {
         let conditions: Vec<String> =
             fence.conditions.iter().map(|e| format!("({})", self.source(e))).collect();
         sql::materialization_fence(source, &conditions)

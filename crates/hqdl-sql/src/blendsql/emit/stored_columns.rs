@@ -9,9 +9,10 @@
 
 use std::collections::BTreeMap;
 
+use super::RewrittenQuery;
 use super::sql::call_answer;
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::rewrite::{CallSite, RewrittenQuery};
+use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{
     Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,

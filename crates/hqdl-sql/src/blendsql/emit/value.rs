@@ -2,7 +2,7 @@
 //! call are not evaluated.
 
 use super::{Emitter, sql};
-use crate::blendsql::plan::ValueCondition;
+use crate::blendsql::plan::{CountedCalls, ValueCondition};
 use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Body, Expr, ExprKind, Query, Span};
 
@@ -28,15 +28,37 @@ impl<'q> Emitter<'q> {
         self.plan.value_conditions.get(&(expr.span.start, expr.span.end))
     }
 
+    fn counted_calls(&self, expr: &Expr) -> Option<&'q CountedCalls> {
+        self.plan.selects.iter().flat_map(|s| &s.counted).find(|c| c.span == expr.span)
+    }
+
+    /// Writes a count of calls that records each row until enough of them count.
+    fn write_counted(&mut self, expr: &Expr) -> String {
+        let (Some(counted), ExprKind::Function { filter: Some(filter), .. }) =
+            (self.counted_calls(expr), &expr.kind)
+        else {
+            return self.source(expr).to_owned();
+        };
+        let truth = self.write_truth(&counted.condition);
+        let condition_group = self.condition_group_index(expr.span.start, 1);
+        self.out.needed_rows.insert(condition_group, counted.needed.clone());
+        let groups: Vec<&str> =
+            counted.needed.groups.iter().map(|span| &self.text[span.clone()]).collect();
+        let record = sql::record_row(condition_group, &truth, &groups);
+        self.replace_parts(&expr.span, vec![(filter.span.clone(), record)])
+    }
+
     /// Wraps an EXISTS or IN whose rows are recorded one by one, so that one row that passes can
     /// decide it.
     fn wrap_exists(&mut self, query: &Query, text: String) -> String {
         let Body::Core(core) = &query.body else { return text };
-        let Some(rows) = self.plan.select(core.span.start).and_then(|s| s.decisive) else {
+        let select = self.plan.select(core.span.start);
+        let Some(rows) = select.and_then(|s| s.decisive.as_ref()) else {
             return text;
         };
         let condition_group = self.condition_group_index(core.span.start, 0);
-        sql::record_subquery(rows.makes_true, rows.runs_once, condition_group, &text)
+        let operand = rows.operand.as_ref().map(|span| &self.text[span.clone()]);
+        sql::record_subquery(rows.makes_true, rows.runs_once, condition_group, (&text, operand))
     }
 
     /// Rewrites an expression whose value matters.
@@ -117,6 +139,9 @@ impl<'q> Emitter<'q> {
                     texts.push(if first { text } else { sql::unless_pending(&text) });
                 }
                 format!("{name}({})", texts.join(", "))
+            }
+            ExprKind::Function { .. } if self.counted_calls(expr).is_some() => {
+                self.write_counted(expr)
             }
             ExprKind::Function { filter: Some(filter), args, .. } => {
                 let mut parts = Vec::new();

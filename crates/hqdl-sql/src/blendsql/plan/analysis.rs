@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 
-use crate::blendsql::aggregates::{is_aggregate, is_aggregate_call};
+use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
 use crate::blendsql::frame::is_volatile;
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::plan::condition::count_predicates;
-use crate::blendsql::rewrite::CallSite;
-use crate::blendsql::rules::exists_candidates::find_decisive_select;
-use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope};
+use crate::blendsql::plan::RefusalReason;
+use crate::blendsql::plan::call_site::CallSite;
+use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope, without_parens};
+use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
 
 /// Statistics of conditions and calls, from earlier answers.
@@ -503,4 +503,103 @@ pub(crate) fn visit_own_calls(expr: &Expr, visit: &mut dyn FnMut(usize)) {
     }
     let (exprs, _) = expr.children();
     exprs.into_iter().for_each(|e| visit_own_calls(e, visit));
+}
+
+/// Returns true if a column is written in the legacy syntax `'t::c'`.
+pub(crate) fn is_legacy_column(column: &Expr, sql: &str) -> bool {
+    sql[column.span.clone()].contains("::")
+}
+
+/// Returns the number of predicates of a condition for which `depends_on_call` is true.
+fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usize {
+    match &without_parens(expr).kind {
+        ExprKind::And(all) | ExprKind::Or(all) => {
+            all.iter().map(|e| count_predicates(e, depends_on_call)).sum()
+        }
+        ExprKind::Not(inner) => count_predicates(inner, depends_on_call),
+        _ => usize::from(depends_on_call(expr)),
+    }
+}
+
+/// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
+/// the result. For IN, the value of the rows must be known before any call.
+pub(crate) fn find_decisive_select<'e>(
+    analysis: &Analysis<'_>,
+    expr: &'e Expr,
+    outer_scope: &Scope<'_>,
+) -> Result<&'e Query, RefusalReason> {
+    let (query, core) = syntactic_decisive_select(expr)?;
+    if matches!(expr.kind, ExprKind::In { .. }) {
+        let resolver = analysis.resolver();
+        let cte_scope = resolver.cte_scope(query, Some(outer_scope));
+        let scope = resolver.select_scope(core, &cte_scope);
+        find_candidate_value(analysis, core, &scope)
+            .ok_or("the value of its rows is not a column of a table")?;
+    }
+    Ok(query)
+}
+
+/// Returns the value column of an IN's SELECT, if it is a plain column that depends on no call.
+pub(crate) fn find_candidate_value<'e>(
+    analysis: &Analysis<'_>,
+    core: &'e SelectCore,
+    scope: &Scope<'_>,
+) -> Option<&'e Expr> {
+    let [only] = core.columns.as_slice() else { return None };
+    let column = |e: &&Expr| matches!(without_parens(e).kind, ExprKind::Column { .. });
+    only.expr.as_ref().filter(column).filter(|e| !analysis.depends_on_call(e, scope))
+}
+
+/// Same as [`find_decisive_select`], but checks only the syntax.
+pub(crate) fn syntactic_decisive_select(
+    expr: &Expr,
+) -> Result<(&Query, &SelectCore), RefusalReason> {
+    let (ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. }) = &expr.kind else {
+        return Err("it is neither EXISTS nor IN");
+    };
+    let Body::Core(core) = &query.body else { return Err("it is more than one SELECT") };
+    if query.limit.is_some() || query.offset.is_some() {
+        return Err("it has a LIMIT");
+    }
+    if !query.with.is_empty() {
+        return Err("it has a WITH");
+    }
+    if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
+        return Err("it has a GROUP BY, an aggregate or a window function");
+    }
+    if !core.filter.as_ref().is_some_and(Expr::has_call) {
+        return Err("none of its conditions has a call");
+    }
+    Ok((query, core))
+}
+
+/// Returns the count in a comparison with a number, and the number of counted rows that decide it.
+/// The count can be a function or a scalar subquery.
+pub(crate) fn compared_count<'e>(
+    operator: &str,
+    left: &'e Expr,
+    right: &'e Expr,
+    sql: &str,
+) -> Option<(&'e Expr, u64)> {
+    let (left, right) = (without_parens(left), without_parens(right));
+    let is_count = |e: &Expr| match &e.kind {
+        ExprKind::Function { name, window: false, .. } => name == "count",
+        ExprKind::Scalar(_) => true,
+        _ => false,
+    };
+    let (count, number, is_swapped) = match (is_count(left), is_count(right)) {
+        (true, false) => (left, read_integer(right, sql)?, false),
+        (false, true) => (right, read_integer(left, sql)?, true),
+        _ => return None,
+    };
+    let number = u64::try_from(number).ok()?;
+    let is_reached_by_number =
+        matches!((operator, is_swapped), (">=" | "<", false) | ("<=" | ">", true));
+    Some((count, number.saturating_add(u64::from(!is_reached_by_number)).max(1)))
+}
+
+/// Returns true if an expression is `count(*)`.
+pub(crate) fn is_row_count(expr: &Expr) -> bool {
+    matches!(&without_parens(expr).kind, ExprKind::Function { name, args, filter: None, window: false }
+        if name == "count" && args.is_empty())
 }

@@ -147,17 +147,6 @@ impl Predicate {
     }
 }
 
-/// Returns the number of predicates of a condition for which `depends_on_call` is true.
-pub(crate) fn count_predicates(expr: &Expr, depends_on_call: &dyn Fn(&Expr) -> bool) -> usize {
-    match &without_parens(expr).kind {
-        ExprKind::And(all) | ExprKind::Or(all) => {
-            all.iter().map(|e| count_predicates(e, depends_on_call)).sum()
-        }
-        ExprKind::Not(inner) => count_predicates(inner, depends_on_call),
-        _ => usize::from(depends_on_call(expr)),
-    }
-}
-
 /// Splits a condition into the operands of its top-level ANDs.
 pub(crate) fn split_conjuncts(expr: &Expr) -> Vec<&Expr> {
     match &expr.kind {

@@ -5,7 +5,9 @@
 
 pub(crate) mod analysis;
 pub mod condition;
-pub(crate) mod planner;
+pub(crate) mod barrier;
+pub mod call_site;
+pub(crate) mod select_scope;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,11 +55,17 @@ pub struct SelectPlan {
     /// Conditions without calls that are evaluated immediately before the calls.
     pub guards: Vec<Expr>,
     /// Columns that the conditions evaluated last wait for.
-    pub barrier: Vec<ColumnName>,
+    pub barrier: Vec<ScopeColumn>,
     /// Sources that are read completely before a call is evaluated.
-    pub fences: Vec<Fence>,
+    pub fences: Vec<SourceFence>,
     /// Number of rows that are needed, if the LIMIT rule applies.
     pub limit: Option<LimitPushdown>,
+    /// Rows that must pass in each group, if not all that pass are needed.
+    pub needed: Option<NeededRows>,
+    /// Counts of calls that are compared with a number.
+    pub counted: Vec<CountedCalls>,
+    /// Rows to which the SELECT is limited before a call is evaluated.
+    pub memberships: Vec<Membership>,
     /// Set for the rows of an EXISTS or IN that a single row decides.
     pub decisive: Option<DecisiveRows>,
     /// Value by which the rows of an IN are candidates.
@@ -76,7 +84,7 @@ pub struct Conjunct {
     /// Clause of the condition.
     pub clause: ConditionClause,
     /// Time of evaluation.
-    pub stage: Stage,
+    pub stage: ConditionStage,
 }
 
 /// Clause of a condition.
@@ -90,7 +98,7 @@ pub enum ConditionClause {
 
 /// Time at which a condition is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum ConditionStage {
     /// Where the query has it. It has no call.
     InPlace,
     /// Immediately before the calls. It has no call.
@@ -103,7 +111,7 @@ pub enum Stage {
     AfterHaving,
 }
 
-impl Stage {
+impl ConditionStage {
     /// Returns true if the condition depends on a call.
     #[must_use]
     pub fn has_calls(self) -> bool {
@@ -121,14 +129,14 @@ pub struct OuterJoin {
     /// Parts with calls.
     pub truth: Condition,
     /// Columns that they wait for; `None` if they do not wait.
-    pub barrier: Option<Vec<ColumnName>>,
+    pub barrier: Option<Vec<ScopeColumn>>,
     /// Parts without calls that are also evaluated immediately before the calls.
     pub guards: Vec<Expr>,
 }
 
 /// Name of a column in a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnName {
+pub struct ScopeColumn {
     /// Table, if the name must be qualified.
     pub table: Option<String>,
     /// Column.
@@ -137,20 +145,80 @@ pub struct ColumnName {
 
 /// A source that `SQLite` must not flatten.
 #[derive(Debug, Clone)]
-pub struct Fence {
+pub struct SourceFence {
     /// Offset of the table or query.
     pub at: usize,
     /// Conditions on this source alone, which move inside.
     pub conditions: Vec<Expr>,
 }
 
+/// First rows of each group that a SELECT needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NeededRows {
+    /// Offset of the query whose rows these are; the arms of a UNION ALL share it.
+    pub set: usize,
+    /// Expressions with the same values in all rows of a group.
+    pub groups: Vec<Span>,
+    /// Order of the rows in a group.
+    pub order: Vec<OrderKey>,
+    /// Number of rows of a group that must pass.
+    pub count: u64,
+}
+
+/// A count of calls that is compared with a number.
+#[derive(Debug, Clone)]
+pub struct CountedCalls {
+    /// Byte range of the aggregate.
+    pub span: Span,
+    /// Condition that a row counts.
+    pub condition: Condition,
+    /// Rows that must count.
+    pub needed: NeededRows,
+}
+
+/// A term of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderKey {
+    /// The expression.
+    pub span: Span,
+    /// Whether larger values come first.
+    pub descending: bool,
+    /// Whether NULL comes first.
+    pub nulls_first: bool,
+}
+
+/// Limits a SELECT to the rows whose columns are among those of other rows, or are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// Columns of the SELECT.
+    pub columns: Vec<Span>,
+    /// The other rows.
+    pub rows: MemberRows,
+    /// Whether rows among the others are kept; otherwise they are dropped.
+    pub keeps: bool,
+}
+
+/// Rows of a [`Membership`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberRows {
+    /// Those of a query.
+    Query(Span),
+    /// The groups of the SELECT itself, from its FROM clause to its end.
+    Groups {
+        /// Byte range after the result columns.
+        after: Span,
+    },
+}
+
 /// Rows of an EXISTS or IN of which a single one can decide it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisiveRows {
     /// Whether a row that passes makes the condition true; otherwise false.
     pub makes_true: bool,
     /// Whether `SQLite` runs the query only once for all outer rows.
     pub runs_once: bool,
+    /// Left operand of an IN whose outer rows each wait only for the rows with their own value.
+    pub operand: Option<Span>,
 }
 
 /// A condition inside a value.
@@ -212,7 +280,7 @@ impl LimitPushdown {
 
 /// Result of applying a rule to a SELECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RuleResult {
     /// It changed the plan; the text describes the effect.
     Applied(String),
     /// Its precondition is not met.
@@ -221,7 +289,7 @@ pub enum Outcome {
     Irrelevant,
 }
 
-/// Outcome of a rule.
+/// RuleResult of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
     /// Name of the rule.
@@ -252,11 +320,11 @@ impl DemandPlan {
     }
 
     /// Records the outcome of a rule for the SELECT at an offset.
-    pub(crate) fn record_outcome(&mut self, at: usize, rule: &'static str, outcome: Outcome) {
+    pub(crate) fn record_outcome(&mut self, at: usize, rule: &'static str, outcome: RuleResult) {
         let outcome = match outcome {
-            Outcome::Applied(why) => RuleOutcome { rule, fired: true, why },
-            Outcome::Refused(why) => RuleOutcome { rule, fired: false, why: why.to_owned() },
-            Outcome::Irrelevant => return,
+            RuleResult::Applied(why) => RuleOutcome { rule, fired: true, why },
+            RuleResult::Refused(why) => RuleOutcome { rule, fired: false, why: why.to_owned() },
+            RuleResult::Irrelevant => return,
         };
         self.select_mut(at).rules.push(outcome);
     }
@@ -272,7 +340,7 @@ impl DemandPlan {
 
 impl SelectPlan {
     /// Returns the conjuncts at a stage.
-    pub(crate) fn at_stage(&self, stage: Stage) -> impl Iterator<Item = &Expr> {
+    pub(crate) fn at_stage(&self, stage: ConditionStage) -> impl Iterator<Item = &Expr> {
         self.conjuncts.iter().filter(move |c| c.stage == stage).map(|c| &c.expr)
     }
 
@@ -289,7 +357,7 @@ impl fmt::Display for RuleOutcome {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for ConditionStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InPlace => "in place",

@@ -9,8 +9,8 @@
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::Analysis;
 use crate::blendsql::plan::condition::{Condition, Parts};
-use crate::blendsql::plan::planner::SelectScope;
-use crate::blendsql::plan::{DemandPlan, Outcome};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{DemandPlan, RuleResult};
 
 /// Estimated cost and truth of a condition.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ struct ConditionEstimate {
 }
 
 /// Orders the parts of all conditions of a SELECT.
-pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
+pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let (mut ordered, mut in_text_order, mut single) = (0, false, false);
     let mut order = |condition: &mut Condition| {
         order_condition(condition, select.analysis, &mut |asking, has_hidden| match asking {
@@ -40,14 +40,17 @@ pub(crate) fn order_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) 
     let planned = plan.select_mut(select.at());
     planned.truth.iter_mut().chain(&mut planned.having).for_each(&mut order);
     planned.outer_joins.iter_mut().for_each(|join| order(&mut join.truth));
+    planned.counted.iter_mut().for_each(|counted| order(&mut counted.condition));
     if ordered > 0 {
-        Outcome::Applied(format!("{ordered} conditions, by selectivity and number of requests"))
+        RuleResult::Applied(format!("{ordered} conditions, by selectivity and number of requests"))
     } else if in_text_order {
-        Outcome::Refused("a condition has calls in a subquery, so the conditions keep their order")
+        RuleResult::Refused(
+            "a condition has calls in a subquery, so the conditions keep their order",
+        )
     } else if single {
-        Outcome::Refused("there is only one condition with calls")
+        RuleResult::Refused("there is only one condition with calls")
     } else {
-        Outcome::Irrelevant
+        RuleResult::Irrelevant
     }
 }
 

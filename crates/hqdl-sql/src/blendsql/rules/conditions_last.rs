@@ -13,24 +13,24 @@
 //! one.
 
 use crate::blendsql::frame::is_random;
-use crate::blendsql::plan::analysis::has_field;
+use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
 use crate::blendsql::plan::condition::{Condition, may_fail, split_conjuncts};
-use crate::blendsql::plan::planner::SelectScope;
+use crate::blendsql::plan::select_scope::SelectScope;
 use crate::blendsql::plan::{
-    ColumnName, ConditionClause, DemandPlan, Fence, Outcome, OuterJoin, SelectPlan, Stage,
+    ConditionClause, ConditionStage, DemandPlan, OuterJoin, RuleResult, SelectPlan, SourceFence,
 };
-use crate::blendsql::scope::{Scope, Table};
+use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore};
 
 /// Plans the conditions with calls, and what must be evaluated before them.
-pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
+pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let SelectScope { analysis, core, scope, .. } = *select;
     let planned = plan.select_mut(select.at());
     let is_movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
     planned.fences = find_fences(planned, select);
     defer_failing_conditions(planned);
-    let last: Vec<Expr> = planned.at_stage(Stage::Last).cloned().collect();
+    let last: Vec<Expr> = planned.at_stage(ConditionStage::Last).cloned().collect();
     let last: Vec<&Expr> = last.iter().collect();
     // The statement of a LIMIT returns whole rows, and evaluates the conditions as a result.
     let is_result = planned.limit.as_ref().is_some_and(|limit| !limit.is_grouped);
@@ -49,12 +49,12 @@ pub(crate) fn evaluate_last(plan: &mut DemandPlan, select: &SelectScope<'_>) -> 
     planned.outer_joins = plan_outer_joins(select, is_movable);
     match (has_calls, is_movable) {
         (true, true) => {
-            Outcome::Applied("only for rows that pass the plain conditions and joins".to_owned())
+            RuleResult::Applied("only for rows that pass the plain conditions and joins".to_owned())
         }
         (true, false) => {
-            Outcome::Applied("only those of WHERE, because of a RIGHT or FULL JOIN".to_owned())
+            RuleResult::Applied("only those of WHERE, because of a RIGHT or FULL JOIN".to_owned())
         }
-        (false, _) => Outcome::Refused("no condition of WHERE or of an inner join has a call"),
+        (false, _) => RuleResult::Refused("no condition of WHERE or of an inner join has a call"),
     }
 }
 
@@ -63,13 +63,14 @@ fn defer_failing_conditions(planned: &mut SelectPlan) {
     let in_where = planned.conjuncts.iter().filter(|c| c.clause == ConditionClause::Where);
     let calls = in_where.filter(|c| c.stage.has_calls()).map(|c| c.expr.span.start);
     let Some(call) = calls.min() else { return };
-    if !planned.conjuncts.iter().any(|c| c.stage == Stage::Last) && planned.limit.is_none() {
+    if !planned.conjuncts.iter().any(|c| c.stage == ConditionStage::Last) && planned.limit.is_none()
+    {
         return;
     }
     for conjunct in &mut planned.conjuncts {
         let is_plain = conjunct.clause == ConditionClause::Where && !conjunct.stage.has_calls();
         if is_plain && conjunct.expr.span.start > call && may_fail(&conjunct.expr) {
-            conjunct.stage = Stage::AfterCalls;
+            conjunct.stage = ConditionStage::AfterCalls;
         }
     }
 }
@@ -79,13 +80,13 @@ fn add_guards(planned: &mut SelectPlan, select: &SelectScope<'_>, is_movable: bo
     let SelectScope { analysis, core, scope, .. } = *select;
     for conjunct in &mut planned.conjuncts {
         if conjunct.clause == ConditionClause::Where
-            && conjunct.stage == Stage::InPlace
+            && conjunct.stage == ConditionStage::InPlace
             && analysis.has_correlated_subquery(&conjunct.expr, scope)
         {
-            conjunct.stage = Stage::BeforeCalls;
+            conjunct.stage = ConditionStage::BeforeCalls;
         }
     }
-    let mut guards: Vec<Expr> = planned.at_stage(Stage::BeforeCalls).cloned().collect();
+    let mut guards: Vec<Expr> = planned.at_stage(ConditionStage::BeforeCalls).cloned().collect();
     if is_movable {
         // Join conditions are evaluated after those of WHERE unless something else determines the
         // order.
@@ -127,7 +128,7 @@ fn plan_outer_joins(select: &SelectScope<'_>, is_movable: bool) -> Vec<OuterJoin
 
 /// Returns the sources that `SQLite` must not flatten: their inner joins and limits are evaluated
 /// before the calls.
-fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<Fence> {
+fn find_fences(planned: &SelectPlan, select: &SelectScope<'_>) -> Vec<SourceFence> {
     let SelectScope { core, query, .. } = *select;
     let has_calls = planned.conjuncts.iter().any(|c| c.stage.has_calls());
     // With a LIMIT plan, the rows are already whole.
@@ -150,16 +151,16 @@ fn add_fences(
     item: &FromItem,
     conditions: &[(String, Vec<Expr>)],
     select: &SelectScope<'_>,
-    fences: &mut Vec<Fence>,
+    fences: &mut Vec<SourceFence>,
 ) {
     let own = |name: &String| conditions.iter().find(|(of, _)| of.eq_ignore_ascii_case(name));
     let own = item.name.as_ref().and_then(own).map_or(Vec::new(), |(_, all)| all.clone());
     match &item.source {
         FromSource::Table { span, .. } if item.name.is_some() && !span.is_empty() => {
-            fences.push(Fence { at: span.start, conditions: own });
+            fences.push(SourceFence { at: span.start, conditions: own });
         }
         FromSource::Query(query) => {
-            fences.push(Fence { at: query.span.start, conditions: own });
+            fences.push(SourceFence { at: query.span.start, conditions: own });
         }
         FromSource::Join(items) => {
             let reads =
@@ -254,31 +255,4 @@ fn is_cheap_and_stable(expr: &Expr) -> bool {
         stable &= !random && e.children().1.is_none();
     });
     stable
-}
-
-/// Returns a column of each table in the scope that depends on no answer. A condition that
-/// references them all waits for complete rows of these tables.
-pub(crate) fn join_barrier(scope: &Scope<'_>) -> Vec<ColumnName> {
-    join_barrier_of(&scope.tables, scope)
-}
-
-/// Same as [`join_barrier`] for some of the scope's tables.
-pub(crate) fn join_barrier_of(tables: &[Table], scope: &Scope<'_>) -> Vec<ColumnName> {
-    let column_of = |table: &Table| {
-        if table.name.is_some() {
-            let field = table.fields.as_ref()?.iter().find(|field| !field.is_from_call)?;
-            return Some(ColumnName { table: table.name.clone(), column: field.name.clone() });
-        }
-        // An unqualified name is unambiguous if no other table has it.
-        let fields = table.fields.as_ref()?;
-        let is_unambiguous = |name: &str| {
-            let has_column = |t: &&Table| has_field(t, name);
-            scope.tables.iter().filter(has_column).count() == 1
-        };
-        let own = fields
-            .iter()
-            .find(|f| !f.is_from_call && !f.name.is_empty() && is_unambiguous(&f.name))?;
-        Some(ColumnName { table: None, column: own.name.clone() })
-    };
-    tables.iter().filter_map(column_of).collect()
 }

@@ -5,19 +5,27 @@
 //! OFFSET, WITH, groups, aggregate or window function. Then its rows are independent. A single row
 //! that is known to pass decides an EXISTS, or an IN for the row's value, whatever the other rows
 //! are. For IN, the value of the rows must be a column that depends on no call.
+//!
+//! If only the truth of an IN matters, and its operand and the value are columns that are equal only
+//! with equal bytes, an outer row waits only for the rows with its own value. So a LIMIT of the
+//! outer rows asks only about the rows that its first rows need.
 
-use crate::blendsql::aggregates::{has_window, is_aggregate};
-use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::plan::planner::{RowUse, SelectScope};
-use crate::blendsql::plan::{DecisiveRows, DemandPlan, Outcome, RefusalReason};
+use crate::blendsql::plan::analysis::{
+    find_candidate_value, find_decisive_select, is_legacy_column,
+};
+use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
+use crate::blendsql::plan::{DecisiveRows, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
-use crate::blendsql::tree::{Body, Expr, ExprKind, Query, SelectCore};
+use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Marks the rows of an EXISTS or IN of which a single one can decide it.
-pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
-    let RowUse::Expr(expr, outer_scope) = select.row_use else { return Outcome::Irrelevant };
+pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
+    let (RowUse::Expr(expr, outer_scope) | RowUse::Truth(expr, outer_scope)) = select.row_use
+    else {
+        return RuleResult::Irrelevant;
+    };
     if !matches!(expr.kind, ExprKind::Exists(_) | ExprKind::In { .. }) {
-        return Outcome::Irrelevant;
+        return RuleResult::Irrelevant;
     }
     let planned = plan.select_mut(select.at());
     if matches!(expr.kind, ExprKind::In { .. }) {
@@ -26,65 +34,34 @@ pub(crate) fn find_decisive_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     }
     match find_decisive_select(select.analysis, expr, outer_scope) {
         Ok(query) => {
-            planned.decisive = Some(DecisiveRows {
-                makes_true: !matches!(expr.kind, ExprKind::In { negated: true, .. }),
-                runs_once: !select.analysis.is_correlated(query, outer_scope),
-            });
-            Outcome::Applied("a few of its rows at a time".to_owned())
+            let runs_once = !select.analysis.is_correlated(query, outer_scope);
+            let is_truth = runs_once && matches!(select.row_use, RowUse::Truth(..));
+            let operand = find_operand(select, expr, outer_scope).filter(|_| is_truth);
+            let effect = match operand {
+                Some(_) => "only those with the value of an outer row, a few at a time",
+                None => "a few of its rows at a time",
+            };
+            let makes_true = !matches!(expr.kind, ExprKind::In { negated: true, .. });
+            planned.decisive = Some(DecisiveRows { makes_true, runs_once, operand });
+            RuleResult::Applied(effect.to_owned())
         }
-        Err(_) if !select.query.has_call() => Outcome::Irrelevant,
-        Err(why) => Outcome::Refused(why),
+        Err(_) if !select.query.has_call() => RuleResult::Irrelevant,
+        Err(why) => RuleResult::Refused(why),
     }
 }
 
-/// Returns the query of an EXISTS or IN that a single row decides, because more rows never change
-/// the result. For IN, the value of the rows must be known before any call.
-pub(crate) fn find_decisive_select<'e>(
-    analysis: &Analysis<'_>,
-    expr: &'e Expr,
-    outer_scope: &Scope<'_>,
-) -> Result<&'e Query, RefusalReason> {
-    let (query, core) = syntactic_decisive_select(expr)?;
-    if matches!(expr.kind, ExprKind::In { .. }) {
-        let resolver = analysis.resolver();
-        let cte_scope = resolver.cte_scope(query, Some(outer_scope));
-        let scope = resolver.select_scope(core, &cte_scope);
-        find_candidate_value(analysis, core, &scope)
-            .ok_or("the value of its rows is not a column of a table")?;
-    }
-    Ok(query)
-}
-
-/// Returns the value column of an IN's SELECT, if it is a plain column that depends on no call.
-fn find_candidate_value<'e>(
-    analysis: &Analysis<'_>,
-    core: &'e SelectCore,
-    scope: &Scope<'_>,
-) -> Option<&'e Expr> {
-    let [only] = core.columns.as_slice() else { return None };
-    let column = |e: &&Expr| matches!(without_parens(e).kind, ExprKind::Column { .. });
-    only.expr.as_ref().filter(column).filter(|e| !analysis.depends_on_call(e, scope))
-}
-
-/// Same as [`find_decisive_select`], but checks only the syntax.
-pub(crate) fn syntactic_decisive_select(
-    expr: &Expr,
-) -> Result<(&Query, &SelectCore), RefusalReason> {
-    let (ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. }) = &expr.kind else {
-        return Err("it is neither EXISTS nor IN");
+/// Returns the left operand of an IN if it equals a value of the rows only if both have the same
+/// bytes: both are columns of the database with the same affinity and without a custom collation.
+fn find_operand(select: &SelectScope<'_>, expr: &Expr, outer_scope: &Scope<'_>) -> Option<Span> {
+    let ExprKind::In { operand, .. } = &expr.kind else { return None };
+    let affinity_of = |expr: &Expr, scope: &Scope<'_>| {
+        let ExprKind::Column { table, column } = &without_parens(expr).kind else { return None };
+        let field = scope.find_column(table.as_deref(), column)?.field;
+        let origin = field.origin.as_ref().filter(|_| !field.is_from_call)?;
+        let affinity = select.analysis.schema.affinity(&origin.table, &origin.column)?;
+        (!field.has_custom_collation).then_some(affinity)
     };
-    let Body::Core(core) = &query.body else { return Err("it is more than one SELECT") };
-    if query.limit.is_some() || query.offset.is_some() {
-        return Err("it has a LIMIT");
-    }
-    if !query.with.is_empty() {
-        return Err("it has a WITH");
-    }
-    if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
-        return Err("it has a GROUP BY, an aggregate or a window function");
-    }
-    if !core.filter.as_ref().is_some_and(Expr::has_call) {
-        return Err("none of its conditions has a call");
-    }
-    Ok((query, core))
+    let value = find_candidate_value(select.analysis, select.core, select.scope)?;
+    let is_same = affinity_of(operand, outer_scope)? == affinity_of(value, select.scope)?;
+    (is_same && !is_legacy_column(operand, select.analysis.sql)).then(|| operand.span.clone())
 }

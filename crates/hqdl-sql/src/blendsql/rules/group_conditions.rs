@@ -7,20 +7,20 @@
 //! the same for all rows of a group.
 
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
-use crate::blendsql::plan::planner::SelectScope;
-use crate::blendsql::plan::{DemandPlan, Outcome, Stage};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{ConditionStage, DemandPlan, RuleResult};
 use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::tree::{Expr, ExprKind};
 
 /// Moves conditions on grouping columns behind HAVING, and plans HAVING.
-pub(crate) fn move_group_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
+pub(crate) fn move_group_conditions(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let planned = plan.select_mut(select.at());
     let mut having: Vec<&Expr> = select.core.having.iter().flat_map(split_conjuncts).collect();
     let mut moved = Vec::new();
     if having.iter().any(|h| !select.depends_on_call(h)) {
-        for conjunct in planned.conjuncts.iter_mut().filter(|c| c.stage == Stage::Last) {
+        for conjunct in planned.conjuncts.iter_mut().filter(|c| c.stage == ConditionStage::Last) {
             if depends_only_on_group(&conjunct.expr, select) {
-                conjunct.stage = Stage::AfterHaving;
+                conjunct.stage = ConditionStage::AfterHaving;
                 moved.push(conjunct.expr.clone());
             }
         }
@@ -30,11 +30,11 @@ pub(crate) fn move_group_conditions(plan: &mut DemandPlan, select: &SelectScope<
     planned.having = (has_calls || !moved.is_empty())
         .then(|| Condition::all_of(&having, select.analysis, select.scope));
     match moved.len() {
-        _ if select.core.group.is_empty() => Outcome::Irrelevant,
-        0 => Outcome::Refused(
+        _ if select.core.group.is_empty() => RuleResult::Irrelevant,
+        0 => RuleResult::Refused(
             "no condition with calls is on grouping columns alone, or HAVING has no plain part",
         ),
-        n => Outcome::Applied(format!("{n} after the plain part of HAVING")),
+        n => RuleResult::Applied(format!("{n} after the plain part of HAVING")),
     }
 }
 

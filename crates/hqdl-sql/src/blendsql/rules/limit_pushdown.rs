@@ -33,14 +33,14 @@
 use crate::blendsql::aggregates::{has_window, is_aggregate};
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::analysis::visit_own_calls;
-use crate::blendsql::plan::planner::SelectScope;
-use crate::blendsql::plan::{DemandPlan, LimitPushdown, Outcome, RefusalReason, SubqueryLimit};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{DemandPlan, LimitPushdown, RefusalReason, RuleResult, SubqueryLimit};
 use crate::blendsql::scope::{Table, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Expr, ExprKind, ResultColumn, SelectCore};
 
 /// Plans the number of needed rows, or lists a nested SELECT that runs alone.
-pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
+pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let calls = plan.select_mut(select.at()).conditions_with_calls();
     let is_nested = select.at() != select.analysis.root;
     let found = check_limit(select, &calls).and_then(|limit| {
@@ -51,7 +51,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
     });
     let mut limit = match found {
         Ok(limit) => limit,
-        Err(why) => return Outcome::Refused(why),
+        Err(why) => return RuleResult::Refused(why),
     };
     let rows = match limit.rows_needed {
         Some(need) => format!("the first {need} rows that match"),
@@ -68,7 +68,7 @@ pub(crate) fn push_down_limit(plan: &mut DemandPlan, select: &SelectScope<'_>) -
         }
         plan.select_mut(select.at()).limit = Some(limit);
     }
-    Outcome::Applied(rows)
+    RuleResult::Applied(rows)
 }
 
 fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown, RefusalReason> {
@@ -247,7 +247,7 @@ fn has_alias_in_conditions(select: &SelectScope<'_>) -> bool {
 
 /// Returns the number of rows in a LIMIT or OFFSET; `None` if it is not an integer literal or is
 /// negative.
-fn parse_row_count(expr: &Expr, sql: &str) -> Option<u64> {
+pub(crate) fn parse_row_count(expr: &Expr, sql: &str) -> Option<u64> {
     u64::try_from(read_integer(expr, sql)?).ok()
 }
 

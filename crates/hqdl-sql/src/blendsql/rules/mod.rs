@@ -3,20 +3,24 @@
 //! is not met, it leaves the plan as it is, so that hqdl makes all requests that evaluation
 //! reaches. The plan lists the applied rules and the reasons why the others were not applied.
 
+pub mod compound_members;
 pub mod condition_order;
 pub mod conditions_last;
+pub mod counted_calls;
 pub mod exists_candidates;
+pub mod first_of_group;
 pub mod group_conditions;
+pub mod group_members;
 pub mod limit_pushdown;
 pub mod similarity;
 
-use super::plan::planner::SelectScope;
-use super::plan::{DemandPlan, Outcome};
+use super::plan::select_scope::SelectScope;
+use super::plan::{DemandPlan, RuleResult};
 
 /// A rule.
 pub(crate) struct Rule {
     pub name: &'static str,
-    pub apply: fn(&mut DemandPlan, &SelectScope<'_>) -> Outcome,
+    pub apply: fn(&mut DemandPlan, &SelectScope<'_>) -> RuleResult,
 }
 
 /// Rules that decide which rows of a SELECT are needed and when its conditions are evaluated, in
@@ -26,6 +30,10 @@ pub(crate) const BEFORE_SOURCES: &[Rule] = &[
     Rule { name: "most like first", apply: similarity::order_by_similarity },
     Rule { name: "conditions on groups", apply: group_conditions::move_group_conditions },
     Rule { name: "conditions last", apply: conditions_last::evaluate_last },
+    Rule { name: "first of each group", apply: first_of_group::stop_at_first_rows },
+    Rule { name: "counted calls", apply: counted_calls::stop_counting },
+    Rule { name: "kept groups", apply: group_members::ask_kept_groups },
+    Rule { name: "kept by the other side", apply: compound_members::ask_members },
     Rule { name: "one witness", apply: exists_candidates::find_decisive_rows },
 ];
 

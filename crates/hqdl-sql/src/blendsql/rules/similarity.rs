@@ -7,33 +7,33 @@
 
 use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::plan::planner::SelectScope;
-use crate::blendsql::plan::{DemandPlan, Outcome};
+use crate::blendsql::plan::select_scope::SelectScope;
+use crate::blendsql::plan::{DemandPlan, RuleResult};
 use crate::blendsql::tree::{Expr, ExprKind, Span};
 
 /// Adds the documents by which candidate rows are ordered.
-pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> Outcome {
+pub(crate) fn order_by_similarity(plan: &mut DemandPlan, select: &SelectScope<'_>) -> RuleResult {
     let planned = plan.select_mut(select.at());
     let conditions = planned.conditions_with_calls();
     let Some(limit) = planned.limit.as_mut().filter(|_| select.analysis.standalone.is_none())
     else {
-        return Outcome::Irrelevant;
+        return RuleResult::Irrelevant;
     };
     if !select.analysis.similarity_ordering {
-        return Outcome::Refused("there are too many rows to sort");
+        return RuleResult::Refused("there are too many rows to sort");
     }
     if limit.is_ordered || limit.is_distinct || limit.is_grouped {
-        return Outcome::Refused(
+        return RuleResult::Refused(
             "an ORDER BY, DISTINCT or GROUP BY determines which rows are needed",
         );
     }
     let documents = conditions.iter().flat_map(|c| documents_of(c, select)).collect::<Vec<_>>();
     if documents.is_empty() {
-        return Outcome::Refused("no condition asks about a document");
+        return RuleResult::Refused("no condition asks about a document");
     }
     limit.is_ranked = true;
     limit.documents = documents;
-    Outcome::Applied(String::new())
+    RuleResult::Applied(String::new())
 }
 
 /// Returns the calls of a condition about documents, with the byte range of the document.

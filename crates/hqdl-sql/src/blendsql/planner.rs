@@ -2,45 +2,21 @@
 //! plan, and applies the [rules](crate::blendsql::rules) to it.
 
 use crate::blendsql::parse::ParsedQuery;
-use crate::blendsql::plan::analysis::{Analysis, VisibleCte, has_field, needs_rewrite};
+use crate::blendsql::plan::analysis::{
+    Analysis, VisibleCte, compared_count, has_field, needs_rewrite,
+};
 use crate::blendsql::plan::condition::{Condition, split_conjuncts};
-use crate::blendsql::plan::{ConditionClause, Conjunct, DemandPlan, Stage, ValueCondition};
+use crate::blendsql::plan::select_scope::{RowUse, SelectScope};
+use crate::blendsql::plan::{
+    ConditionClause, ConditionStage, Conjunct, DemandPlan, ValueCondition,
+};
 use crate::blendsql::rules::condition_order::order_outside;
 use crate::blendsql::rules::{AFTER_SOURCES, BEFORE_SOURCES, Rule};
 use crate::blendsql::runtime::Function;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{
-    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
+    Body, CompoundOperator, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore,
 };
-
-/// Use of a query's rows.
-#[derive(Clone, Copy)]
-pub(crate) enum RowUse<'s> {
-    /// All rows are read.
-    All,
-    /// The rows of an EXISTS, IN or scalar subquery, in the scope of the expression.
-    Expr(&'s Expr, &'s Scope<'s>),
-}
-
-/// A SELECT in its scope, to which rules are applied.
-pub(crate) struct SelectScope<'s> {
-    pub analysis: &'s Analysis<'s>,
-    pub query: &'s Query,
-    pub core: &'s SelectCore,
-    pub scope: &'s Scope<'s>,
-    pub row_use: RowUse<'s>,
-}
-
-impl SelectScope<'_> {
-    /// Returns the offset that identifies the SELECT in the plan.
-    pub fn at(&self) -> usize {
-        self.core.span.start
-    }
-
-    pub fn depends_on_call(&self, expr: &Expr) -> bool {
-        self.analysis.depends_on_call(expr, self.scope)
-    }
-}
 
 /// State of planning a query.
 struct Planner<'q> {
@@ -90,9 +66,11 @@ impl Planner<'_> {
         }
         match &query.body {
             Body::Core(core) => self.plan_select(query, core, &scope, row_use),
-            Body::Compound(_, left, right) => {
-                self.plan_query(left, &scope, RowUse::All);
-                self.plan_query(right, &scope, RowUse::All);
+            Body::Compound(operator, left, right) => {
+                let of_left = self.use_of_side(query, (*operator, right, true), row_use);
+                let of_right = self.use_of_side(query, (*operator, left, false), row_use);
+                self.plan_query(left, &scope, of_left);
+                self.plan_query(right, &scope, of_right);
             }
             Body::Values(exprs, _) => exprs.iter().for_each(|e| self.plan_value(e, &scope)),
         }
@@ -104,6 +82,35 @@ impl Planner<'_> {
         if !query.with.is_empty() {
             self.analysis.cte_scopes.pop();
         }
+    }
+
+    /// Returns how the rows of one side of a compound are used, given the other side.
+    fn use_of_side<'s>(
+        &self,
+        compound: &'s Query,
+        (operator, other, is_left): (CompoundOperator, &'s Query, bool),
+        row_use: RowUse<'s>,
+    ) -> RowUse<'s> {
+        match row_use {
+            RowUse::Arm(_) if operator == CompoundOperator::UnionAll => row_use,
+            _ if self.are_limited_arms(compound) => RowUse::Arm(compound),
+            _ => RowUse::Side { operator, other, is_left },
+        }
+    }
+
+    /// Returns true if a query is a UNION ALL with a LIMIT whose arms all have conditions with
+    /// calls, so that the rows of all arms are recorded.
+    fn are_limited_arms(&self, query: &Query) -> bool {
+        fn have_calls(query: &Query) -> bool {
+            match &query.body {
+                Body::Core(core) => core.filter.as_ref().is_some_and(Expr::has_call),
+                Body::Compound(CompoundOperator::UnionAll, left, right) => {
+                    have_calls(left) && have_calls(right)
+                }
+                _ => false,
+            }
+        }
+        query.limit.is_some() && query.span == self.analysis.whole_span && have_calls(query)
     }
 
     fn plan_select(
@@ -131,7 +138,7 @@ impl Planner<'_> {
         let outer_aliases = std::mem::replace(&mut self.analysis.aliases, aliases);
         let conditions = core.filter.iter().chain(core.from.iter().filter_map(|i| i.on.as_ref()));
         for condition in conditions.chain(&core.having) {
-            self.plan_parts_of_condition(condition, &scope);
+            self.plan_parts_of_condition(condition, Some(true), &scope);
         }
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
@@ -168,9 +175,9 @@ impl Planner<'_> {
                 text: analysis.text_on_one_line(&e.span),
                 clause,
                 stage: if analysis.depends_on_call(e, scope) {
-                    Stage::Last
+                    ConditionStage::Last
                 } else {
-                    Stage::InPlace
+                    ConditionStage::InPlace
                 },
             };
             split_conjuncts(expr).into_iter().map(conjunct).collect()
@@ -219,19 +226,27 @@ impl Planner<'_> {
     /// Plans the condition of a value of which only the truth matters.
     fn add_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
         let holds = Condition::all_of(&[expr], &self.analysis, scope);
-        self.plan_parts_of_condition(expr, scope);
+        self.plan_parts_of_condition(expr, Some(true), scope);
         let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
         self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails: None });
     }
 
-    /// Plans the predicates of a condition.
-    fn plan_parts_of_condition(&mut self, expr: &Expr, scope: &Scope<'_>) {
+    /// Plans the predicates of a condition. `wanted` is the truth that it must have, or `None` if
+    /// its value matters.
+    fn plan_parts_of_condition(&mut self, expr: &Expr, wanted: Option<bool>, scope: &Scope<'_>) {
         match &expr.kind {
             ExprKind::And(parts) | ExprKind::Or(parts) => {
-                parts.iter().for_each(|p| self.plan_parts_of_condition(p, scope));
+                parts.iter().for_each(|p| self.plan_parts_of_condition(p, wanted, scope));
             }
-            ExprKind::Not(inner) | ExprKind::Paren(inner) => {
-                self.plan_parts_of_condition(inner, scope);
+            ExprKind::Not(inner) => {
+                self.plan_parts_of_condition(inner, wanted.map(|w| !w), scope);
+            }
+            ExprKind::Paren(inner) => self.plan_parts_of_condition(inner, wanted, scope),
+            ExprKind::In { negated: false, operand, query: Some(query), .. }
+                if wanted == Some(true) =>
+            {
+                self.plan_value(operand, scope);
+                self.plan_query(query, scope, RowUse::Truth(expr, scope));
             }
             _ => self.plan_value(expr, scope),
         }
@@ -247,12 +262,18 @@ impl Planner<'_> {
             ExprKind::And(_) | ExprKind::Or(_) => {
                 let holds = Condition::of(expr, true, &self.analysis, scope);
                 let fails = Some(Condition::of(expr, false, &self.analysis, scope));
-                self.plan_parts_of_condition(expr, scope);
+                self.plan_parts_of_condition(expr, None, scope);
                 let (key, select) = ((expr.span.start, expr.span.end), self.current_select);
                 self.plan.value_conditions.insert(key, ValueCondition { select, holds, fails });
                 return;
             }
             _ => {}
+        }
+        if let ExprKind::Compare(operator, left, right) = &expr.kind
+            && let Some((count, rows)) = compared_count(operator, left, right, self.analysis.sql)
+            && let ExprKind::Scalar(query) = &count.kind
+        {
+            return self.plan_query(query, scope, RowUse::Counted(rows));
         }
         let conditions = conditions_in_value(expr);
         let (exprs, query) = expr.children();
