@@ -8,8 +8,9 @@ use super::emit::{EmitOptions, emit_query};
 use super::parse::ParsedQuery;
 use super::plan::DemandPlan;
 use super::plan::analysis::Analysis;
-pub use super::plan::analysis::{Selectivity, Statistics};
+
 pub use super::plan::call_site::CallSite;
+pub use super::plan::statistics::{Selectivity, Statistics};
 use super::planner::plan_query;
 use super::scope::Schema;
 

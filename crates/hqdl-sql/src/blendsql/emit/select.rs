@@ -10,7 +10,7 @@ use crate::blendsql::scope::without_parens;
 use crate::blendsql::tree::{Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
 use hqdl_values::sql::quote_name;
 
-impl<'q> Emitter<'q> {
+impl Emitter<'_> {
     /// Writes the parts of a SELECT that differ from its source text.
     pub(super) fn write_select(
         &mut self,
@@ -125,10 +125,11 @@ impl<'q> Emitter<'q> {
         combined: Option<String>,
         parts: &mut Vec<(Span, String)>,
     ) {
-        // Without a condition with calls, no CASE guards them.
-        let memberships = select.memberships.iter().filter(|_| combined.is_none());
-        let mut more: Vec<String> =
-            memberships.map(|m| self.write_membership(m)).chain(combined.clone()).collect();
+        let mut more: Vec<String> = match combined {
+            Some(text) => vec![text],
+            // Without a condition with calls, no CASE guards them.
+            None => select.memberships.iter().map(|m| self.write_membership(m)).collect(),
+        };
         let plain_of = |clause: ConditionClause| -> Vec<&Expr> {
             let stays = |c: &&Conjunct| c.clause == clause && c.stage == ConditionStage::InPlace;
             select.conjuncts.iter().filter(stays).map(|c| &c.expr).collect()

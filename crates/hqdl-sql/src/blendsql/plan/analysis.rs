@@ -1,43 +1,15 @@
 //! Facts about the expressions of a query that the rules and the bound look up: which of them
 //! depend on a call, which rows they refer to, and which sources `SQLite` may flatten.
 
-use std::collections::HashMap;
-
 use crate::blendsql::aggregates::{has_window, is_aggregate, is_aggregate_call};
 use crate::blendsql::frame::is_volatile;
 use crate::blendsql::parse::ParsedQuery;
 use crate::blendsql::plan::RefusalReason;
 use crate::blendsql::plan::call_site::CallSite;
+use crate::blendsql::plan::statistics::Statistics;
 use crate::blendsql::scope::{CteCalls, Resolver, Schema, Scope, without_parens};
 use crate::blendsql::terms::read_integer;
 use crate::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query, SelectCore, Span};
-
-/// Statistics of conditions and calls, from earlier answers.
-#[derive(Debug, Clone, Default)]
-pub struct Statistics {
-    /// Outcomes of each condition, by its offset in the text.
-    pub selectivities: HashMap<usize, Selectivity>,
-    /// Distinct values per row, by the call's number.
-    pub values_per_row: HashMap<usize, f64>,
-}
-
-/// Outcomes of a condition.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Selectivity {
-    /// Rows for which it was true.
-    pub passed: u64,
-    /// Rows for which it was not true.
-    pub failed: u64,
-}
-
-impl Selectivity {
-    /// Returns the estimated share of rows for which the condition is true; 0.5 without
-    /// observations.
-    #[must_use]
-    pub fn estimated_share(self) -> f64 {
-        (self.passed as f64 + 0.5) / (self.passed as f64 + self.failed as f64 + 1.0)
-    }
-}
 
 /// A visible common table expression.
 pub(crate) struct VisibleCte {

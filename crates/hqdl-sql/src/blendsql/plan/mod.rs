@@ -8,6 +8,7 @@ pub mod condition;
 pub(crate) mod barrier;
 pub mod call_site;
 pub(crate) mod select_scope;
+pub mod statistics;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -289,7 +290,7 @@ pub enum RuleResult {
     Irrelevant,
 }
 
-/// RuleResult of a rule.
+/// Outcome of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
     /// Name of the rule.

@@ -96,8 +96,8 @@ fn check_groups(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         return Err("a name is an alias or unknown, or a grouping column has a collation");
     }
     let plain = core.group.iter().all(|g| matches!(g.kind, ExprKind::Column { .. }));
-    match plain {
-        true => Ok(core.group.iter().map(|g| g.span.clone()).collect()),
-        false => Err("it groups by an expression"),
+    if !plain {
+        return Err("it groups by an expression");
     }
+    Ok(core.group.iter().map(|g| g.span.clone()).collect())
 }

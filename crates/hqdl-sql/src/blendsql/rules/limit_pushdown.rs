@@ -146,10 +146,8 @@ fn check_limit(select: &SelectScope<'_>, calls: &[Expr]) -> Result<LimitPushdown
 fn check_groups(select: &SelectScope<'_>) -> Result<(), RefusalReason> {
     let SelectScope { analysis, query, core, .. } = *select;
     if core.group.is_empty() {
-        return match is_aggregate(core, query) {
-            true => Err("it is an aggregate of all rows"),
-            false => Ok(()),
-        };
+        let is_aggregate = is_aggregate(core, query);
+        return if is_aggregate { Err("it is an aggregate of all rows") } else { Ok(()) };
     }
     let depends_on_calls = core.group.iter().chain(&core.having).any(|e| select.depends_on_call(e));
     // A position or alias in GROUP BY refers to a result.

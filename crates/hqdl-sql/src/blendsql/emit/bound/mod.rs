@@ -17,10 +17,10 @@ use crate::blendsql::aggregates::visit_own_exprs;
 use crate::blendsql::emit::result_column_of;
 use crate::blendsql::frame::{Frame, is_random, reads_table};
 use crate::blendsql::plan::analysis::Analysis;
-use crate::blendsql::plan::analysis::Statistics;
 use crate::blendsql::plan::barrier::{join_barrier, join_barrier_of};
 use crate::blendsql::plan::call_site::CallSite;
 use crate::blendsql::plan::condition::split_conjuncts;
+use crate::blendsql::plan::statistics::Statistics;
 use crate::blendsql::scope::{Field, Schema, Scope, Table};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
 use crate::blendsql::tree::{
