@@ -6,7 +6,7 @@ use crate::query::ask::LazyRun;
 use crate::query::functions::call_runtime::lock_runtime;
 use crate::query::plan::engine::Engine;
 use crate::query::result::query_result::{Meta, Route};
-use hqdl_sql::blendsql::plan::QueryPlan;
+use hqdl_sql::blendsql::plan::DemandPlan;
 use hqdl_values::usage::Usage;
 
 /// Routes and notes of a query.
@@ -64,7 +64,7 @@ impl Engine<'_, '_> {
             routes,
             notes,
             unbounded,
-            plan: QueryPlan::default(),
+            plan: DemandPlan::default(),
             sql: self.sql.clone(),
         }
     }

@@ -24,7 +24,7 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
-use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
+use hqdl_sql::blendsql::emit::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
 use hqdl_sql::blendsql::{self, usage};
 use hqdl_values::problem::find_nearest;

@@ -180,7 +180,11 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             return NextStep::OrderCandidates(rule);
         }
         let is_aborted = matches!(end, PassEnd::Aborted);
-        let is_pending = is_aborted || lock_runtime(&self.engine.runtime).pass.pending_count > 0;
+        let rows_per_request = self.engine.max_rows_per_request();
+        let needed = lock_runtime(&self.engine.runtime).pass.needed.take_demands(rows_per_request);
+        let is_pending = is_aborted
+            || needed.is_some()
+            || lock_runtime(&self.engine.runtime).pass.pending_count > 0;
         if self.statement == Statement::Query
             && let Some(inner) = self.pending_subquery(rewritten)
         {
@@ -206,7 +210,9 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
             }
             _ => {
                 let pending = &mut lock_runtime(&self.engine.runtime).pass.pending;
-                self.sampler.choose_demands(rewritten, pending)
+                let mut demands = self.sampler.choose_demands(rewritten, pending);
+                demands.extend(needed.unwrap_or_default());
+                demands
             }
         };
         let mut seen = HashSet::new();
@@ -273,7 +279,7 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         let runtime = lock_runtime(&self.engine.runtime);
         let is_pending =
             |call: &usize| runtime.pass.pending_by_call.get(*call).is_some_and(|n| *n > 0);
-        let mut inner = rewritten.subquery_limits.iter().filter(|s| !self.tried.contains(&s.at));
+        let mut inner = rewritten.subquery_limits().iter().filter(|s| !self.tried.contains(&s.at));
         inner.find(|inner| inner.calls.iter().any(is_pending)).map(|inner| inner.at)
     }
 
