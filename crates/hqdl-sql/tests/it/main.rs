@@ -14,3 +14,5 @@
 
 mod blendsql;
 mod modern;
+mod oracle;
+mod same_tree;

@@ -29,7 +29,22 @@ pub fn scan_calls_with_tables(
     sql: &str,
     is_table: &dyn Fn(&str) -> bool,
 ) -> Result<Vec<Call>, SqlError> {
-    let mut scanner = Scanner { sql, is_table, at: 0, depth: 0 };
+    scan_query(sql, is_table).map(|scanned| scanned.calls)
+}
+
+/// Tokens of a query and its outermost calls.
+pub(in crate::blendsql) struct ScannedQuery {
+    /// All tokens in text order, including those inside the calls.
+    pub tokens: Vec<Token>,
+    pub calls: Vec<Call>,
+}
+
+/// Reads all tokens of a query, and its calls.
+pub(in crate::blendsql) fn scan_query(
+    sql: &str,
+    is_table: &dyn Fn(&str) -> bool,
+) -> Result<ScannedQuery, SqlError> {
+    let mut scanner = Scanner { sql, is_table, tokens: Vec::new(), at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = ValuesRowTracker::default();
     let mut previous = None;
@@ -51,7 +66,7 @@ pub fn scan_calls_with_tables(
             _ => rows.observe(sql, token),
         }
     }
-    Ok(calls)
+    Ok(ScannedQuery { tokens: scanner.tokens, calls })
 }
 
 /// A call split into its arguments, which are not parsed yet.
@@ -82,6 +97,8 @@ pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
     /// Returns true if the database has a table of this name.
     is_table: &'a dyn Fn(&str) -> bool,
+    /// All tokens before `at`.
+    tokens: Vec<Token>,
     /// Offset at which the next token is read.
     pub at: usize,
     depth: usize,
@@ -94,6 +111,13 @@ impl Scanner<'_> {
     ) -> Result<Option<Token>, SqlError> {
         let token = lexer::next_token(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
+        if let Some(token) = token {
+            // The scanner may have looked ahead.
+            while self.tokens.last().is_some_and(|last| last.start >= token.start) {
+                self.tokens.pop();
+            }
+            self.tokens.push(token);
+        }
         Ok(token)
     }
 

@@ -1,15 +1,15 @@
-//! Converts the parser's tree into [ours](crate::blendsql::tree): expressions.
+//! Converts the parser's tree into [ours](hqdl_sql::blendsql::tree): expressions.
 
 use syntaqlite_syntax::any::AnyNodeId;
 use syntaqlite_syntax::nodes as sq;
 use syntaqlite_syntax::typed::GrammarNodeType;
 
-use crate::blendsql::SqlError;
-use crate::blendsql::parse::walk::{TreeWalker, broken_tree_error, unquote_name};
-use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, Span};
+use hqdl_sql::blendsql::SqlError;
+use crate::oracle::walk::{TreeWalker, broken_tree_error, unquote_name};
+use hqdl_sql::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator, Span};
 
 impl<'t> TreeWalker<'t, '_> {
-    pub(in crate::blendsql) fn convert_expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+    pub(super) fn convert_expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
         self.with_depth_limit(|| self.node_span(expr.node_id()), || self.convert_expr_node(expr))
     }
 
@@ -187,7 +187,7 @@ impl<'t> TreeWalker<'t, '_> {
     }
 
     /// Converts all expressions directly inside a node of another kind.
-    pub(in crate::blendsql) fn convert_children(
+    pub(super) fn convert_children(
         &self,
         id: AnyNodeId,
     ) -> Result<Vec<Expr>, SqlError> {

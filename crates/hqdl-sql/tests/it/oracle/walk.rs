@@ -1,26 +1,26 @@
-//! Converts the parser's tree into [ours](crate::blendsql::tree): queries and FROM clauses.
+//! Converts the parser's tree into [ours](hqdl_sql::blendsql::tree): queries and FROM clauses.
 
 use std::cell::Cell;
 
 use syntaqlite_syntax::any::{AnyNodeId, AnyParsedStatement};
 use syntaqlite_syntax::nodes as sq;
 
-use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Token};
-use crate::blendsql::parse::TreeBuilder;
-use crate::blendsql::tree::{
+use hqdl_sql::blendsql::SqlError;
+use hqdl_sql::blendsql::lexer::{self, Brackets, Token};
+use crate::oracle::TreeBuilder;
+use hqdl_sql::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query,
     ResultColumn, SelectCore, Span,
 };
 
 /// Converts one parse tree.
-pub(in crate::blendsql) struct TreeWalker<'t, 'b> {
-    pub(in crate::blendsql) tree: &'t AnyParsedStatement<'t>,
-    pub(in crate::blendsql) base: usize,
-    pub(in crate::blendsql) text: &'t str,
-    pub(in crate::blendsql) masked_calls: &'t [usize],
-    pub(in crate::blendsql) builder: &'b TreeBuilder<'b>,
-    pub(in crate::blendsql) depth: Cell<usize>,
+pub(super) struct TreeWalker<'t, 'b> {
+    pub(super) tree: &'t AnyParsedStatement<'t>,
+    pub(super) base: usize,
+    pub(super) text: &'t str,
+    pub(super) masked_calls: &'t [usize],
+    pub(super) builder: &'b TreeBuilder<'b>,
+    pub(super) depth: Cell<usize>,
 }
 
 /// `SQLite`'s maximum expression depth.
@@ -48,7 +48,7 @@ fn strip_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
 
 impl<'t> TreeWalker<'t, '_> {
     /// Returns a node's byte range without the preceding words that the parser includes.
-    pub(in crate::blendsql) fn node_span(&self, id: impl Into<AnyNodeId>) -> Span {
+    pub(super) fn node_span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
@@ -75,7 +75,7 @@ impl<'t> TreeWalker<'t, '_> {
     }
 
     /// Returns a query's byte range, beginning with its first keyword.
-    pub(in crate::blendsql) fn query_span(&self, id: impl Into<AnyNodeId>) -> Span {
+    pub(super) fn query_span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
@@ -89,7 +89,7 @@ impl<'t> TreeWalker<'t, '_> {
         self.base.wrapping_add(start)..self.base.wrapping_add(end)
     }
 
-    pub(in crate::blendsql) fn convert_query(
+    pub(super) fn convert_query(
         &self,
         select: &sq::Select<'t>,
     ) -> Result<Query, SqlError> {
@@ -97,7 +97,7 @@ impl<'t> TreeWalker<'t, '_> {
     }
 
     /// Runs `convert` one level deeper. Fails if that exceeds the maximum depth of `SQLite`.
-    pub(in crate::blendsql) fn with_depth_limit<T>(
+    pub(super) fn with_depth_limit<T>(
         &self,
         span: impl Fn() -> Span,
         convert: impl FnOnce() -> Result<T, SqlError>,
@@ -105,9 +105,7 @@ impl<'t> TreeWalker<'t, '_> {
         let depth = self.depth.get() + 1;
         if depth > MAX_DEPTH {
             let message = format!("the query is nested more than {MAX_DEPTH} levels deep");
-            return Err(SqlError::new(span(), message, "here").with_help(
-                "SQLite does not allow more; put the values into a table, or write IN (…)",
-            ));
+            let _ = message; return Err(broken_tree_error(&span()));
         }
         self.depth.set(depth);
         let result = convert();
@@ -198,7 +196,7 @@ impl<'t> TreeWalker<'t, '_> {
         start + text.len()
     }
 
-    pub(in crate::blendsql) fn convert_core(
+    pub(super) fn convert_core(
         &self,
         select: &sq::SelectStmt<'t>,
         span: Span,
@@ -251,7 +249,7 @@ impl<'t> TreeWalker<'t, '_> {
     }
 
     /// Returns the `t` of `t.*` from the text.
-    pub(in crate::blendsql) fn star_table_name(
+    pub(super) fn star_table_name(
         &self,
         column: &sq::ResultColumn<'t>,
     ) -> Option<String> {
@@ -264,12 +262,12 @@ impl<'t> TreeWalker<'t, '_> {
         Some(unquote_name(before.trim_matches(['"', '`', '[', ']'])))
     }
 
-    pub(in crate::blendsql) fn local_text(&self, span: &Span) -> &'t str {
+    pub(super) fn local_text(&self, span: &Span) -> &'t str {
         let (start, end) = (span.start.wrapping_sub(self.base), span.end.wrapping_sub(self.base));
         self.text.get(start..end).unwrap_or_default()
     }
 
-    pub(in crate::blendsql) fn convert_limit(
+    pub(super) fn convert_limit(
         &self,
         clause: Option<sq::LimitClause<'t>>,
     ) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
@@ -281,7 +279,7 @@ impl<'t> TreeWalker<'t, '_> {
         ))
     }
 
-    pub(in crate::blendsql) fn convert_order_by(
+    pub(super) fn convert_order_by(
         &self,
         terms: Option<sq::OrderByList<'t>>,
     ) -> Result<Vec<OrderTerm>, SqlError> {
@@ -301,14 +299,14 @@ impl<'t> TreeWalker<'t, '_> {
         Ok(order)
     }
 
-    pub(in crate::blendsql) fn convert_list(
+    pub(super) fn convert_list(
         &self,
         list: Option<sq::ExprList<'t>>,
     ) -> Result<Vec<Expr>, SqlError> {
         list.iter().flat_map(sq::ExprList::iter).map(|e| self.convert_expr(&e)).collect()
     }
 
-    pub(in crate::blendsql) fn convert_from(
+    pub(super) fn convert_from(
         &self,
         source: &sq::TableSource<'t>,
         into: &mut Vec<FromItem>,
@@ -467,7 +465,7 @@ fn convert_join_type(join_type: sq::JoinType) -> (JoinKind, bool) {
 
 /// Replaces doubled quotes in a name of the parse tree with single ones; the enclosing quotes are
 /// already removed.
-pub(in crate::blendsql) fn unquote_name(name: &str) -> String {
+pub(super) fn unquote_name(name: &str) -> String {
     let name = name.trim();
     if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }
 }
@@ -481,7 +479,7 @@ fn convert_name(name: sq::Name<'_>) -> String {
 }
 
 /// Error for an incomplete parse tree.
-pub(in crate::blendsql) fn broken_tree_error(span: &Span) -> SqlError {
+pub(super) fn broken_tree_error(span: &Span) -> SqlError {
     SqlError {
         message: "hqdl cannot parse this".to_owned(),
         span: span.clone(),
