@@ -41,7 +41,6 @@ pub mod rules;
 pub mod runtime;
 mod scan;
 pub mod scope;
-mod server_words;
 mod select;
 pub mod spelling;
 pub mod tree;
@@ -60,8 +59,7 @@ pub use frame::{has_random, is_volatile};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
-pub use scan::{scan_calls, scan_calls_with_tables};
-pub use server_words::blank_server_words;
+pub use scan::scan_calls;
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

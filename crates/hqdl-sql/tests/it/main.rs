@@ -14,5 +14,5 @@
 
 mod blendsql;
 mod modern;
+mod grammar;
 mod oracle;
-mod same_tree;

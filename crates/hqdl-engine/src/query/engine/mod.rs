@@ -26,17 +26,17 @@ use crate::query::query_result::{Meta, Pass, Route, RouteKind, RowSink};
 use crate::query::row_buffer::RowBuffer;
 use crate::query::schema::{KnownSchema, ThroughViews};
 use crate::query::targets::Demand;
-use crate::query::validation::{outermost_calls, validate_query};
+use crate::query::validation::validate_query;
 use crate::query::{QueryError, Request, params, statement};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
 use hqdl_sql::blendsql::plan::QueryPlan;
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
 use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
-use hqdl_sql::blendsql::{self, Argument, SqlError, usage};
+use hqdl_sql::blendsql::{Argument, SqlError, usage};
 use hqdl_values::problem::find_nearest;
 use hqdl_values::usage::Usage;
 
@@ -132,15 +132,11 @@ impl<'r, 'a> Engine<'r, 'a> {
         let guard =
             Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read_schema(&guard)?;
-        let found = blendsql::scan_calls_with_tables(&text, &|table| schema.has_table(table))?;
         let is_server = guard.database().server_url().is_some();
-        let parsed = if is_server {
-            parse_query(&blendsql::blank_server_words(&text), found)?
-        } else {
-            parse_query(&text, found)?
-        };
+        let is_table = |table: &str| schema.has_table(table);
+        let parsed = parse_query_with(&text, Syntax { is_table: &is_table, is_server })?;
         if !parsed.is_single_call && !is_server {
-            statement::check_read_only(&blendsql::mask_calls(&text, &outermost_calls(&parsed)))?;
+            statement::check_read_only(&text)?;
         }
         let notes = if is_server { Vec::new() } else { validate_query(&text, &parsed, &guard)? };
         let usages = usage::analyze_calls(&text, &parsed, &schema);

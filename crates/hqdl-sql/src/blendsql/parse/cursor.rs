@@ -174,9 +174,8 @@ impl Parser<'_> {
         if token.lexeme != Lexeme::Word {
             return false;
         }
-        let is_window = || {
-            self.peek_after(1).is_some_and(|t| self.is_name(t)) && self.is_word_after(2, "AS")
-        };
+        let is_window =
+            || self.peek_after(1).is_some_and(|t| self.is_name(t)) && self.is_word_after(2, "AS");
         keywords::is_no_alias(self.text(token)) || token.is_word(self.sql, "WINDOW") && is_window()
     }
 

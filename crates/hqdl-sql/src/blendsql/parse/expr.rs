@@ -525,13 +525,16 @@ fn is_parameter(text: &str) -> bool {
 /// Returns true if a token that begins with a digit is a number.
 fn is_number(text: &str) -> bool {
     let digits = |text: &str, is_digit: fn(&u8) -> bool| {
-        !text.is_empty() && text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| is_digit(&b)))
+        !text.is_empty()
+            && text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| is_digit(&b)))
     };
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return digits(hex, u8::is_ascii_hexdigit);
     }
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, exponent.strip_prefix(['+', '-']).unwrap_or(exponent)),
+        Some((mantissa, exponent)) => {
+            (mantissa, exponent.strip_prefix(['+', '-']).unwrap_or(exponent))
+        }
         None => (text, "0"),
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

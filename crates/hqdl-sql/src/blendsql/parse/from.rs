@@ -1,7 +1,7 @@
 //! Grammar of the FROM clause.
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::parse::cursor::Parser;
 use crate::blendsql::parse::keywords;
 use crate::blendsql::tree::{FromItem, FromSource, JoinKind};
@@ -22,7 +22,7 @@ impl Parser<'_> {
         if self.eat_symbol(b',') || self.eat_word("JOIN") {
             return Ok(Some((JoinKind::Inner, false)));
         }
-        let begins_join = |token: &crate::blendsql::lexer::Token| {
+        let begins_join = |token: &Token| {
             token.lexeme == Lexeme::Word && keywords::begins_join(self.text(*token))
         };
         if !self.peek().is_some_and(|t| begins_join(&t)) {
@@ -47,7 +47,7 @@ impl Parser<'_> {
     }
 
     fn parse_from_item(&mut self, join: JoinKind, natural: bool) -> Result<FromItem, SqlError> {
-        let (source, own_name) = self.parse_nested(Self::parse_from_source)?;
+        let (source, own_name) = self.parse_from_source()?;
         let is_table = matches!(source, FromSource::Table { .. });
         let alias = self.read_alias()?;
         let source = match source {
@@ -82,7 +82,7 @@ impl Parser<'_> {
                 return Ok((FromSource::Query(Box::new(self.parse_query_in_parens()?)), None));
             }
             self.at += 1;
-            let items = self.parse_from()?;
+            let items = self.parse_nested(Self::parse_from)?;
             self.expect_symbol(b')')?;
             return Ok((FromSource::Join(items), None));
         }

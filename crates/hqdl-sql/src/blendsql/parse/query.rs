@@ -1,7 +1,7 @@
 //! Grammar of queries: WITH, compound SELECTs, VALUES, and the clauses of a SELECT.
 
-use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::parse::cursor::Parser;
 use crate::blendsql::tree::{
     Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
@@ -61,15 +61,16 @@ impl Parser<'_> {
 
     fn parse_compound(&mut self) -> Result<Query, SqlError> {
         let start = self.start();
-        let mut query = self.parse_single()?;
+        let (mut query, _) = self.parse_single()?;
         while let Some(operator) = self.eat_compound_operator() {
-            let mut right = self.parse_single()?;
+            let (mut right, end) = self.parse_single()?;
             self.count_node_around(start)?;
             // ORDER BY and LIMIT after the last SELECT belong to the whole compound.
             let (order, limit, offset) =
                 (std::mem::take(&mut right.order), right.limit.take(), right.offset.take());
-            if let Body::Core(core) = &right.body {
-                right.span = core.span.clone();
+            right.span.end = end;
+            if let Body::Core(core) = &mut right.body {
+                core.span.end = end;
             }
             let body = Body::Compound(operator, Box::new(query), Box::new(right));
             let span = self.span_from(start);
@@ -89,14 +90,15 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses one SELECT or VALUES.
-    fn parse_single(&mut self) -> Result<Query, SqlError> {
+    /// Parses one SELECT or VALUES. Returns also its end without ORDER BY and LIMIT.
+    fn parse_single(&mut self) -> Result<(Query, usize), SqlError> {
         let start = self.start();
         if self.eat_word("VALUES") {
             let body = self.parse_values_rows()?;
             let span = self.span_from(start);
             let (with, order) = (Vec::new(), Vec::new());
-            return Ok(Query { span, with, body, order, limit: None, offset: None });
+            let end = span.end;
+            return Ok((Query { span, with, body, order, limit: None, offset: None }, end));
         }
         self.expect_word("SELECT")?;
         let distinct = self.eat_word("DISTINCT");
@@ -120,12 +122,13 @@ impl Parser<'_> {
             let windows = self.read_list(Self::parse_named_window)?;
             core.windows = windows.into_iter().flatten().collect();
         }
-        core.span = self.span_from(start);
+        let end = self.last_end();
         let order = self.parse_order_by()?;
         let (limit, offset) = self.parse_limit()?;
         let span = self.span_from(start);
+        core.span = span.clone();
         let body = Body::Core(Box::new(core));
-        Ok(Query { span, with: Vec::new(), body, order, limit, offset })
+        Ok((Query { span, with: Vec::new(), body, order, limit, offset }, end))
     }
 
     /// Parses a keyword and an expression if the keyword is next.

@@ -59,7 +59,8 @@ impl Parser<'_> {
             self.expect_symbol(b')')?;
         }
         // The lexer reads `[]` as a quoted name.
-        while self.peek().is_some_and(|t| t.lexeme == Lexeme::Name && self.text(t).starts_with('[')) {
+        while self.peek().is_some_and(|t| t.lexeme == Lexeme::Name && self.text(t).starts_with('['))
+        {
             self.at += 1;
         }
         Ok(self.sql.get(self.span_from(start)).unwrap_or_default().to_owned())

@@ -16,20 +16,7 @@ const MAX_DEPTH: usize = 64;
 /// # Errors
 /// [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_calls_with_tables(sql, &|_| false)
-}
-
-/// Same as [`scan_calls`], with the database's table names. A string `'t::c'` is a column if the table
-/// `t` exists, whatever the column's name is. If `t` has no such column, `SQLite` reports the
-/// error.
-///
-/// # Errors
-/// [`SqlError`] at the first syntax error.
-pub fn scan_calls_with_tables(
-    sql: &str,
-    is_table: &dyn Fn(&str) -> bool,
-) -> Result<Vec<Call>, SqlError> {
-    scan_query(sql, is_table).map(|scanned| scanned.calls)
+    scan_query(sql, &|_| false).map(|scanned| scanned.calls)
 }
 
 /// Tokens of a query and its outermost calls.
