@@ -1,9 +1,10 @@
 //! Our grammar of SELECT against the one that is generated from `SQLite`'s (`syntaqlite`).
 
+use std::fmt::Debug;
 use std::path::Path;
 
 use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_sql::blendsql::tree::Query;
+use hqdl_sql::blendsql::tree::Body;
 use hqdl_sql::blendsql::{mask_calls, scan_calls};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -11,13 +12,13 @@ use regex::Regex;
 
 use crate::oracle;
 
-/// Returns a query's tree as text without spans and without quotes in names, which `syntaqlite`
+/// Returns a part of a tree as text without spans and without quotes in names, which `syntaqlite`
 /// keeps in part.
-fn shape(query: &Query) -> String {
+fn shape(part: &impl Debug) -> String {
     let ignored = Regex::new(
         "(span|from_end|group_end|source_text|star_table): (Some\\([^)]*\\)|\"(\\\\.|[^\"\\\\])*\"|[^,}]*),?|[`\\\\\" \n]",
     );
-    ignored.unwrap().replace_all(&format!("{query:?}"), "").into_owned()
+    ignored.unwrap().replace_all(&format!("{part:?}"), "").into_owned()
 }
 
 /// Asserts that both grammars read the same tree in a text without calls, or reject it.
@@ -52,6 +53,20 @@ fn the_query_cases_have_the_tree_of_sqlites_grammar() {
     let queries = case_queries();
     assert!(queries.len() > 1_000, "{}", queries.len());
     queries.iter().for_each(|sql| assert_same_tree(sql));
+}
+
+#[test]
+fn the_span_of_an_expression_is_its_text() {
+    for sql in case_queries() {
+        let masked = mask_calls(&sql, &scan_calls(&sql).unwrap());
+        let Ok(parsed) = parse_query(&masked) else { continue };
+        parsed.query.visit_exprs(&mut |expr| {
+            let alone = format!("SELECT {}", &masked[expr.span.clone()]);
+            let Body::Core(core) = parse_query(&alone).unwrap().query.body else { panic!() };
+            let [column] = core.columns.as_slice() else { panic!("{alone}") };
+            assert_eq!(shape(column.expr.as_ref().unwrap()), shape(expr), "{masked}");
+        });
+    }
 }
 
 /// Operands, operators and clauses that random queries are made of.
