@@ -1,10 +1,9 @@
 //! `BlendSQL`'s dialect: ordinary SQL with calls `{{LLMMap('…?', t.column)}}`.
 //!
-//! `scan` finds the calls outside of string literals, comments and quoted identifiers and parses
-//! each into a [`Call`]. All positions in a call are byte ranges of the query's text. `SUQL`'s
-//! functions `answer(text, 'question')` and `summary(text)` are also calls, written without braces.
-//! `mask` overwrites the calls with identifiers of the same length. A parser of plain SQL can
-//! then read the query, and all byte positions remain valid.
+//! `scan` reads the tokens of a query and parses each call into a [`Call`]. All positions in a call
+//! are byte ranges of the query's text. `SUQL`'s functions `answer(text, 'question')` and
+//! `summary(text)` are also calls, written without braces. `parse` builds one tree from the tokens,
+//! in which a call is an expression.
 //!
 //! Where the dialect is ambiguous:
 //!

@@ -235,7 +235,7 @@ fn deep_queries_are_parsed_or_rejected() {
         ("f(", ")"),
         ("(SELECT ", ")"),
         ("NOT ", ""),
-        ("-", ""),
+        ("- ", ""),
         ("1 + (", ")"),
         ("", " + 1"),
         ("", " AND 1"),
