@@ -30,8 +30,7 @@ fuzz_target!(|sql: &str| {
     }
     assert_eq!(sql[end..], masked[end..]);
     let Ok(normalized) = NormalizedQuery::normalize(sql) else { return };
-    let Ok(calls) = scan_calls(&normalized.text) else { return };
-    let Ok(parsed) = parse_query(&normalized.text, calls) else { return };
+    let Ok(parsed) = parse_query(&normalized.text) else { return };
     let sites = vec![CallSite::default(); parsed.calls.len()];
     let statistics = Statistics::default();
     let rewritten =

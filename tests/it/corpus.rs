@@ -57,8 +57,7 @@ fn the_scanners_seeds_are_rewritten_without_a_call_left() {
     for (path, sql, reads) in seeds("scanner") {
         let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
         assert!(reads);
-        let calls = scan_calls(&spelled.text).unwrap();
-        let Ok(parsed) = parse_query(&spelled.text, calls) else { continue };
+        let Ok(parsed) = parse_query(&spelled.text) else { continue };
         let site = CallSite::default();
         let sites = vec![site; parsed.calls.len()];
         let costs = Statistics::default();
@@ -173,8 +172,7 @@ fn mutate() {
                 let _ = scan_calls(&translated.sql);
             }
             let Ok(spelled) = NormalizedQuery::normalize(&sql) else { continue };
-            let Ok(calls) = scan_calls(&spelled.text) else { continue };
-            let Ok(parsed) = parse_query(&spelled.text, calls) else { continue };
+            let Ok(parsed) = parse_query(&spelled.text) else { continue };
             let site = CallSite::default();
             let sites = vec![site; parsed.calls.len()];
             let costs = Statistics::default();

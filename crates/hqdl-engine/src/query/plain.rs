@@ -108,7 +108,7 @@ impl PlainQuery<'_> {
         if let Some(sink) = sink {
             guard.stream_rows(&mut statement, self.sql, sink).map_err(|error| match error {
                 QueryError::Sql(mut problem) if problem.span.is_none() => {
-                    let parsed = parse_query(self.sql, Vec::new()).ok();
+                    let parsed = parse_query(self.sql).ok();
                     let error_span = |parsed: ParsedQuery| {
                         statement::failing_span(&parsed.query, &problem.message)
                     };

@@ -1,10 +1,9 @@
 //! `BlendSQL`'s dialect: ordinary SQL with calls `{{LLMMap('…?', t.column)}}`.
 //!
-//! `scan` finds the calls outside of string literals, comments and quoted identifiers and parses
-//! each into a [`Call`]. All positions in a call are byte ranges of the query's text. `SUQL`'s
-//! functions `answer(text, 'question')` and `summary(text)` are also calls, written without braces.
-//! `mask` overwrites the calls with identifiers of the same length. A parser of plain SQL can
-//! then read the query, and all byte positions remain valid.
+//! `scan` reads the tokens of a query and parses each call into a [`Call`]. All positions in a call
+//! are byte ranges of the query's text. `SUQL`'s functions `answer(text, 'question')` and
+//! `summary(text)` are also calls, written without braces. `parse` builds one tree from the tokens,
+//! in which a call is an expression.
 //!
 //! Where the dialect is ambiguous:
 //!
@@ -38,7 +37,6 @@ pub mod rules;
 pub mod runtime;
 mod scan;
 pub mod scope;
-mod server_words;
 pub mod spelling;
 pub mod tree;
 mod terms;
@@ -54,8 +52,7 @@ pub use frame::{has_random, is_volatile};
 pub use function::may_have_calls;
 pub use ingredients::{Ingredient, IngredientRef, Subject};
 pub use lexer::has_outer_order_by;
-pub use scan::{scan_calls, scan_calls_with_tables};
-pub use server_words::blank_server_words;
+pub use scan::scan_calls;
 
 use hqdl_values::Type;
 use hqdl_values::value::Value;

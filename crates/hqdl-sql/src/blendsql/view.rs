@@ -18,7 +18,7 @@ impl ViewDefinition {
                 depth = depth.saturating_sub(1);
             } else if depth == 0 && token.is_word(create, "as") {
                 let sql = create.get(at..)?.to_owned();
-                let query = parse_query(&sql, Vec::new()).ok()?.query;
+                let query = parse_query(&sql).ok()?.query;
                 return Some(Self { sql, query });
             }
         }

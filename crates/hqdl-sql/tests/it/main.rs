@@ -15,3 +15,5 @@
 mod blendsql;
 mod modern;
 mod rules;
+mod grammar;
+mod oracle;

@@ -1,7 +1,6 @@
 //! Forms that the dialect once had are read as today's.
 
 use hqdl_sql::blendsql::parse::parse_query;
-use hqdl_sql::blendsql::scan_calls;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
 
 /// The one spelling of a query, or why it has none.
@@ -118,7 +117,7 @@ fn places_lead_back() {
     }
     let sql = "SELECT {{LLMQA('q', 'd::content')}}";
     let text = spelled(sql);
-    assert!(parse_query(&text, scan_calls(&text).unwrap()).is_ok());
+    assert!(parse_query(&text).is_ok());
 }
 
 /// No error tells the names that calls are overwritten by.
@@ -129,7 +128,7 @@ fn errors_tell_nothing_of_ours() {
         "SELECT a AS {{LLMMap('q', c)}} b FROM t",
         "SELECT 1 {{LLMMap('q', c)}} 2",
     ] {
-        let error = match scan_calls(sql).and_then(|calls| parse_query(sql, calls).map(|_| ())) {
+        let error = match parse_query(sql).map(|_| ()) {
             Ok(()) => panic!("{sql} was read"),
             Err(error) => error,
         };

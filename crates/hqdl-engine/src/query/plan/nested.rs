@@ -83,7 +83,7 @@ impl ValueListProvider for NestedQueries<'_, '_> {
     }
 
     fn outputs_of(&mut self, select: &str) -> SelectOutputs {
-        let parsed = blendsql::parse::parse_query(select, Vec::new());
+        let parsed = blendsql::parse::parse_query(select);
         parsed.map_or_else(
             |_| SelectOutputs::default(),
             |p| usage::analyze_outputs(select, &p, self.schema),

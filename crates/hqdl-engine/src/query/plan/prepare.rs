@@ -12,7 +12,7 @@ use crate::query::functions::call_runtime::CallRuntime;
 use crate::query::functions::register::register_functions;
 use crate::query::plan::engine::Engine;
 use crate::query::plan::nested::{NestedQueries, NestedRunner};
-use crate::query::plan::validation::{outermost_calls, validate_query};
+use crate::query::plan::validation::validate_query;
 use crate::query::request::Request;
 use crate::query::request::error::QueryError;
 use crate::query::route::calls::views::published_views;
@@ -21,12 +21,12 @@ use crate::query::route::kinds::Kinds;
 use crate::query::route::model_router::ModelRouter;
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
-use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::parse::{ParsedQuery, Syntax, parse_query_with};
 use hqdl_sql::blendsql::plan::RefusalReason;
 use hqdl_sql::blendsql::rewrite::Statistics;
 use hqdl_sql::blendsql::emit::stored_columns::stored_plan;
 use hqdl_sql::blendsql::spelling::NormalizedQuery;
-use hqdl_sql::blendsql::{self, usage};
+use hqdl_sql::blendsql::usage;
 use hqdl_values::problem::find_nearest;
 
 impl<'r, 'a> Engine<'r, 'a> {
@@ -124,13 +124,10 @@ fn parse_calls(
     schema: &KnownSchema,
     is_server: bool,
 ) -> Result<ParsedQuery, QueryError> {
-    let found = blendsql::scan_calls_with_tables(text, &|table| schema.has_table(table))?;
-    if is_server {
-        return Ok(parse_query(&blendsql::blank_server_words(text), found)?);
-    }
-    let parsed = parse_query(text, found)?;
-    if !parsed.is_single_call {
-        statement::check_read_only(&blendsql::mask_calls(text, &outermost_calls(&parsed)))?;
+    let is_table = |table: &str| schema.has_table(table);
+    let parsed = parse_query_with(text, Syntax { is_table: &is_table, is_server })?;
+    if !parsed.is_single_call && !is_server {
+        statement::check_read_only(text)?;
     }
     Ok(parsed)
 }

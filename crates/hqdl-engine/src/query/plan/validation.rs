@@ -145,7 +145,7 @@ impl Replacement<'_> {
 }
 
 /// Returns the outermost calls in the order of the text.
-pub(in crate::query) fn outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
+fn outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
     let mut all: Vec<&Call> = parsed.calls.iter().collect();
     all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
     let mut outermost: Vec<Call> = Vec::new();

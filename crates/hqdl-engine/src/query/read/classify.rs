@@ -38,8 +38,7 @@ pub(in crate::query) fn classify_literals(
     }
     // What cannot be read is told when it is run.
     let Ok(spelled) = NormalizedQuery::normalize(text) else { return Ok(None) };
-    let found = hqdl_sql::blendsql::scan_calls(&spelled.text)
-        .and_then(|calls| parse_query(&spelled.text, calls));
+    let found = parse_query(&spelled.text);
     let Ok(parsed) = found else { return Ok(None) };
     let guard =
         Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;

@@ -51,7 +51,7 @@ fn rewrite(request: &Request<'_>, text: &str) -> Option<TranslatedQuery> {
     // The spans of these calls are positions in the original text.
     let calls = scan_calls(text).ok()?;
     calls.iter().find(|call| asks_rows(call) && is_asked(request.spec, &call.question))?;
-    let parsed = parse_query(&spelled.text, scan_calls(&spelled.text).ok()?).ok()?;
+    let parsed = parse_query(&spelled.text).ok()?;
     let mut edits = Edits::new();
     for call in calls.iter().filter(|call| asks_rows(call)) {
         let at = |other: &Call| spelled.original_span(&other.span) == call.span;
@@ -91,7 +91,7 @@ fn of_call(request: &Request<'_>, text: &str, call: &Call, lone: bool) -> Option
         return None;
     }
     let inner = text.get(query.clone())?;
-    let parsed: ParsedQuery = parse_query(inner, Vec::new()).ok()?;
+    let parsed: ParsedQuery = parse_query(inner).ok()?;
     let (core, end) = arm_with_table(&parsed.query)?;
     let columns = || core.columns.iter();
     let plain = |c: &ResultColumn| {

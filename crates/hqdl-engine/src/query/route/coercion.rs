@@ -44,7 +44,7 @@ pub(in crate::query) fn is_condition(sql: &str) -> bool {
     for slot in SLOTS {
         sql = sql.replace(slot, "0");
     }
-    let Ok(parsed) = parse_query(&format!("SELECT ({sql})"), Vec::new()) else { return false };
+    let Ok(parsed) = parse_query(&format!("SELECT ({sql})")) else { return false };
     let Body::Core(core) = &parsed.query.body else { return false };
     let Some(expr) = core.columns.first().and_then(|c| c.expr.as_ref()) else { return false };
     match &hqdl_sql::blendsql::scope::without_parens(expr).kind {

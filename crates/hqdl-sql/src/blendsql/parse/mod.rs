@@ -1,27 +1,21 @@
-//! Parses a query's text into a [`tree`](crate::blendsql::tree), with `SQLite`'s own grammar
-//! (`syntaqlite`).
-//!
-//! Before parsing, calls are overwritten with identifiers of the same length, so all offsets remain
-//! valid. In the parse tree these identifiers are replaced by the calls. The arguments of a call
-//! are parsed separately into the same tree.
+//! Parses a query's text into a [`tree`](crate::blendsql::tree): `SQLite`'s grammar of SELECT, with
+//! calls as expressions.
 
-pub(in crate::blendsql) mod walk;
-pub(in crate::blendsql) mod walk_expr;
-
-use std::cell::Cell;
-
-use syntaqlite_syntax::nodes as sq;
-use syntaqlite_syntax::source::{StmtLen, StmtOffset};
-use syntaqlite_syntax::typed::GrammarNodeType;
-use syntaqlite_syntax::{ParseOutcome, Parser, ParserConfig};
+mod cursor;
+mod expr;
+mod from;
+mod keywords;
+mod query;
+mod server;
 
 use crate::blendsql::frame::reads_table;
-use crate::blendsql::ingredients::Subject;
-use crate::blendsql::parse::walk::TreeWalker;
-use crate::blendsql::tree::{Body, Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
-use crate::blendsql::{Argument, Call, Choices, SqlError, mask_calls};
+use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::scan::{ScannedQuery, scan_query};
+use crate::blendsql::tree::{Expr, ExprKind, Query, ResultColumn, SelectCore, Span};
+use crate::blendsql::{Argument, Call, Choices, SqlError};
 
 /// Result of parsing a query.
+#[derive(Debug, Clone)]
 pub struct ParsedQuery {
     /// Parsed query.
     pub query: Query,
@@ -47,63 +41,53 @@ impl ParsedQuery {
     }
 }
 
-/// Parses a query whose calls were found by `crate::blendsql::scan`.
+/// What the meaning of a query's text depends on.
+#[derive(Clone, Copy)]
+pub struct Syntax<'a> {
+    /// Returns true if the database has a table of this name. A text `'t::c'` in a call is a column
+    /// if the table `t` exists, whatever the column's name is.
+    pub is_table: &'a dyn Fn(&str) -> bool,
+    /// Whether the query may contain syntax that only `PostgreSQL` has.
+    pub is_server: bool,
+}
+
+impl Default for Syntax<'_> {
+    fn default() -> Self {
+        Self { is_table: &|_| false, is_server: false }
+    }
+}
+
+/// Parses a query.
 ///
 /// # Errors
 /// [`SqlError`] with the location of the syntax error.
-pub fn parse_query(sql: &str, calls: Vec<Call>) -> Result<ParsedQuery, SqlError> {
+pub fn parse_query(sql: &str) -> Result<ParsedQuery, SqlError> {
+    parse_query_with(sql, Syntax::default())
+}
+
+/// Same as [`parse_query`], with knowledge of the database.
+///
+/// # Errors
+/// [`SqlError`] with the location of the syntax error.
+pub fn parse_query_with(sql: &str, syntax: Syntax<'_>) -> Result<ParsedQuery, SqlError> {
+    let ScannedQuery { calls, tokens } = scan_query(sql, syntax.is_table)?;
     let mut all = Vec::new();
-    let numbers: Vec<usize> = calls.into_iter().map(|c| flatten_call(c, &mut all)).collect();
-    let outer: Vec<Call> = numbers.iter().map(|n| all[*n].clone()).collect();
-    let masked = mask_calls(sql, &outer);
-    // A statement that is a single call evaluates to the call's value.
-    let trimmed = masked.trim().trim_end_matches(';').trim();
-    let is_single_call = numbers.len() == 1 && trimmed.len() == outer[0].span.len();
-    let query = if let (true, [only]) = (is_single_call, numbers.as_slice()) {
-        let expr = TreeBuilder { sql, all: &all }.build_call(*only)?;
-        let span = expr.span.clone();
-        let column = ResultColumn {
-            expr: Some(expr),
-            star_table: None,
-            alias: None,
-            source_text: sql.get(span.clone()).unwrap_or_default().to_owned(),
-            span: span.clone(),
-        };
-        Query::from_core(SelectCore::with_columns(vec![column], span))
-    } else {
-        TreeBuilder { sql, all: &all }.parse_statement(&masked, 0, &numbers)?
-    };
-    // A placeholder name also parses where a value is not allowed, for example as an alias.
-    let mut seen = vec![false; all.len()];
-    query.visit_exprs(&mut |e| {
-        if let ExprKind::Call(n, _) = &e.kind
-            && let Some(seen) = seen.get_mut(*n)
-        {
-            *seen = true;
-        }
-    });
-    // Queries in `options=` run separately and check their own calls.
-    let is_in_options_query = |call: &Call| {
-        let options = all.iter().filter_map(|c| match &c.options {
-            Some(Choices::Query(span)) => Some(span),
-            _ => None,
-        });
-        options.into_iter().any(|o| o.start <= call.span.start && call.span.end <= o.end)
-    };
-    if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !is_in_options_query(&all[*n])) {
-        let span = all[n].span.clone();
-        let error = SqlError::new(
-            span,
-            "a call is not allowed here",
-            "expected something other than a value",
-        );
-        return Err(match all[n].ingredient.subject() {
-            Subject::Pair => error.with_help(
-                "a join without ON needs columns of two tables; write FROM t JOIN u ON {{LLMJoin(t.a, u.b)}}",
-            ),
-            _ => error,
-        });
+    for call in calls {
+        flatten_call(call, &mut all);
     }
+    let mut parser = Parser {
+        sql,
+        tokens: &tokens,
+        call_starts: all.iter().enumerate().map(|(n, call)| (call.span.start, n)).collect(),
+        calls: &all,
+        is_server: syntax.is_server,
+        at: 0,
+        end: tokens.len(),
+        text_end: sql.len(),
+        depth: 0,
+        height: 0,
+    };
+    let (query, is_single_call) = parser.parse_statement()?;
     Ok(ParsedQuery { query, calls: all, is_single_call })
 }
 
@@ -118,101 +102,53 @@ fn flatten_call(mut call: Call, all: &mut Vec<Call>) -> usize {
     at
 }
 
-/// Parses fragments of one text into tree nodes.
-pub(in crate::blendsql) struct TreeBuilder<'s> {
-    pub(in crate::blendsql) sql: &'s str,
-    pub(in crate::blendsql) all: &'s [Call],
-}
-
-impl TreeBuilder<'_> {
-    /// Parses a statement that begins at offset `base` of the whole text. `masked_calls` are the
-    /// calls that are masked in it.
-    fn parse_statement(
-        &self,
-        masked: &str,
-        base: usize,
-        masked_calls: &[usize],
-    ) -> Result<Query, SqlError> {
-        let config = ParserConfig::default().with_collect_node_extents(true);
-        let parser = Parser::with_config(&config);
-        let mut session = parser.parse(masked);
-        let query = match session.next() {
-            ParseOutcome::Ok(statement) => {
-                let tree = statement.erase();
-                let root = tree.root_id();
-                let select = sq::Select::from_result(&tree, root).ok_or_else(|| SqlError {
-                    message: "hqdl runs only SELECT statements here".to_owned(),
-                    span: base..base + masked.len(),
-                    label: "this is not a SELECT".to_owned(),
-                    help: Some("`hqdl query` is read-only".to_owned()),
-                    is_suggestion: false,
-                })?;
-                TreeWalker {
-                    tree: &tree,
-                    base,
-                    text: masked,
-                    masked_calls,
-                    builder: self,
-                    depth: Cell::new(0),
-                }
-                .convert_query(&select)?
-            }
-            ParseOutcome::Err(error) => {
-                let at = base + error.offset().map_or(0, StmtOffset::as_usize);
-                let length = error.length().map_or(1, StmtLen::as_usize);
-                return Err(SqlError {
-                    message: restore_placeholders(error.message()),
-                    span: at.min(self.sql.len())..(at + length).min(self.sql.len()),
-                    label: "here".to_owned(),
-                    help: None,
-                    is_suggestion: false,
-                });
-            }
-            ParseOutcome::Done => {
-                return Err(SqlError {
-                    message: "the query has no statement".to_owned(),
-                    span: base..base + masked.len(),
-                    label: String::new(),
-                    help: Some("give a SELECT".to_owned()),
-                    is_suggestion: false,
-                });
-            }
+impl Parser<'_> {
+    /// Parses the whole text. The boolean is true if it is a single call.
+    fn parse_statement(&mut self) -> Result<(Query, bool), SqlError> {
+        while self.eat_symbol(b';') {}
+        let Some(first) = self.peek() else {
+            let error = SqlError::new(0..self.sql.len(), "the query has no statement", "");
+            return Err(error.with_help("give a SELECT"));
         };
-        if let ParseOutcome::Ok(second) = session.next() {
-            let at = base + second.statement_base().as_doc_offset().as_usize();
-            return Err(SqlError {
-                message: "more than one statement".to_owned(),
-                span: at.min(self.sql.len())..(base + masked.len()).min(self.sql.len()),
-                label: "the second begins here".to_owned(),
-                help: Some("run one query at a time".to_owned()),
-                is_suggestion: false,
-            });
+        // A statement that is a single call evaluates to the call's value.
+        let is_single_call = self.call_at(first).is_some();
+        let query = if is_single_call {
+            let expr = self.parse_call()?;
+            let span = expr.span.clone();
+            let column = ResultColumn {
+                expr: Some(expr),
+                star_table: None,
+                alias: None,
+                source_text: self.sql.get(span.clone()).unwrap_or_default().to_owned(),
+                span: span.clone(),
+            };
+            Query::from_core(SelectCore::with_columns(vec![column], span))
+        } else if keywords::begins_other_statement(self.text(first)) {
+            return Err(self.not_a_select());
+        } else {
+            self.parse_query()?
+        };
+        if self.peek().is_some() && !self.eat_symbol(b';') {
+            return Err(self.unexpected());
         }
-        Ok(query)
+        while self.eat_symbol(b';') {}
+        if self.peek().is_some() {
+            let span = self.start()..self.sql.len();
+            let error = SqlError::new(span, "more than one statement", "the second begins here");
+            return Err(error.with_help("run one query at a time"));
+        }
+        Ok((query, is_single_call))
     }
 
-    /// Parses a fragment of the text inside a call; the prefix `prefix` makes it a statement.
-    fn parse_fragment(&self, span: &Span, prefix: &str, call: &Call) -> Result<Query, SqlError> {
-        let is_inside = |c: &Call| span.start <= c.span.start && c.span.end <= span.end;
-        // In a query with thousands of calls, most have no nested calls.
-        let all = if call.inner.is_empty() { &[] } else { self.all };
-        let masked_calls: Vec<usize> = all
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| is_inside(c) && call.inner.iter().any(|i| i.span == c.span))
-            .map(|(n, _)| n)
-            .collect();
-        let mut shifted: Vec<Call> = masked_calls.iter().map(|n| self.all[*n].clone()).collect();
-        for c in &mut shifted {
-            c.span = c.span.start - span.start..c.span.end - span.start;
-        }
-        let masked = format!("{prefix}{}", mask_calls(&self.sql[span.clone()], &shifted));
-        // `base` may wrap around: no offset before the fragment is ever used.
-        self.parse_statement(&masked, span.start.wrapping_sub(prefix.len()), &masked_calls)
+    fn not_a_select(&self) -> SqlError {
+        let message = "hqdl runs only SELECT statements here";
+        let error = SqlError::new(0..self.sql.len(), message, "this is not a SELECT");
+        error.with_help("`hqdl query` is read-only")
     }
 
-    pub(in crate::blendsql) fn build_call(&self, n: usize) -> Result<Expr, SqlError> {
-        let call = &self.all[n];
+    /// Parses the arguments of a call. The parser stays at the call.
+    fn parse_arguments(&mut self, n: usize) -> Result<Expr, SqlError> {
+        let call = &self.calls[n];
         let mut args = Vec::new();
         for value in &call.values {
             args.push(match value {
@@ -220,58 +156,34 @@ impl TreeBuilder<'_> {
                     span: span.clone(),
                     kind: ExprKind::Column { table: table.clone(), column: column.clone() },
                 },
-                Argument::Sql(span) => self.parse_expression(span, call)?,
-                Argument::Query(span) => Expr {
-                    span: span.clone(),
-                    kind: ExprKind::Scalar(Box::new(self.parse_fragment(span, "", call)?)),
-                },
+                Argument::Sql(span) => self.parse_part(span, Self::parse_expr)?,
+                Argument::Query(span) => {
+                    let query = Box::new(self.parse_part(span, Self::parse_query)?);
+                    Expr { span: span.clone(), kind: ExprKind::Scalar(query) }
+                }
             });
         }
         if let Some(Choices::Query(span)) = &call.options {
             // The options query runs separately; here only its syntax is checked.
-            self.parse_fragment(span, "", call)?;
+            self.parse_part(span, Self::parse_query)?;
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
     }
 
-    fn parse_expression(&self, span: &Span, call: &Call) -> Result<Expr, SqlError> {
-        let query = self.parse_fragment(span, "SELECT ", call)?;
-        match query.body {
-            Body::Core(mut core) if core.columns.len() == 1 && core.from.is_empty() => {
-                let expr = core.columns.pop().and_then(|c| c.expr);
-                expr.ok_or_else(|| no_value_error(span))
-            }
-            _ => Err(no_value_error(span)),
+    /// Parses a part of the text, and returns to the current token.
+    fn parse_part<T>(
+        &mut self,
+        span: &Span,
+        parse: impl FnOnce(&mut Self) -> Result<T, SqlError>,
+    ) -> Result<T, SqlError> {
+        let around = (self.at, self.end, self.text_end);
+        let token_at = |offset: usize| self.tokens.partition_point(|t| t.start < offset);
+        (self.at, self.end, self.text_end) = (token_at(span.start), token_at(span.end), span.end);
+        let parsed = self.parse_nested(parse)?;
+        if self.peek().is_some() {
+            return Err(self.unexpected());
         }
+        (self.at, self.end, self.text_end) = around;
+        Ok(parsed)
     }
-}
-
-/// Error for a span where a value is expected.
-fn no_value_error(span: &Span) -> SqlError {
-    SqlError {
-        message: "this is not a value".to_owned(),
-        span: span.clone(),
-        label: "expected an expression".to_owned(),
-        help: Some("such as a column, `t.c`".to_owned()),
-        is_suggestion: false,
-    }
-}
-
-/// Replaces the placeholder names of calls in an error message with `{{…}}`.
-fn restore_placeholders(message: &str) -> String {
-    let mut restored = String::with_capacity(message.len());
-    let mut rest = message;
-    while let Some(at) = rest.find("_hq") {
-        restored.push_str(&rest[..at]);
-        let name = &rest[at + 3..];
-        let number = name.trim_start_matches(|c: char| c.is_ascii_digit());
-        if number.len() == name.len() {
-            restored.push_str("_hq");
-            rest = name;
-            continue;
-        }
-        restored.push_str("{{…}}");
-        rest = number.trim_start_matches('_');
-    }
-    restored + rest
 }

@@ -16,20 +16,22 @@ const MAX_DEPTH: usize = 64;
 /// # Errors
 /// [`SqlError`] at the first syntax error.
 pub fn scan_calls(sql: &str) -> Result<Vec<Call>, SqlError> {
-    scan_calls_with_tables(sql, &|_| false)
+    scan_query(sql, &|_| false).map(|scanned| scanned.calls)
 }
 
-/// Same as [`scan_calls`], with the database's table names. A string `'t::c'` is a column if the table
-/// `t` exists, whatever the column's name is. If `t` has no such column, `SQLite` reports the
-/// error.
-///
-/// # Errors
-/// [`SqlError`] at the first syntax error.
-pub fn scan_calls_with_tables(
+/// Tokens of a query and its outermost calls.
+pub(in crate::blendsql) struct ScannedQuery {
+    /// All tokens in text order, including those inside the calls.
+    pub tokens: Vec<Token>,
+    pub calls: Vec<Call>,
+}
+
+/// Reads all tokens of a query, and its calls.
+pub(in crate::blendsql) fn scan_query(
     sql: &str,
     is_table: &dyn Fn(&str) -> bool,
-) -> Result<Vec<Call>, SqlError> {
-    let mut scanner = Scanner { sql, is_table, at: 0, depth: 0 };
+) -> Result<ScannedQuery, SqlError> {
+    let mut scanner = Scanner { sql, is_table, tokens: Vec::new(), at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = ValuesRowTracker::default();
     let mut previous = None;
@@ -51,7 +53,7 @@ pub fn scan_calls_with_tables(
             _ => rows.observe(sql, token),
         }
     }
-    Ok(calls)
+    Ok(ScannedQuery { tokens: scanner.tokens, calls })
 }
 
 /// A call split into its arguments, which are not parsed yet.
@@ -82,6 +84,8 @@ pub(in crate::blendsql) struct Scanner<'a> {
     pub sql: &'a str,
     /// Returns true if the database has a table of this name.
     is_table: &'a dyn Fn(&str) -> bool,
+    /// All tokens before `at`.
+    tokens: Vec<Token>,
     /// Offset at which the next token is read.
     pub at: usize,
     depth: usize,
@@ -94,6 +98,13 @@ impl Scanner<'_> {
     ) -> Result<Option<Token>, SqlError> {
         let token = lexer::next_token(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
+        if let Some(token) = token {
+            // The scanner may have looked ahead.
+            while self.tokens.last().is_some_and(|last| last.start >= token.start) {
+                self.tokens.pop();
+            }
+            self.tokens.push(token);
+        }
         Ok(token)
     }
 

@@ -1,0 +1,546 @@
+//! Grammar of expressions, by operator precedence.
+
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::tree::{Expr, ExprKind, ExprOperator, MatchOperator};
+
+/// Precedence of an operator; a higher one binds tighter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Precedence {
+    Or,
+    And,
+    Not,
+    Equality,
+    Order,
+    Bits,
+    Sum,
+    Product,
+    Concatenation,
+    Collation,
+    Prefix,
+}
+
+impl Precedence {
+    /// Returns the precedence that binds one step tighter.
+    fn tighter(self) -> Self {
+        match self {
+            Self::Or => Self::And,
+            Self::And => Self::Not,
+            Self::Not => Self::Equality,
+            Self::Equality => Self::Order,
+            Self::Order => Self::Bits,
+            Self::Bits => Self::Sum,
+            Self::Sum => Self::Product,
+            Self::Product => Self::Concatenation,
+            Self::Concatenation => Self::Collation,
+            Self::Collation | Self::Prefix => Self::Prefix,
+        }
+    }
+}
+
+/// Kind of an operator after an operand.
+#[derive(Debug, Clone, Copy)]
+enum Infix {
+    And,
+    Or,
+    Compare(&'static str),
+    Binary(&'static str),
+    Is,
+    /// ISNULL, NOTNULL or NOT NULL.
+    NullTest,
+    Between,
+    In,
+    Match(MatchOperator),
+    Collate,
+    /// `::` with a type.
+    Cast,
+}
+
+/// Returns the operator that adjacent symbols form, and its precedence.
+fn infix_of_sign(sign: &str) -> Option<(Infix, Precedence)> {
+    Some(match sign {
+        "=" | "==" => (Infix::Compare("="), Precedence::Equality),
+        "<>" | "!=" => (Infix::Compare("<>"), Precedence::Equality),
+        "<" => (Infix::Compare("<"), Precedence::Order),
+        "<=" => (Infix::Compare("<="), Precedence::Order),
+        ">" => (Infix::Compare(">"), Precedence::Order),
+        ">=" => (Infix::Compare(">="), Precedence::Order),
+        "&" => (Infix::Binary("&"), Precedence::Bits),
+        "|" => (Infix::Binary("|"), Precedence::Bits),
+        "<<" => (Infix::Binary("<<"), Precedence::Bits),
+        ">>" => (Infix::Binary(">>"), Precedence::Bits),
+        "+" => (Infix::Binary("+"), Precedence::Sum),
+        "-" => (Infix::Binary("-"), Precedence::Sum),
+        "*" => (Infix::Binary("*"), Precedence::Product),
+        "/" => (Infix::Binary("/"), Precedence::Product),
+        "%" => (Infix::Binary("%"), Precedence::Product),
+        "||" => (Infix::Binary("||"), Precedence::Concatenation),
+        "->" => (Infix::Binary("->"), Precedence::Concatenation),
+        "->>" => (Infix::Binary("->>"), Precedence::Concatenation),
+        _ => return None,
+    })
+}
+
+impl Parser<'_> {
+    /// Parses an expression up to the first token that does not belong to it.
+    pub fn parse_expr(&mut self) -> Result<Expr, SqlError> {
+        self.parse_binary(Precedence::Or, false)
+    }
+
+    /// Parses an expression of operators that bind at least as tight as `loosest`. With
+    /// `ends_at_and`, it ends before an AND, which then belongs to a BETWEEN around it.
+    fn parse_binary(&mut self, loosest: Precedence, ends_at_and: bool) -> Result<Expr, SqlError> {
+        let start = self.start();
+        let around = std::mem::take(&mut self.height);
+        let mut left = self.parse_nested(Self::parse_operand)?;
+        while let Some((infix, tokens, precedence)) = self.peek_infix() {
+            if precedence < loosest || ends_at_and && matches!(infix, Infix::And) {
+                break;
+            }
+            self.at += tokens;
+            let kind = self.parse_right_side(infix, precedence, left)?;
+            self.count_node_around(start)?;
+            left = Expr { span: self.span_from(start), kind };
+        }
+        self.height = self.height.max(around);
+        Ok(left)
+    }
+
+    /// Returns the operator that is next, without its number of tokens before its operand, and its
+    /// precedence.
+    fn peek_infix(&self) -> Option<(Infix, usize, Precedence)> {
+        let token = self.peek()?;
+        if let Some((sign, tokens)) = self.operator() {
+            if sign == "::" {
+                return self.is_server.then_some((Infix::Cast, 1, Precedence::Prefix));
+            }
+            return infix_of_sign(sign).map(|(infix, level)| (infix, tokens, level));
+        }
+        if token.lexeme != Lexeme::Word {
+            return None;
+        }
+        if self.is_word("AND") {
+            return Some((Infix::And, 1, Precedence::And));
+        }
+        if self.is_word("OR") {
+            return Some((Infix::Or, 1, Precedence::Or));
+        }
+        if self.is_word("COLLATE") {
+            return Some((Infix::Collate, 1, Precedence::Collation));
+        }
+        let (infix, tokens) = self.peek_equality()?;
+        Some((infix, tokens, Precedence::Equality))
+    }
+
+    /// Returns the operator with the precedence of `=` that a word begins, and its number of
+    /// tokens.
+    fn peek_equality(&self) -> Option<(Infix, usize)> {
+        let not = usize::from(self.is_word("NOT"));
+        let is = |word: &str| self.is_word_after(not, word);
+        if not == 0 && self.is_word("IS") {
+            return Some((Infix::Is, 1));
+        }
+        if not == 0 && (self.is_word("ISNULL") || self.is_word("NOTNULL")) {
+            return Some((Infix::NullTest, 1));
+        }
+        if not == 1 && is("NULL") {
+            return Some((Infix::NullTest, 2));
+        }
+        if is("BETWEEN") {
+            return Some((Infix::Between, not + 1));
+        }
+        if is("IN") {
+            return Some((Infix::In, not + 1));
+        }
+        if self.is_server && is("SIMILAR") && self.is_word_after(not + 1, "TO") {
+            return Some((Infix::Match(MatchOperator::Like), not + 2));
+        }
+        let operators = [
+            ("LIKE", MatchOperator::Like),
+            ("GLOB", MatchOperator::Glob),
+            ("MATCH", MatchOperator::Match),
+            ("REGEXP", MatchOperator::Regexp),
+        ];
+        let server = [("ILIKE", MatchOperator::Like)].into_iter().filter(|_| self.is_server);
+        let found = operators.into_iter().chain(server).find(|(word, _)| is(word));
+        found.map(|(_, operator)| (Infix::Match(operator), not + 1))
+    }
+
+    /// Parses what follows an operator.
+    fn parse_right_side(
+        &mut self,
+        infix: Infix,
+        precedence: Precedence,
+        left: Expr,
+    ) -> Result<ExprKind, SqlError> {
+        let tighter = precedence.tighter();
+        Ok(match infix {
+            Infix::And => {
+                let right = self.parse_binary(tighter, false)?;
+                ExprKind::And(join_operands(left, right, |kind| match kind {
+                    ExprKind::And(parts) => Ok(parts),
+                    other => Err(other),
+                }))
+            }
+            Infix::Or => {
+                let right = self.parse_binary(tighter, false)?;
+                ExprKind::Or(join_operands(left, right, |kind| match kind {
+                    ExprKind::Or(parts) => Ok(parts),
+                    other => Err(other),
+                }))
+            }
+            Infix::Compare(sign) => {
+                let right = self.parse_binary(tighter, false)?;
+                ExprKind::Compare(sign, Box::new(left), Box::new(right))
+            }
+            Infix::Binary(sign) => {
+                let right = self.parse_binary(tighter, false)?;
+                ExprKind::Operation(ExprOperator::Infix(sign), vec![left, right])
+            }
+            Infix::Is => self.parse_is(left)?,
+            Infix::NullTest => ExprKind::Operation(ExprOperator::NullTest, vec![left]),
+            Infix::Between => {
+                let low = self.parse_binary(Precedence::Or, true)?;
+                self.expect_word("AND")?;
+                let high = self.parse_binary(tighter, false)?;
+                ExprKind::Operation(ExprOperator::Between, vec![left, low, high])
+            }
+            Infix::In => self.parse_in(left)?,
+            Infix::Match(operator) => {
+                let mut operands = vec![left, self.parse_binary(tighter, false)?];
+                if self.eat_word("ESCAPE") {
+                    operands.push(self.parse_binary(tighter, false)?);
+                }
+                ExprKind::Operation(ExprOperator::Match(operator), operands)
+            }
+            Infix::Collate => {
+                let name = self.read_name()?;
+                ExprKind::Operation(ExprOperator::Collate(name), vec![left])
+            }
+            Infix::Cast => {
+                let type_name = self.read_server_type()?;
+                ExprKind::Cast(Box::new(left), type_name)
+            }
+        })
+    }
+
+    /// Parses what follows IS.
+    fn parse_is(&mut self, left: Expr) -> Result<ExprKind, SqlError> {
+        let not = self.eat_word("NOT");
+        let distinct = self.eat_word("DISTINCT");
+        if distinct {
+            self.expect_word("FROM")?;
+        }
+        let right = self.parse_binary(Precedence::Equality.tighter(), false)?;
+        let sign = if not == distinct { "IS" } else { "IS NOT" };
+        Ok(ExprKind::Compare(sign, Box::new(left), Box::new(right)))
+    }
+
+    /// Parses what follows IN.
+    fn parse_in(&mut self, operand: Expr) -> Result<ExprKind, SqlError> {
+        let negated = self.tokens[..self.at].iter().rev().nth(1);
+        let negated = negated.is_some_and(|t| t.is_word(self.sql, "NOT"));
+        let (mut list, mut query, mut is_answer) = (Vec::new(), None, false);
+        if self.is_symbol(b'(') && self.begins_query(self.peek_after(1)) {
+            query = Some(Box::new(self.parse_query_in_parens()?));
+        } else if self.is_symbol(b'(') {
+            list = self.parse_list_in_parens()?;
+        } else if self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
+            list = vec![self.parse_call()?];
+            is_answer = true;
+        } else {
+            self.read_name()?;
+            if self.eat_symbol(b'.') {
+                self.read_name()?;
+            }
+            if self.is_symbol(b'(') {
+                list = self.parse_list_in_parens()?;
+            }
+        }
+        Ok(ExprKind::In { negated, operand: Box::new(operand), list, query, is_answer })
+    }
+
+    /// Parses expressions in parentheses, which may be empty.
+    pub fn parse_list_in_parens(&mut self) -> Result<Vec<Expr>, SqlError> {
+        self.expect_symbol(b'(')?;
+        if self.eat_symbol(b')') {
+            return Ok(Vec::new());
+        }
+        let list = self.read_list(|p| p.parse_expr())?;
+        self.expect_symbol(b')')?;
+        Ok(list)
+    }
+
+    /// Parses an operand with its prefix operators.
+    fn parse_operand(&mut self) -> Result<Expr, SqlError> {
+        let start = self.start();
+        let Some(token) = self.peek() else { return Err(self.unexpected()) };
+        let kind = match token.lexeme {
+            Lexeme::Call => return self.parse_call(),
+            Lexeme::Symbol(b'(') => self.parse_parens()?,
+            Lexeme::Symbol(symbol @ (b'+' | b'-' | b'~')) => {
+                // `->` and its kin are no prefix.
+                if self.operator().is_some_and(|(_, tokens)| tokens > 1) {
+                    return Err(self.unexpected());
+                }
+                self.at += 1;
+                let sign = match symbol {
+                    b'+' => "+",
+                    b'-' => "-",
+                    _ => "~",
+                };
+                let operand = self.parse_binary(Precedence::Prefix, false)?;
+                ExprKind::Operation(ExprOperator::Prefix(sign), vec![operand])
+            }
+            Lexeme::Number if is_number(self.text(token)) => self.take_literal(1),
+            Lexeme::Text if self.text(token).starts_with("$$") => return Err(self.unexpected()),
+            Lexeme::Text if !is_parameter(self.text(token)) && !self.is_symbol_after(1, b'.') => {
+                self.take_literal(1)
+            }
+            Lexeme::Parameter | Lexeme::Text if is_parameter(self.text(token)) => {
+                self.at += 1;
+                ExprKind::Operation(ExprOperator::Unknown, Vec::new())
+            }
+            Lexeme::Word => self.parse_word(token)?,
+            _ => self.parse_name()?,
+        };
+        Ok(Expr { span: self.span_from(start), kind })
+    }
+
+    fn take_literal(&mut self, tokens: usize) -> ExprKind {
+        self.at += tokens;
+        ExprKind::Literal
+    }
+
+    /// Parses an operand that begins with a word.
+    fn parse_word(&mut self, token: Token) -> Result<ExprKind, SqlError> {
+        const TIMES: [&str; 3] = ["CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP"];
+        let is = |word: &str| token.is_word(self.sql, word);
+        if is("NULL") || TIMES.iter().any(|word| is(word)) {
+            return Ok(self.take_literal(1));
+        }
+        if is("NOT") {
+            self.at += 1;
+            let operand = self.parse_binary(Precedence::Not, false)?;
+            return Ok(ExprKind::Not(Box::new(operand)));
+        }
+        if is("EXISTS") {
+            self.at += 1;
+            return Ok(ExprKind::Exists(Box::new(self.parse_query_in_parens()?)));
+        }
+        if is("CASE") {
+            return self.parse_case();
+        }
+        if is("CAST") {
+            return self.parse_cast();
+        }
+        if is("RAISE") {
+            return self.parse_raise();
+        }
+        let next = self.peek_after(1).filter(|t| t.start == token.end);
+        if is("x") && next.is_some_and(|t| t.lexeme == Lexeme::Text) {
+            return self.parse_blob();
+        }
+        if self.is_server
+            && let Some(tokens) = self.typed_literal_length()
+        {
+            return Ok(self.take_literal(tokens));
+        }
+        self.parse_name()
+    }
+
+    /// Parses `x'…'`.
+    fn parse_blob(&mut self) -> Result<ExprKind, SqlError> {
+        let digits = self.peek_after(1).map(|t| t.unquoted_text(self.sql)).unwrap_or_default();
+        let is_hex = digits.len() % 2 == 0 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_hex { Ok(self.take_literal(2)) } else { Err(self.unexpected()) }
+    }
+
+    /// Parses a column with its qualifiers, or a function.
+    fn parse_name(&mut self) -> Result<ExprKind, SqlError> {
+        let Some(first) = self.peek() else { return Err(self.unexpected()) };
+        if self.is_id(first) && self.is_symbol_after(1, b'(') {
+            return self.parse_function();
+        }
+        let mut column = self.read_name()?;
+        let mut table = None;
+        for _ in 0..2 {
+            if self.eat_symbol(b'.') {
+                table = Some(std::mem::replace(&mut column, self.read_name()?));
+            }
+        }
+        if first.lexeme == Lexeme::Text && table.is_none() {
+            return Err(self.unexpected());
+        }
+        Ok(ExprKind::Column { table, column })
+    }
+
+    /// Parses `(…)`: a query, an expression or a row value.
+    fn parse_parens(&mut self) -> Result<ExprKind, SqlError> {
+        if self.begins_query(self.peek_after(1)) {
+            return Ok(ExprKind::Scalar(Box::new(self.parse_query_in_parens()?)));
+        }
+        self.expect_symbol(b'(')?;
+        let mut items = self.read_list(|p| p.parse_expr())?;
+        self.expect_symbol(b')')?;
+        Ok(match items.pop() {
+            Some(only) if items.is_empty() => ExprKind::Paren(Box::new(only)),
+            last => {
+                items.extend(last);
+                ExprKind::Operation(ExprOperator::Row, items)
+            }
+        })
+    }
+
+    fn parse_case(&mut self) -> Result<ExprKind, SqlError> {
+        self.expect_word("CASE")?;
+        let operand = match self.is_word("WHEN") {
+            true => None,
+            false => Some(Box::new(self.parse_expr()?)),
+        };
+        let mut whens = Vec::new();
+        while whens.is_empty() || self.is_word("WHEN") {
+            self.expect_word("WHEN")?;
+            let when = self.parse_expr()?;
+            self.expect_word("THEN")?;
+            whens.push((when, self.parse_expr()?));
+        }
+        let otherwise = match self.eat_word("ELSE") {
+            true => Some(Box::new(self.parse_expr()?)),
+            false => None,
+        };
+        self.expect_word("END")?;
+        Ok(ExprKind::Case { operand, whens, otherwise })
+    }
+
+    fn parse_cast(&mut self) -> Result<ExprKind, SqlError> {
+        self.expect_word("CAST")?;
+        self.expect_symbol(b'(')?;
+        let value = self.parse_expr()?;
+        self.expect_word("AS")?;
+        let start = self.start();
+        while self.peek().is_some_and(|t| self.is_name(t)) {
+            self.at += 1;
+        }
+        if self.at > 0 && self.last_end() > start && self.eat_symbol(b'(') {
+            self.read_list(|p| {
+                let _signed = p.eat_symbol(b'+') || p.eat_symbol(b'-');
+                match p.advance() {
+                    Some(token) if is_number(p.text(token)) => Ok(()),
+                    _ => {
+                        p.at = p.at.saturating_sub(1);
+                        Err(p.unexpected())
+                    }
+                }
+            })?;
+            self.expect_symbol(b')')?;
+        }
+        let type_name = self.sql.get(self.span_from(start)).unwrap_or_default().to_owned();
+        self.expect_symbol(b')')?;
+        Ok(ExprKind::Cast(Box::new(value), type_name))
+    }
+
+    fn parse_raise(&mut self) -> Result<ExprKind, SqlError> {
+        self.expect_word("RAISE")?;
+        self.expect_symbol(b'(')?;
+        let mut message = Vec::new();
+        if !self.eat_word("IGNORE") {
+            if !["ROLLBACK", "ABORT", "FAIL"].iter().any(|word| self.eat_word(word)) {
+                return Err(self.unexpected());
+            }
+            self.expect_symbol(b',')?;
+            message.push(self.parse_expr()?);
+        }
+        self.expect_symbol(b')')?;
+        Ok(ExprKind::Operation(ExprOperator::Unknown, message))
+    }
+
+    /// Parses a function with its arguments, FILTER and OVER.
+    fn parse_function(&mut self) -> Result<ExprKind, SqlError> {
+        let name = self.read_name()?.to_lowercase();
+        self.expect_symbol(b'(')?;
+        let mut args = Vec::new();
+        if !self.eat_symbol(b'*') {
+            if !self.eat_word("DISTINCT") {
+                self.eat_word("ALL");
+            }
+            if !self.is_symbol(b')') && !self.is_word("ORDER") {
+                args = self.read_list(|p| p.parse_expr())?;
+            }
+            args.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
+        }
+        self.expect_symbol(b')')?;
+        let mut filter = None;
+        if self.is_word("FILTER") && self.is_symbol_after(1, b'(') {
+            self.at += 2;
+            self.expect_word("WHERE")?;
+            filter = Some(Box::new(self.parse_expr()?));
+            self.expect_symbol(b')')?;
+        }
+        let over = self.peek_after(1);
+        let window =
+            self.is_word("OVER") && over.is_some_and(|t| t.is_symbol(b'(') || self.is_name(t));
+        if window {
+            self.at += 1;
+            if self.is_symbol(b'(') {
+                args.extend(self.parse_window()?);
+            } else {
+                self.read_name()?;
+            }
+        }
+        Ok(ExprKind::Function { name, window, filter, args })
+    }
+
+    /// Parses a call with its arguments.
+    pub fn parse_call(&mut self) -> Result<Expr, SqlError> {
+        let Some(n) = self.peek().and_then(|token| self.call_at(token)) else {
+            return Err(self.unexpected());
+        };
+        let expr = self.parse_arguments(n)?;
+        self.advance();
+        Ok(expr)
+    }
+}
+
+/// Merges both operands of an AND or OR into one list.
+fn join_operands(
+    left: Expr,
+    right: Expr,
+    take_operands: impl Fn(ExprKind) -> Result<Vec<Expr>, ExprKind>,
+) -> Vec<Expr> {
+    let mut all = match take_operands(left.kind) {
+        Ok(inner) => inner,
+        Err(kind) => vec![Expr { span: left.span, kind }],
+    };
+    all.push(right);
+    all
+}
+
+/// Returns true for a parameter, which in `SQLite` may look like a text of `PostgreSQL`: `$tag$…$tag$`.
+fn is_parameter(text: &str) -> bool {
+    text.starts_with(['?', ':', '@', '$', '#'])
+}
+
+/// Returns true if a token that begins with a digit is a number.
+fn is_number(text: &str) -> bool {
+    let digits = |text: &str, is_digit: fn(&u8) -> bool| {
+        !text.is_empty()
+            && text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| is_digit(&b)))
+    };
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return digits(hex, u8::is_ascii_hexdigit);
+    }
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => {
+            (mantissa, exponent.strip_prefix(['+', '-']).unwrap_or(exponent))
+        }
+        None => (text, "0"),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let is_part = |part: &str| part.is_empty() || digits(part, u8::is_ascii_digit);
+    digits(exponent, u8::is_ascii_digit)
+        && is_part(whole)
+        && is_part(fraction)
+        && !(whole.is_empty() && fraction.is_empty())
+}

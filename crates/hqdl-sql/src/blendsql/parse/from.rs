@@ -1,0 +1,101 @@
+//! Grammar of the FROM clause.
+
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::parse::keywords;
+use crate::blendsql::tree::{FromItem, FromSource, JoinKind};
+
+impl Parser<'_> {
+    /// Parses the entries of a FROM clause.
+    pub fn parse_from(&mut self) -> Result<Vec<FromItem>, SqlError> {
+        let mut items = vec![self.parse_from_item(JoinKind::Inner, false)?];
+        while let Some((join, natural)) = self.parse_join()? {
+            items.push(self.parse_from_item(join, natural)?);
+        }
+        Ok(items)
+    }
+
+    /// Parses a comma or the words of a join. Returns the join's type and whether it is NATURAL,
+    /// or `None` if no further entry follows.
+    fn parse_join(&mut self) -> Result<Option<(JoinKind, bool)>, SqlError> {
+        if self.eat_symbol(b',') || self.eat_word("JOIN") {
+            return Ok(Some((JoinKind::Inner, false)));
+        }
+        let begins_join = |token: &Token| {
+            token.lexeme == Lexeme::Word && keywords::begins_join(self.text(*token))
+        };
+        if !self.peek().is_some_and(|t| begins_join(&t)) {
+            return Ok(None);
+        }
+        let (mut join, mut natural) = (JoinKind::Inner, false);
+        // SQLite checks which of these words go together.
+        for _ in 0..3 {
+            if self.is_word("JOIN") {
+                break;
+            }
+            natural |= self.is_word("NATURAL");
+            if self.is_word("RIGHT") || self.is_word("FULL") {
+                join = JoinKind::Outer;
+            } else if self.is_word("LEFT") {
+                join = JoinKind::Left;
+            }
+            self.read_name()?;
+        }
+        self.expect_word("JOIN")?;
+        Ok(Some((join, natural)))
+    }
+
+    fn parse_from_item(&mut self, join: JoinKind, natural: bool) -> Result<FromItem, SqlError> {
+        let (source, own_name) = self.parse_from_source()?;
+        let is_table = matches!(source, FromSource::Table { .. });
+        let alias = self.read_alias()?;
+        let source = match source {
+            FromSource::Table { schema, name, span } => {
+                FromSource::Table { schema, name, span: self.span_from(span.start) }
+            }
+            other => other,
+        };
+        if is_table && self.eat_word("INDEXED") {
+            self.expect_word("BY")?;
+            self.read_name()?;
+        } else if is_table && self.is_word("NOT") && self.is_word_after(1, "INDEXED") {
+            self.at += 2;
+        }
+        let (mut on, mut using) = (None, Vec::new());
+        if self.eat_word("ON") {
+            on = Some(self.parse_expr()?);
+        } else if self.eat_word("USING") {
+            self.expect_symbol(b'(')?;
+            using = self.read_list(Self::read_name)?;
+            self.expect_symbol(b')')?;
+        }
+        Ok(FromItem { source, name: alias.or(own_name), join, on, using, natural })
+    }
+
+    /// Parses a table, function, subquery or join in parentheses, and returns the name that it has
+    /// without an alias.
+    fn parse_from_source(&mut self) -> Result<(FromSource, Option<String>), SqlError> {
+        let start = self.start();
+        if self.is_symbol(b'(') {
+            if self.begins_query(self.peek_after(1)) {
+                return Ok((FromSource::Query(Box::new(self.parse_query_in_parens()?)), None));
+            }
+            self.at += 1;
+            let items = self.parse_nested(Self::parse_from)?;
+            self.expect_symbol(b')')?;
+            return Ok((FromSource::Join(items), None));
+        }
+        let mut name = self.read_name()?;
+        let mut schema = None;
+        if self.eat_symbol(b'.') {
+            schema = Some(std::mem::replace(&mut name, self.read_name()?));
+        }
+        let source = if self.is_symbol(b'(') {
+            FromSource::Function { name: name.clone(), args: self.parse_list_in_parens()? }
+        } else {
+            FromSource::Table { schema, name: name.clone(), span: self.span_from(start) }
+        };
+        Ok((source, Some(name)))
+    }
+}

@@ -1,0 +1,278 @@
+//! Grammar of queries: WITH, compound SELECTs, VALUES, and the clauses of a SELECT.
+
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::parse::cursor::Parser;
+use crate::blendsql::tree::{
+    Body, CompoundOperator, Cte, Expr, ExprKind, OrderTerm, Query, ResultColumn, SelectCore,
+};
+
+impl Parser<'_> {
+    /// Returns true if the token begins a query.
+    pub fn begins_query(&self, token: Option<Token>) -> bool {
+        let is_first = |word: &&str| token.is_some_and(|t| t.is_word(self.sql, word));
+        ["SELECT", "VALUES", "WITH"].iter().any(|word| is_first(&word))
+    }
+
+    /// Parses a query up to the first token that does not belong to it.
+    pub fn parse_query(&mut self) -> Result<Query, SqlError> {
+        self.parse_nested(Self::parse_with)
+    }
+
+    fn parse_with(&mut self) -> Result<Query, SqlError> {
+        let start = self.start();
+        if !self.eat_word("WITH") {
+            return self.parse_compound();
+        }
+        // RECURSIVE may be the name of the first table.
+        let names_table = self.is_word_after(1, "AS") || self.is_symbol_after(1, b'(');
+        let recursive = !names_table && self.eat_word("RECURSIVE");
+        let with = self.read_list(|p| p.parse_cte(recursive))?;
+        let mut query = self.parse_compound()?;
+        query.span.start = start;
+        query.with = with;
+        Ok(query)
+    }
+
+    fn parse_cte(&mut self, recursive: bool) -> Result<Cte, SqlError> {
+        let name = self.read_name()?;
+        let mut columns = Vec::new();
+        if self.eat_symbol(b'(') {
+            columns = self.read_list(Self::read_name)?;
+            self.expect_symbol(b')')?;
+        }
+        self.expect_word("AS")?;
+        if self.eat_word("NOT") {
+            self.expect_word("MATERIALIZED")?;
+        } else {
+            self.eat_word("MATERIALIZED");
+        }
+        let query = self.parse_query_in_parens()?;
+        Ok(Cte { name, columns, query, recursive })
+    }
+
+    /// Parses `(SELECT …)`.
+    pub fn parse_query_in_parens(&mut self) -> Result<Query, SqlError> {
+        self.expect_symbol(b'(')?;
+        let query = self.parse_query()?;
+        self.expect_symbol(b')')?;
+        Ok(query)
+    }
+
+    fn parse_compound(&mut self) -> Result<Query, SqlError> {
+        let start = self.start();
+        let (mut query, _) = self.parse_single()?;
+        while let Some(operator) = self.eat_compound_operator() {
+            let (mut right, end) = self.parse_single()?;
+            self.count_node_around(start)?;
+            // ORDER BY and LIMIT after the last SELECT belong to the whole compound.
+            let (order, limit, offset) =
+                (std::mem::take(&mut right.order), right.limit.take(), right.offset.take());
+            right.span.end = end;
+            if let Body::Core(core) = &mut right.body {
+                core.span.end = end;
+            }
+            let body = Body::Compound(operator, Box::new(query), Box::new(right));
+            let span = self.span_from(start);
+            query = Query { span, with: Vec::new(), body, order, limit, offset };
+        }
+        Ok(query)
+    }
+
+    fn eat_compound_operator(&mut self) -> Option<CompoundOperator> {
+        if self.eat_word("UNION") {
+            let all = self.eat_word("ALL");
+            Some(if all { CompoundOperator::UnionAll } else { CompoundOperator::Union })
+        } else if self.eat_word("INTERSECT") {
+            Some(CompoundOperator::Intersect)
+        } else {
+            self.eat_word("EXCEPT").then_some(CompoundOperator::Except)
+        }
+    }
+
+    /// Parses one SELECT or VALUES. Returns also its end without ORDER BY and LIMIT.
+    fn parse_single(&mut self) -> Result<(Query, usize), SqlError> {
+        let start = self.start();
+        if self.eat_word("VALUES") {
+            let body = self.parse_values_rows()?;
+            let span = self.span_from(start);
+            let (with, order) = (Vec::new(), Vec::new());
+            let end = span.end;
+            return Ok((Query { span, with, body, order, limit: None, offset: None }, end));
+        }
+        self.expect_word("SELECT")?;
+        let distinct = self.eat_word("DISTINCT");
+        if !distinct {
+            self.eat_word("ALL");
+        }
+        let columns = self.read_list(Self::parse_result_column)?;
+        let mut core = SelectCore { distinct, ..SelectCore::with_columns(columns, start..start) };
+        if self.eat_word("FROM") {
+            core.from = self.parse_from()?;
+            core.from_end = self.last_end();
+        }
+        core.filter = self.parse_clause("WHERE")?;
+        if self.eat_word("GROUP") {
+            self.expect_word("BY")?;
+            core.group = self.read_list(|p| p.parse_expr())?;
+            core.group_end = self.last_end();
+        }
+        core.having = self.parse_clause("HAVING")?;
+        if self.eat_word("WINDOW") {
+            let windows = self.read_list(Self::parse_named_window)?;
+            core.windows = windows.into_iter().flatten().collect();
+        }
+        let end = self.last_end();
+        let order = self.parse_order_by()?;
+        let (limit, offset) = self.parse_limit()?;
+        let span = self.span_from(start);
+        core.span = span.clone();
+        let body = Body::Core(Box::new(core));
+        Ok((Query { span, with: Vec::new(), body, order, limit, offset }, end))
+    }
+
+    /// Parses a keyword and an expression if the keyword is next.
+    fn parse_clause(&mut self, keyword: &str) -> Result<Option<Expr>, SqlError> {
+        if self.eat_word(keyword) { self.parse_expr().map(Some) } else { Ok(None) }
+    }
+
+    /// Parses the rows of VALUES. A call can be a row of its own.
+    fn parse_values_rows(&mut self) -> Result<Body, SqlError> {
+        let rows = self.read_list(|p| match p.peek() {
+            Some(token) if token.lexeme == Lexeme::Call => Ok(vec![p.parse_call()?]),
+            _ => {
+                p.expect_symbol(b'(')?;
+                let row = p.read_list(|p| p.parse_expr())?;
+                p.expect_symbol(b')')?;
+                Ok(row)
+            }
+        })?;
+        let first = rows.first().map(Vec::as_slice).unwrap_or_default();
+        // A call as a row has as many columns as its list has values.
+        let width = match first {
+            [Expr { kind: ExprKind::Call(n, _), .. }] if self.calls[*n].is_values_row => {
+                self.calls[*n].values_column_count() as usize
+            }
+            _ => first.len(),
+        };
+        Ok(Body::Values(rows.into_iter().flatten().collect(), width))
+    }
+
+    fn parse_result_column(&mut self) -> Result<ResultColumn, SqlError> {
+        let start = self.start();
+        let is_table_star = self.peek().is_some_and(|t| self.is_name(t))
+            && self.is_symbol_after(1, b'.')
+            && self.is_symbol_after(2, b'*');
+        let mut column = ResultColumn {
+            expr: None,
+            star_table: None,
+            alias: None,
+            source_text: String::new(),
+            span: start..start,
+        };
+        if is_table_star {
+            column.star_table = Some(self.read_name()?);
+            self.at += 2;
+        } else if !self.eat_symbol(b'*') {
+            let expr = self.parse_expr()?;
+            column.source_text = self.sql.get(expr.span.clone()).unwrap_or_default().to_owned();
+            column.expr = Some(expr);
+            column.alias = self.read_alias()?;
+        }
+        column.span = self.span_from(start);
+        Ok(column)
+    }
+
+    /// Parses ORDER BY if it is next.
+    pub fn parse_order_by(&mut self) -> Result<Vec<OrderTerm>, SqlError> {
+        if !self.eat_word("ORDER") {
+            return Ok(Vec::new());
+        }
+        self.expect_word("BY")?;
+        self.read_list(|p| {
+            let expr = p.parse_expr()?;
+            let descending = p.eat_word("DESC");
+            if !descending {
+                p.eat_word("ASC");
+            }
+            let nulls_first = match p.eat_word("NULLS") {
+                false => None,
+                true if p.eat_word("FIRST") => Some(true),
+                true => {
+                    p.expect_word("LAST")?;
+                    Some(false)
+                }
+            };
+            Ok(OrderTerm { expr, descending, nulls_first })
+        })
+    }
+
+    /// Parses LIMIT and OFFSET.
+    fn parse_limit(&mut self) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
+        let Some(first) = self.parse_clause("LIMIT")? else { return Ok((None, None)) };
+        if self.eat_symbol(b',') {
+            return Ok((Some(self.parse_expr()?), Some(first)));
+        }
+        Ok((Some(first), self.parse_clause("OFFSET")?))
+    }
+
+    /// Parses `name AS (…)` of a WINDOW clause.
+    fn parse_named_window(&mut self) -> Result<Vec<Expr>, SqlError> {
+        self.read_name()?;
+        self.expect_word("AS")?;
+        self.parse_window()
+    }
+
+    /// Parses a window in parentheses. Returns its expressions.
+    pub fn parse_window(&mut self) -> Result<Vec<Expr>, SqlError> {
+        const PARTS: [&str; 5] = ["PARTITION", "ORDER", "RANGE", "ROWS", "GROUPS"];
+        self.expect_symbol(b'(')?;
+        let begins_part = PARTS.iter().any(|word| self.is_word(word));
+        if self.peek().is_some_and(|t| self.is_name(t)) && !begins_part {
+            self.read_name()?;
+        }
+        let mut exprs = Vec::new();
+        if self.eat_word("PARTITION") {
+            self.expect_word("BY")?;
+            exprs = self.read_list(|p| p.parse_expr())?;
+        }
+        exprs.extend(self.parse_order_by()?.into_iter().map(|term| term.expr));
+        if ["RANGE", "ROWS", "GROUPS"].iter().any(|word| self.eat_word(word)) {
+            if self.eat_word("BETWEEN") {
+                exprs.extend(self.parse_frame_bound()?);
+                self.expect_word("AND")?;
+            }
+            exprs.extend(self.parse_frame_bound()?);
+            if self.eat_word("EXCLUDE") {
+                self.parse_frame_exclusion()?;
+            }
+        }
+        self.expect_symbol(b')')?;
+        Ok(exprs)
+    }
+
+    /// Parses the start or the end of a frame. Returns its expression, if it has one.
+    fn parse_frame_bound(&mut self) -> Result<Option<Expr>, SqlError> {
+        if self.is_word("CURRENT") && self.is_word_after(1, "ROW") {
+            self.at += 2;
+            return Ok(None);
+        }
+        let bound = if self.eat_word("UNBOUNDED") { None } else { Some(self.parse_expr()?) };
+        if !self.eat_word("PRECEDING") {
+            self.expect_word("FOLLOWING")?;
+        }
+        Ok(bound)
+    }
+
+    fn parse_frame_exclusion(&mut self) -> Result<(), SqlError> {
+        if self.eat_word("NO") {
+            self.expect_word("OTHERS")
+        } else if self.eat_word("CURRENT") {
+            self.expect_word("ROW")
+        } else if self.eat_word("GROUP") {
+            Ok(())
+        } else {
+            self.expect_word("TIES")
+        }
+    }
+}

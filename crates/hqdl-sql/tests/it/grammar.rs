@@ -1,0 +1,267 @@
+//! Our grammar of SELECT against the one that is generated from `SQLite`'s (`syntaqlite`).
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_sql::blendsql::tree::Body;
+use hqdl_sql::blendsql::{mask_calls, scan_calls};
+use proptest::prelude::*;
+use proptest::sample::select;
+use regex::Regex;
+
+use crate::oracle;
+
+/// Returns a part of a tree as text without spans and without quotes in names, which `syntaqlite`
+/// keeps in part.
+fn shape(part: &impl Debug) -> String {
+    let ignored = Regex::new(
+        "(span|from_end|group_end|source_text|star_table): (Some\\([^)]*\\)|\"(\\\\.|[^\"\\\\])*\"|[^,}]*),?|[`\\\\\" \n]",
+    );
+    ignored.unwrap().replace_all(&format!("{part:?}"), "").into_owned()
+}
+
+/// Asserts that both grammars read the same tree in a text without calls, or reject it.
+fn assert_same_tree(sql: &str) {
+    // Where a second statement begins is not a matter of the grammar of SELECT.
+    let Ok(calls) = scan_calls(sql) else { return };
+    let masked = mask_calls(sql, &calls);
+    if masked.contains(';') {
+        return;
+    }
+    match (parse_query(&masked), oracle::parse_query(&masked)) {
+        (Ok(ours), Some(theirs)) => assert_eq!(shape(&ours.query), shape(&theirs), "{masked}"),
+        (Err(error), Some(_)) => panic!("rejected: {}", error.render(&masked, false)),
+        (Ok(_), None) => panic!("accepted: {masked}"),
+        (Err(_), None) => {}
+    }
+}
+
+/// Returns the queries of the query cases.
+fn case_queries() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/query");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let texts = files.filter_map(|path| std::fs::read_to_string(path).ok());
+    let is_query = |line: &&str| line.starts_with("query: ") || line.starts_with("plain: ");
+    let lines =
+        |text: String| text.lines().filter(is_query).map(|l| l[7..].to_owned()).collect::<Vec<_>>();
+    texts.flat_map(lines).collect()
+}
+
+#[test]
+fn the_query_cases_have_the_tree_of_sqlites_grammar() {
+    let queries = case_queries();
+    assert!(queries.len() > 1_000, "{}", queries.len());
+    queries.iter().for_each(|sql| assert_same_tree(sql));
+}
+
+#[test]
+fn the_span_of_an_expression_is_its_text() {
+    for sql in case_queries() {
+        let masked = mask_calls(&sql, &scan_calls(&sql).unwrap());
+        let Ok(parsed) = parse_query(&masked) else { continue };
+        parsed.query.visit_exprs(&mut |expr| {
+            let alone = format!("SELECT {}", &masked[expr.span.clone()]);
+            let Body::Core(core) = parse_query(&alone).unwrap().query.body else { panic!() };
+            let [column] = core.columns.as_slice() else { panic!("{alone}") };
+            assert_eq!(shape(column.expr.as_ref().unwrap()), shape(expr), "{masked}");
+        });
+    }
+}
+
+/// Operands, operators and clauses that random queries are made of.
+const WORDS: &[&str] = &[
+    "a",
+    "b",
+    "t.c",
+    "'x'",
+    "1",
+    "1.5e3",
+    "0x1f",
+    "x'ab'",
+    "\"q\"",
+    "[z]",
+    "NULL",
+    "?1",
+    ":p",
+    "f(a)",
+    "count(*)",
+    "(a)",
+    "CURRENT_TIME",
+    "true",
+    "(SELECT 1)",
+    "(a, b)",
+    "CAST(a AS INT)",
+    "EXISTS (SELECT 1)",
+    "CASE WHEN a THEN b END",
+    "f(DISTINCT a ORDER BY b)",
+    "sum(a) FILTER (WHERE b)",
+    "sum(a) OVER w",
+    "sum(a) OVER (PARTITION BY b ORDER BY a ROWS 1 PRECEDING)",
+    "replace(a, b)",
+    "like",
+    "key",
+    "if",
+    "end",
+    "(",
+    ")",
+    ",",
+    ".",
+    "*",
+    "+",
+    "-",
+    "~",
+    "/",
+    "%",
+    "||",
+    "->",
+    "->>",
+    "=",
+    "==",
+    "<>",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "<<",
+    ">>",
+    "&",
+    "|",
+    "NOT",
+    "AND",
+    "OR",
+    "IS",
+    "IS NOT",
+    "IS DISTINCT FROM",
+    "ISNULL",
+    "NOTNULL",
+    "NOT NULL",
+    "LIKE",
+    "NOT LIKE",
+    "GLOB",
+    "MATCH",
+    "ESCAPE",
+    "BETWEEN",
+    "NOT BETWEEN",
+    "IN",
+    "NOT IN",
+    "IN (1, 2)",
+    "IN (SELECT 1)",
+    "IN t",
+    "COLLATE nocase",
+    "AS",
+    "FROM",
+    "FROM t",
+    "FROM t AS u",
+    "JOIN u",
+    "LEFT JOIN u ON a",
+    "NATURAL JOIN u",
+    "CROSS JOIN u",
+    "USING (a)",
+    "ON",
+    ", json_each(a)",
+    ", (SELECT 1) AS s",
+    ", (t JOIN u)",
+    "INDEXED BY i",
+    "WHERE",
+    "GROUP BY",
+    "HAVING",
+    "ORDER BY",
+    "DESC",
+    "ASC",
+    "NULLS FIRST",
+    "LIMIT 1",
+    "LIMIT 1, 2",
+    "LIMIT 1 OFFSET 2",
+    "UNION",
+    "UNION ALL",
+    "EXCEPT",
+    "INTERSECT",
+    "SELECT",
+    "DISTINCT",
+    "ALL",
+    "VALUES (1)",
+    "VALUES (1, 2), (3, 4)",
+    "WITH c AS (SELECT 1)",
+    "WITH RECURSIVE c(x, y) AS MATERIALIZED (VALUES (1))",
+    "WINDOW w AS (ORDER BY a)",
+    "RAISE(IGNORE)",
+    "1_0",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_expressions_have_the_tree_of_sqlites_grammar(
+        words in prop::collection::vec(select(&WORDS[..79]), 1..9),
+    ) {
+        assert_same_tree(&format!("SELECT {}", words.join(" ")));
+    }
+
+    #[test]
+    fn random_queries_have_the_tree_of_sqlites_grammar(
+        words in prop::collection::vec(select(&WORDS[..]), 1..12),
+    ) {
+        assert_same_tree(&format!("SELECT {}", words.join(" ")));
+    }
+
+    #[test]
+    fn random_text_ends_in_a_tree_or_an_error(words in "[ -~\n]{0,60}") {
+        let _ = parse_query(&format!("SELECT {words}"));
+    }
+
+    #[test]
+    fn a_case_without_one_of_its_words_has_the_tree_of_sqlites_grammar(
+        query in select(case_queries()),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let words: Vec<&str> = query.split_inclusive(' ').collect();
+        let dropped = at.index(words.len());
+        let kept = words.iter().enumerate().filter(|(n, _)| *n != dropped).map(|(_, word)| *word);
+        assert_same_tree(&kept.collect::<String>());
+    }
+}
+
+/// Asserts that a query nested `levels` deep is parsed up to `SQLite`'s limit, on a small stack.
+#[test]
+fn deep_queries_are_parsed_or_rejected() {
+    let nested = |open: &str, close: &str, levels: usize| {
+        format!("SELECT {}1{}", open.repeat(levels), close.repeat(levels))
+    };
+    let shapes = [
+        ("(", ")"),
+        ("f(", ")"),
+        ("(SELECT ", ")"),
+        ("NOT ", ""),
+        ("- ", ""),
+        ("1 + (", ")"),
+        ("", " + 1"),
+        ("", " AND 1"),
+        ("", " || 1"),
+        ("1 IN (", ")"),
+        ("CASE WHEN ", " THEN 1 END"),
+        ("a BETWEEN 1 AND (", ")"),
+        ("(SELECT 1 FROM (SELECT ", "))"),
+        ("{{LLMMap('q', f(", "))}}"),
+    ];
+    let thread = std::thread::Builder::new().stack_size(16 << 20);
+    let checks = move || {
+        for (open, close) in shapes {
+            let levels = if open.starts_with("{{") { 60 } else { 240 };
+            let parsed = parse_query(&nested(open, close, levels));
+            assert!(parsed.is_ok(), "{open}: {:?}", parsed.err());
+            assert!(parse_query(&nested(open, close, 50_000)).is_err(), "{open}");
+            assert!(parse_query(&format!("SELECT {}", open.repeat(50_000))).is_err(), "{open}");
+        }
+    };
+    thread.spawn(checks).unwrap().join().unwrap();
+}
+
+#[test]
+fn thousands_of_calls_are_parsed_in_one_go() {
+    let calls = vec!["{{LLMMap('q', upper(t.c), options=('a', 'b'))}}"; 20_000];
+    let parsed = parse_query(&format!("SELECT {} FROM t", calls.join(", "))).unwrap();
+    assert_eq!(parsed.calls.len(), 20_000);
+}
