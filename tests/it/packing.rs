@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value as Json, json};
 
+use hqdl::spec::Format;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Frequency};
 use hqdl_testkit::project::{
     COLUMN_NAMES, HEROES, Project, check_cells, heroes_spec, true_value, truthful_endpoint,
@@ -142,4 +143,49 @@ fn a_cell_that_keeps_failing_ends_as_invalid_with_its_raw_answer() {
         .map(|r| r.question.rows.len())
         .collect();
     assert_eq!(whole, [32, 8]);
+}
+
+/// The heroes, one request after the other, with answers in this format.
+fn heroes_in(format: &str, endpoint: &Endpoint) -> Project {
+    let text = heroes_spec()
+        .replace("concurrency = 4", "concurrency = 1")
+        .replace("format = \"csv\"", &format!("format = \"{format}\""));
+    Project::new(endpoint, HEROES, &text)
+}
+
+#[test]
+fn a_model_whose_csv_is_unreadable_is_asked_in_json() {
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault_where(Fault::Renumbered, Frequency::Always, |q| q.format == Format::Csv);
+    let project = heroes_in("csv", &endpoint);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(check_cells(&project), BTreeMap::from([("ok".to_owned(), 40)]));
+    let formats: Vec<Format> =
+        endpoint.received_requests().iter().map(|request| request.question.format).collect();
+    let switch = formats.iter().position(|format| *format == Format::Json).unwrap();
+    assert_eq!(switch, 3, "{formats:?}");
+    assert!(formats[switch..].iter().all(|format| *format == Format::Json), "{formats:?}");
+    let note = "had no readable value, so hqdl asks it in JSON";
+    assert_eq!(ended.stderr.matches(note).count() + ended.stdout.matches(note).count(), 1);
+    // A model that answered in CSV before is still asked in CSV.
+    let endpoint = truthful_endpoint();
+    endpoint.add_fault_where(Fault::Renumbered, Frequency::Always, |q| {
+        q.rows.iter().any(|row| row.key_text().starts_with('Z'))
+    });
+    heroes_in("csv", &endpoint).run_materialize(&[]).expect_exit_code(1);
+    assert!(endpoint.received_requests().iter().all(|r| r.question.format == Format::Csv));
+}
+
+#[test]
+fn a_model_that_answers_one_row_of_a_request_is_asked_about_single_rows() {
+    let endpoint = truthful_endpoint();
+    // It answers the first row only.
+    endpoint.add_fault_where(Fault::FirstRowOnly, Frequency::Always, |q| q.rows.len() > 1);
+    let project = heroes_in("json", &endpoint);
+    let ended = project.run_materialize(&[]).expect_exit_code(0);
+    assert_eq!(check_cells(&project), BTreeMap::from([("ok".to_owned(), 40)]));
+    let sizes = sizes(&endpoint);
+    assert_eq!(sizes[..4], [4, 1, 1, 1], "{sizes:?}");
+    let note = "asks it about one row at a time";
+    assert_eq!(ended.stderr.matches(note).count() + ended.stdout.matches(note).count(), 1);
 }

@@ -53,6 +53,7 @@ impl EmbeddingsEndpoint {
             max_output: 0,
             input_tokens: tokens,
             full_key_hash: None,
+            has_sets: false,
             answer_form: AnswerForm::default(),
             rows: 1,
             temperature: None,

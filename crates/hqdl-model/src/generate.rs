@@ -7,6 +7,7 @@
 //! is data. A run stops if the endpoint rejects all requests or is gone, if the disk fails, or if
 //! the user interrupts it.
 
+mod answer_format;
 mod claim;
 mod claimed_by_others;
 mod event;
@@ -28,6 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
+pub use self::answer_format::CsvReplies;
 pub use self::circuit_breaker::CircuitBreaker;
 pub use self::claim::{ClaimedBatches, claim_row_batch};
 pub use self::claimed_by_others::ClaimedByOthers;
@@ -39,7 +41,7 @@ pub use self::model_run::{Events, ModelRun};
 pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::split_in_half;
-use self::packing::split_smaller;
+use self::packing::{Adaptation, split_smaller};
 pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
 use crate::plan::RowBatch;
@@ -62,6 +64,9 @@ const MAX_ATTEMPTS: u32 = 3;
 /// rows, once alone.
 const MAX_SINGLE_ROW_ATTEMPTS: u32 = 2;
 
+/// Tokens of a list's limit in a schema.
+const LIMIT_TOKENS: u64 = 8;
+
 /// How long generation is idle before it checks the rows that other runs have claimed.
 const RECHECK_DELAY: Duration = Duration::from_millis(50);
 
@@ -82,6 +87,8 @@ pub struct Context {
     /// Rows per request: decreases when answers are misaligned or unreadable, and increases when
     /// they are not.
     pub packing: Packing,
+    /// Whether the model's CSV is readable.
+    pub csv_replies: CsvReplies,
     /// Limit of the answer length.
     pub output_cap: OutputCap,
     /// Whether the user was warned that the endpoint reports more tokens than possible.
@@ -298,6 +305,9 @@ async fn send_request(
 ) -> Result<(Vec<PendingRequest>, Option<DeferredRequest>), StopReason> {
     let PendingRequest { row_batch, attempt, .. } = &pending;
     let (frame, mut prompt) = context.build_prompt(row_batch);
+    if *attempt > 1 {
+        prompt.input_tokens += LIMIT_TOKENS * prompt.limit_lists();
+    }
     let began = Instant::now();
     let mut completion = context.new_completion(row_batch, prompt.provenance_hash());
     tracing::Span::current().record("prompt", completion.prompt_hash.as_str());
@@ -358,6 +368,10 @@ async fn send_request(
         answers: None,
     };
     let to_retry = context.store_reply(arrived, completion, reply).await?;
+    let has_no_value = |part: &&(RowBatch, u32)| part.0.columns == row_batch.columns;
+    let unread: usize =
+        to_retry.iter().filter(has_no_value).map(|(part, _)| part.missing_rows.len()).sum();
+    context.record_csv_reply(frame.format, unread < row_batch.missing_rows.len());
     let to_retry = to_retry.into_iter().map(|(row_batch, attempt)| PendingRequest {
         row_batch,
         attempt,
@@ -397,6 +411,7 @@ impl Context {
             requirements,
             frames: Mutex::default(),
             packing: Packing::new(choice.rows),
+            csv_replies: CsvReplies::default(),
             output_cap: OutputCap::new(run.reasoning_models.contains(&choice.tokenizer)),
             choice,
             usage_warned: false.into(),
@@ -507,7 +522,9 @@ impl Context {
             && !reply.content.trim().is_empty();
         let attempts =
             if frame.has_simplest_form() { MAX_SINGLE_ROW_ATTEMPTS } else { MAX_ATTEMPTS };
+        let may_change_format = answers.is_none() && self.may_change_format(frame.format);
         let is_last_attempt = ((attempt >= attempts || is_answered) && !was_cut_short)
+            && !may_change_format
             || self.endpoint().is_deterministic();
         if reply.is_unfinished && reply.broken.is_none() {
             self.warn_of_no_finish_reason(frame);
@@ -537,7 +554,14 @@ impl Context {
         let given_up = tally.get(State::Invalid) as usize / row_batch.columns.len().max(1);
         let failed = given_up + ask_again;
         if attempt == 1 {
-            self.packing.adapt_to_failures(row_batch.missing_rows.len(), failed);
+            let asked = row_batch.missing_rows.len();
+            if self.packing.adapt_to_failures(asked, failed) == Adaptation::FirstSingleRows {
+                (self.run.events.listener)(&Event::Warning(format!(
+                    "{} left out {failed} of {asked} rows of a request, so hqdl asks it about one \
+                     row at a time until that goes well",
+                    self.choice.name
+                )));
+            }
         }
         Ok(split_smaller(to_retry, row_batch, attempt + 1, frame))
     }

@@ -144,6 +144,8 @@ pub struct PromptFrame {
     header: String,
     /// Expected output tokens of the cells of one row.
     row_tokens: u64,
+    /// Whether lists in an answer are sets.
+    has_sets: bool,
     tokens: OnceLock<u64>,
 }
 
@@ -189,6 +191,8 @@ pub struct Prompt {
     pub temperature: Option<f64>,
     /// Images of the prompt, `[image 1]` first.
     pub images: Vec<PromptImage>,
+    /// Whether lists in the answer are sets, so that a repeated item adds nothing.
+    pub has_sets: bool,
 }
 
 /// Form of the answer to a prompt.
@@ -221,6 +225,14 @@ impl std::fmt::Debug for PromptImage {
 }
 
 impl Prompt {
+    /// Limits each list of a single answer to the number of its options, and returns the number of
+    /// such lists. A grammar then ends the list of a model that repeats an item again and again.
+    /// Requests do this only after a failure, because some endpoints reject the keyword.
+    pub fn limit_lists(&mut self) -> u64 {
+        let single = |_: &&mut Arc<Json>| self.answer_form == AnswerForm::Single;
+        self.schema.as_mut().filter(single).map_or(0, |schema| schema::limit_lists(schema))
+    }
+
     /// Returns the hash of the prompt that provenance stores.
     #[must_use]
     pub fn provenance_hash(&self) -> String {
@@ -259,6 +271,7 @@ impl PromptFrame {
                 .map_or_else(|| shared_prompt(Echo::Short), |pack_form| pack_form.shared.clone()),
             pack_form,
             always_full_echo: false,
+            has_sets: expansion.task == Task::Columns && format == Format::Json,
             full_echo: (expansion.echo == Echo::Full).then(|| shared_prompt(Echo::Full)),
             header,
             row_tokens: ROW_OVERHEAD
@@ -446,6 +459,7 @@ impl PromptFrame {
             rows: rows.len(),
             temperature: is_pack.then_some(0.0),
             images: Vec::new(),
+            has_sets: self.has_sets,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! A valid answer never matches: its rows have different numbers, and repetition of text from the
 //! prompt itself is allowed.
 
+use std::collections::HashSet;
+
 use super::reasoning::strip_reasoning;
 use super::{AnswerForm, Prompt};
 
@@ -11,8 +13,10 @@ use super::{AnswerForm, Prompt};
 const MAX_PERIOD: usize = 800;
 /// Minimum number of repetitions, and the minimum bytes that they must cover.
 const MIN_REPEATS: usize = 4;
-/// See [`ROUNDS`].
+/// See [`MIN_REPEATS`].
 const MIN_REPEATED_BYTES: usize = 400;
+/// Number of items of a set that are one or two texts, from which it repeats itself.
+const MAX_SAME_ITEMS: usize = 6;
 /// Consecutive unknown row numbers tolerated, in addition to the request's row count.
 const MAX_UNKNOWN_ROWS: usize = 16;
 
@@ -37,6 +41,9 @@ impl Prompt {
         }
         // Drafts within reasoning may number their rows in any way.
         let answer = strip_reasoning(answer)?;
+        if self.has_sets && repeats_items(&answer) {
+            return Some("it repeats an item of a list");
+        }
         let rows = self.rows;
         // A line begins with its complete number and contains nothing but its row.
         let max_unknown =
@@ -44,6 +51,19 @@ impl Prompt {
         (count_unknown_rows(&answer, rows) > max_unknown)
             .then_some("its rows are not rows of the request")
     }
+}
+
+/// Returns whether the last strings of a JSON list are the same one or two, again and again.
+fn repeats_items(answer: &str) -> bool {
+    // A text and what separates it from the next one alternate, beginning with either.
+    let parts: Vec<&str> = answer.rsplit('"').skip(1).take(2 * MAX_SAME_ITEMS + 1).collect();
+    (0..2).any(|first| {
+        let items: HashSet<&&str> = parts.iter().skip(first).step_by(2).collect();
+        let mut separators = parts.iter().skip(1 - first).step_by(2);
+        parts.len() > 2 * MAX_SAME_ITEMS
+            && items.len() <= 2
+            && separators.all(|separator| separator.trim() == ",")
+    })
 }
 
 /// Returns the trailing repetition of a text.

@@ -1,6 +1,8 @@
 //! JSON schema of an answer.
 
-use serde_json::{Value as Json, json};
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json, json};
 
 use hqdl_spec::{Column, Echo, Expansion};
 
@@ -34,6 +36,21 @@ pub(super) fn answer_schema(expansion: &Expansion, requested: &[&Column], echo: 
         "required": ["rows"],
         "additionalProperties": false,
     })
+}
+
+/// Limits each list of an object to the number of its options. Returns the number of such lists.
+pub(super) fn limit_lists(schema: &mut Arc<Json>) -> u64 {
+    let mut limited = schema.as_ref().clone();
+    let members = limited["properties"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    let mut count = 0;
+    for member in members {
+        if let Some(options) = member["items"]["enum"].as_array().map(Vec::len) {
+            member["maxItems"] = options.into();
+            count += 1;
+        }
+    }
+    *schema = Arc::new(limited);
+    count
 }
 
 /// Returns the schema of an object with a member for every column.

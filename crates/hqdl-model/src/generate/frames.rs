@@ -9,11 +9,13 @@ use super::Context;
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::{Prompt, PromptFrame, PromptImage};
+use hqdl_spec::Format;
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
-/// Prompt frames by the part of the key that they show and the columns that they ask for.
-pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<PromptFrame>>>;
+/// Prompt frames by the part of the key that they show, the columns that they ask for, and whether
+/// their answers are JSON.
+pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>, bool), Arc<PromptFrame>>>;
 
 impl Context {
     /// Returns the prompt of a row batch and its frame.
@@ -90,14 +92,16 @@ impl Context {
     /// Returns the frame of the batch's prompt.
     pub(crate) fn prompt_frame(&self, row_batch: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(row_batch), self.prompt_columns(row_batch));
-        let frame_key = (self.expansion.key_part(key).map(<[usize]>::to_vec), columns.to_vec());
+        let format = self.answer_format();
+        let key_part = self.expansion.key_part(key).map(<[usize]>::to_vec);
+        let frame_key = (key_part, columns.to_vec(), format == Format::Json);
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let build_frame = || {
             let expansion = self.expansion.for_key(key);
             // Recordings are found by the rows of a table.
             let is_recorded = self.endpoint().looks_up_by_prompt();
             let constructor = if is_recorded { PromptFrame::for_table } else { PromptFrame::new };
-            Arc::new(constructor(&expansion, columns, self.choice.format))
+            Arc::new(constructor(&expansion, columns, format))
         };
         Arc::clone(frames.entry(frame_key).or_insert_with(build_frame))
     }

@@ -40,6 +40,17 @@ struct PackingState {
     required_successes: u32,
     /// Number of good requests since the last failure or growth.
     successes: u32,
+    /// Whether requests had one row before, because of failures.
+    was_single: bool,
+}
+
+/// Effect of a reply on the rows per request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adaptation {
+    /// Requests have one row, for the first time.
+    FirstSingleRows,
+    /// Anything else.
+    Other,
 }
 
 impl Packing {
@@ -54,6 +65,7 @@ impl Packing {
                 single_row_failure_rate: 0.0,
                 required_successes: 1,
                 successes: 0,
+                was_single: false,
             }),
         }
     }
@@ -70,7 +82,7 @@ impl Packing {
 
     /// Adapts to the number of rows that were asked for the first time, and how many of them
     /// failed. Rows that are asked again have failed before and are not representative.
-    pub(super) fn adapt_to_failures(&self, asked: usize, failed: usize) {
+    pub(super) fn adapt_to_failures(&self, asked: usize, failed: usize) -> Adaptation {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let failure_rate = failed as f64 / asked.max(1) as f64;
         if asked == 1 || failure_rate < state.single_row_failure_rate {
@@ -87,7 +99,10 @@ impl Packing {
             state.successes = 0;
             // Halve the number of rows asked, not the current limit: many requests in flight fail
             // together, which counts as one failure.
-            state.current.min((asked as u32 / 2).max(1))
+            let half = (asked as u32 / 2).max(1);
+            // A few readable rows show how many the model can answer.
+            let read = asked.saturating_sub(failed) as u32;
+            state.current.min(if read == 0 { half } else { half.min(read) })
         } else if excess <= GROW_THRESHOLD && asked as u32 >= state.current {
             if asked > 1 {
                 state.required_successes = 1;
@@ -111,7 +126,10 @@ impl Packing {
                 "rows a request"
             );
         }
+        let is_first = next == 1 && state.current > 1 && !state.was_single;
+        state.was_single |= is_first;
         state.current = next;
+        if is_first { Adaptation::FirstSingleRows } else { Adaptation::Other }
     }
 }
 

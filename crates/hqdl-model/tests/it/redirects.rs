@@ -38,6 +38,7 @@ fn prompt() -> Prompt {
         max_output: 10,
         input_tokens: 10,
         full_key_hash: None,
+        has_sets: false,
         answer_form: AnswerForm::default(),
         rows: 1,
         temperature: None,

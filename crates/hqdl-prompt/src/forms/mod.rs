@@ -5,6 +5,7 @@
 //! The question ends the user message. Values are JSON on one line, so that nothing in a value can
 //! end it early.
 
+mod image;
 mod join;
 mod pack;
 mod row;
@@ -87,7 +88,7 @@ impl SingleForm {
             Task::Text => (&text::INTRO, about.to_owned()),
             Task::Rows => (&table::INTRO, about.to_owned()),
             Task::Join => (&join::INTRO, format!("{}{about}", join::QUESTION)),
-            Task::Value | Task::Columns => (&value::INTRO, about.to_owned()),
+            Task::Value | Task::Columns => (value_intro(expansion), about.to_owned()),
         };
         let answer_column = Column { name: ANSWER.to_owned(), ..(*column).clone() };
         let systems =
@@ -100,7 +101,7 @@ impl SingleForm {
     fn of_several(expansion: &Expansion, asked: &[&Column]) -> Option<Self> {
         let intro = match expansion.task {
             Task::Text => &text::INTRO,
-            Task::Value => &value::INTRO,
+            Task::Value => value_intro(expansion),
             Task::Rows | Task::Join | Task::Columns => return None,
         };
         let systems = [&several::system(intro, asked), &several::system(&text::INTRO, asked)];
@@ -175,6 +176,7 @@ impl SingleForm {
             rows: 1,
             temperature: self.is_live().then_some(0.0),
             images: Vec::new(),
+            has_sets: !self.is_live(),
         }
     }
 
@@ -187,7 +189,8 @@ impl SingleForm {
         key_names: &[String],
         checkers: &[&Checker],
     ) -> Vec<RowOutcome> {
-        if let Some(cells) = self.cells(content) {
+        let cut = || if finish == FinishReason::Stop { None } else { self.closed_cells(content) };
+        if let Some(cells) = self.cells(content).or_else(cut) {
             let answer = |(cell, checker): (&Option<Json>, &&Checker)| {
                 let missing = || Answer::without_value(State::Invalid, None);
                 let answer = cell.as_ref().map_or_else(missing, |cell| checker.check_json(cell));
@@ -203,19 +206,69 @@ impl SingleForm {
     fn cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
         let answer = strip_reasoning(content)?;
         let UnambiguousJson(json) = serde_json::from_str(answer.trim()).ok()?;
-        let Json::Object(mut object) = json else { return None };
+        let Json::Object(object) = json else { return None };
+        self.members_of(object)
+    }
+
+    /// Returns the closed cells of a completion that is a single answer and was cut.
+    fn closed_cells(&self, content: &str) -> Option<Vec<Option<Json>>> {
+        let answer = strip_reasoning(content)?;
+        self.members_of(read_closed_members(&answer)?)
+    }
+
+    /// Returns the cells of an object that has no other members.
+    fn members_of(&self, mut object: serde_json::Map<String, Json>) -> Option<Vec<Option<Json>>> {
         let cells: Vec<_> = self.members.iter().map(|name| object.remove(name)).collect();
         (object.is_empty() && cells.iter().any(Option::is_some)).then_some(cells)
     }
 }
 
+/// Parses the closed members of an object that a cut ends. `None` if the text begins with anything
+/// else, or if the object is complete.
+fn read_closed_members(text: &str) -> Option<serde_json::Map<String, Json>> {
+    let mut rest = text.trim_start().strip_prefix('{')?;
+    let mut members = serde_json::Map::new();
+    let mut contradictory = Vec::new();
+    while let Some((name, value, after)) = read_member(rest) {
+        if members.get(&name).is_some_and(|earlier| *earlier != value) {
+            contradictory.push(name);
+        } else {
+            members.insert(name, value);
+        }
+        let after = after.trim_start();
+        let Some(next) = after.strip_prefix(',') else {
+            if !after.is_empty() {
+                return None;
+            }
+            break;
+        };
+        rest = next;
+    }
+    members.retain(|name, _| !contradictory.contains(name));
+    Some(members)
+}
+
+/// Parses a complete member; returns its name, its value and the remaining text.
+fn read_member(text: &str) -> Option<(String, Json, &str)> {
+    let (name, rest) = row::read_string(text)?;
+    let rest = rest.trim_start().strip_prefix(':')?;
+    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<UnambiguousJson>();
+    let UnambiguousJson(value) = values.next()?.ok()?;
+    let after = &rest[values.byte_offset()..];
+    // The rest of a number or a word may be missing.
+    let is_closed = value.is_string() || value.is_array() || value.is_object();
+    (is_closed || !after.is_empty()).then_some((name, value, after))
+}
+
+/// Returns the task of a question about a value, which may be an image.
+fn value_intro(expansion: &Expansion) -> &'static Intro {
+    if expansion.has_images() { &image::INTRO } else { &value::INTRO }
+}
+
 /// Returns whether an expansion needs no table to ask about one row.
 fn needs_no_table(expansion: &Expansion, format: Format) -> bool {
     let needs_examples = expansion.task != Task::Columns && !expansion.shots.is_empty();
-    format == Format::Json
-        && expansion.echo == Echo::Short
-        && !needs_examples
-        && !expansion.has_images()
+    format == Format::Json && expansion.echo == Echo::Short && !needs_examples
 }
 
 /// First part of a system message, before the answer format.
@@ -317,7 +370,7 @@ fn read_several(system: &str, user: &str) -> Option<Question> {
     let is = |intro: &Intro| system.starts_with(&several::task(intro));
     let (table, key, row, rest) = match () {
         () if is(&text::INTRO) => text::parse_text(user)?,
-        () if is(&value::INTRO) => value::parse_values(user)?,
+        () if is(&value::INTRO) || is(&image::INTRO) => value::parse_values(user)?,
         () => return None,
     };
     let mut columns = several::read_questions(system, rest.strip_prefix('\n')?)?;
@@ -356,7 +409,7 @@ fn read_form(system: &str, user: &str) -> Option<Question> {
     let (table, key, row, rest) = match () {
         () if has_intro(&text::INTRO) => text::parse_text(user)?,
         () if has_intro(&table::INTRO) => table::parse_tables(user)?,
-        () if has_intro(&value::INTRO) => value::parse_values(user)?,
+        () if has_intro(&value::INTRO) || has_intro(&image::INTRO) => value::parse_values(user)?,
         () if has_intro(&join::INTRO) => {
             let (_, key, row, rest) = value::parse_values(user)?;
             ("join", key, row, rest)

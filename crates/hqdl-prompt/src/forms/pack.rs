@@ -41,7 +41,9 @@ pub(crate) struct PackForm {
 impl PackForm {
     /// Returns the form for the requested columns; `None` if they need a table.
     pub fn new(expansion: &Expansion, requested: &[&Column], format: Format) -> Option<Self> {
-        let is_supported = expansion.task == Task::Value && needs_no_table(expansion, format);
+        let is_supported = expansion.task == Task::Value
+            && !expansion.has_images()
+            && needs_no_table(expansion, format);
         if !is_supported || requested.is_empty() {
             return None;
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{TYPES, format_value, on_one_line, parse_json_line};
+use super::{TYPES, format_value, image, on_one_line, parse_json_line};
 use crate::{AnswerForm, AskedColumn, AskedRow, Question, write};
 use hqdl_spec::{Column, Expansion, Format, Shot, Type, ValueList};
 use hqdl_values::Row;
@@ -18,14 +18,18 @@ const TASK: &str = "Fill in the columns of one row of a table with what you know
                     JSON object: ";
 /// Text after the example.
 const UNKNOWN: &str = ", with null for what you do not know.";
-/// End of the user message.
-pub(super) const QUESTION: &str = "What are the columns of this row?";
+/// End of the user message, and of the row of an example. A small model copies an example whose row
+/// ends in the same words; otherwise it may repeat an item of a list until it is cut off.
+pub(super) const QUESTION: &str = "What are the columns of this row?\nAnswer:";
 /// Heading of the values that do not identify the row.
 const CONTEXT: &str = "It also has:\n";
 
 /// Returns the system message: an example of an answer, the table, its columns and its value lists.
 pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]) -> String {
     let mut text = format!("{TASK}{}{UNKNOWN}", example(asked));
+    if expansion.has_images() {
+        text.push_str(image::NUMBERED);
+    }
     let spellings: Vec<&str> = Type::ALL
         .iter()
         .filter(|kind| asked.iter().any(|column| column.kind == **kind))
@@ -35,9 +39,10 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
         let _ = write!(text, " Write {}.", spellings.join(", "));
     }
     let about = on_one_line(expansion.about.trim());
-    let _ = write!(text, "\nTable {}: {about}\nColumns:", quote_json(&expansion.name));
+    let _ = write!(text, "\nTable {}: {about}", quote_json(&expansion.name));
     // A list that several columns share is written once.
     let mut lists: Vec<&ValueList> = Vec::new();
+    let mut lines = String::new();
     for column in asked {
         let list = column.values.as_ref().map(|list| {
             let at = lists.iter().position(|known| known.hash == list.hash);
@@ -49,11 +54,12 @@ pub(super) fn system(expansion: &Expansion, columns: &[usize], asked: &[&Column]
         });
         let about = on_one_line(write::column_description(column).unwrap_or_default());
         let _ =
-            write!(text, "\n{} ({}): {about}", quote_json(&column.name), describe(column, list));
+            write!(lines, "\n{} ({}): {about}", quote_json(&column.name), describe(column, list));
     }
     for (n, list) in lists.iter().enumerate() {
         let _ = write!(text, "\nList {}: {}", n + 1, json!(list.values));
     }
+    let _ = write!(text, "\nColumns:{lines}");
     add_shots(&mut text, expansion, columns, asked);
     text
 }
@@ -106,11 +112,9 @@ fn add_shots(text: &mut String, expansion: &Expansion, columns: &[usize], asked:
         if cells.is_empty() {
             continue;
         }
-        let names = expansion.key.names().iter().chain(&expansion.context);
-        let row = names.zip(shot.key.iter().chain(&shot.context));
-        let row: Vec<String> = row.map(|(name, value)| member(name, value)).collect();
-        let _ =
-            write!(text, "\nExample: {{{}}} is answered {}", row.join(", "), Json::Object(cells));
+        let row = Row { key: shot.key.clone(), context: shot.context.clone() };
+        let row = write(&row, expansion.key.names(), &expansion.context);
+        let _ = write!(text, "\nExample:\n{row}\n{QUESTION}\n{}", Json::Object(cells));
     }
 }
 
@@ -137,20 +141,17 @@ pub(super) fn write(row: &Row, key: &[String], context: &[String]) -> String {
 pub(super) fn read_back(system: &str, user: &str) -> Option<Question> {
     let (_, rest) = system.strip_prefix(TASK)?.split_once("\nTable ")?;
     let (table, rest) = read_string(rest)?;
-    let mut lines = rest.split_once("\nColumns:\n")?.1.lines().peekable();
-    let mut columns = Vec::new();
-    let mut listed = Vec::new();
-    while let Some(line) = lines.next_if(|line| line.starts_with('"')) {
-        let (column, list) = read_column(line)?;
-        columns.push(column);
-        listed.push(list);
-    }
+    let mut lines = rest.lines().skip(1).peekable();
     let mut lists: Vec<Vec<String>> = Vec::new();
     while let Some(line) = lines.next_if(|line| line.starts_with("List ")) {
         lists.push(serde_json::from_str(line.split_once(": ")?.1).ok()?);
     }
-    for (column, list) in columns.iter_mut().zip(listed) {
+    lines.next_if_eq(&"Columns:")?;
+    let mut columns = Vec::new();
+    while let Some(line) = lines.next_if(|line| line.starts_with('"')) {
+        let (mut column, list) = read_column(line)?;
         column.values = list.and_then(|n| lists.get(n).cloned());
+        columns.push(column);
     }
     let (names, key, rest) = read_values(user.strip_prefix("Row:\n")?)?;
     let (_, context, rest) = match rest.strip_prefix(CONTEXT) {

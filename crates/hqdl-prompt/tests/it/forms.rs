@@ -116,6 +116,36 @@ fn a_value_is_shown_with_its_column() {
 }
 
 #[test]
+fn an_image_is_asked_about_in_plain_words_and_several_are_numbered() {
+    let of_image =
+        |asked: Column| Expansion { images: vec!["value".to_owned()], ..of_value(asked) };
+    let prompt_of_one =
+        prompt(&of_image(column(Type::Boolean, None, false)), &row("[image 1]", &[]));
+    assert_eq!(
+        &*prompt_of_one.system,
+        "Answer the question about the image. Answer with JSON: {\"answer\": true} or \
+         {\"answer\": false}, or {\"answer\": null} if the image does not show it."
+    );
+    assert_eq!(prompt_of_one.user, "value: \"[image 1]\"\n\nQuestion: Is it {a}\nlarge?");
+    let read = Question::parse(&prompt_of_one.system, &prompt_of_one.user).unwrap();
+    assert_eq!(read.rows[0].key, [json!("[image 1]")]);
+    // Several images in a request, and the images of a row, are numbered.
+    let rows = [row("[image 1]", &[]), row("[image 2]", &[])];
+    let frame = PromptFrame::new(&of_image(column(Type::Text, None, false)), &[0], Format::Json);
+    let table = frame.build_prompt(&rows);
+    assert!(table.system.contains("[image 1], [image 2] and so on"), "{}", table.system);
+    assert!(table.user.contains("[image 2]"), "{}", table.user);
+    let spec = Expansion { task: Task::Columns, ..of_image(column(Type::Text, None, false)) };
+    let prompt_of_row = prompt(&spec, &row("[image 1]", &[]));
+    assert!(prompt_of_row.system.contains(
+        "with null for what you do not know. [image 1], [image 2] and so on are the images that \
+         follow, in this order.\nTable \"values\""
+    ));
+    assert!(prompt_of_row.user.starts_with("Row:\n\"value\": \"[image 1]\"\n"));
+    assert!(Question::parse(&prompt_of_row.system, &prompt_of_row.user).is_some());
+}
+
+#[test]
 fn a_table_is_shown_a_row_a_line() {
     let table = r#"{"columns":["name","height"],"rows":[["Ann\n[\"Eve\",1]",1.8],[null,"2"]]}"#;
     let one = of_tables(column(Type::Integer, None, false), &["context"]);

@@ -80,19 +80,27 @@ fn one_row_is_asked_in_plain_words() {
         &*prompt.system,
         r#"Fill in the columns of one row of a table with what you know. Answer with one JSON object: {"eyes": "…", "hair": "…", "height": 12, "powers": ["…"], "born": "2024-05-31"}, with null for what you do not know. Write dates as YYYY-MM-DD.
 Table "llm": Characters of comics.
+List 1: ["Blue","Red"]
 Columns:
 "eyes" (text, copied from list 1): colour of the eyes
 "hair" (text, copied from list 1): colour of the hair
 "height" (integer, such as "188"): height in cm
 "powers" (list of text): what they can do
 "born" (date): 
-List 1: ["Blue","Red"]
-Example: {"hero": "Nightwing", "real name": "Dick Grayson"} is answered {"eyes":"Blue"}"#
+Example:
+Row:
+"hero": "Nightwing"
+It also has:
+"real name": "Dick Grayson"
+
+What are the columns of this row?
+Answer:
+{"eyes":"Blue"}"#
     );
     assert_eq!(
         prompt.user,
         "Row:\n\"hero\": \"A-Bomb\"\nIt also has:\n\"real name\": \"Rick\\nJones\"\n\n\
-         What are the columns of this row?"
+         What are the columns of this row?\nAnswer:"
     );
     assert_eq!(
         (prompt.answer_form, prompt.rows, prompt.temperature),
@@ -159,12 +167,21 @@ fn any_row_is_read_back() {
 }
 
 fn read_answer(expansion: &Expansion, key: &str, content: &str) -> RowOutcome {
+    read_finished(expansion, key, content, FinishReason::Stop)
+}
+
+fn read_finished(
+    expansion: &Expansion,
+    key: &str,
+    content: &str,
+    finish: FinishReason,
+) -> RowOutcome {
     let key = [text(key)];
     let keys = RequestKeys::new([key.as_slice()]);
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let frame = PromptFrame::new(expansion, &all_columns(expansion), Format::Json);
-    frame.read(content, FinishReason::Stop, &keys, &["hero".to_owned()], &checkers).remove(0)
+    frame.read(content, finish, &keys, &["hero".to_owned()], &checkers).remove(0)
 }
 
 #[test]
@@ -210,6 +227,107 @@ fn a_flat_object_is_read_and_one_of_another_row_is_not() {
                 assert!(cells.iter().all(|cell| cell.state == State::Invalid), "{content}");
             }
         }
+    }
+}
+
+/// A small model repeats an item of a list until the answer is cut: the members before the list
+/// are complete.
+#[test]
+fn the_closed_members_of_a_cut_object_are_read() {
+    let expansion = heroes();
+    let whole = r#"{"eyes":"Blue","height":188,"born":"1938-06-01","hair":null,"powers":["a","#;
+    let states = |content: &str, finish: FinishReason| -> Vec<State> {
+        match read_finished(&expansion, "A-Bomb", content, finish) {
+            RowOutcome::Answered(cells) => cells.iter().map(|cell| cell.state).collect(),
+            RowOutcome::Failed { .. } => vec![State::Invalid; 5],
+        }
+    };
+    let (ok, none, unknown) = (State::Ok, State::Invalid, State::Unknown);
+    for (end, expected) in [
+        (whole, [ok, unknown, ok, none, ok]),
+        (r#"{"eyes":"Blue","height":188"#, [ok, none, none, none, none]),
+        (r#"{"eyes":"Blue","height":188,"#, [ok, none, ok, none, none]),
+        (r#"{"eyes":"Blue","height":188,"hair":null"#, [ok, none, ok, none, none]),
+        (r#"{"eyes":"Blue","hair":"Re"#, [ok, none, none, none, none]),
+        (r#"{"eyes":"Blue","hair":"Red""#, [ok, ok, none, none, none]),
+        (r#"{"powers":["a","b"]"#, [none, none, none, ok, none]),
+        (r#"{"powers":["a","b""#, [none; 5]),
+        // Two answers, another row, text before the object, and a broken object.
+        (r#"{"eyes":"Blue","eyes":"Red","height":1,"#, [none, none, ok, none, none]),
+        (r#"{"hero":"Batman","eyes":"Blue","height":1,"#, [none; 5]),
+        (r#"{"eyes":"Red"} No: {"eyes":"Blue","height":1,"#, [none; 5]),
+        (r#"{"eyes":"Blue" "height":1,"#, [none; 5]),
+        ("{", [none; 5]),
+        ("", [none; 5]),
+    ] {
+        for finish in [FinishReason::Truncated, FinishReason::Unknown] {
+            assert_eq!(states(end, finish), expected, "{end}");
+        }
+    }
+    // Every cut of an answer yields cells of the answer or none.
+    let RowOutcome::Answered(all) = read_answer(&expansion, "A-Bomb", &format!("{whole}\"b\"]}}"))
+    else {
+        panic!()
+    };
+    for end in 0..whole.len() {
+        let RowOutcome::Answered(cells) =
+            read_finished(&expansion, "A-Bomb", &whole[..end], FinishReason::Truncated)
+        else {
+            continue;
+        };
+        for (cell, right) in cells.iter().zip(&all) {
+            assert!(cell.state == State::Invalid || cell == right, "{}", &whole[..end]);
+        }
+    }
+}
+
+#[test]
+fn a_set_that_repeats_its_items_is_cut() {
+    let expansion = heroes();
+    let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
+    let prompt = frame.build_prompt([&hero("A-Bomb", "x")]);
+    let list =
+        |items: &[&str]| format!(r#"{{"eyes": "Blue", "powers": ["{}"#, items.join("\", \""));
+    let loops = |items: &[&str]| prompt.runaway_reason(&list(items)).is_some();
+    assert!(loops(&["Flight", "a", "a", "a", "a", "a", "a", "a", "a", "a"]));
+    assert!(loops(&["Flight", "a", "b", "a", "b", "a", "b", "a", "b", "a"]));
+    assert!(!loops(&["Flight", "a", "a", "b", "c", "d", "a", "b", "c", "e"]));
+    assert!(!loops(&["a", "a", "a", "a"]));
+    // A live list may repeat an item.
+    let live = Expansion { task: hqdl_spec::Task::Value, ..expansion };
+    let prompt = PromptFrame::new(&live, &[3], Format::Json).build_prompt([&hero("A-Bomb", "x")]);
+    assert!(prompt.runaway_reason(&list(&["a"; 12])).is_none());
+}
+
+#[test]
+fn a_repeated_request_limits_closed_lists() {
+    let mut expansion = heroes();
+    expansion.columns[3] = column("powers", Type::Text, "", &["Flight", "Magic"], true);
+    let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
+    let mut prompt = frame.build_prompt([&hero("A-Bomb", "x")]);
+    assert!(prompt.schema.as_ref().unwrap()["properties"]["powers"].get("maxItems").is_none());
+    assert_eq!(prompt.limit_lists(), 1);
+    assert_eq!(prompt.schema.as_ref().unwrap()["properties"]["powers"]["maxItems"], 2);
+    let rows = [hero("A-Bomb", "x"), hero("Batman", "y")];
+    assert_eq!(frame.build_prompt(&rows).limit_lists(), 0);
+}
+
+/// 10,000 options, options that contain each other, and a description with braces.
+#[test]
+fn any_list_of_options_is_read_back() {
+    let many: Vec<String> = (0..10_000).map(|n| format!("option {n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let nested = ["a", "a b", "a b\nColumns:\n\"x\" (text): y", "\"", "List 1: [\"x\"]", "{}", ""];
+    for options in [&many[..], &nested] {
+        let mut expansion = heroes();
+        expansion.columns[0] = column("eyes", Type::Text, "{is it} {{it}}?", options, false);
+        let frame = PromptFrame::new(&expansion, &all_columns(&expansion), Format::Json);
+        let prompt = frame.build_prompt([&hero("", "\u{7}")]);
+        let read = Question::parse(&prompt.system, &prompt.user).unwrap();
+        assert_eq!(read.columns[0].values.as_deref().unwrap(), options);
+        assert_eq!(read.columns[0].about, "{is it} {{it}}?");
+        assert_eq!(read.columns[1].values.as_deref().unwrap(), ["Blue", "Red"]);
+        assert_eq!(read.rows[0].key, [json!("")]);
     }
 }
 

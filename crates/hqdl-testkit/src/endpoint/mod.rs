@@ -78,6 +78,8 @@ pub enum Fault {
     Permuted,
     /// Every second row is missing.
     MissingRows,
+    /// Only the first row is there.
+    FirstRowOnly,
     /// Every row twice.
     DuplicatedRows,
     /// Every row twice, with different values.
@@ -824,6 +826,10 @@ fn answer_content(
         }
         Some(Fault::MissingRows) => {
             answered_question.rows = answered_question.rows.into_iter().step_by(2).collect();
+            answered_question.write_answer(true_value)
+        }
+        Some(Fault::FirstRowOnly) => {
+            answered_question.rows.truncate(1);
             answered_question.write_answer(true_value)
         }
         Some(Fault::DuplicatedRows) => {

@@ -234,7 +234,6 @@ impl Calls {
         let target = self.values(self.models[n].clone(), names, kinds);
         if call.is_image {
             let expansion = &mut self.expansions[target].expansion;
-            expansion.task = Task::Columns;
             expansion.images = vec![IMAGE_COLUMN.to_owned()];
             expansion.image_files = images.clone();
         }

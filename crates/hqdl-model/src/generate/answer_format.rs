@@ -1,0 +1,61 @@
+//! The answer format of a run's requests: that of the spec, or JSON for a model whose CSV cannot be
+//! read.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::{Context, Event};
+use hqdl_spec::Format;
+
+/// Number of CSV replies without a readable value, and with none before them, after which a model is
+/// asked in JSON.
+const MAX_UNREAD_REPLIES: u32 = 3;
+
+/// What the CSV replies of a model have shown.
+#[derive(Debug, Default)]
+pub struct CsvReplies {
+    unread_replies: AtomicU32,
+    /// Whether a value of a reply was readable.
+    was_read: AtomicBool,
+}
+
+impl CsvReplies {
+    fn is_unreadable(&self) -> bool {
+        self.unread_replies.load(Ordering::Relaxed) >= MAX_UNREAD_REPLIES
+            && !self.was_read.load(Ordering::Relaxed)
+    }
+}
+
+impl Context {
+    /// Returns the format of the next request.
+    pub(super) fn answer_format(&self) -> Format {
+        if self.csv_replies.is_unreadable() { Format::Json } else { self.choice.format }
+    }
+
+    /// Returns whether unreadable rows may soon be asked about in another format. Until then, no
+    /// attempt at a row is the last one.
+    pub(super) fn may_change_format(&self, format: Format) -> bool {
+        format == Format::Csv
+            && !self.csv_replies.is_unreadable()
+            && !self.csv_replies.was_read.load(Ordering::Relaxed)
+    }
+
+    /// Records whether a CSV reply had a readable value, and warns once if the model is asked in JSON
+    /// from now on. A batch job keeps the format that it was sent in.
+    pub(super) fn record_csv_reply(&self, format: Format, was_read: bool) {
+        if format != Format::Csv || self.csv_replies.is_unreadable() {
+            return;
+        }
+        if was_read {
+            self.csv_replies.was_read.store(true, Ordering::Relaxed);
+            return;
+        }
+        let unread = self.csv_replies.unread_replies.fetch_add(1, Ordering::Relaxed) + 1;
+        if unread == MAX_UNREAD_REPLIES && self.csv_replies.is_unreadable() {
+            (self.run.events.listener)(&Event::Warning(format!(
+                "{unread} CSV answers of {} had no readable value, so hqdl asks it in JSON \
+                 (`format = \"json\"` in the expansion does so from the start)",
+                self.choice.name
+            )));
+        }
+    }
+}
