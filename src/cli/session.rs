@@ -39,11 +39,17 @@ pub fn open_draft(
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
+    if let Some(missing) = flags.recordings.iter().find(|path| !path.exists()) {
+        return Err(Failure::wrong_input(
+            format!("--recordings: the recording {} does not exist", missing.display()),
+            "name files with recordings: JSON lines, plain or compressed (.gz)",
+        ));
+    }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
     Ok(Session::open(draft, &overrides, select_cache(&flags.cache, command))?)
 }
 
-fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
+pub fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
     SpecOverrides {
         database: flags.db.clone(),
         output: flags.output.clone(),
@@ -67,7 +73,11 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     let owner_description = format!("hqdl {command}");
     match server_url(flags) {
         Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
-        None => Cache::Dir { dir: flags.cache.clone(), owner_description },
+        None => {
+            // An empty HQDL_CACHE is no choice.
+            let dir = flags.cache.clone().filter(|dir| !dir.as_os_str().is_empty());
+            Cache::Dir { dir, owner_description }
+        }
     }
 }
 

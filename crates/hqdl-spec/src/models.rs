@@ -15,6 +15,7 @@ use super::schema_check::Step;
 use super::secret::is_variable;
 use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
+use hqdl_values::format::hide_secrets;
 
 /// Default maximum of an answer's tokens, which every model in use allows.
 pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
@@ -316,7 +317,7 @@ fn check_endpoint(check: &mut SpecCheck<'_>, table_path: &[Step], model: &ModelT
     {
         check.add_error(
             &field_path("base_url"),
-            &format!("`{url}` is not the URL of an endpoint"),
+            &format!("`{}` is not the URL of an endpoint", hide_secrets(url)),
             "expected http://… or https://…",
             "",
         );
