@@ -37,7 +37,7 @@
 //!   is used ([`facts`]). The index and the published tables can be rebuilt from the journal.
 //! - hqdl writes or drops only tables that it made ([`database::publish`]).
 //! - Recordings use the same code path as live answers ([`model::replay`]).
-//! - A query writes nothing: it runs behind [`query::guard`].
+//! - A query writes nothing: it runs behind [`query::connection::guard`].
 //! - Similarity ([`retrieval`]) orders requests and selects context. It never decides which rows
 //!   qualify.
 //!

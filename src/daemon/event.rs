@@ -97,3 +97,8 @@ pub(super) enum FollowUp {
     /// Wait for approval, a changed spec, or the next day: today's budget is exhausted.
     NextDay,
 }
+
+/// Returns the failure of a request during shutdown.
+pub(super) fn ending_failure() -> Failure {
+    Failure::wrong_input("the daemon is shutting down", "retry after its restart")
+}

@@ -21,7 +21,7 @@ use crate::generate::{self, Listener, StopReason};
 use crate::materialize::{Materializer, Report, RunMode, Selection};
 use crate::model::{self, ModelError};
 use crate::query::QueryError;
-use crate::query::guard::Guard;
+use crate::query::connection::guard::Guard;
 use crate::spec::Spec;
 use crate::usage::Usage;
 

@@ -1,6 +1,6 @@
 //! Metrics of the daemon.
 
-mod text;
+pub(in crate::daemon) mod text;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

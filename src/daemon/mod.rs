@@ -48,7 +48,7 @@ pub use status::{DaemonStatus, RunState};
 
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::query::guard::set_max_value_bytes;
+use crate::query::connection::guard::set_max_value_bytes;
 
 /// Default address and port.
 pub const LISTEN: &str = "127.0.0.1:4735";

@@ -11,8 +11,7 @@ use tracing::info;
 
 use super::clients::Clients;
 use super::context::DaemonContext;
-use super::event::{DaemonEvent, StartRun};
-use super::event::{RunResult, SpecChecked};
+use super::event::{DaemonEvent, RunResult, SpecChecked, StartRun, ending_failure};
 use super::files::FileIndex;
 use super::http::{self, Door};
 use super::job;
@@ -504,11 +503,6 @@ impl EventLoop {
         });
         self.runs.notify_waiters();
     }
-}
-
-/// Returns the failure of a request during shutdown.
-pub(super) fn ending_failure() -> Failure {
-    Failure::wrong_input("the daemon is shutting down", "retry after its restart")
 }
 
 async fn tick_watchdog(watchdog: Option<&mut tokio::time::Interval>) {

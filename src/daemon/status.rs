@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
 use super::active_spec::ActiveSpec;
+use super::metrics::text::{MetricsText, escape_label};
 use crate::cell::{State, Tally};
 use crate::failure::Failure;
 use crate::materialize::ColumnReport;
@@ -167,6 +168,35 @@ pub struct RunStatus {
 }
 
 impl DaemonStatus {
+    /// Writes the state of the specs and the runs as metrics.
+    pub(super) fn write_metrics(&self, out: &mut MetricsText) {
+        let name = "hqdl_cells";
+        out.begin_metric(name, "gauge", "Cells of an expansion by state, including missing cells.");
+        for spec in self.specs.values() {
+            for column in spec.columns.iter() {
+                let labels = format!(
+                    "spec=\"{}\",expansion=\"{}\",column=\"{}\"",
+                    escape_label(&spec.name),
+                    escape_label(&column.expansion),
+                    escape_label(&column.column)
+                );
+                for state in State::ALL {
+                    let labels = format!("{labels},state=\"{}\"", state.name());
+                    out.write_sample(name, &labels, column.cells.get(state));
+                }
+                out.write_sample(name, &format!("{labels},state=\"missing\""), column.unasked);
+            }
+        }
+        let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+        self.specs.values().for_each(|s| *states.entry(s.state_name()).or_default() += 1);
+        out.begin_metric("hqdl_specs", "gauge", "Specs by state.");
+        for (state, count) in states {
+            out.write_sample("hqdl_specs", &format!("state=\"{state}\""), count);
+        }
+        let queued = self.queued as f64;
+        out.write_metric("hqdl_runs_queued", "gauge", "Runs waiting for other runs.", queued);
+    }
+
     /// Returns a spec by name.
     #[must_use]
     pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use hqdl::query::guard::Guard;
+use hqdl::query::connection::guard::Guard;
 use hqdl::query::{Meta, Pass, PlainQuery, QueryError, QueryResult, Route, RouteKind, RowSink};
 use rusqlite::types::Value;
 use serde_json::{Value as Json, json};

@@ -221,7 +221,7 @@ fn query(rng: &mut Rng) -> String {
 fn sqlite() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
     functions::register(&connection).unwrap();
-    hqdl::query::math::register_math_functions(&connection).unwrap();
+    hqdl::query::connection::math::register_math_functions(&connection).unwrap();
     let columns = COLUMNS.map(|(name, kind)| format!("{name} {kind}")).join(", ");
     let rows = ROWS.map(|row| format!("({row})")).join(", ");
     let make = format!(

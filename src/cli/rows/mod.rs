@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 
 use crate::cli::rows::table::TextTable;
 use crate::query::RowSink;
-use crate::query::json::{format_text, write_json};
+use crate::query::result::json::{format_text, write_json};
 
 /// The form of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::cli::rows::{Out, RowsOut};
 use crate::query::RowSink;
-use crate::query::json::format_text;
+use crate::query::result::json::format_text;
 
 /// Maximum number of buffered rows.
 const MAX_BUFFERED_ROWS: usize = 1000;

@@ -16,9 +16,9 @@ use super::HttpState;
 use super::query::{READ_TIMEOUT, parse_timeout, run_blocking};
 use super::reply::{HttpRefusal, json_body};
 use crate::daemon::active_spec::ActiveSpec;
-use crate::daemon::event::{DaemonEvent, StartRun};
+use crate::daemon::event::{DaemonEvent, StartRun, ending_failure};
 use crate::daemon::job::guard_failure;
-use crate::daemon::state::ending_failure;
+use crate::daemon::metrics::text::MetricsText;
 use crate::daemon::status::{Cause, RunStatus};
 use crate::database::Database;
 use crate::database::provenance::{CellProvenance, find_column};
@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::materialize::{Materializer, Selection};
 use crate::model;
 use crate::overrides::{self, read_lines};
-use crate::query::guard::Guard;
+use crate::query::connection::guard::Guard;
 use crate::session::override_cell;
 
 type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
@@ -40,8 +40,10 @@ pub(super) async fn show_health() -> &'static str {
 /// `GET /metrics`, for Prometheus.
 pub(super) async fn get_metrics(State(state): State<HttpState>) -> impl IntoResponse {
     let status = state.context.status.borrow().clone();
-    let text = state.context.metrics.format_text(&status, state.context.clients.count());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    let mut text = MetricsText::default();
+    status.write_metrics(&mut text);
+    state.context.metrics.write_metrics(state.context.clients.count(), &mut text);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0)
 }
 
 /// `GET /v1/status`

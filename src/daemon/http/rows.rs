@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 
 use super::reply::{self, HttpRefusal};
 use crate::daemon::clients::ClientGuard;
-use crate::query::{Meta, RowSink, json as values};
+use crate::query::result::json as values;
+use crate::query::{Meta, RowSink};
 
 /// Size of a chunk, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use rusqlite::types::ValueRef;
 
-use super::answer_parsing::{ad_hoc_column, fill_slots};
-use super::ask::{LazyRun, QueryRun};
-use super::calls::Calls;
-use super::kinds;
-use super::query_result::Meta;
-use super::targets::{Counts, Demand, TargetExpansion, write_canonical_bytes};
-use super::{QueryError, Request};
+use crate::query::ask::{LazyRun, QueryRun};
+use crate::query::cells::targets::{Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::result::query_result::Meta;
+use crate::query::route::answer_parsing::{ad_hoc_column, fill_slots};
+use crate::query::route::calls::Calls;
+use crate::query::route::kinds;
 use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;

@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::guard::Guard;
-use super::headers::SourceHeaders;
-use super::params::{self, Param};
-use super::query_result::{Meta, Pass, RowSink};
-use super::quoted_texts::note_quoted_texts;
-use super::server;
-use super::{Dialect, QueryError, statement};
+use crate::query::connection::guard::Guard;
+use crate::query::connection::quoted_texts::note_quoted_texts;
+use crate::query::connection::statement;
+use crate::query::request::Request;
+use crate::query::request::dialect::Dialect;
+use crate::query::request::error::QueryError;
+use crate::query::request::params::{self, Param};
+use crate::query::result::headers::SourceHeaders;
+use crate::query::result::query_result::{Meta, Pass, RowSink};
+use crate::query::server;
 use hqdl_spec::is_server;
 use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
 use hqdl_values::value::Value;
@@ -31,6 +34,21 @@ pub struct PlainQuery<'a> {
     pub timeout: Option<Duration>,
     /// Becomes true when the user interrupts the query.
     pub interrupt: watch::Receiver<bool>,
+}
+
+impl<'a> Request<'a> {
+    /// Returns the query as one without calls.
+    #[must_use]
+    pub fn to_plain(&'a self) -> PlainQuery<'a> {
+        PlainQuery {
+            database: self.database,
+            sql: self.sql,
+            dialect: self.dialect,
+            params: &self.params,
+            timeout: self.timeout,
+            interrupt: self.interrupt.clone(),
+        }
+    }
 }
 
 impl PlainQuery<'_> {
@@ -59,7 +77,7 @@ impl PlainQuery<'_> {
         if is_server(self.database) {
             return self.run_on_server(sink);
         }
-        self.dialect.translate(self.sql, self.database, |sql| {
+        self.dialect.translate_query(self.sql, self.database, |sql| {
             PlainQuery { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
                 .run_on_sqlite(sink)
         })

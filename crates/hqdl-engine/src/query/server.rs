@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::engine::Engine;
-use super::params::Param;
-use super::query_result::{Meta, Pass, RowSink};
-use super::{Dialect, QueryError, Request};
+use crate::query::explain::explain_nested;
+use crate::query::plan::engine::Engine;
+use crate::query::request::Request;
+use crate::query::request::dialect::Dialect;
+use crate::query::request::error::QueryError;
+use crate::query::request::params::Param;
+use crate::query::result::query_result::{Meta, Pass, RowSink};
 use hqdl_database::postgres::query::QueryStop;
 use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::StopReason as Ended;
@@ -21,14 +24,14 @@ use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
 
 /// Settings of a query on a server.
-pub(super) struct ServerQuery<'q> {
-    pub(super) database: &'q Path,
-    pub(super) timeout: Option<Duration>,
-    pub(super) interrupt: &'q watch::Receiver<bool>,
+pub(in crate::query) struct ServerQuery<'q> {
+    pub(in crate::query) database: &'q Path,
+    pub(in crate::query) timeout: Option<Duration>,
+    pub(in crate::query) interrupt: &'q watch::Receiver<bool>,
 }
 
 /// Checks that a query uses nothing that only works on `SQLite`.
-pub(super) fn check_supported(
+pub(in crate::query) fn check_supported(
     dialect: Dialect,
     params: &[(Param, Value)],
 ) -> Result<(), QueryError> {
@@ -50,7 +53,7 @@ pub(super) fn check_supported(
 
 impl ServerQuery<'_> {
     /// Runs SQL in the server's dialect. Without a sink it is only checked.
-    pub(super) fn run_sql(
+    pub(in crate::query) fn run_sql(
         &self,
         sql: &str,
         names: &dyn Fn(&str) -> Option<String>,
@@ -90,13 +93,13 @@ impl ServerQuery<'_> {
 }
 
 /// Runs a query with calls. Without a sink it is only explained.
-pub(super) fn run_with_calls(
+pub(in crate::query) fn run_with_calls(
     request: &Request<'_>,
     sink: Option<&mut dyn RowSink>,
 ) -> Result<Meta, QueryError> {
     check_supported(request.dialect, &request.params)?;
     let began = Instant::now();
-    let mut engine = Engine::prepare_query(request, None)?;
+    let mut engine = Engine::prepare_query(request, None, explain_nested)?;
     let (stored_plan, reads) = engine.server_plan()?;
     let database = Database::open(request.database)?;
     let (mut unanswered, mut notes) = (0, Vec::new());

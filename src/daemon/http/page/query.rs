@@ -13,7 +13,8 @@ use super::{
     ErrorPage, HttpState, format_usd, percent_encode, read_form, render_page, show_failure,
 };
 use crate::daemon::status::SpecStatus;
-use crate::query::{Meta, RowSink, json};
+use crate::query::result::json;
+use crate::query::{Meta, RowSink};
 use crate::spec::{Binding, Expansion, SourceRows};
 use crate::sql;
 

@@ -14,7 +14,7 @@ use crate::daemon::job::guard_failure;
 use crate::database::Database;
 use crate::database::provenance::PublishedExpansion;
 use crate::failure::Failure;
-use crate::query::guard::Guard;
+use crate::query::connection::guard::Guard;
 use crate::spec::{Column, Expansion, Spec};
 
 /// Number of rows per page.

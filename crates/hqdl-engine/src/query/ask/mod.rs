@@ -1,6 +1,8 @@
 //! Sends the demands of a pass to the model, with the same code that materializes a spec.
 
-pub(in crate::query) mod similarity;
+pub mod batches;
+pub mod passages;
+pub mod similarity;
 
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
@@ -8,11 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
+use crate::query::ask::batches::{build_row_batches, group_by_target};
+use crate::query::ask::passages::PassageSelector;
 use crate::query::ask::similarity::SimilaritySource;
-use crate::query::batches::{build_row_batches, group_by_target};
-use crate::query::passages::PassageSelector;
-use crate::query::targets::{Counts, Demand, TargetExpansion};
-use crate::query::{QueryError, Request};
+use crate::query::cells::targets::{Counts, Demand, TargetExpansion};
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Events, ModelRun};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use crate::query::QueryError;
 use crate::query::ask::QueryRun;
+use crate::query::request::error::QueryError;
 use crate::retrieval::text_index::TextIndex;
 use crate::retrieval::vectors::{PassageDigest, VectorStore, cosine_similarity, passage_digest};
 use hqdl_facts::{CommitUnit, Completion, ReservationId};

@@ -1,0 +1,107 @@
+//! Targets of calls, and the conversion of their answers.
+
+use std::sync::Arc;
+
+use rusqlite::types::Value as Sql;
+
+use hqdl_sql::blendsql::Quantifier;
+
+/// Target of a call.
+#[derive(Debug, Clone)]
+pub enum CallTarget {
+    /// A cell of the entity that the call's values identify.
+    Cell {
+        /// Position of the expansion.
+        target: usize,
+        /// Position of the column.
+        column: usize,
+        /// Conversion of the value.
+        conversion: ValueConversion,
+    },
+    /// A cell of the document that is the call's value, identified by its digest.
+    Document {
+        /// Position of the expansion.
+        target: usize,
+        /// Position of the column.
+        column: usize,
+        /// Whether an answer from only some passages of the document would be wrong.
+        whole_document: bool,
+        /// Conversion of the value.
+        conversion: ValueConversion,
+    },
+    /// A cell of the rows in the call's contexts, identified by their digest.
+    Rows {
+        /// Position of the expansion.
+        target: usize,
+        /// Conversion of the value.
+        conversion: ValueConversion,
+    },
+    /// Whether two values are partners in a join.
+    Pair {
+        /// Number of the join.
+        join: usize,
+    },
+}
+
+/// Conversion of an answer to the value of a call.
+#[derive(Debug, Clone, Default)]
+pub struct ValueConversion {
+    /// Converts integral reals to integers, since the query does not state the type.
+    pub prefers_integer: bool,
+    /// Converts texts that are numbers to numbers, since the query implies no type.
+    pub is_untyped: bool,
+    /// Regular expression that the value must match.
+    pub regex: Option<Arc<regex::Regex>>,
+    /// Words for yes and no, if a truth value is returned as text.
+    pub yes_no_words: Option<[String; 2]>,
+    /// Number of values that a list must have.
+    pub item_count: Option<Quantifier>,
+}
+
+impl ValueConversion {
+    /// Converts a value.
+    #[must_use]
+    pub fn convert(&self, value: &Sql) -> Sql {
+        match value {
+            Sql::Real(r) if self.prefers_integer && r.fract() == 0.0 && r.abs() < 9e15 => {
+                Sql::Integer(*r as i64)
+            }
+            Sql::Integer(truth @ (0 | 1)) if self.yes_no_words.is_some() => {
+                let word =
+                    self.yes_no_words.as_ref().map(|words| words[usize::from(*truth == 0)].clone());
+                word.map_or(Sql::Null, Sql::Text)
+            }
+            Sql::Null => Sql::Null,
+            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&regex_text(other))) => {
+                Sql::Null
+            }
+            Sql::Text(list) if self.item_count.is_some_and(|q| !q.accepts_list(list)) => Sql::Null,
+            Sql::Text(text) if self.is_untyped => {
+                parse_canonical_number(text).unwrap_or_else(|| value.clone())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// Returns the number if a text is its canonical spelling.
+pub(in crate::query) fn parse_canonical_number(text: &str) -> Option<Sql> {
+    if !text.ends_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    if let Ok(integer) = text.parse::<i64>() {
+        return (integer.to_string() == text).then_some(Sql::Integer(integer));
+    }
+    let real: f64 = text.parse().ok()?;
+    (format!("{real:?}") == text && !text.contains('e')).then_some(Sql::Real(real))
+}
+
+/// Returns the text that a regular expression is matched against.
+fn regex_text(value: &Sql) -> String {
+    match value {
+        Sql::Null | Sql::Blob(_) => String::new(),
+        Sql::Integer(i) => i.to_string(),
+        Sql::Real(r) => r.to_string(),
+        Sql::Text(text) => text.clone(),
+    }
+}

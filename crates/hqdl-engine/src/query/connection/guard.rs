@@ -1,0 +1,542 @@
+//! Read-only connection with time limit and interrupt that queries run on.
+//!
+//! The file is opened read-only and `query_only` is set. An authorizer denies everything except
+//! reads, with lists of functions and pragmas. Until `Guard::lock` the engine may register
+//! functions and create temporary tables. Nothing else is ever written.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, Statement};
+use tokio::sync::watch;
+
+use crate::query::connection::math;
+use crate::query::connection::statement::{ONLY_READS, first_word, name_span, token_at};
+use crate::query::request::error::QueryError;
+use crate::query::result::query_result::RowSink;
+use hqdl_database::{Database, StoreError, sqlite_message};
+use hqdl_model::generate::StopReason;
+use hqdl_spec::Catalog;
+use hqdl_sql::blendsql::ingredients::{self, IngredientRef};
+use hqdl_values::problem::find_nearest;
+
+/// Number of `SQLite` VM instructions between two checks of the time limit: some tens of
+/// microseconds.
+const OPS_PER_CHECK: i32 = 1000;
+/// Deadline of a connection without a time limit.
+const NO_DEADLINE: u64 = u64::MAX;
+
+/// Maximum size of a value in this process, in bytes. It is needed because `SQLite` builds a value
+/// in one step, which no timeout can interrupt.
+static MAX_VALUE_BYTES: AtomicI32 = AtomicI32::new(128 << 20);
+
+/// Sets the maximum size of a value for all guarded connections opened later, so that one client of
+/// a server cannot use all memory.
+pub fn set_max_value_bytes(bytes: i32) {
+    MAX_VALUE_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// Functions that access something outside the database, in this build of `SQLite` or another.
+const DENIED_FUNCTIONS: [&str; 8] = [
+    "edit",
+    "eval",
+    "fts3_tokenizer",
+    "load_extension",
+    "readfile",
+    "system",
+    "writefile",
+    "zipfile",
+];
+/// Read-only pragmas, which are also available as `pragma_<name>` tables. Their argument never sets
+/// anything.
+const READ_PRAGMAS: [&str; 16] = [
+    "collation_list",
+    "compile_options",
+    "database_list",
+    "foreign_key_check",
+    "foreign_key_list",
+    "function_list",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "integrity_check",
+    "module_list",
+    "pragma_list",
+    "quick_check",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+];
+/// Pragmas that read without an argument and write with one.
+const ARGUMENTLESS_PRAGMAS: [&str; 9] = [
+    "application_id",
+    "data_version",
+    "encoding",
+    "freelist_count",
+    "journal_mode",
+    "page_count",
+    "page_size",
+    "schema_version",
+    "user_version",
+];
+
+/// A guarded read-only connection. It is used by one thread.
+#[derive(Debug)]
+pub struct Guard {
+    database: Database,
+    timeout: Option<Duration>,
+    authorizer: Arc<Authorizer>,
+}
+
+/// State that the connection's hooks share with it.
+#[derive(Debug)]
+struct Authorizer {
+    /// Whether temporary tables are read-only, too.
+    is_locked: AtomicBool,
+    /// Reason of the latest denial.
+    denial: Mutex<Option<String>>,
+    origin: Instant,
+    /// Deadline of the statement, in nanoseconds after `origin`.
+    deadline: AtomicU64,
+    /// Reason why a statement was aborted: a [`Broken`].
+    abort_reason: AtomicU8,
+    /// Whether time limit and interrupt are disabled.
+    is_disarmed: AtomicBool,
+}
+
+/// Reason why a statement was aborted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AbortReason {
+    NotAborted,
+    TimedOut,
+    Interrupted,
+}
+
+impl Guard {
+    /// Opens a database under guard. It is unlocked: the engine creates its temporary tables and
+    /// functions, and then calls [`Self::lock_temp`]. A statement may run for `timeout`, counted
+    /// from [`Self::start_timeout`], and is aborted when `interrupt` becomes true.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the database is missing, locked or not a database.
+    pub fn open_for_query(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::open_without_functions(path, timeout, interrupt)?;
+        guard.database.create_empty_tables()?;
+        let registered = math::register_math_functions(guard.connection())
+            .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
+        registered.map_err(|e| guard.database.to_store_error(&e))?;
+        Ok(guard)
+    }
+
+    /// Opens a database under guard without the functions of queries, for other SQL of a client.
+    /// The time limit starts now.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the database is missing, locked or not a database.
+    pub fn open_for_sql(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::open_without_functions(path, timeout, interrupt)?;
+        guard.start_timeout();
+        Ok(guard)
+    }
+
+    fn open_without_functions(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let mut database = Database::open(path)?;
+        let authorizer = Arc::new(Authorizer {
+            is_locked: AtomicBool::new(false),
+            denial: Mutex::new(None),
+            origin: Instant::now(),
+            deadline: AtomicU64::new(NO_DEADLINE),
+            abort_reason: AtomicU8::new(AbortReason::NotAborted as u8),
+            is_disarmed: AtomicBool::new(false),
+        });
+        // With a server, the local database is a private one that no SQL of a client reaches.
+        let is_private = database.server_url().is_some();
+        install_hooks(database.connection_mut(), &authorizer, interrupt, is_private)
+            .map_err(|e| StoreError::from_sqlite(path, &e))?;
+        Ok(Self { database, timeout, authorizer })
+    }
+
+    /// Returns a function that disables time limit and interrupt. It may be called from any thread.
+    pub fn disarm_handle(&self) -> impl Fn() + Send + Sync + 'static {
+        let authorizer = Arc::clone(&self.authorizer);
+        move || authorizer.is_disarmed.store(true, Ordering::Relaxed)
+    }
+
+    /// Returns the reason if the timeout or the interrupt aborted a statement.
+    #[must_use]
+    pub fn abort_error(&self) -> Option<QueryError> {
+        let abort_reason = self.authorizer.abort_reason.load(Ordering::Relaxed);
+        if abort_reason == AbortReason::TimedOut as u8 {
+            Some(QueryError::Timeout(self.timeout.unwrap_or_default()))
+        } else {
+            (abort_reason == AbortReason::Interrupted as u8).then(|| StopReason::Interrupted.into())
+        }
+    }
+
+    /// Returns the `SQLite` connection.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        self.database.connection()
+    }
+
+    /// Returns the database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Returns the path of the database.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.database.path()
+    }
+
+    /// Makes the `temp` schema read-only, too. Call it before the user's SQL is prepared.
+    ///
+    /// # Errors
+    /// [`StoreError`] if `SQLite` rejects the setting.
+    pub fn lock_temp(&self) -> Result<(), StoreError> {
+        self.set_query_only(true)?;
+        self.authorizer.is_locked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the `temp` schema writable again for the engine, between two passes.
+    ///
+    /// # Errors
+    /// [`StoreError`] if `SQLite` rejects the setting.
+    pub fn unlock_temp(&self) -> Result<(), StoreError> {
+        self.authorizer.is_locked.store(false, Ordering::Relaxed);
+        self.set_query_only(false)
+    }
+
+    fn set_query_only(&self, on: bool) -> Result<(), StoreError> {
+        self.connection()
+            .pragma_update(None, "query_only", on)
+            .map_err(|e| self.database.to_store_error(&e))
+    }
+
+    /// Starts the time limit of a pass.
+    pub fn start_timeout(&self) {
+        let deadline = self.timeout.map_or(NO_DEADLINE, |t| {
+            self.authorizer.elapsed_nanos().saturating_add(saturating_nanos(t))
+        });
+        self.authorizer.deadline.store(deadline, Ordering::Relaxed);
+    }
+
+    /// Runs `work` with the time limit paused, so that a slow consumer of the rows does not count
+    /// as a slow query.
+    pub fn with_timeout_paused<T>(&self, work: impl FnOnce() -> T) -> T {
+        let deadline = self.authorizer.deadline.load(Ordering::Relaxed);
+        if deadline == NO_DEADLINE {
+            return work();
+        }
+        let began = self.authorizer.elapsed_nanos();
+        let done = work();
+        let deadline = deadline.saturating_add(self.authorizer.elapsed_nanos() - began);
+        self.authorizer.deadline.store(deadline, Ordering::Relaxed);
+        done
+    }
+
+    /// Runs a statement whose parameters are bound, starts the [time limit](Self::start_timeout), and sends
+    /// columns and rows to a sink. Returns the number of rows. Errors point into `sql`.
+    ///
+    /// # Errors
+    /// [`QueryError`] of `SQLite`, the timeout, the interrupt or the sink.
+    pub fn stream_rows(
+        &self,
+        statement: &mut Statement<'_>,
+        sql: &str,
+        sink: &mut dyn RowSink,
+    ) -> Result<u64, QueryError> {
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let width = names.len();
+        sink.write_columns(&names).map_err(QueryError::Output)?;
+        self.start_timeout();
+        let mut rows = statement.raw_query();
+        let mut count = 0;
+        while let Some(row) = rows.next().map_err(|e| self.query_error(&e, sql))? {
+            let values: Vec<ValueRef<'_>> =
+                (0..width).map(|n| row.get_ref(n).unwrap_or(ValueRef::Null)).collect();
+            self.with_timeout_paused(|| sink.write_row(&values)).map_err(QueryError::Output)?;
+            count += 1;
+        }
+        sink.finish().map_err(QueryError::Output)?;
+        Ok(count)
+    }
+
+    /// Converts an error of this connection: a denial, an abort, a failure of the database, or else
+    /// an error in `sql` with its span.
+    #[must_use]
+    pub fn query_error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
+        let abort_reason =
+            self.authorizer.abort_reason.swap(AbortReason::NotAborted as u8, Ordering::Relaxed);
+        let denial = self.authorizer.denial.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let span = match error {
+            rusqlite::Error::SqlInputError { offset, .. } => {
+                usize::try_from(*offset).ok().and_then(|at| token_at(sql, at))
+            }
+            _ => None,
+        };
+        if let Some(what) = denial {
+            let help = "write one SELECT, WITH or VALUES over tables of the database";
+            return QueryError::in_sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
+        }
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted)
+                if abort_reason == AbortReason::TimedOut as u8 =>
+            {
+                QueryError::Timeout(self.timeout.unwrap_or_default())
+            }
+            Some(ErrorCode::OperationInterrupted) => StopReason::Interrupted.into(),
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::CannotOpen
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DiskFull
+                | ErrorCode::PermissionDenied,
+            ) => self.database.to_store_error(error).into(),
+            Some(ErrorCode::TooBig) => QueryError::in_sql(
+                format!("a value is longer than {} bytes", MAX_VALUE_BYTES.load(Ordering::Relaxed)),
+                None,
+                "",
+                "select a part of it with `substr`",
+            ),
+            _ => {
+                let message = sqlite_message(error);
+                let help = self.suggest_name(&message);
+                // `SQLite` names an unknown table, but not its offset.
+                let span = span.or_else(|| name_span(sql, unknown_name(&message)));
+                QueryError::in_sql(message, span, "", help)
+            }
+        }
+    }
+
+    /// Returns a hint for a misspelt table or column.
+    fn suggest_name(&self, message: &str) -> String {
+        let known: Vec<String> = match message.split_once(": ") {
+            Some(("no such function", name)) => {
+                let is = |i: &IngredientRef| i.name().eq_ignore_ascii_case(name);
+                let ingredient = ingredients::all_ingredients().into_iter().find(is);
+                return ingredient.map_or_else(
+                    || {
+                        "use a function of SQLite; docs/reference/queries.md lists those of SUQL"
+                            .to_owned()
+                    },
+                    |found| format!("write the call in double braces: {{{{{}(…)}}}}", found.name()),
+                );
+            }
+            Some(("no such table", _)) => self.database.table_names(),
+            Some(("no such column", name)) => {
+                let mut tables = self.database.table_names();
+                // If the name is qualified by an existing table, suggest only its columns.
+                let qualifier = name.rsplit_once('.').map(|(of, _)| of);
+                let is = |t: &String| qualifier.is_some_and(|of| t.eq_ignore_ascii_case(of));
+                if tables.iter().any(is) {
+                    tables.retain(is);
+                }
+                let columns =
+                    tables.iter().filter_map(|t| self.database.table_columns(t)).flatten();
+                columns.map(|(name, _)| name).collect()
+            }
+            _ if message.starts_with("near \"ILIKE\"") => {
+                return "ILIKE is PostgreSQL syntax: use `--dialect suql`, or LIKE, which ignores the case of ASCII letters in SQLite"
+                    .to_owned();
+            }
+            _ if message == "incomplete input" => {
+                return "the query ends too early: complete it, as in SELECT name FROM city"
+                    .to_owned();
+            }
+            _ => return String::new(),
+        };
+        let misspelt = unknown_name(message);
+        // `SQLite` rejects `t.c` although the table `t` has a column `c`.
+        let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
+        if let Some((table, column)) = table
+            && known.iter().any(|name| name.eq_ignore_ascii_case(column))
+        {
+            return format!("FROM has no table or alias `{table}`");
+        }
+        match (find_nearest(misspelt, known.iter().map(String::as_str)), table) {
+            (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, Some((table, _))) if self.database.table_columns(table).is_some() => {
+                format!("`{table}` has the columns {}", first_names(&known))
+            }
+            (None, Some((table, _))) => {
+                format!("`{table}` must be a table or an alias in FROM that has this column")
+            }
+            (None, None) if message.starts_with("no such table") && !known.is_empty() => {
+                format!("the tables are {}", first_names(&known))
+            }
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// Returns the first names of a list, with a sign if there are more.
+fn first_names(names: &[String]) -> String {
+    const NAMED: usize = 8;
+    let more = if names.len() > NAMED { " …" } else { "" };
+    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    format!("{}{more}", first.join(", "))
+}
+
+/// Returns the name at the end of an `SQLite` message, without qualifier and quotes.
+fn unknown_name(message: &str) -> &str {
+    let name = message.rsplit(": ").next().unwrap_or_default();
+    name.rsplit('.').next().unwrap_or(name).trim_matches('"')
+}
+
+/// Makes a connection read-only and abortable.
+fn install_hooks(
+    connection: &mut Connection,
+    authorizer: &Arc<Authorizer>,
+    interrupt: watch::Receiver<bool>,
+    is_private: bool,
+) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
+    // Forbid every way to attach a database.
+    connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES.load(Ordering::Relaxed))?;
+    let watched_authorizer = Arc::clone(authorizer);
+    connection.progress_handler(
+        OPS_PER_CHECK,
+        Some(move || {
+            let abort_reason = if watched_authorizer.is_disarmed.load(Ordering::Relaxed) {
+                return false;
+            } else if *interrupt.borrow() {
+                AbortReason::Interrupted
+            } else if watched_authorizer.is_late() {
+                AbortReason::TimedOut
+            } else {
+                return false;
+            };
+            watched_authorizer.abort_reason.store(abort_reason as u8, Ordering::Relaxed);
+            true
+        }),
+    )?;
+    if is_private {
+        return Ok(());
+    }
+    let authorizer = Arc::clone(authorizer);
+    connection.authorizer(Some(move |access: AuthContext<'_>| {
+        match denial_reason(&access, authorizer.is_locked.load(Ordering::Relaxed)) {
+            None => Authorization::Allow,
+            Some(what) => {
+                // Keep the first denial: it is about the user's text, and the others follow from
+                // it.
+                authorizer
+                    .denial
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(what);
+                Authorization::Deny
+            }
+        }
+    }))
+}
+
+impl Authorizer {
+    fn elapsed_nanos(&self) -> u64 {
+        saturating_nanos(self.origin.elapsed())
+    }
+
+    fn is_late(&self) -> bool {
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        deadline != NO_DEADLINE && self.elapsed_nanos() >= deadline
+    }
+}
+
+/// Returns a duration in nanoseconds, capped at 584 years.
+fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(NO_DEADLINE)
+}
+
+/// Returns the reason if an action is denied.
+fn denial_reason(access: &AuthContext<'_>, locked: bool) -> Option<String> {
+    let is_listed = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
+    match access.action {
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
+        AuthAction::Function { function_name } => is_listed(&DENIED_FUNCTIONS, function_name)
+            .then(|| format!("`{function_name}` is not allowed")),
+        AuthAction::Pragma { pragma_name, pragma_value } => {
+            let is_read_only = is_listed(&READ_PRAGMAS, pragma_name)
+                || (is_listed(&ARGUMENTLESS_PRAGMAS, pragma_name) && pragma_value.is_none());
+            let is_allowed = !locked && is_listed(&["query_only", "temp_store"], pragma_name);
+            (!is_read_only && !is_allowed)
+                .then(|| format!("the pragma `{pragma_name}` is not allowed"))
+        }
+        action => {
+            let is_allowed =
+                !locked && access.database_name == Some("temp") && is_temporary(&action);
+            // A transaction has no schema, and only `temp` can be written in one.
+            let is_allowed = is_allowed
+                || !locked
+                    && matches!(
+                        action,
+                        AuthAction::Transaction { .. } | AuthAction::Savepoint { .. }
+                    );
+            (!is_allowed).then(|| describe_action(&action))
+        }
+    }
+}
+
+/// Returns whether an action creates, fills or drops tables.
+fn is_temporary(action: &AuthAction<'_>) -> bool {
+    matches!(
+        action,
+        // A virtual table creates its shadow tables in `temp` under their plain names.
+        AuthAction::CreateTable { .. }
+            | AuthAction::CreateIndex { .. }
+            | AuthAction::DropTable { .. }
+            | AuthAction::DropIndex { .. }
+            | AuthAction::CreateTempTable { .. }
+            | AuthAction::CreateTempIndex { .. }
+            | AuthAction::CreateTempView { .. }
+            | AuthAction::CreateVtable { .. }
+            | AuthAction::DropTempTable { .. }
+            | AuthAction::DropTempIndex { .. }
+            | AuthAction::DropTempView { .. }
+            | AuthAction::DropVtable { .. }
+            | AuthAction::Insert { .. }
+            | AuthAction::Update { .. }
+            | AuthAction::Delete { .. }
+            | AuthAction::Reindex { .. }
+            | AuthAction::Analyze { .. }
+    )
+}
+
+/// Returns a description of a denied action.
+fn describe_action(action: &AuthAction<'_>) -> String {
+    match action {
+        AuthAction::Insert { table_name } => format!("it would write to `{table_name}`"),
+        AuthAction::Update { table_name, .. } => format!("it would change `{table_name}`"),
+        AuthAction::Delete { table_name } => format!("it would delete from `{table_name}`"),
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } => {
+            "it would attach a database".to_owned()
+        }
+        _ => "it would change the database or its connection".to_owned(),
+    }
+}

@@ -1,0 +1,8 @@
+//! The read-only connection that a query runs on: its checks, its schema and its functions.
+
+pub mod guard;
+pub mod large_stack;
+pub mod math;
+pub mod quoted_texts;
+pub mod schema;
+pub mod statement;

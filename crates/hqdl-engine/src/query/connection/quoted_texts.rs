@@ -1,0 +1,56 @@
+//! Finds names in double quotes that `SQLite` reads as texts because there is no such column
+//! (<https://www.sqlite.org/quirks.html>, 8). A misspelt column then becomes a constant.
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Error};
+
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_values::sql;
+
+/// Returns a note for each name in double quotes that `SQLite` reads as a text.
+pub(in crate::query) fn note_quoted_texts(statement: &str, connection: &Connection) -> Vec<String> {
+    let max_names = quoted_tokens(statement).len();
+    if max_names == 0 || connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).is_err()
+    {
+        return Vec::new();
+    }
+    let (mut statement, mut names) = (statement.to_owned(), Vec::new());
+    // Each iteration finds one of them.
+    for _ in 0..max_names {
+        let Err(Error::SqlInputError { offset, .. }) = connection.prepare(&statement).map(drop)
+        else {
+            break;
+        };
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        let Some(token) = quoted_tokens(&statement).into_iter().find(|token| token.start == at)
+        else {
+            break;
+        };
+        let name = token.unquoted_text(&statement);
+        statement.replace_range(token.span(), &sql::quote_text(&name));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    // Restore the default, on which the user's statement and the views may depend.
+    let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, true);
+    let note = |name: &String| {
+        let text = sql::quote_text(name);
+        format!(
+            "there is no column \"{name}\" here, so SQLite reads it as the text {text}: if you mean the text, write {text}"
+        )
+    };
+    names.iter().map(note).collect()
+}
+
+/// Returns the tokens in double quotes.
+fn quoted_tokens(statement: &str) -> Vec<Token> {
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = lexer::next_token(statement, at, Brackets::Name) {
+        at = token.end;
+        if token.lexeme == Lexeme::Quoted {
+            tokens.push(token);
+        }
+    }
+    tokens
+}

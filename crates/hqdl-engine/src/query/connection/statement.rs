@@ -1,0 +1,178 @@
+//! Checks that a query is a single statement that only reads. It looks at the tokens before
+//! `SQLite` does, so that the message can suggest a fix. The [guard](super::guard) denies
+//! statements that pass this check but write (`WITH … DELETE`).
+
+use std::ops::Range;
+
+use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::tree::{ExprKind, ExprOperator, Query};
+
+/// First keywords of statements that do not only read.
+const WRITE_KEYWORDS: [&str; 20] = [
+    "ALTER",
+    "ANALYZE",
+    "ATTACH",
+    "BEGIN",
+    "COMMIT",
+    "CREATE",
+    "DELETE",
+    "DETACH",
+    "DROP",
+    "END",
+    "INSERT",
+    "PRAGMA",
+    "REINDEX",
+    "RELEASE",
+    "REPLACE",
+    "ROLLBACK",
+    "SAVEPOINT",
+    "UPDATE",
+    "VACUUM",
+    "UPSERT",
+];
+
+/// Message of every denial.
+pub(in crate::query) const ONLY_READS: &str = "`hqdl query` is read-only";
+
+/// Checks that a text is a single statement that may be read-only.
+///
+/// # Errors
+/// [`QueryError::Sql`] with a span and a hint.
+pub fn check_read_only(sql: &str) -> Result<(), QueryError> {
+    if let Some(at) = sql.find('\0') {
+        return Err(QueryError::in_sql(
+            "the query contains a NUL character",
+            Some(at..at + 1),
+            "SQLite stops reading here",
+            "",
+        ));
+    }
+    let mut tokens = QueryTokens::new(sql).peekable();
+    let first = loop {
+        match tokens.next() {
+            // EXPLAIN and EXPLAIN QUERY PLAN read if the statement that they explain does.
+            Some(t)
+                if ["EXPLAIN", "QUERY", "PLAN"]
+                    .iter()
+                    .any(|w| sql[t.clone()].eq_ignore_ascii_case(w)) => {}
+            Some(token) => break token,
+            None => {
+                return Err(QueryError::in_sql(
+                    "the query is empty",
+                    None,
+                    "",
+                    "write a SELECT, such as \"SELECT count(*) FROM t\"",
+                ));
+            }
+        }
+    };
+    let word = sql[first.clone()].to_ascii_uppercase();
+    if WRITE_KEYWORDS.contains(&word.as_str()) {
+        return Err(denied_statement(&word, first));
+    }
+    while let Some(token) = tokens.next() {
+        if &sql[token] == ";"
+            && let Some(next) = tokens.find(|t| &sql[t.clone()] != ";")
+        {
+            return Err(QueryError::in_sql(
+                "more than one statement",
+                Some(next),
+                "a second one begins here",
+                "run one query at a time",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for a statement that does not only read.
+fn denied_statement(word: &str, span: Range<usize>) -> QueryError {
+    let help = match word {
+        "PRAGMA" => {
+            "use the table form of a pragma: SELECT * FROM pragma_table_info('t')".to_owned()
+        }
+        "ATTACH" | "DETACH" => {
+            "a query reads one database: the spec's, or the one in --db".to_owned()
+        }
+        _ => "write one SELECT, WITH or VALUES; use another tool to change the database".to_owned(),
+    };
+    QueryError::in_sql(ONLY_READS, Some(span), format!("{word} is not allowed"), help)
+}
+
+/// Returns the span of a query's first word, for errors without an offset.
+pub(in crate::query) fn first_word(sql: &str) -> Option<Range<usize>> {
+    QueryTokens::new(sql).next()
+}
+
+/// Returns the span of a name, quoted or not.
+pub(in crate::query) fn name_span(sql: &str, name: &str) -> Option<Range<usize>> {
+    let quotes = ['"', '`', '[', ']'];
+    QueryTokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
+}
+
+/// Returns the span of the token that begins at `at`.
+pub(in crate::query) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
+    let rest = sql.get(at..)?;
+    let token = QueryTokens::new(rest).next()?;
+    Some(at + token.start..at + token.end)
+}
+
+/// Tokens of a query. An unclosed quote is one token up to the end; parsing the query reports it.
+struct QueryTokens<'s> {
+    sql: &'s str,
+    at: usize,
+    /// Nesting of `{{…}}`, in which a bracket begins a list instead of a quoted name.
+    braces: usize,
+}
+
+impl<'s> QueryTokens<'s> {
+    fn new(sql: &'s str) -> Self {
+        Self { sql, at: 0, braces: 0 }
+    }
+}
+
+impl Iterator for QueryTokens<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        // `SQLite` treats a byte order mark as whitespace.
+        let rest = self.sql.get(self.at..)?;
+        let blank = |c: char| c.is_ascii_whitespace() || c == '\u{feff}' || c == '\u{b}';
+        self.at = self.sql.len() - rest.trim_start_matches(blank).len();
+        let brackets = if self.braces == 0 { Brackets::Name } else { Brackets::List };
+        let (lexeme, span) = match lexer::next_token(self.sql, self.at, brackets) {
+            Ok(token) => token.map(|t| (t.lexeme, t.span()))?,
+            Err(_) => (Lexeme::Quoted, self.at..self.sql.len()),
+        };
+        match lexeme {
+            Lexeme::Open => self.braces += 1,
+            Lexeme::Close => self.braces = self.braces.saturating_sub(1),
+            _ => {}
+        }
+        self.at = span.end;
+        Some(span)
+    }
+}
+
+/// Returns the span of a run-time error. `SQLite` reports no offset, so it is known only if a
+/// single expression can fail with this message.
+pub(in crate::query) fn failing_span(query: &Query, message: &str) -> Option<Range<usize>> {
+    let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
+    let suql_fragments = [" is not ", " is neither ", "division by zero", "out of range"];
+    let suql = suql_fragments.iter().any(|fragment| message.contains(fragment));
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    query.visit_exprs(&mut |e| {
+        let can_fail = match &e.kind {
+            ExprKind::Function { name, .. } if json => name.starts_with("json"),
+            ExprKind::Function { name, .. } if suql => name.starts_with("suql_"),
+            ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),
+            ExprKind::Operation(ExprOperator::Infix("->" | "->>"), _) => json,
+            _ => false,
+        };
+        if can_fail && !spans.contains(&e.span) {
+            spans.push(e.span.clone());
+        }
+    });
+    if spans.len() == 1 { spans.pop() } else { None }
+}

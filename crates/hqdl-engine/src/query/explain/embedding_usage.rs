@@ -1,0 +1,70 @@
+//! Upper bound of the usage for embeddings of a query. The estimate compares texts by words and
+//! counts those that need an embedding.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::query::ask::similarity::{similarity_by_words, split_into_batches};
+use crate::query::request::Request;
+use crate::retrieval::vectors::{PassageDigest, VectorStore, passage_digest};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::{SpentAmount, Usage};
+
+/// Texts that a query would compare.
+#[derive(Default)]
+pub(in crate::query) struct ComparedTexts {
+    texts: HashMap<PassageDigest, String>,
+    /// Texts of each comparison, since each one requests its missing embeddings separately.
+    comparisons: Vec<HashSet<PassageDigest>>,
+}
+
+impl ComparedTexts {
+    /// Returns the similarity of each passage to a question, by words, and records the texts.
+    pub fn compare_texts(&mut self, question: &str, passages: &[&str]) -> Vec<f64> {
+        let mut comparison = HashSet::new();
+        for text in passages.iter().copied().chain([question]) {
+            let digest = passage_digest(text);
+            comparison.insert(digest);
+            self.texts.entry(digest).or_insert_with(|| text.to_owned());
+        }
+        self.comparisons.push(comparison);
+        similarity_by_words(question, passages)
+    }
+
+    /// Returns an upper bound of the usage for embeddings that are not stored yet. It is zero if
+    /// the spec names no model for them.
+    pub fn usage_bound(&self, request: &Request<'_>) -> Usage {
+        let Some(settings) = &request.spec.embeddings else { return Usage::default() };
+        if request.model.is_none() || self.texts.is_empty() {
+            return Usage::default();
+        }
+        let name = settings.model.name.as_str();
+        let missing = self.missing_texts(name, request);
+        let tokenizer = Tokenizer::for_model(name);
+        let requests = self.comparisons.iter().map(|comparison| {
+            let texts = comparison.iter().filter_map(|d| Some((*d, *missing.get(d)?)));
+            // In the worst order, texts need twice as many requests minus one.
+            (2 * split_into_batches(&texts.collect::<Vec<_>>(), tokenizer).len() as u64)
+                .saturating_sub(1)
+        });
+        let requests = requests.sum::<u64>();
+        let tokens: u64 = missing.values().map(|text| tokenizer.count_tokens(text).max(1)).sum();
+        let input = tokenizer.max_tokens(tokens + 8 * requests) + requests;
+        let spent = SpentAmount::worst_case(input, 0, settings.model.price.as_ref());
+        Usage { requests, input_tokens: input, cost_usd: spent.usd, ..Usage::default() }
+    }
+
+    /// Returns the texts without a stored embedding.
+    fn missing_texts(&self, model: &str, request: &Request<'_>) -> HashMap<PassageDigest, &str> {
+        let vectors = VectorStore::open(request.facts.dir());
+        let mut missing = HashMap::new();
+        for (digest, text) in &self.texts {
+            // An embedding that cannot be read counts as missing.
+            let is_stored =
+                vectors.as_ref().is_ok_and(|v| v.contains_vector(model, digest).unwrap_or(false));
+            if !is_stored {
+                missing.insert(*digest, text.as_str());
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,210 @@
+//! Upper bounds of requests, tokens and cost. If demands are spread over several passes, the bound
+//! assumes that a request may contain a single value.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use crate::query::ask::batches::{build_row_batches, group_by_target};
+use crate::query::ask::passages::PassageSelector;
+use crate::query::cells::targets::{Demand, TargetExpansion};
+use crate::query::explain::embedding_usage::ComparedTexts;
+use crate::query::functions::call_runtime::lock_runtime;
+use crate::query::plan::engine::Engine;
+use crate::query::request::error::QueryError;
+use crate::query::route::calls::JoinCall;
+use crate::query::run::join;
+use hqdl_model::plan::{ColumnPlan, CostEstimator, ExpansionPlan, Plan, reasoning_tokens};
+use hqdl_sql::blendsql::most::Batching;
+use hqdl_values::tokens::{Tokenizer, max_image_tokens};
+use hqdl_values::usage::Usage;
+
+/// Upper bound of the usage, as it is added up.
+#[derive(Default)]
+struct UsageBound {
+    usage: Usage,
+    value_count: u64,
+    /// Expected number of reasoning tokens per answer, by model.
+    reasoning: BTreeMap<String, f64>,
+    /// Texts compared on the way, to count their embeddings.
+    comparisons: RefCell<ComparedTexts>,
+}
+
+impl Engine<'_, '_> {
+    /// Returns the number of values of some demands and of the joins, and an upper bound of the
+    /// usage for them.
+    pub(in crate::query) fn estimate_usage(
+        &self,
+        demands: &[Demand],
+        batching: Batching,
+        comparisons: ComparedTexts,
+    ) -> Result<(u64, Usage), QueryError> {
+        let reasoning = reasoning_tokens(self.request.facts.history(), self.request.spec)?;
+        let mut bound = UsageBound {
+            reasoning,
+            comparisons: RefCell::new(comparisons),
+            ..UsageBound::default()
+        };
+        {
+            let runtime = lock_runtime(&self.runtime);
+            for (n, entities) in group_by_target(demands) {
+                self.add_entities(&runtime.data.targets[n], entities, batching, &mut bound)?;
+            }
+        }
+        for (n, join) in self.calls.joins.iter().enumerate() {
+            self.add_join_pairs(n, join, batching, &mut bound)?;
+        }
+        let embeddings = bound.comparisons.borrow().usage_bound(self.request);
+        bound.add_usage(&embeddings, 1);
+        Ok((bound.value_count, bound.usage))
+    }
+
+    /// Adds the pairs of a join. If they are demanded in one pass, each value is sent once with its
+    /// whole list. Otherwise each pair may need a request of its own.
+    fn add_join_pairs(
+        &self,
+        n: usize,
+        join: &JoinCall,
+        batching: Batching,
+        bound: &mut UsageBound,
+    ) -> Result<(), QueryError> {
+        let lookups = lock_runtime(&self.runtime).data.joins[n].take_lookups();
+        let request = self.request;
+        let before = bound.value_count;
+        let mut counts = lock_runtime(&self.runtime).data.counts;
+        let mut longest: Option<(TargetExpansion, Demand)> = None;
+        for (list, lookups) in join::group_by_list(n, join, &lookups, &self.runtime, request) {
+            let asked = join::PartnerQuestions::new(join, list, &lookups, request, &mut counts)?;
+            let [target] = asked.targets;
+            if let Some(entities) = group_by_target(&asked.demands).remove(&0) {
+                self.add_entities(&target, entities, batching, bound)?;
+                longest = asked.demands.first().map(|d| (target, *d)).or(longest);
+            }
+        }
+        lock_runtime(&self.runtime).data.counts.reused = counts.reused;
+        let pairs: u64 = lookups.iter().map(|(_, _, rights)| rights.len() as u64).sum();
+        let remaining = pairs.saturating_sub(bound.value_count - before);
+        if batching == Batching::Never
+            && remaining > 0
+            && let Some((target, demand)) = longest
+        {
+            let single = self.single_cell_usage(&target, demand.entity, demand.column, bound)?;
+            bound.add_usage(&single, remaining);
+            bound.value_count += remaining;
+        }
+        Ok(())
+    }
+
+    /// Adds entities of one expansion with their demanded columns.
+    fn add_entities(
+        &self,
+        target: &TargetExpansion,
+        entities: BTreeMap<usize, Vec<usize>>,
+        batching: Batching,
+        bound: &mut UsageBound,
+    ) -> Result<(), QueryError> {
+        let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
+        bound.value_count += values;
+        // Additional requests are estimated with the entity that has the longest key.
+        let length =
+            |n: usize| target.missing_row(n).row.key.iter().map(|v| v.to_string().len()).sum();
+        let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
+        let columns: std::collections::BTreeSet<usize> =
+            entities.values().flatten().copied().collect();
+        let rows = self.request.model_choice(&target.expansion).rows;
+        let count = entities.len() as u64;
+        let batched = self.request_usage(target, entities, rows, bound)?;
+        bound.add_usage(&batched, 1);
+        let requests = match batching {
+            Batching::All => batched.requests,
+            Batching::Partial => max_partial_requests(count, columns.len(), rows),
+            Batching::Never => values,
+        };
+        if let (true, Some((_, entity))) = (requests > batched.requests, longest) {
+            let mut largest = Usage::default();
+            for column in columns {
+                let single = self.single_cell_usage(target, entity, column, bound)?;
+                largest.input_tokens = largest.input_tokens.max(single.input_tokens);
+                largest.output_tokens = largest.output_tokens.max(single.output_tokens);
+                largest.cost_usd = largest.cost_usd.max(single.cost_usd);
+                largest.requests = 1;
+            }
+            bound.add_usage(&largest, requests - batched.requests);
+        }
+        Ok(())
+    }
+
+    /// Returns the usage of a request for one cell.
+    fn single_cell_usage(
+        &self,
+        target: &TargetExpansion,
+        entity: usize,
+        column: usize,
+        bound: &UsageBound,
+    ) -> Result<Usage, QueryError> {
+        self.request_usage(target, BTreeMap::from([(entity, vec![column])]), 1, bound)
+    }
+
+    /// Returns the usage of requests for some cells of an expansion, with `rows` rows per request.
+    fn request_usage(
+        &self,
+        target: &TargetExpansion,
+        entities: BTreeMap<usize, Vec<usize>>,
+        rows: u32,
+        bound: &UsageBound,
+    ) -> Result<Usage, QueryError> {
+        let spec = self.request.spec;
+        let expansion = &target.expansion;
+        let choice = self.request.model_choice(expansion);
+        let mut meter =
+            CostEstimator::new(expansion, choice.format, Tokenizer::for_model(&choice.tokenizer))
+                .with_max_output(choice.max_output)
+                .with_image_tokens(max_image_tokens(&choice.tokenizer));
+        let mut selector = PassageSelector {
+            max_tokens: spec.limits.passage_tokens,
+            model: &choice.tokenizer,
+            compare: &mut |question, passages| {
+                Ok(bound.comparisons.borrow_mut().compare_texts(question, passages))
+            },
+        };
+        build_row_batches(target, entities, rows, &mut selector)?
+            .iter()
+            .for_each(|row_batch| meter.add_batch(row_batch));
+        let (name, price) = (expansion.name.clone(), choice.price);
+        let mut expansion_plan = ExpansionPlan { name, price, ..ExpansionPlan::default() };
+        let column =
+            |c: &hqdl_spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
+        expansion_plan.columns = expansion.columns.iter().map(column).collect();
+        meter.write_totals(&mut expansion_plan);
+        expansion_plan
+            .add_reasoning(bound.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
+        let mut plan = Plan::default();
+        plan.expansions.push(expansion_plan);
+        plan.estimate_cost(&spec.limits, None);
+        Ok(Usage {
+            requests: plan.request_count(),
+            input_tokens: plan.input_tokens(),
+            output_tokens: plan.output_tokens().max.ceil() as u64,
+            cost_usd: plan.cost_usd.max,
+            ..Usage::default()
+        })
+    }
+}
+
+/// Returns the maximum number of requests for some entities if each may lack any subset of the
+/// columns. Entities with the same missing columns share requests, and only the last request of
+/// each subset may be partly filled.
+fn max_partial_requests(entities: u64, columns: usize, rows: u32) -> u64 {
+    let rows = u64::from(rows.max(1));
+    let subsets = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
+    (entities + subsets.min(entities) * (rows - 1)) / rows
+}
+
+impl UsageBound {
+    /// Adds a usage `times` times.
+    fn add_usage(&mut self, usage: &Usage, times: u64) {
+        self.usage.requests += usage.requests * times;
+        self.usage.input_tokens += usage.input_tokens * times;
+        self.usage.output_tokens += usage.output_tokens * times;
+        self.usage.cost_usd += usage.cost_usd * times as f64;
+    }
+}

@@ -1,0 +1,193 @@
+//! Explains a query: its routes, its SQL, and an upper bound of its requests and their price over
+//! all passes. Sends no request.
+
+pub mod embedding_usage;
+pub mod estimate;
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use crate::query::ask::LazyRun;
+use crate::query::cells::targets::Demand;
+use crate::query::explain::embedding_usage::ComparedTexts;
+use crate::query::functions::call_runtime::lock_runtime;
+use crate::query::plan::engine::Engine;
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::result::query_result::{Meta, Pass, Unbounded};
+use crate::query::result::row_buffer::RowBuffer;
+use crate::query::route::model_router::WOULD_ASK;
+use crate::query::run::limit_pushdown::{CandidateOutcome, CandidateReader, is_stop_reading};
+use crate::query::run::run_within;
+use crate::query::run::selectivity_sampler::SelectivitySampler;
+use hqdl_sql::blendsql::is_volatile;
+use hqdl_sql::blendsql::most::{Batching, RequestBound, request_bound};
+use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
+use hqdl_sql::blendsql::rewrite::RewrittenQuery;
+use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::usage::Usage;
+
+/// Returns how a query would run, with an upper bound of its requests. Sends none.
+///
+/// # Errors
+/// [`QueryError`] if the query could not be run.
+pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let mut engine = Engine::prepare_query(request, None, explain_nested)?;
+    if let Some((stored_plan, _)) = engine.run_stored_plan()? {
+        let mut meta = engine.build_meta(Usage::default(), began);
+        meta.plan = stored_plan.plan;
+        let why = "published tables answer every call".to_owned();
+        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
+        return Ok(meta);
+    }
+    let rewritten = engine.rewrite_query(true);
+    engine.sql.clone_from(&rewritten.sql);
+    engine.check_statement(&rewritten)?;
+    let pass_start = Instant::now();
+    // Compare the documents first: the estimate uses the documents of the most recent run.
+    let comparisons = engine.compared_documents(&rewritten)?;
+    let bound = engine.demand_bound(&rewritten)?;
+    let (values, usage) = engine.estimate_usage(&bound.demands, bound.batching, comparisons)?;
+    engine.passes.push(Pass { demanded: values, seconds: pass_start.elapsed().as_secs_f64() });
+    let mut meta = engine.build_meta(usage, began);
+    meta.price_notes = request.spec.reserved_price_notes();
+    meta.values_asked += values;
+    meta.unbounded.splice(0..0, bound.unbounded);
+    let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
+    let why = "the model is asked first whether a column answers it";
+    let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
+    meta.unbounded.extend(first.collect::<Vec<_>>());
+    meta.plan = rewritten.plan;
+    let stored =
+        Ruled { rule: STORED_COLUMNS, fired: false, why: engine.no_stored_plan_reason.to_owned() };
+    meta.plan.rules.push(stored);
+    Ok(meta)
+}
+
+/// Runs a nested query as far as its values are known, or else explains it.
+pub fn explain_nested(
+    request: &Request<'_>,
+    _: Option<&LazyRun<'_>>,
+) -> Result<(Meta, Option<RowBuffer>), QueryError> {
+    let mut buffer = RowBuffer::default();
+    match run_within(request, None, explain_nested, &mut buffer) {
+        Ok(meta) => Ok((meta, Some(buffer))),
+        Err(QueryError::NoModel) => Ok((explain(request)?, None)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Upper bound of the demands of a query.
+struct DemandBound {
+    demands: Vec<Demand>,
+    unbounded: Vec<Unbounded>,
+    batching: Batching,
+}
+
+impl Engine<'_, '_> {
+    /// Returns an upper bound of the demands over all passes.
+    fn demand_bound(&mut self, rewritten: &RewrittenQuery) -> Result<DemandBound, QueryError> {
+        let (text, sites) = (&self.normalized.text, &self.calls.sites);
+        let bound = request_bound(
+            text,
+            &self.parsed.query,
+            self.parsed.is_single_call,
+            sites,
+            &self.schema,
+        );
+        if let Some(demands) = self.limit_demands(rewritten, &bound)? {
+            return Ok(DemandBound { demands, unbounded: Vec::new(), batching: Batching::All });
+        }
+        self.start_probe_pass(rewritten);
+        let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
+        let mut unbounded: Vec<Unbounded> = (bound.unknown.iter())
+            .map(|(n, why)| Unbounded { call: call(*n), why: (*why).to_owned() })
+            .collect();
+        for probe in &bound.probes {
+            match self.run_probe(&probe.sql) {
+                // A context that is too long is an error of the query and has a span.
+                Err(QueryError::Sql(problem)) if problem.span.is_none() => {
+                    let why = format!("its rows cannot be counted: {}", problem.message);
+                    let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
+                    unbounded.extend(probe.calls.iter().map(of));
+                }
+                result => result?,
+            }
+        }
+        let demands = lock_runtime(&self.runtime).pass.pending.all_demands();
+        let has_limit_pushdown =
+            rewritten.limit_pushdown.is_some() || !rewritten.subquery_limits.is_empty();
+        let batching = if has_limit_pushdown { Batching::Never } else { bound.batching };
+        Ok(DemandBound { demands, unbounded, batching })
+    }
+
+    /// Returns the demands of the first rows, if LIMIT pushdown makes them exact. Otherwise returns
+    /// `None`: a call decides which rows are first, the query is random, or not all demands were
+    /// recorded.
+    fn limit_demands(
+        &mut self,
+        rewritten: &RewrittenQuery,
+        bound: &RequestBound,
+    ) -> Result<Option<Vec<Demand>>, QueryError> {
+        let random = is_volatile(&self.parsed.query, &self.schema);
+        let Some(rule) = &rewritten.limit_pushdown else { return Ok(None) };
+        let (depends_on_call, has_hidden_demands) = (
+            rule.condition_count > 0 || bound.batching == Batching::Never,
+            rule.has_shared_calls || random,
+        );
+        if depends_on_call || has_hidden_demands || !bound.unknown.is_empty() {
+            return Ok(None);
+        }
+        self.start_probe_pass(rewritten);
+        let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
+        match self.run_once(rewritten, &mut reader) {
+            Err(QueryError::Output(e)) if is_stop_reading(&e) => {}
+            result => result?,
+        }
+        if lock_runtime(&self.runtime).pass.pending_count > 0 {
+            return Ok(None);
+        }
+        let mut seen = HashSet::new();
+        Ok(Some(match reader.into_outcome(&mut SelectivitySampler::new(1, 1)) {
+            CandidateOutcome::SendDemands(demands) => {
+                demands.into_iter().filter(|d| seen.insert(*d)).collect()
+            }
+            CandidateOutcome::Rows(..) => Vec::new(),
+        }))
+    }
+
+    /// Returns the documents that are compared with their questions before the first request.
+    fn compared_documents(
+        &mut self,
+        rewritten: &RewrittenQuery,
+    ) -> Result<ComparedTexts, QueryError> {
+        let mut comparisons = ComparedTexts::default();
+        let (Some(rule), Some(_)) = (&rewritten.limit_pushdown, &self.request.spec.embeddings)
+        else {
+            return Ok(comparisons);
+        };
+        if rewritten.similarity_calls.is_empty() {
+            return Ok(comparisons);
+        }
+        self.start_probe_pass(rewritten);
+        let mut reader = CandidateReader::new(rule, &self.runtime, 1, (0, 0), true);
+        match self.run_once(rewritten, &mut reader) {
+            // There are too many candidates to order.
+            Err(QueryError::Sql(_)) if lock_runtime(&self.runtime).pass.is_aborted => {}
+            result => result?,
+        }
+        self.order_candidates(rule, &mut |question, passages| {
+            Ok(comparisons.compare_texts(question, passages))
+        })?;
+        Ok(comparisons)
+    }
+
+    /// Starts a pass that records every demand it reaches.
+    fn start_probe_pass(&self, rewritten: &RewrittenQuery) {
+        let mut runtime = lock_runtime(&self.runtime);
+        runtime.load_conditions(rewritten);
+        runtime.begin_pass();
+        runtime.settings.probes_all_conditions = true;
+    }
+}

@@ -1,0 +1,477 @@
+//! Runtime of the SQL functions that replace calls, with the state that they update while `SQLite`
+//! runs the query. A call without a known value returns NULL, counts as *pending* and records a
+//! demand. A condition that depends on it is distinguished from one that fails.
+
+pub(in crate::query) mod pending_set;
+pub(in crate::query) mod candidates;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::{HashMap, HashSet, HashSetExt};
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use crate::query::cells::call_target::CallTarget;
+use crate::query::cells::context::{ContextTooLong, Contexts};
+use crate::query::cells::documents::Document;
+use crate::query::cells::targets::{Cell, Counts, Demand, TargetExpansion, write_canonical_bytes};
+use crate::query::functions::call_runtime::candidates::Candidates;
+use crate::query::functions::call_runtime::pending_set::PendingSet;
+use crate::query::functions::call_stats::CallStats;
+use crate::query::result::query_result::to_owned_value;
+use hqdl_facts::Facts;
+use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::rewrite::{RewrittenQuery, Selectivity};
+#[cfg(doc)]
+use hqdl_sql::blendsql::runtime::Function;
+use hqdl_values::value::Value;
+
+/// Left value of a join with its canonical bytes, and the candidates for its partners.
+pub type JoinLookup = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
+
+/// Values of both sides of a join seen so far.
+#[derive(Debug, Default)]
+pub struct JoinPairs {
+    /// Answered pairs: left value → right value → whether they are partners.
+    pub answers: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
+    /// Pairs demanded in this pass.
+    pub lookups: Vec<JoinLookup>,
+    lookup_positions: HashMap<Vec<u8>, usize>,
+    lookup_pairs: HashSet<(usize, Vec<u8>)>,
+    /// Length of the longest list that `narrow` shortened; 0 if none was.
+    pub narrowed_from: usize,
+}
+
+/// State shared by the SQL functions of a query.
+pub struct CallRuntime {
+    /// Known values; unchanged during a pass.
+    pub data: QueryData,
+    /// Settings of the statement being run.
+    pub settings: StatementSettings,
+    /// Results of the current pass.
+    pub pass: PassState,
+    /// Rows that are ordered by similarity.
+    pub candidates: Candidates,
+    pub(in crate::query) canonical_buffer: Vec<u8>,
+}
+
+/// Targets of calls and their known values. Unchanged during a pass.
+pub struct QueryData {
+    /// Facts of all expansions.
+    pub facts: Facts,
+    /// The user's overrides.
+    pub overrides: Option<Overrides>,
+    /// Targets of the calls, by call number.
+    pub call_targets: Vec<CallTarget>,
+    /// Expansions that the query uses.
+    pub targets: Vec<TargetExpansion>,
+    /// Joins of the query.
+    pub joins: Vec<JoinPairs>,
+    /// Contexts of questions about rows.
+    pub contexts: Contexts,
+    /// Context whose length stops the query.
+    pub failure: Option<ContextTooLong>,
+    /// Numbers of cells reused and asked for.
+    pub counts: Counts,
+    /// Answers that do not match the regular expression of their call.
+    pub mismatched: HashSet<Demand>,
+    /// Digests of values that cannot be shown to a model. A set, because each pass meets them
+    /// again.
+    pub unreadable: HashSet<[u8; 32]>,
+}
+
+/// Settings of the statement being run.
+#[derive(Default)]
+pub struct StatementSettings {
+    /// Whether the selectivity of conditions is measured.
+    measures_selectivity: bool,
+    /// By position of a condition: the calls in its subqueries.
+    predicate_calls: HashMap<usize, Vec<usize>>,
+    /// Demands are recorded even in lookup-only mode: those of all conditions of a row.
+    pub probes_all_conditions: bool,
+    /// Disables lookup-only mode and short-circuiting, so that every demand reached is recorded.
+    pub no_short_circuit: bool,
+    /// The statement reads published tables: an unknown value ends the pass.
+    pub reads_stored_tables: bool,
+    /// By call number: whether the call is in a recursive common table expression. Its rows may
+    /// never end while the call is pending.
+    pub is_recursive: Vec<bool>,
+    /// Maximum number of pending recursive calls in a pass.
+    max_recursive_pending: u64,
+}
+
+/// Results of a pass so far.
+#[derive(Default)]
+pub struct PassState {
+    /// Recorded demands.
+    pub pending: PendingSet,
+    /// Outcomes of conditions, by position and whether calls were only looked up. Lookups cover all
+    /// rows; the others cover only rows left undecided.
+    pub selectivities: HashMap<(usize, bool), Selectivity>,
+    /// By call number: rows that reached it, and its distinct values.
+    pub call_stats: Vec<CallStats>,
+    /// Number of pending calls so far, without those that no row depends on.
+    pub pending_count: i64,
+    /// Number of pending calls, by call number.
+    pub pending_by_call: Vec<u64>,
+    /// The pass was aborted; its demands are sent before the next one.
+    pub is_aborted: bool,
+    /// Number of pending calls in recursive common table expressions.
+    recursive_pending: u64,
+    /// Truth value of the latest `Note` or `After` function.
+    pub last_truth: i64,
+    /// Stack of nested lookup-only scopes, each with the pending count at its start. While it is
+    /// not empty, calls are only looked up and record no demand.
+    pub lookup_scopes: Vec<(i64, LookupScope)>,
+}
+
+/// Extent of a lookup-only scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupScope {
+    /// Some of a row's conditions.
+    SomeConditions,
+    /// All conditions of a row; their outcomes are counted.
+    AllConditions,
+    /// A row of a SELECT whose rows are final. No pass asks for its missing values.
+    CompleteRow,
+}
+
+/// Maximum number of pending recursive calls in the first pass; each aborted pass doubles it.
+const FIRST_MAX_RECURSIVE_PENDING: u64 = 64;
+
+impl CallRuntime {
+    /// Returns the state before the first pass.
+    #[must_use]
+    pub fn new(
+        facts: Facts,
+        call_targets: Vec<CallTarget>,
+        targets: Vec<TargetExpansion>,
+        joins: usize,
+        contexts: Contexts,
+    ) -> Self {
+        let joins = (0..joins).map(|_| JoinPairs::default()).collect();
+        Self {
+            pass: PassState::with_calls(call_targets.len()),
+            data: QueryData {
+                facts,
+                overrides: None,
+                call_targets,
+                targets,
+                joins,
+                contexts,
+                failure: None,
+                counts: Counts::default(),
+                mismatched: HashSet::new(),
+                unreadable: HashSet::new(),
+            },
+            settings: StatementSettings {
+                max_recursive_pending: FIRST_MAX_RECURSIVE_PENDING,
+                ..StatementSettings::default()
+            },
+            candidates: Candidates::default(),
+            canonical_buffer: Vec::new(),
+        }
+    }
+
+    /// Loads the conditions of a rewritten query.
+    pub fn load_conditions(&mut self, rewritten: &RewrittenQuery) {
+        self.settings.measures_selectivity = rewritten.predicates.len() > 1;
+        self.settings.predicate_calls = rewritten
+            .predicates
+            .iter()
+            .map(|(at, predicate)| (*at, predicate.shared_calls.clone()))
+            .collect();
+    }
+
+    /// Starts a pass and resets its state.
+    pub fn begin_pass(&mut self) {
+        if self.pass.is_aborted {
+            self.settings.max_recursive_pending =
+                self.settings.max_recursive_pending.saturating_mul(2);
+        }
+        self.pass = PassState::with_calls(self.data.call_targets.len());
+        self.data.targets.iter_mut().for_each(TargetExpansion::discard_documents);
+    }
+
+    fn count_pending(&mut self, call: usize) {
+        self.pass.pending_count += 1;
+        if !self.is_lookup_only() {
+            self.pass.pending_by_call[call] += 1;
+        }
+    }
+
+    /// Implements [`Function::Call`].
+    pub(in crate::query) fn evaluate_call(
+        &mut self,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Sql> {
+        let (number, mark) = (integer_argument(values, 0), integer_argument(values, 1));
+        let call = usize::try_from(number).unwrap_or(usize::MAX);
+        if call >= self.data.call_targets.len() {
+            return Err(function_error("no such call"));
+        }
+        if mark != 0 && mark != self.pass.pending_count + 1 {
+            // One of the arguments is itself a pending call.
+            self.count_pending(call);
+            return Ok(Sql::Null);
+        }
+        let values = values.get(2..).unwrap_or_default();
+        let (target, column, entity) = match self.data.call_targets[call] {
+            CallTarget::Cell { target, column, .. } => {
+                match self.value_entity(target, column, values)? {
+                    Some(entity) => (target, column, entity),
+                    None => return Ok(Sql::Null),
+                }
+            }
+            CallTarget::Document { target, column, whole_document, .. } => {
+                match self.document_entity(whole_document.then_some(call), target, values)? {
+                    Some(entity) => (target, column, entity),
+                    None => return Ok(Sql::Null),
+                }
+            }
+            CallTarget::Rows { target, .. } => (target, 0, self.rows_entity(call, target, values)?),
+            CallTarget::Pair { join } => return self.evaluate_pair(call, join, values),
+        };
+        // Count a row only when its conditions are first looked up, since a condition may be
+        // evaluated again.
+        if self.settings.measures_selectivity && self.is_first_lookup() {
+            self.pass.call_stats[call].count_row(entity);
+        }
+        let counts = &mut self.data.counts;
+        let cell = self.data.targets[target]
+            .look_up_cell(entity, column, &self.data.facts, self.data.overrides.as_ref(), counts)
+            .map_err(|e| function_error(&e.to_string()))?;
+        match cell {
+            Cell::Known(value) => {
+                let converted = match &self.data.call_targets[call] {
+                    CallTarget::Cell { conversion, .. }
+                    | CallTarget::Document { conversion, .. }
+                    | CallTarget::Rows { conversion, .. } => conversion.convert(value),
+                    CallTarget::Pair { .. } => value.clone(),
+                };
+                if converted == Sql::Null && *value != Sql::Null {
+                    self.data.mismatched.insert(Demand { target, entity, column });
+                }
+                Ok(converted)
+            }
+            Cell::Failed => Ok(Sql::Null),
+            Cell::NotLookedUp | Cell::Missing if self.settings.reads_stored_tables => {
+                Err(function_error("a table lacks a value"))
+            }
+            Cell::NotLookedUp | Cell::Missing => {
+                self.count_pending(call);
+                let demand = Demand { target, entity, column };
+                if self.is_complete_row()
+                    || self.is_lookup_only() && !self.settings.probes_all_conditions
+                {
+                    return Ok(Sql::Null);
+                }
+                // A lookup without a demand does not count against the limit of the pass.
+                let recursing = self.settings.is_recursive.get(call).is_some_and(|r| *r);
+                self.pass.recursive_pending += u64::from(recursing);
+                if self.pass.recursive_pending > self.settings.max_recursive_pending {
+                    return Err(self.abort_pass());
+                }
+                if let CallTarget::Document { .. } = self.data.call_targets[call]
+                    && let Some(Ok(Some(document))) =
+                        values.first().map(|v| Document::from_value(*v))
+                {
+                    self.data.targets[target].store_document(entity, document);
+                }
+                self.pass.pending.add_demand(demand);
+                Ok(Sql::Null)
+            }
+        }
+    }
+
+    /// Records a value that cannot be shown to a model, once per target and column or join.
+    pub(in crate::query) fn record_unreadable(
+        &mut self,
+        asked_by: (usize, usize),
+        canonical_bytes: &[u8],
+    ) {
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update(&(asked_by.0 as u64).to_le_bytes())
+            .update(&(asked_by.1 as u64).to_le_bytes());
+        self.data.unreadable.insert(*hasher.update(canonical_bytes).finalize().as_bytes());
+    }
+
+    fn evaluate_pair(
+        &mut self,
+        call: usize,
+        join: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Sql> {
+        let [left, right] = values else { return Err(function_error("a join has two sides")) };
+        if *left == ValueRef::Null || *right == ValueRef::Null {
+            return Ok(Sql::Null);
+        }
+        let (mut l, mut r) = (Vec::new(), Vec::new());
+        write_canonical_bytes(&[*left], &mut l);
+        write_canonical_bytes(&[*right], &mut r);
+        let lookup_only = self.is_lookup_only();
+        let join_pairs = &mut self.data.joins[join];
+        if let Some(partners) = join_pairs.answers.get(&l).and_then(|known| known.get(&r)) {
+            return Ok(Sql::Integer(i64::from(*partners)));
+        }
+        if lookup_only {
+            self.pass.pending_count += 1;
+            return Ok(Sql::Null);
+        }
+        let (Ok(left), Ok(right)) = (Value::from_sqlite(*left), Value::from_sqlite(*right)) else {
+            l.extend(r);
+            self.record_unreadable((usize::MAX, join), &l);
+            return Ok(Sql::Null);
+        };
+        let at = *join_pairs.lookup_positions.entry(l.clone()).or_insert_with(|| {
+            join_pairs.lookups.push((left, l, Vec::new()));
+            join_pairs.lookups.len() - 1
+        });
+        if let Some((_, _, rights)) = join_pairs.lookups.get_mut(at)
+            && join_pairs.lookup_pairs.insert((at, r.clone()))
+        {
+            rights.push((right, r));
+        }
+        self.count_pending(call);
+        Ok(Sql::Null)
+    }
+
+    /// Implements [`Function::Mark`].
+    pub(in crate::query) fn pending_mark(&self) -> i64 {
+        self.pass.pending_count + 1
+    }
+
+    /// Implements [`Function::Quiet`].
+    pub(in crate::query) fn begin_lookup(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        let scope = match integer_argument(values, 0) {
+            0 => LookupScope::SomeConditions,
+            1 => LookupScope::AllConditions,
+            _ => LookupScope::CompleteRow,
+        };
+        self.pass.lookup_scopes.push((self.pass.pending_count, scope));
+        Sql::Null
+    }
+
+    /// Returns whether calls are only looked up.
+    fn is_lookup_only(&self) -> bool {
+        !self.pass.lookup_scopes.is_empty() && !self.settings.no_short_circuit
+            || self.is_complete_row()
+    }
+
+    /// Returns whether the current row belongs to a SELECT whose rows are final.
+    fn is_complete_row(&self) -> bool {
+        self.pass.lookup_scopes.iter().any(|(_, at)| *at == LookupScope::CompleteRow)
+    }
+
+    /// Returns whether all conditions of a row are being looked up for the first time.
+    fn is_first_lookup(&self) -> bool {
+        matches!(self.pass.lookup_scopes.as_slice(), [(_, LookupScope::AllConditions)])
+    }
+
+    /// Implements [`Function::Settled`]: ends a lookup-only scope and discards its pending calls.
+    /// If their values are needed, a later evaluation demands them.
+    pub(in crate::query) fn end_lookup(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        let is_complete_row = self.is_complete_row();
+        if let Some((pending_count, _)) = self.pass.lookup_scopes.pop()
+            && (is_complete_row || !self.settings.no_short_circuit)
+        {
+            self.pass.pending_count = pending_count;
+        }
+        values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))
+    }
+
+    /// Implements [`Function::Limit`].
+    pub(in crate::query) fn evaluate_limit(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        if integer_argument(values, 0) == self.pending_mark() {
+            values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))
+        } else {
+            Sql::Integer(0)
+        }
+    }
+
+    /// Implements [`Function::After`].
+    pub(in crate::query) fn set_truth_after(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        self.pass.last_truth =
+            if integer_argument(values, 0) == self.pending_mark() { 0 } else { 2 };
+        values.get(1).map_or(Sql::Null, |v| to_owned_value(*v))
+    }
+
+    /// Implements [`Function::Note`].
+    pub(in crate::query) fn set_truth(&mut self, truth: i64) -> Sql {
+        self.pass.last_truth = truth;
+        Sql::Integer(truth)
+    }
+
+    /// Implements [`Function::Noted`].
+    pub(in crate::query) fn last_truth(&self) -> Sql {
+        Sql::Integer(self.pass.last_truth)
+    }
+
+    /// Implements [`Function::Leaf`].
+    pub(in crate::query) fn evaluate_predicate(&mut self, values: &[ValueRef<'_>]) -> i64 {
+        let at = usize::try_from(integer_argument(values, 0)).unwrap_or_default();
+        let has_pending_inner = self.settings.predicate_calls.get(&at).is_some_and(|calls| {
+            calls.iter().any(|c| self.pass.pending_by_call.get(*c).is_some_and(|p| *p > 0))
+        });
+        let is_pending = integer_argument(values, 2) != self.pass.pending_count + 1;
+        if has_pending_inner && !is_pending {
+            // The pending call was discarded for an earlier row that read it. Count it again: a
+            // pass with an undecided condition must not be the last one.
+            self.pass.pending_count += 1;
+        }
+        if has_pending_inner || is_pending {
+            return 2;
+        }
+        let (wanted_truth, is_true) =
+            (integer_argument(values, 1) == 1, integer_argument(values, 3) == 1);
+        let is_lookup = !self.pass.lookup_scopes.is_empty();
+        if is_lookup && !self.is_first_lookup() {
+            return i64::from(is_true);
+        }
+        let selectivity = self.pass.selectivities.entry((at, is_lookup)).or_default();
+        if is_true == wanted_truth {
+            selectivity.passed += 1;
+        } else {
+            selectivity.failed += 1;
+        }
+        i64::from(is_true)
+    }
+}
+
+impl PassState {
+    fn with_calls(calls: usize) -> Self {
+        Self {
+            call_stats: vec![CallStats::default(); calls],
+            pending_by_call: vec![0; calls],
+            ..Self::default()
+        }
+    }
+}
+
+impl JoinPairs {
+    /// Returns the demanded pairs and clears them.
+    pub fn take_lookups(&mut self) -> Vec<JoinLookup> {
+        self.lookup_positions.clear();
+        self.lookup_pairs.clear();
+        std::mem::take(&mut self.lookups)
+    }
+}
+
+pub(in crate::query) fn integer_argument(values: &[ValueRef<'_>], n: usize) -> i64 {
+    match values.get(n) {
+        Some(ValueRef::Integer(i)) => *i,
+        _ => 0,
+    }
+}
+
+pub(in crate::query) fn function_error(message: &str) -> rusqlite::Error {
+    rusqlite::Error::UserFunctionError(message.to_owned().into())
+}
+
+/// Runtime state, shared with the SQL functions.
+pub type SharedRuntime = Arc<Mutex<CallRuntime>>;
+
+/// Locks the runtime state.
+pub fn lock_runtime(runtime: &SharedRuntime) -> MutexGuard<'_, CallRuntime> {
+    runtime.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,292 @@
+//! Records the demands of a statement row by row while `SQLite` evaluates its conditions.
+//!
+//! A frame is opened, the condition is evaluated, and the frame is closed, all within the
+//! evaluation of one expression. What is recorded therefore depends only on the row and the known
+//! values, not on the number or order of rows. The recorded demands determine which requests are
+//! sent next. They affect the result of a condition only for EXISTS and IN: one certain row decides
+//! these, whatever rows are pending.
+
+use foldhash::HashMap;
+use indexmap::{IndexMap, IndexSet};
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use crate::query::cells::targets::{Demand, write_canonical_bytes};
+use crate::query::functions::call_runtime::{CallRuntime, function_error, integer_argument};
+use crate::query::result::query_result::to_owned_value;
+#[cfg(doc)]
+use hqdl_sql::blendsql::runtime::Function;
+
+/// Maximum number of rows of an EXISTS, or of one value of an IN, that are asked about at once.
+pub const MAX_EXISTS_CANDIDATES: usize = 20;
+/// Maximum number of rows with different demands that one pass records.
+const MAX_PENDING_ROWS: usize = 1_000_000;
+
+/// Distinct items in insertion order.
+pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
+
+/// The rows of an EXISTS or IN that have the same value.
+#[derive(Debug, Default)]
+struct ExistsCandidates {
+    /// One row is certain, so other rows with this value change nothing.
+    is_certain: bool,
+    /// At least one row is pending.
+    has_pending: bool,
+    failed_count: usize,
+    /// Demands of a sample of these rows.
+    demand_sets: Distinct<Vec<Demand>>,
+}
+
+impl ExistsCandidates {
+    fn add_row(&mut self, state: i64, demands: Vec<Demand>) {
+        match state {
+            0 => self.failed_count += 1,
+            1 => {
+                self.is_certain = true;
+                self.demand_sets.clear();
+            }
+            _ => {
+                self.has_pending = true;
+                if !self.is_certain && self.demand_sets.len() < MAX_EXISTS_CANDIDATES {
+                    self.demand_sets.insert(demands);
+                }
+            }
+        }
+    }
+
+    /// Returns the demands to send: those of one row, or of more rows if more have failed. None if
+    /// a row is certain.
+    fn into_demands(self) -> impl Iterator<Item = Demand> {
+        let max_rows = if self.is_certain {
+            0
+        } else {
+            self.failed_count.saturating_add(1).min(MAX_EXISTS_CANDIDATES)
+        };
+        self.demand_sets.into_iter().take(max_rows).flatten()
+    }
+}
+
+/// A candidate for the first rows of a SELECT.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// State of the row.
+    pub state: RowState,
+    /// Demands of the row.
+    pub demands: Vec<Demand>,
+    /// Values of its columns with calls.
+    pub call_values: Vec<Sql>,
+}
+
+/// State of a candidate row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowState {
+    /// A condition fails.
+    Failed,
+    /// All conditions hold, and its values are known.
+    Certain,
+    /// A condition is undecided.
+    Possible,
+    /// All conditions hold, but a value is missing.
+    MissingValue,
+}
+
+/// An open frame of recorded demands.
+struct PendingFrame {
+    group: usize,
+    /// The frame covers all rows of an EXISTS or IN instead of one row.
+    is_subquery: bool,
+    pending_count: i64,
+    demands: Vec<Demand>,
+    call_values: Vec<Sql>,
+    /// Its rows, grouped by value.
+    rows: IndexMap<Vec<u8>, ExistsCandidates, foldhash::fast::RandomState>,
+    /// Number of pending calls in its rows.
+    pending_in_rows: i64,
+}
+
+/// Recorded demands of a statement.
+#[derive(Default)]
+pub struct PendingSet {
+    stack: Vec<PendingFrame>,
+    /// Demands of rows with undecided conditions, by condition group. Rows with equal demands are
+    /// stored once.
+    pub rows: Distinct<(usize, Vec<Demand>)>,
+    /// Demands that belong to no row.
+    pub without_row: Distinct<Demand>,
+    /// Candidates for the first rows, by number, until they are read.
+    pub candidates: HashMap<i64, Candidate>,
+    candidate_count: i64,
+    /// Subqueries that run only once and have pending rows, since `SQLite` caches their result. The
+    /// values are demands that were not recorded yet.
+    cached_subqueries: HashMap<usize, Vec<Demand>>,
+}
+
+impl PendingSet {
+    /// Returns all demands, each one once.
+    #[must_use]
+    pub fn all_demands(&self) -> Vec<Demand> {
+        let rows = self.rows.iter().flat_map(|(_, demands)| demands);
+        let candidates = self.candidates.values().flat_map(|c| &c.demands);
+        let all: Distinct<Demand> =
+            self.without_row.iter().chain(rows).chain(candidates).copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Records a demand in the innermost frame.
+    pub fn add_demand(&mut self, demand: Demand) {
+        match self.stack.last_mut() {
+            Some(frame) => frame.demands.push(demand),
+            None => drop(self.without_row.insert(demand)),
+        }
+    }
+
+    fn pop_frame(&mut self, is_subquery: bool) -> rusqlite::Result<PendingFrame> {
+        let frame = self.stack.pop().filter(|f| f.is_subquery == is_subquery);
+        frame.ok_or_else(|| function_error("a note was not opened"))
+    }
+}
+
+impl CallRuntime {
+    /// Implements [`Function::Open`], and [`Function::Start`] for all rows of an EXISTS or IN.
+    pub(in crate::query) fn open_frame(
+        &mut self,
+        values: &[ValueRef<'_>],
+        is_subquery: bool,
+    ) -> Sql {
+        let group = usize::try_from(integer_argument(values, 0)).unwrap_or_default();
+        let pending_count = self.pass.pending_count;
+        let (demands, call_values, rows) = (Vec::new(), Vec::new(), IndexMap::default());
+        self.pass.pending.stack.push(PendingFrame {
+            group,
+            is_subquery,
+            pending_count,
+            demands,
+            call_values,
+            rows,
+            pending_in_rows: 0,
+        });
+        Sql::Integer(0)
+    }
+
+    /// Implements [`Function::Close`].
+    pub(in crate::query) fn close_frame(
+        &mut self,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Sql> {
+        let frame = self.pass.pending.pop_frame(false)?;
+        let (state, pending_in_frame) =
+            (integer_argument(values, 1), self.pass.pending_count - frame.pending_count);
+        let no_short_circuit = self.settings.no_short_circuit;
+        let pending = &mut self.pass.pending;
+        match pending.stack.last_mut() {
+            Some(subquery)
+                if subquery.is_subquery && subquery.group == frame.group && !no_short_circuit =>
+            {
+                let mut value = Vec::new();
+                write_canonical_bytes(values.get(2..).unwrap_or_default(), &mut value);
+                subquery.pending_in_rows += pending_in_frame;
+                subquery.rows.entry(value).or_default().add_row(state, frame.demands);
+            }
+            Some(outer) => outer.demands.extend(frame.demands),
+            None if !frame.demands.is_empty() => {
+                pending.rows.insert((frame.group, frame.demands));
+                if pending.rows.len() > MAX_PENDING_ROWS {
+                    return Err(self.abort_pass());
+                }
+            }
+            None => {}
+        }
+        Ok(Sql::Integer(i64::from(state == 1)))
+    }
+
+    /// Implements [`Function::Run`].
+    pub(in crate::query) fn close_subquery(
+        &mut self,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Sql> {
+        let frame = self.pass.pending.pop_frame(true)?;
+        let (decided_value, runs_once) =
+            (integer_argument(values, 0), integer_argument(values, 1) == 1);
+        let value = values.get(3).map_or(Sql::Null, |v| to_owned_value(*v));
+        let pending_in_frame = self.pass.pending_count - frame.pending_count;
+        // Once a row with a value is certain, other rows with this value change nothing.
+        let is_decided = value == Sql::Integer(decided_value)
+            || frame.rows.values().all(|value| value.is_certain || !value.has_pending);
+        if is_decided
+            && pending_in_frame == frame.pending_in_rows
+            && pending_in_frame > 0
+            && !self.settings.no_short_circuit
+        {
+            self.pass.pending_count = frame.pending_count;
+            // The value is decided only for this row; other rows are compared with the same cached
+            // rows.
+            if runs_once && frame.rows.values().any(|value| value.has_pending && !value.is_certain)
+            {
+                let missing =
+                    frame.rows.into_values().flat_map(ExistsCandidates::into_demands).collect();
+                self.pass.pending.cached_subqueries.insert(frame.group, missing);
+            }
+            return Ok(value);
+        }
+        if pending_in_frame > 0 {
+            if runs_once {
+                self.pass.pending.cached_subqueries.insert(frame.group, Vec::new());
+            }
+            let row_demands = frame.rows.into_values().flat_map(ExistsCandidates::into_demands);
+            for demand in frame.demands.into_iter().chain(row_demands) {
+                self.pass.pending.add_demand(demand);
+            }
+        } else if runs_once
+            && value != Sql::Integer(decided_value)
+            && let Some(missing) = self.pass.pending.cached_subqueries.get(&frame.group).cloned()
+        {
+            self.pass.pending_count += 1;
+            missing.into_iter().for_each(|demand| self.pass.pending.add_demand(demand));
+        }
+        Ok(value)
+    }
+
+    /// Implements [`Function::Hold`].
+    pub(in crate::query) fn store_call_values(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        let is_known = integer_argument(values, 0) == self.pass.pending_count + 1;
+        let silent_calls = usize::try_from(integer_argument(values, 1)).unwrap_or_default();
+        let (calls, call_values) = values.split_at((2 + silent_calls).min(values.len()));
+        let is_pending = (2..calls.len()).any(|n| {
+            usize::try_from(integer_argument(calls, n))
+                .is_ok_and(|c| self.pass.pending_by_call.get(c) > Some(&0))
+        });
+        if let Some(frame) = self.pass.pending.stack.last_mut() {
+            frame.call_values = call_values.iter().map(|v| to_owned_value(*v)).collect();
+        }
+        Sql::Integer(if is_known && !is_pending { 1 } else { 3 })
+    }
+
+    /// Implements [`Function::RowNote`].
+    pub(in crate::query) fn close_candidate(
+        &mut self,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Sql> {
+        let frame = self.pass.pending.pop_frame(false)?;
+        let is_pending = self.pass.pending_count > frame.pending_count;
+        let state = match integer_argument(values, 1) {
+            3 => RowState::MissingValue,
+            2 => RowState::Possible,
+            _ if is_pending => RowState::Possible,
+            1 => RowState::Certain,
+            _ => RowState::Failed,
+        };
+        self.pass.pending_count = frame.pending_count;
+        let pending = &mut self.pass.pending;
+        pending.candidate_count += 1;
+        let PendingFrame { demands, call_values, .. } = frame;
+        pending
+            .candidates
+            .insert(pending.candidate_count, Candidate { state, demands, call_values });
+        Ok(Sql::Integer(pending.candidate_count))
+    }
+
+    /// Marks the pass as aborted and returns the error that ends the statement.
+    pub(in crate::query) fn abort_pass(&mut self) -> rusqlite::Error {
+        self.pass.is_aborted = true;
+        function_error("the pass is full")
+    }
+}

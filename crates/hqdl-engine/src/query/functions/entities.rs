@@ -1,0 +1,168 @@
+//! Finds the entity that the values of a call identify. Documents and the rows of contexts are not
+//! keys themselves and are identified by their digests.
+
+use rusqlite::types::ValueRef;
+
+use crate::query::cells::documents::Document;
+use crate::query::cells::targets::write_canonical_bytes;
+use crate::query::functions::call_runtime::{CallRuntime, function_error};
+use hqdl_spec::images::Media;
+use hqdl_values::Row;
+use hqdl_values::value::{Unreadable, Value};
+
+impl CallRuntime {
+    /// Returns the entity that some values identify; `None` if a NULL leaves no entity.
+    pub(in crate::query) fn value_entity(
+        &mut self,
+        target: usize,
+        column: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Option<usize>> {
+        let is_null = |v: &ValueRef<'_>| *v == ValueRef::Null;
+        let expansion = &self.data.targets[target].expansion;
+        // If each source has only a part of the key, the other columns are NULL.
+        let is_partial_key = !expansion.key_parts.is_empty();
+        if if is_partial_key {
+            values.iter().all(is_null)
+        } else {
+            values.first().is_none_or(is_null)
+        } {
+            return Ok(None);
+        }
+        for (name, value) in expansion.key.names().iter().zip(values) {
+            if let Some(media) = media_of(*value).filter(|_| !expansion.is_image(name)) {
+                return Err(function_error(media.refusal_reason()));
+            }
+        }
+        // From here on an image is represented by its name, so that its bytes need not be kept.
+        let images: Vec<Option<Value>> = if expansion.has_images() {
+            let image_files = &expansion.image_files;
+            let image = |(name, value): (&String, &ValueRef<'_>)| match value {
+                _ if !expansion.is_image(name) => None,
+                ValueRef::Blob(bytes) => Some(image_files.store_blob(bytes)),
+                ValueRef::Text(bytes) => {
+                    image_files.store_data_url_text(std::str::from_utf8(bytes).ok()?)
+                }
+                _ => None,
+            };
+            expansion.key.names().iter().zip(values).map(image).collect()
+        } else {
+            Vec::new()
+        };
+        let named_values: Vec<ValueRef<'_>> = values
+            .iter()
+            .enumerate()
+            .map(|(n, value)| match images.get(n) {
+                Some(Some(Value::Text(name))) => ValueRef::Text(name.as_bytes()),
+                _ => *value,
+            })
+            .collect();
+        let mut canonical_bytes = std::mem::take(&mut self.canonical_buffer);
+        canonical_bytes.clear();
+        write_canonical_bytes(&named_values, &mut canonical_bytes);
+        let target_expansion = &mut self.data.targets[target];
+        let entity = target_expansion.known_entity(&canonical_bytes).or_else(|| {
+            let read: Result<Vec<Value>, Unreadable> =
+                named_values.iter().map(|v| Value::from_sqlite(*v)).collect();
+            let row = |key| {
+                target_expansion
+                    .intern_entity(&canonical_bytes, || Row { key, context: Vec::new() })
+            };
+            read.ok().map(row)
+        });
+        if entity.is_none() {
+            self.record_unreadable((target, column), &canonical_bytes);
+        }
+        self.canonical_buffer = canonical_bytes;
+        Ok(entity)
+    }
+
+    /// Returns the entity of a document; `None` if it has no text.
+    pub(in crate::query) fn document_entity(
+        &mut self,
+        whole_document_call: Option<usize>,
+        target: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Option<usize>> {
+        let value = values.first().copied().unwrap_or(ValueRef::Null);
+        // Hash the stored bytes: a document may have megabytes, so only its digest is kept.
+        let mut hasher = blake3::Hasher::new();
+        match value {
+            ValueRef::Text(bytes) => hasher.update(bytes),
+            other => {
+                let mut canonical_bytes = Vec::new();
+                write_canonical_bytes(&[other], &mut canonical_bytes);
+                hasher.update(&[0]).update(&canonical_bytes)
+            }
+        };
+        let canonical_bytes = *hasher.finalize().as_bytes();
+        if let Some(entity) = self.data.targets[target].known_entity(&canonical_bytes) {
+            return Ok(Some(entity));
+        }
+        if let Some(media) = media_of(value) {
+            return Err(function_error(media.refusal_reason()));
+        }
+        let document = match Document::from_value(value) {
+            Ok(Some(document)) => document,
+            Ok(None) => return Ok(None),
+            Err(_) => {
+                self.record_unreadable((target, 0), &canonical_bytes);
+                return Ok(None);
+            }
+        };
+        if let Some(Err(too_long)) =
+            whole_document_call.map(|call| self.data.contexts.check_document(call, &document))
+        {
+            self.data.failure = Some(too_long);
+            return Err(function_error("a document is too long"));
+        }
+        let key = vec![Value::Text(document.entity_key())];
+        let row = || Row { key, context: Vec::new() };
+        Ok(Some(self.data.targets[target].intern_entity(&canonical_bytes, row)))
+    }
+
+    /// Returns the entity of some rows: the digest of their rendering in the prompt.
+    pub(in crate::query) fn rows_entity(
+        &mut self,
+        call: usize,
+        target: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<usize> {
+        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::from_sqlite(*v)).collect();
+        let mut contexts = read.map_err(|e| function_error(&e.to_string()))?;
+        let id = (call, *contexts_digest(&contexts).as_bytes());
+        if let Some(entity) = self.data.contexts.known_entity(&id) {
+            return Ok(entity);
+        }
+        if let Err(too_long) = self.data.contexts.truncate_to_limit(call, &mut contexts) {
+            self.data.failure = Some(too_long);
+            return Err(function_error("a context is too long"));
+        }
+        let shown = contexts_digest(&contexts).to_hex().as_str()[..16].to_owned();
+        let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
+        let canonical_bytes = key[0].to_string().into_bytes();
+        let entity = self.data.targets[target]
+            .intern_entity(&canonical_bytes, || Row { key, context: contexts });
+        self.data.contexts.remember_entity(id, entity);
+        Ok(entity)
+    }
+}
+
+/// Returns the media type of a value that no text can represent.
+fn media_of(value: ValueRef<'_>) -> Option<Media> {
+    match value {
+        ValueRef::Blob(bytes) => Media::from_blob(bytes),
+        ValueRef::Text(text) => Media::from_data_url(text),
+        _ => None,
+    }
+}
+
+fn contexts_digest(contexts: &[Value]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for context in contexts {
+        let json = context.to_json().to_string();
+        hasher.update(&(json.len() as u64).to_le_bytes());
+        hasher.update(json.as_bytes());
+    }
+    hasher.finalize()
+}

@@ -1,0 +1,6 @@
+//! SQL functions that replace calls, and what they record during a pass.
+
+pub mod call_runtime;
+pub mod call_stats;
+pub mod entities;
+pub mod register;

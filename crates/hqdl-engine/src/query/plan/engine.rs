@@ -1,0 +1,546 @@
+//! A query that is ready to run: its routes, its connection, and the statement of each pass.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+
+use crate::query::ask::LazyRun;
+use crate::query::cells::context::Contexts;
+use crate::query::cells::targets::Demand;
+use crate::query::connection::guard::Guard;
+use crate::query::connection::schema::{KnownSchema, ThroughViews};
+use crate::query::connection::statement;
+use crate::query::functions::call_runtime::{CallRuntime, SharedRuntime, lock_runtime};
+use crate::query::functions::register::register_functions;
+use crate::query::plan::nested::{NestedQueries, NestedRunner};
+use crate::query::plan::validation::{outermost_calls, validate_query};
+use crate::query::request::error::QueryError;
+use crate::query::request::{Request, params};
+use crate::query::result::query_result::{Meta, Pass, Route, RouteKind, RowSink};
+use crate::query::result::row_buffer::RowBuffer;
+use crate::query::route::calls::views::published_views;
+use crate::query::route::calls::{CallUsages, Calls};
+use crate::query::route::kinds::Kinds;
+use crate::query::route::model_router::ModelRouter;
+use hqdl_spec::Spec;
+use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::parse::{ParsedQuery, parse_query};
+use hqdl_sql::blendsql::plan::QueryPlan;
+use hqdl_sql::blendsql::plan::RefusalReason;
+use hqdl_sql::blendsql::rewrite::{Rewriter, RewrittenQuery, Statistics};
+use hqdl_sql::blendsql::rules::stored_columns::stored_plan;
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::{self, Argument, usage};
+use hqdl_values::problem::find_nearest;
+use hqdl_values::usage::Usage;
+
+/// State of a query that is being run or explained.
+pub(in crate::query) struct Engine<'r, 'a> {
+    pub(in crate::query) request: &'r Request<'r>,
+    /// The run that sends requests; `None` if the query is only explained.
+    pub(in crate::query) lazy_run: Option<&'r LazyRun<'a>>,
+    pub(in crate::query) normalized: NormalizedQuery,
+    pub(in crate::query) parsed: ParsedQuery,
+    guard: Guard,
+    pub(in crate::query) schema: KnownSchema,
+    pub(in crate::query) calls: Calls,
+    pub(in crate::query) runtime: SharedRuntime,
+    pub(in crate::query) statistics: Statistics,
+    /// Subqueries whose LIMIT is already evaluated: their first rows are known.
+    pub(in crate::query) complete_selects: Vec<usize>,
+    /// Whether an unordered LIMIT is evaluated in similarity order.
+    pub(in crate::query) similarity_ordering: bool,
+    /// The query over published tables, as long as these may answer all of it.
+    stored_plan: Option<RewrittenQuery>,
+    /// Reason why published tables do not answer the query.
+    pub(in crate::query) no_stored_plan_reason: RefusalReason,
+    pub(in crate::query) passes: Vec<Pass>,
+    pub(in crate::query) sql: String,
+    /// Meta of the nested queries that returned options.
+    nested_meta: Vec<Meta>,
+    /// Notes on the text of the query.
+    notes: Vec<String>,
+}
+
+impl<'r, 'a> Engine<'r, 'a> {
+    /// Parses a query and decides its routes. Without `lazy_run`, no request is sent.
+    pub(in crate::query) fn prepare_query(
+        request: &'r Request<'r>,
+        lazy_run: Option<&'r LazyRun<'a>>,
+        run_nested: NestedRunner,
+    ) -> Result<Self, QueryError> {
+        let normalized = NormalizedQuery::normalize(request.sql)?;
+        let engine = Self::prepare_normalized(request, &normalized, lazy_run, run_nested);
+        engine.map_err(|error| match error {
+            // Map the span back to the text that the user wrote.
+            QueryError::Sql(mut problem) => {
+                problem.span = problem.span.map(|s| normalized.original_span(&s));
+                QueryError::Sql(problem)
+            }
+            other => other,
+        })
+    }
+
+    fn prepare_normalized(
+        request: &'r Request<'r>,
+        normalized: &NormalizedQuery,
+        lazy_run: Option<&'r LazyRun<'a>>,
+        run_nested: NestedRunner,
+    ) -> Result<Self, QueryError> {
+        let text = normalized.text.clone();
+        let guard =
+            Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+        let schema = KnownSchema::read_schema(&guard)?;
+        let found = blendsql::scan_calls_with_tables(&text, &|table| schema.has_table(table))?;
+        let is_server = guard.database().server_url().is_some();
+        let parsed = if is_server {
+            parse_query(&blendsql::blank_server_words(&text), found)?
+        } else {
+            parse_query(&text, found)?
+        };
+        if !parsed.is_single_call && !is_server {
+            statement::check_read_only(&blendsql::mask_calls(&text, &outermost_calls(&parsed)))?;
+        }
+        let notes = if is_server { Vec::new() } else { validate_query(&text, &parsed, &guard)? };
+        let usages = usage::analyze_calls(&text, &parsed, &schema);
+        let through_views = schema
+            .reads_view(&parsed.query)
+            .then(|| usage::analyze_calls(&text, &parsed, &ThroughViews(&schema)));
+        let kinds = Kinds::read(guard.connection(), request.spec);
+        let usages = CallUsages { plain: &usages, through: through_views.as_ref(), kinds };
+        let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
+        check_models(&parsed, request.spec)?;
+        let mut nested = NestedQueries {
+            request,
+            guard: &guard,
+            schema: &schema,
+            lazy_run,
+            run_nested,
+            nested_meta: Vec::new(),
+            table_count: 0,
+        };
+        let mut router = ModelRouter::new(request, model, lazy_run);
+        let mut calls =
+            Calls::choose_targets(&text, &parsed, &usages, request.spec, &mut nested, &mut router)?;
+        let nested_meta = nested.nested_meta;
+        let targets = calls.build_targets(request)?;
+        let overrides = match request.spec.expansions.as_slice() {
+            [] => None,
+            _ => Some(Overrides::read(request.spec)?),
+        };
+        let views = published_views(&calls, &targets, overrides.as_ref(), request, &guard)?;
+        let views = views.filter(|_| request.refresh.is_none());
+        let no_stored_plan_reason = match &views {
+            _ if request.spec.expansions.is_empty() => "the spec has no expansion",
+            _ if request.refresh.is_some() => "the query asks again for known values",
+            _ if calls.stored.len() < calls.sites.len() => "a call is not answered by a column",
+            None => "a published table is missing, out of date, or not joined by its key",
+            Some(_) => "a call is in a place where no table can be joined, or a value is missing",
+        };
+        let stored_plan =
+            views.and_then(|v| stored_plan(&text, &parsed, &calls.sites, &v, is_server));
+        let facts = request.facts.with_recent().clone();
+        let contexts = Contexts::new(request);
+        let mut runtime = CallRuntime::new(
+            facts,
+            calls.call_targets.clone(),
+            targets,
+            calls.joins.len(),
+            contexts,
+        );
+        runtime.data.overrides = overrides;
+        runtime.settings.is_recursive = parsed.calls_in_recursive_ctes();
+        let runtime = Arc::new(Mutex::new(runtime));
+        register_functions(guard.connection(), &runtime)
+            .map_err(|e| guard.query_error(&e, request.sql))?;
+        guard.lock_temp()?;
+        Ok(Self {
+            request,
+            lazy_run,
+            normalized: normalized.clone(),
+            parsed,
+            guard,
+            schema,
+            calls,
+            runtime,
+            statistics: Statistics::default(),
+            complete_selects: Vec::new(),
+            similarity_ordering: true,
+            stored_plan,
+            no_stored_plan_reason,
+            passes: Vec::new(),
+            sql: String::new(),
+            nested_meta,
+            notes,
+        })
+    }
+
+    /// Returns the SQL to run; with `topk_enabled`, LIMIT pushdown is applied where possible.
+    pub(in crate::query) fn rewrite_query(&self, topk_enabled: bool) -> RewrittenQuery {
+        self.new_rewriter(topk_enabled).rewrite(&self.parsed)
+    }
+
+    /// Returns a subquery as a standalone statement that yields its first rows.
+    pub(in crate::query) fn rewrite_standalone(&self, at: usize) -> RewrittenQuery {
+        let mut rewriter = self.new_rewriter(true);
+        rewriter.standalone = Some(at);
+        rewriter.rewrite(&self.parsed)
+    }
+
+    fn new_rewriter(&self, topk_enabled: bool) -> Rewriter<'_> {
+        let mut rewriter =
+            Rewriter::new(&self.normalized.text, &self.calls.sites, &self.schema, &self.statistics);
+        rewriter.similarity_ordering = self.similarity_ordering;
+        rewriter.limit_pushdown_enabled = topk_enabled;
+        rewriter.complete_selects = &self.complete_selects;
+        rewriter
+    }
+
+    /// Runs the query over published tables. Returns `None` if these lack a needed value or cannot
+    /// be used.
+    pub(in crate::query) fn run_stored_plan(
+        &mut self,
+    ) -> Result<Option<(RewrittenQuery, RowBuffer)>, QueryError> {
+        let Some(stored_plan) = self.stored_plan.take() else { return Ok(None) };
+        let began = Instant::now();
+        {
+            let mut runtime = lock_runtime(&self.runtime);
+            runtime.load_conditions(&stored_plan);
+            runtime.begin_pass();
+            runtime.settings.reads_stored_tables = true;
+        }
+        let mut buffer = RowBuffer::default();
+        match self.run_once(&stored_plan, &mut buffer) {
+            Ok(()) => {
+                self.sql.clone_from(&stored_plan.sql);
+                self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
+                Ok(Some((stored_plan, buffer)))
+            }
+            // If the query itself is wrong, running it the other way reports the error.
+            Err(QueryError::Sql(_)) => {
+                lock_runtime(&self.runtime).settings.reads_stored_tables = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the query over published tables in the server's SQL dialect, and the columns that it
+    /// reads of each expansion.
+    pub(in crate::query) fn server_plan(
+        &mut self,
+    ) -> Result<(RewrittenQuery, BTreeMap<usize, Vec<String>>), QueryError> {
+        let Some(stored_plan) = self.stored_plan.take() else { return Err(self.server_refusal()) };
+        let mut reads: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for stored in self.calls.stored.values() {
+            let columns = &self.request.spec.expansions[stored.expansion].columns;
+            let read_columns = reads.entry(stored.expansion).or_default();
+            read_columns.extend(stored.reads.iter().map(|at| columns[*at].name.clone()));
+        }
+        Ok((stored_plan, reads))
+    }
+
+    /// Returns the error for a query that cannot run on a server, with a hint.
+    fn server_refusal(&self) -> QueryError {
+        let spec = self.request.spec.path.display();
+        let ad_hoc_call = self.calls.routes.iter().position(|r| r.route == RouteKind::AdHoc);
+        let unbound_call = (0..self.calls.sites.len()).find(|n| !self.calls.stored.contains_key(n));
+        let call_span = |n: usize| {
+            self.parsed.calls.get(n).map(|call| self.normalized.original_span(&call.span))
+        };
+        if let (None, Some(n)) = (ad_hoc_call, unbound_call) {
+            return QueryError::in_sql(
+                "this call cannot be answered by joining a published table",
+                call_span(n),
+                "it has a list, a return type, or a key that is not a table's",
+                "join the published table yourself",
+            );
+        }
+        let Some(n) = ad_hoc_call else {
+            return QueryError::in_sql(
+                format!("no published table answers the calls: {}", self.no_stored_plan_reason),
+                None,
+                "",
+                format!("update the tables: hqdl materialize {spec}"),
+            );
+        };
+        QueryError::in_sql(
+            "no column answers this call, and hqdl does not ask the model live for a database on a server",
+            call_span(n),
+            self.calls.routes[n].why.clone(),
+            format!("add the question to a column of the spec, then run: hqdl materialize {spec}"),
+        )
+    }
+
+    /// Runs the query once, as one pass.
+    pub(in crate::query) fn run_once(
+        &self,
+        rewritten: &RewrittenQuery,
+        sink: &mut dyn RowSink,
+    ) -> Result<(), QueryError> {
+        let mut statement = self.prepared_statement(rewritten)?;
+        let mut names = ResultNames { sink, rewritten };
+        self.stream_rows(&mut statement, &rewritten.sql, &mut names)
+    }
+
+    /// Runs a statement only to evaluate its calls, and discards its rows.
+    pub(in crate::query) fn run_probe(&self, sql: &str) -> Result<(), QueryError> {
+        // Spans in this SQL do not point into the user's text.
+        let mut statement =
+            self.guard.connection().prepare(sql).map_err(|e| self.guard.query_error(&e, ""))?;
+        params::bind_params(&mut statement, &self.request.params)?;
+        self.stream_rows(&mut statement, sql, &mut RowBuffer::default())
+    }
+
+    /// Checks the query against `SQLite` and its parameters.
+    pub(in crate::query) fn check_statement(
+        &self,
+        rewritten: &RewrittenQuery,
+    ) -> Result<(), QueryError> {
+        self.prepared_statement(rewritten).map(drop)
+    }
+
+    fn prepared_statement(
+        &self,
+        rewritten: &RewrittenQuery,
+    ) -> Result<rusqlite::Statement<'_>, QueryError> {
+        // Spans in this SQL do not point into the user's text.
+        let failed = |e: &rusqlite::Error| match self.guard.query_error(e, &rewritten.sql) {
+            QueryError::Sql(mut problem) => {
+                problem.span = self.find_name_span(&problem.message);
+                QueryError::Sql(problem)
+            }
+            other => other,
+        };
+        let mut statement =
+            self.guard.connection().prepare(&rewritten.sql).map_err(|e| failed(&e))?;
+        let used = params::bind_params(&mut statement, &self.request.params)?;
+        params::check_all_used(&self.request.params, &used, &params::param_names(&statement))?;
+        Ok(statement)
+    }
+
+    fn stream_rows(
+        &self,
+        statement: &mut rusqlite::Statement<'_>,
+        sql: &str,
+        sink: &mut dyn RowSink,
+    ) -> Result<(), QueryError> {
+        match self.guard.stream_rows(statement, sql, sink) {
+            Err(QueryError::Sql(mut problem)) => {
+                problem.span = statement::failing_span(&self.parsed.query, &problem.message)
+                    .map(|span| self.normalized.original_span(&span));
+                Err(self.take_context_error().unwrap_or(QueryError::Sql(problem)))
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Returns the span of the name that an error message is about.
+    fn find_name_span(&self, message: &str) -> Option<Range<usize>> {
+        if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
+            // Conditions around a call are nested around it in the rewritten SQL.
+            let deepest = self.parsed.calls.last()?;
+            return Some(self.normalized.original_span(&deepest.span));
+        }
+        let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
+        let quoted: Vec<String> = name.split('.').map(hqdl_values::sql::quote_name).collect();
+        for spelling_of_name in [name, &quoted.join(".")] {
+            let sql = self.request.sql;
+            let mut found =
+                sql.match_indices(spelling_of_name).map(|(at, _)| at..at + spelling_of_name.len());
+            let is_name_char = |c: char| c.is_alphanumeric() || c == '_';
+            // Skip occurrences inside longer names and names of functions.
+            let is_whole = |at: &Range<usize>| {
+                !sql[..at.start].ends_with(is_name_char)
+                    && !sql[at.end..].starts_with(|c| is_name_char(c) || c == '(')
+            };
+            if let Some(at) = found.find(is_whole) {
+                return Some(at);
+            }
+        }
+        // The name may come from a column in the old syntax, 't::c'.
+        self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {
+            Argument::Column { table: Some(table), column, span } => {
+                (format!("{table}.{column}") == name).then(|| self.normalized.original_span(span))
+            }
+            _ => None,
+        })
+    }
+
+    /// Records the questions that are about to be asked, with the origin of their values.
+    pub(in crate::query) fn record_questions(
+        &mut self,
+        demands: &[Demand],
+    ) -> Result<(), QueryError> {
+        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let runtime = lock_runtime(&self.runtime);
+        let history = self.request.facts.history();
+        let mut later = Vec::new();
+        for new_question in self.calls.new_questions.drain(..) {
+            if !asked.contains(&(new_question.target, new_question.column)) {
+                later.push(new_question);
+                continue;
+            }
+            let target = &runtime.data.targets[new_question.target];
+            let list = target.expansion.columns[new_question.column].values.as_ref();
+            if let Some(identity) = target.requirements.identity_id(new_question.column) {
+                history.record_question(
+                    identity,
+                    &new_question.origin,
+                    list.map(|l| l.values.as_slice()),
+                )?;
+            }
+        }
+        drop(runtime);
+        self.calls.new_questions = later;
+        Ok(())
+    }
+
+    /// Returns the error if a context that is too long stopped the query.
+    fn take_context_error(&self) -> Option<QueryError> {
+        let too_long = lock_runtime(&self.runtime).data.failure.take()?;
+        Some(too_long.query_error(&self.parsed.calls, &self.normalized.text, &self.normalized))
+    }
+
+    /// Sends the rows of the last pass to the sink.
+    pub(in crate::query) fn send_rows(
+        &mut self,
+        rewritten: &RewrittenQuery,
+        buffer: &RowBuffer,
+        sink: &mut dyn RowSink,
+    ) -> Result<(), QueryError> {
+        if buffer.has_overflowed {
+            lock_runtime(&self.runtime).begin_pass();
+            return self.run_once(rewritten, sink);
+        }
+        sink.write_columns(&buffer.columns).map_err(QueryError::Output)?;
+        for row in &buffer.rows {
+            let row: Vec<ValueRef<'_>> = row.iter().map(ValueRef::from).collect();
+            sink.write_row(&row).map_err(QueryError::Output)?;
+        }
+        sink.finish().map_err(QueryError::Output)
+    }
+
+    pub(in crate::query) fn build_meta(&self, usage: Usage, began: Instant) -> Meta {
+        let runtime = lock_runtime(&self.runtime);
+        let mut routes = self.calls.routes.clone();
+        let (mut notes, mut unbounded) = (self.notes.clone(), Vec::new());
+        for (call, truncation_note) in runtime.data.contexts.truncation_notes() {
+            // Routes are in the order of the calls.
+            if let Some(route) = routes.get_mut(call) {
+                route.why = format!("{}; {truncation_note}", route.why);
+                notes.push(format!("{}: {truncation_note}", route.call));
+            }
+        }
+        for (join_pairs, join) in runtime.data.joins.iter().zip(&self.calls.joins) {
+            if let (Some(narrow), Some(route)) = (join.narrow, routes.get_mut(join.call_number))
+                && join_pairs.narrowed_from > 0
+            {
+                let note = format!(
+                    "each value was compared with the {narrow} most similar values of {} (narrow={narrow})",
+                    join_pairs.narrowed_from
+                );
+                route.why = format!("{}; {note}", route.why);
+                notes.push(format!("{}: {note}", route.call));
+            }
+        }
+        let similarity_ordered = self.rewrite_query(true).similarity_calls;
+        if !similarity_ordered.is_empty() {
+            let ordering = match &self.request.spec.embeddings {
+                Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
+                None => "by their words".to_owned(),
+            };
+            for (_, route) in
+                routes.iter_mut().enumerate().filter(|(n, _)| similarity_ordered.contains(n))
+            {
+                route.why = format!("{}; most similar documents first, {ordering}", route.why);
+            }
+        }
+        for (call, route) in self.parsed.calls.iter().zip(&mut routes) {
+            if !call.tuning.is_empty() {
+                let told = format!("`{}` has no effect here", call.tuning.join("`, `"));
+                route.why = format!("{}; {told}", route.why);
+                notes.push(format!("{}: {told}", route.call));
+            }
+        }
+        notes.extend(self.lazy_run.and_then(LazyRun::comparison_note));
+        let sum_nested = |count: fn(&Meta) -> u64| self.nested_meta.iter().map(count).sum::<u64>();
+        for meta in &self.nested_meta {
+            let is_new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
+            let new_routes: Vec<Route> = meta.routes.iter().filter(is_new).cloned().collect();
+            routes.extend(new_routes);
+            notes.extend(meta.notes.iter().cloned());
+            unbounded.extend(meta.unbounded.iter().cloned());
+        }
+        Meta {
+            requests: usage.requests + sum_nested(|m| m.requests),
+            values_asked: runtime.data.counts.asked + sum_nested(|m| m.values_asked),
+            values_reused: runtime.data.counts.reused + sum_nested(|m| m.values_reused),
+            values_missing: runtime.data.counts.without_value
+                + runtime.data.unreadable.len() as u64
+                + runtime.data.mismatched.len() as u64
+                + sum_nested(|m| m.values_missing),
+            values_unknown: runtime.data.counts.unknown + sum_nested(|m| m.values_unknown),
+            values_unanswered: 0,
+            passes: self.passes.clone(),
+            input_tokens: usage.input_tokens + sum_nested(|m| m.input_tokens),
+            output_tokens: usage.output_tokens + sum_nested(|m| m.output_tokens),
+            cost_usd: usage.cost_usd + self.nested_meta.iter().map(|m| m.cost_usd).sum::<f64>(),
+            price_notes: self.request.spec.price_notes(),
+            seconds: began.elapsed().as_secs_f64(),
+            routes,
+            notes,
+            unbounded,
+            plan: QueryPlan::default(),
+            sql: self.sql.clone(),
+        }
+    }
+}
+
+/// Checks that the spec has every model that a call names.
+fn check_models(parsed: &ParsedQuery, spec: &Spec) -> Result<(), QueryError> {
+    let named_models = parsed.calls.iter().filter_map(|c| c.model.as_ref());
+    let unknown = |(name, _): &&(String, Range<usize>)| spec.resolve_model(name).is_none();
+    let Some((name, span)) = named_models.into_iter().find(unknown) else { return Ok(()) };
+    let default_model = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
+    let known: Vec<&str> =
+        default_model.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
+    let label = match known.as_slice() {
+        [] => "the call names no model".to_owned(),
+        [one] => format!("the spec has `{one}`"),
+        more => format!("there are `{}`", more.join("`, `")),
+    };
+    let help = match find_nearest(name, known.iter().copied()) {
+        Some(nearest_name) => format!("did you mean `{nearest_name}`?"),
+        None => {
+            format!("remove `model=`, or add [model.NAME] to the spec with the name `{name}`")
+        }
+    };
+    let message = format!("the spec does not allow the model `{name}`");
+    Err(QueryError::in_sql(message, Some(span.clone()), label, help))
+}
+
+/// Sink that renames result columns to the names of the original query.
+struct ResultNames<'s> {
+    sink: &'s mut dyn RowSink,
+    rewritten: &'s RewrittenQuery,
+}
+
+impl RowSink for ResultNames<'_> {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        let renamed: Vec<String> =
+            names.iter().map(|n| self.rewritten.result_names.get(n).unwrap_or(n).clone()).collect();
+        self.sink.write_columns(&renamed)
+    }
+
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.sink.write_row(row)
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        self.sink.finish()
+    }
+}

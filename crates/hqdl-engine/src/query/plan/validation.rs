@@ -1,0 +1,158 @@
+//! Lets `SQLite` check a query before any request is sent. Calls are replaced by placeholders, so
+//! that an error has a span in the original text.
+
+use std::ops::Range;
+
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::Null;
+
+use crate::query::connection::guard::Guard;
+use crate::query::connection::quoted_texts::note_quoted_texts;
+use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::parse::ParsedQuery;
+use hqdl_sql::blendsql::tree::ExprKind;
+use hqdl_sql::blendsql::{Argument, Call};
+use hqdl_values::sql;
+
+/// Maximum number of columns in a replaced row. `SQLite` rejects a result with more than 2,000.
+const MAX_COLUMNS: u32 = 2_001;
+
+/// Function that replaces a call, so that `SQLite` cannot infer its value.
+const OPAQUE_FUNCTION: &str = "hqdl_opaque";
+
+/// Checks the query without its calls, and returns notes on it.
+///
+/// # Errors
+/// [`QueryError::Sql`] with a span.
+pub(in crate::query) fn validate_query(
+    text: &str,
+    parsed: &ParsedQuery,
+    guard: &Guard,
+) -> Result<Vec<String>, QueryError> {
+    if parsed.is_single_call {
+        return Ok(Vec::new());
+    }
+    // An aggregate belongs to the SELECT whose columns it uses, even inside the arguments of a
+    // call. A call is therefore replaced by a function of its arguments.
+    let flags = FunctionFlags::SQLITE_UTF8;
+    let connection = guard.connection();
+    connection
+        .create_scalar_function(OPAQUE_FUNCTION, -1, flags, |_| Ok(Null))
+        .map_err(|error| guard.query_error(&error, ""))?;
+    let replacement = Replacement { text, parsed, list_flags: find_list_calls(parsed) };
+    let with_functions = replacement.with_functions(0..text.len(), &outermost_calls(parsed));
+    let prepared = connection.prepare(&with_functions).map(drop);
+    let notes = match prepared {
+        Ok(()) => note_quoted_texts(&with_functions, connection),
+        Err(_) => Vec::new(),
+    };
+    connection
+        .remove_function(OPAQUE_FUNCTION, -1)
+        .map_err(|error| guard.query_error(&error, ""))?;
+    let Err(error) = prepared else { return Ok(notes) };
+    // Clear the denial that the guard recorded.
+    drop(guard.query_error(&error, &with_functions));
+    // NULLs padded to the same length keep every offset. If only a call's arguments are wrong, the
+    // statement with the arguments reports the error.
+    let nulls = replacement.with_nulls();
+    connection.prepare(&nulls).map(drop).map_err(|error| guard.query_error(&error, &nulls))?;
+    Ok(notes)
+}
+
+/// Returns for each call whether it is the list after an IN.
+fn find_list_calls(parsed: &ParsedQuery) -> Vec<bool> {
+    let mut list_flags = vec![false; parsed.calls.len()];
+    parsed.query.visit_exprs(&mut |e| {
+        if let ExprKind::In { is_answer: true, list, .. } = &e.kind
+            && let Some(ExprKind::Call(n, _)) = list.first().map(|call| &call.kind)
+            && let Some(flag) = list_flags.get_mut(*n)
+        {
+            *flag = true;
+        }
+    });
+    list_flags
+}
+
+/// Replaces the calls of a query.
+struct Replacement<'q> {
+    text: &'q str,
+    parsed: &'q ParsedQuery,
+    list_flags: Vec<bool>,
+}
+
+impl Replacement<'_> {
+    /// Returns the query with each call replaced by a NULL of the same length.
+    fn with_nulls(&self) -> String {
+        let mut nulls = String::with_capacity(self.text.len());
+        let mut at = 0;
+        for call in outermost_calls(self.parsed) {
+            nulls.push_str(&self.text[at..call.span.start]);
+            let null = self.wrap_value(&call, "NULL", "NULL");
+            nulls.push_str(&null);
+            nulls.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
+            at = call.span.end;
+        }
+        nulls.push_str(&self.text[at..]);
+        nulls
+    }
+
+    /// Returns a part of the query with some calls replaced by a function of their arguments.
+    fn with_functions(&self, span: Range<usize>, calls: &[Call]) -> String {
+        let (mut sql, mut at) = (String::with_capacity(span.len()), span.start);
+        for call in calls {
+            if call.span.start < at || call.span.end > span.end {
+                continue;
+            }
+            sql.push_str(&self.text[at..call.span.start]);
+            let values: Vec<String> =
+                call.values.iter().map(|v| self.argument_sql(v, call)).collect();
+            let first = format!("{OPAQUE_FUNCTION}({})", values.join(", "));
+            sql.push_str(&self.wrap_value(call, &first, "NULL"));
+            at = call.span.end;
+        }
+        sql.push_str(&self.text[at..span.end]);
+        sql
+    }
+
+    /// Returns an argument of a call as SQL.
+    fn argument_sql(&self, value: &Argument, call: &Call) -> String {
+        match value {
+            Argument::Column { table: Some(table), column, .. } => {
+                format!("{}.{}", sql::quote_name(table), sql::quote_name(column))
+            }
+            Argument::Column { table: None, column, .. } => sql::quote_name(column),
+            Argument::Sql(span) => self.with_functions(span.clone(), &call.inner),
+            Argument::Query(span) => {
+                format!("EXISTS ({})", self.with_functions(span.clone(), &call.inner))
+            }
+        }
+    }
+
+    /// Returns the replacement of a call: one value, a row of values, or a list.
+    fn wrap_value(&self, call: &Call, value: &str, other: &str) -> String {
+        let number = self.parsed.calls.iter().position(|c| c.span == call.span);
+        if call.is_values_row {
+            let width = call.values_column_count().clamp(1, MAX_COLUMNS) as usize;
+            let mut values = vec![other; width];
+            values[0] = value;
+            format!("({})", values.join(", "))
+        } else if number.is_some_and(|n| self.list_flags[n]) {
+            format!("({value})")
+        } else {
+            value.to_owned()
+        }
+    }
+}
+
+/// Returns the outermost calls in the order of the text.
+pub(in crate::query) fn outermost_calls(parsed: &ParsedQuery) -> Vec<Call> {
+    let mut all: Vec<&Call> = parsed.calls.iter().collect();
+    all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
+    let mut outermost: Vec<Call> = Vec::new();
+    for call in all {
+        if outermost.last().is_none_or(|before| before.span.end <= call.span.start) {
+            outermost.push(call.clone());
+        }
+    }
+    outermost
+}

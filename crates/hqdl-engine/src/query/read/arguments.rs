@@ -1,0 +1,191 @@
+//! Reads a call of an ingredient from its tokens: splits it at its commas and matches its arguments
+//! by keyword or position.
+
+use std::ops::Range;
+
+use crate::query::request::error::QueryError;
+use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_values::problem::find_nearest;
+
+/// A call, split at its commas.
+pub(in crate::query) struct CallText<'t> {
+    pub(in crate::query) text: &'t str,
+    pub(in crate::query) open_token: Token,
+    pub(in crate::query) name_token: Token,
+    pub(in crate::query) paren_token: Token,
+    pub(in crate::query) arguments: Vec<CallArgument>,
+    /// Offset after `}}`.
+    pub(in crate::query) end_offset: usize,
+}
+
+/// Names of an argument; messages use the first one.
+pub(in crate::query) type ArgumentNames<'n> = &'n [&'n str];
+
+/// Lists the arguments by their first names.
+fn format_names(arguments: &[ArgumentNames<'_>]) -> String {
+    let names: Vec<&str> = arguments.iter().filter_map(|names| names.first().copied()).collect();
+    names.join(", ")
+}
+
+/// An argument of a call.
+#[derive(Clone)]
+pub(in crate::query) struct CallArgument {
+    pub(in crate::query) keyword: Option<Token>,
+    pub(in crate::query) tokens: Vec<Token>,
+    /// Span with its keyword and the comma after it.
+    pub(in crate::query) full_span: Range<usize>,
+}
+
+impl CallArgument {
+    pub(in crate::query) fn span(&self) -> Range<usize> {
+        let first = self.tokens.first().map_or(self.full_span.start, |t| t.start);
+        first..self.tokens.last().map_or(first, |t| t.end)
+    }
+
+    /// Returns the content if the argument is a text, such as a question.
+    pub(in crate::query) fn text_content(&self, text: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => Some(one.unquoted_text(text)),
+            _ => None,
+        }
+    }
+
+    /// Returns the content if the argument is a text or a number.
+    pub(in crate::query) fn literal_content(&self, text: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                Some(one.unquoted_text(text)).filter(|t| !t.contains("::"))
+            }
+            [one] if one.lexeme == Lexeme::Number => Some(one.text(text).to_owned()),
+            [minus, one] if minus.is_symbol(b'-') && one.lexeme == Lexeme::Number => {
+                Some(format!("-{}", one.text(text)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'t> CallText<'t> {
+    /// Reads the call that the `n`th token opens; `None` if it is not closed.
+    pub(in crate::query) fn parse_call(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
+        let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
+        let mut arguments = Vec::new();
+        let (mut depth, mut begin) = (0_usize, n + 3);
+        for at in n + 3..tokens.len() {
+            let token = tokens[at];
+            match token.lexeme {
+                Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+                Lexeme::Symbol(b')') if depth == 0 => {
+                    arguments.extend(Self::parse_argument(tokens.get(begin..at)?, None));
+                    let last = tokens.get(at + 1).filter(|t| t.lexeme == Lexeme::Close)?;
+                    return Some(Self {
+                        text,
+                        open_token: open,
+                        name_token: name,
+                        paren_token: paren,
+                        arguments,
+                        end_offset: last.end,
+                    });
+                }
+                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {
+                    depth = depth.checked_sub(1)?;
+                }
+                Lexeme::Symbol(b',') if depth == 0 => {
+                    arguments.extend(Self::parse_argument(tokens.get(begin..at)?, Some(token)));
+                    begin = at + 1;
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn parse_argument(tokens: &[Token], comma: Option<Token>) -> Option<CallArgument> {
+        let (first, last) = (tokens.first()?, tokens.last()?);
+        let full_span = first.start..comma.map_or(last.end, |c| c.end);
+        let named = matches!(tokens, [name, equals, next, ..]
+            if name.lexeme == Lexeme::Word && equals.is_symbol(b'=') && !next.is_symbol(b'='));
+        let skip = if named { 2 } else { 0 };
+        Some(CallArgument {
+            keyword: named.then_some(*first),
+            tokens: tokens[skip..].to_vec(),
+            full_span,
+        })
+    }
+
+    pub(in crate::query) fn error_at_name(
+        &self,
+        message: String,
+        label: &str,
+        help: &str,
+    ) -> QueryError {
+        QueryError::in_sql(message, Some(self.name_token.span()), label, help)
+    }
+
+    pub(in crate::query) fn has_keyword(&self, keyword: &str) -> bool {
+        self.arguments.iter().any(|p| p.keyword.is_some_and(|k| k.is_word(self.text, keyword)))
+    }
+
+    pub(in crate::query) fn missing_argument_error(&self, what: &str) -> QueryError {
+        let name = self.name_token.text(self.text);
+        self.error_at_name(format!("`{name}` needs {what}"), "in this call", "")
+    }
+
+    /// Matches arguments by keyword or position; each may have several names. Also returns those
+    /// with unknown keywords.
+    pub(in crate::query) fn match_arguments(
+        &self,
+        arguments: &[ArgumentNames<'_>],
+    ) -> Result<(Vec<Option<&CallArgument>>, Vec<&CallArgument>), QueryError> {
+        let mut matched: Vec<Option<&CallArgument>> = vec![None; arguments.len()];
+        let (mut positions, mut others) = (0..arguments.len(), Vec::new());
+        for argument in &self.arguments {
+            let position = match argument.keyword {
+                None => positions.next().ok_or_else(|| {
+                    let name = self.name_token.text(self.text);
+                    let message =
+                        format!("`{name}` has no arguments after {}", format_names(arguments));
+                    QueryError::in_sql(message, Some(argument.span()), "one too many", "")
+                })?,
+                Some(keyword) => {
+                    let is = |names: &ArgumentNames<'_>| {
+                        names.iter().any(|n| keyword.is_word(self.text, n))
+                    };
+                    match arguments.iter().position(is) {
+                        Some(position) => position,
+                        None => {
+                            others.push(argument);
+                            continue;
+                        }
+                    }
+                }
+            };
+            if matched[position].replace(argument).is_some() {
+                let message = format!("`{}` appears twice", arguments[position][0]);
+                return Err(QueryError::in_sql(message, Some(argument.span()), "second time", ""));
+            }
+        }
+        Ok((matched, others))
+    }
+
+    /// Matches arguments by keyword or position, and rejects those with unknown keywords.
+    pub(in crate::query) fn match_all_arguments<const N: usize>(
+        &self,
+        arguments: [ArgumentNames<'_>; N],
+    ) -> Result<[Option<&CallArgument>; N], QueryError> {
+        let (matched, others) = self.match_arguments(&arguments)?;
+        if let Some(keyword) = others.first().and_then(|other| other.keyword) {
+            let (name, word) = (self.name_token.text(self.text), keyword.text(self.text));
+            let near = find_nearest(word, arguments.iter().map(|names| names[0]));
+            let near = near.map_or(String::new(), |near| format!("did you mean `{near}=`? "));
+            return Err(QueryError::in_sql(
+                format!("`{name}` has no argument `{word}`"),
+                Some(keyword.span()),
+                "not an argument",
+                format!("{near}its arguments are {}", format_names(&arguments)),
+            ));
+        }
+        let mut matched = matched.into_iter();
+        Ok(std::array::from_fn(|_| matched.next().flatten()))
+    }
+}

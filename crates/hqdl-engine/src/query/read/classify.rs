@@ -1,0 +1,260 @@
+//! Words that a column does not have: where it has a short list of values, `=`,
+//! `IN` and `ANY` with another word mean the values of the list that mean the
+//! same. Which these are is a question like any other, asked once for each word
+//! and list; off unless the spec says `classify`, or the user does.
+
+use std::ops::Range;
+
+use crate::query::connection::guard::Guard;
+use crate::query::connection::schema::KnownSchema;
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use hqdl_spec::Catalog;
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, without_parens};
+use hqdl_sql::blendsql::spelling::NormalizedQuery;
+use hqdl_sql::blendsql::tree::{Expr, ExprKind};
+use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+/// The most values of a list that is found in the data.
+const SMALL: usize = 100;
+/// What is asked of a word.
+const QUESTION: &str = "which of the values mean the same as this, or are a kind of it?";
+
+/// The query with its words classified; `None` where there is nothing to do.
+///
+/// # Errors
+/// [`QueryError`] when the database cannot be read.
+pub(in crate::query) fn classify_literals(
+    request: &Request<'_>,
+    text: &str,
+) -> Result<Option<TranslatedQuery>, QueryError> {
+    let by_spec = request.spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
+    if !request.classify && !by_spec || !text.contains('\'') {
+        return Ok(None);
+    }
+    // What cannot be read is told when it is run.
+    let Ok(spelled) = NormalizedQuery::normalize(text) else { return Ok(None) };
+    let found = hqdl_sql::blendsql::scan_calls(&spelled.text)
+        .and_then(|calls| parse_query(&spelled.text, calls));
+    let Ok(parsed) = found else { return Ok(None) };
+    let guard =
+        Guard::open_for_query(request.database, request.timeout, request.interrupt.clone())?;
+    let schema = KnownSchema::read_schema(&guard)?;
+    let mut compared: Vec<ComparedColumn> = Vec::new();
+    let root = Scope::new(None);
+    Resolver { schema: &schema, cte_calls: &[] }.visit_exprs(
+        &parsed.query,
+        &root,
+        &mut |expr, scope, _| {
+            compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
+        },
+    );
+    let lists = Lists { request, guard: &guard };
+    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    for one in compared {
+        let Some(list) = lists.of(&one.origin, one.array) else { continue };
+        if let Some(new) = one.written(&list, &spelled.text) {
+            edits.push((spelled.original_span(&one.span), new));
+        }
+    }
+    edits.sort_by_key(|(span, _)| span.start);
+    edits.dedup_by(|b, a| b.0.start < a.0.end);
+    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
+}
+
+/// A column compared with words.
+struct ComparedColumn {
+    span: Range<usize>,
+    origin: ColumnOrigin,
+    /// The column, as it is written.
+    column: Range<usize>,
+    words: Vec<String>,
+    negated: bool,
+    /// Its elements are compared.
+    array: bool,
+}
+
+impl ComparedColumn {
+    fn of(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
+        let origin = |e: &Expr| match &without_parens(e).kind {
+            ExprKind::Column { table, column } => {
+                let hit = scope.find_column(table.as_deref(), column)?;
+                Some((hit.field.origin.clone()?, without_parens(e).span.clone()))
+            }
+            _ => None,
+        };
+        let word = |e: &Expr| literal(&text[without_parens(e).span.clone()]);
+        let (of, words, negated, array) = match &expr.kind {
+            ExprKind::Compare(sign @ ("=" | "<>"), left, right) => {
+                let (of, word) = match (origin(left), word(right)) {
+                    (Some(of), Some(word)) => (of, word),
+                    _ => (origin(right)?, word(left)?),
+                };
+                (of, vec![word], *sign == "<>", false)
+            }
+            ExprKind::In { negated, operand, list, query: None, .. } => {
+                let words: Option<Vec<String>> = list.iter().map(word).collect();
+                list.first()?;
+                (origin(operand)?, words?, *negated, false)
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if name == "suql_any" =>
+            {
+                let [of_word, sign, array] = args.as_slice() else { return None };
+                (word(sign)? == "=").then_some(())?;
+                (origin(array)?, vec![word(of_word)?], false, true)
+            }
+            _ => return None,
+        };
+        let ((origin, column), span) = (of, expr.span.clone());
+        Some(Self { span, origin, column, words, negated, array })
+    }
+
+    /// The comparison with the values that its words mean; `None` when all of them
+    /// are on the list.
+    fn written(&self, list: &[String], text: &str) -> Option<String> {
+        let alike = |word: &str| {
+            let mut same = list.iter().filter(|v| v.trim().eq_ignore_ascii_case(word.trim()));
+            same.next().filter(|_| same.next().is_none()).cloned()
+        };
+        if self.words.iter().all(|w| list.contains(w)) {
+            return None;
+        }
+        let column = &text[self.column.clone()];
+        let values: Vec<String> = list.iter().map(|v| sql::quote_text(v)).collect();
+        let call = |word: &String| {
+            format!(
+                "{{{{LLMMap('{QUESTION}', {}, options=({},), return_type='list[str]')}}}}",
+                sql::quote_text(word),
+                values.join(", ")
+            )
+        };
+        if self.array {
+            let word = self.words.first()?;
+            return Some(match alike(word) {
+                Some(value) => format!("suql_any({}, '=', {column})", sql::quote_text(&value)),
+                None => format!("suql_overlaps({column}, {})", call(word)),
+            });
+        }
+        let (mut known, mut parts) = (Vec::new(), Vec::new());
+        let within = if self.negated { "NOT IN" } else { "IN" };
+        for word in &self.words {
+            match list.contains(word).then(|| word.clone()).or_else(|| alike(word)) {
+                Some(value) => known.push(sql::quote_text(&value)),
+                None => parts.push(format!("{column} {within} {}", call(word))),
+            }
+        }
+        if !known.is_empty() {
+            parts.insert(0, format!("{column} {within} ({})", known.join(", ")));
+        }
+        let parts = parts.join(if self.negated { " AND " } else { " OR " });
+        // What means nothing of the list differs from every value, not from NULL.
+        let known = if self.negated { format!("{column} IS NOT NULL AND ") } else { String::new() };
+        Some(format!("({known}{parts})"))
+    }
+}
+
+/// The text of a literal.
+fn literal(text: &str) -> Option<String> {
+    let token = lexer::next_token(text, 0, Brackets::Name).ok()??;
+    (token.lexeme == Lexeme::Text && token.end == text.trim_end().len())
+        .then(|| token.unquoted_text(text))
+}
+
+/// Where lists of values come from.
+struct Lists<'l> {
+    request: &'l Request<'l>,
+    guard: &'l Guard,
+}
+
+impl Lists<'_> {
+    /// The values of a column, where they are a short list that may be asked about.
+    fn of(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
+        let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+        for expansion in &self.request.spec.expansions {
+            for column in &expansion.columns {
+                let here = match &column.many {
+                    Some(many) => {
+                        same(&many.table, &origin.table) && same(&many.column, &origin.column)
+                    }
+                    None => {
+                        same(&expansion.name, &origin.table) && same(&column.name, &origin.column)
+                    }
+                };
+                if here && (column.classify || self.request.classify) {
+                    return column.values.as_ref().map(|v| v.values.clone());
+                }
+            }
+        }
+        if !self.request.classify {
+            return None;
+        }
+        self.checked(origin).or_else(|| self.distinct(origin, array))
+    }
+
+    /// The list of a column's CHECK constraint.
+    fn checked(&self, origin: &ColumnOrigin) -> Option<Vec<String>> {
+        let statement: String = self
+            .guard
+            .connection()
+            .query_row(
+                "SELECT sql FROM sqlite_schema WHERE type = 'table' AND lower(name) = lower(?1)",
+                [&origin.table],
+                |row| row.get(0),
+            )
+            .ok()?;
+        let (mut at, mut tokens) = (0, Vec::new());
+        while let Ok(Some(token)) = lexer::next_token(&statement, at, Brackets::Name) {
+            at = token.end;
+            tokens.push(token);
+        }
+        let is = |n: usize, word: &str| tokens.get(n).is_some_and(|t| t.is_word(&statement, word));
+        let open = |n: usize| tokens.get(n).is_some_and(|t| t.is_symbol(b'('));
+        let named = |n: usize| {
+            tokens
+                .get(n)
+                .is_some_and(|t| t.unquoted_text(&statement).eq_ignore_ascii_case(&origin.column))
+        };
+        let from = (0..tokens.len()).find(|n| {
+            is(*n, "CHECK") && open(n + 1) && named(n + 2) && is(n + 3, "IN") && open(n + 4)
+        })?;
+        let list = tokens[from + 5..].iter().take_while(|t| !t.is_symbol(b')'));
+        let texts: Vec<String> = list
+            .filter(|t| t.lexeme == Lexeme::Text)
+            .map(|t| t.unquoted_text(&statement))
+            .collect();
+        (!texts.is_empty()).then_some(texts)
+    }
+
+    /// The different values of a column that has few, each of them often.
+    fn distinct(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
+        let (table, column) = (sql::quote_name(&origin.table), sql::quote_name(&origin.column));
+        let from = if array {
+            format!("{table} AS hq_of, json_each(suql_array(hq_of.{column})) AS hq_e")
+        } else {
+            format!("(SELECT hq_of.{column} AS value FROM {table} AS hq_of) AS hq_e")
+        };
+        let text = "typeof(hq_e.value) = 'text'";
+        let sql = format!("SELECT DISTINCT hq_e.value FROM {from} WHERE {text}");
+        let database = self.guard.database();
+        let found = database.select_rows(&sql, SMALL + 1).ok()?;
+        let all = format!("SELECT count(*) FROM {from} WHERE {text}");
+        let all = database.select_rows(&all, 1).ok()?;
+        let Some(Value::Integer(all)) = all.first().and_then(|r| r.first()).cloned() else {
+            return None;
+        };
+        let few = found.len() <= SMALL
+            && !found.is_empty()
+            && i64::try_from(2 * found.len()).is_ok_and(|twice| twice <= all);
+        let mut values: Vec<String> = found
+            .iter()
+            .filter_map(|r| r.first()?.to_text().map(std::borrow::Cow::into_owned))
+            .collect();
+        values.sort_unstable();
+        few.then_some(values)
+    }
+}

@@ -1,0 +1,517 @@
+//! Ingredients that others express: those that a spec makes (`[[ingredient]]`), and
+//! older or narrower ones of `BlendSQL`. A call of one is written anew before the query
+//! is read; what stands in its arguments stays where it is.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `{{IsRipe(t.c)}}` of a spec | `{{LLMMap('…', t.c, …)}}`, or `LLMQA` |
+//! | `{{LLMQAList(…)}}`, `{{LLMMapInt(…)}}` and the like | `return_type=` |
+//! | `{{LLM('…')}}` | `{{LLMQA('…', return_type='str')}}` |
+//! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
+//! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
+//! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
+//! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
+//! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
+
+use std::ops::Range;
+
+use crate::query::read::arguments::{ArgumentNames, CallArgument, CallText};
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use hqdl_spec::Literal;
+use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
+use hqdl_sql::blendsql::ingredients::{self, Ingredient};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_sql::blendsql::{ReturnType, split_legacy_column};
+use hqdl_sql::suql::TranslatedQuery;
+use hqdl_values::problem::find_nearest;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+/// What is asked for a summary.
+const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
+
+/// What is asked for a caption.
+const CAPTION: &str = "Describe what the image shows, in one sentence.";
+
+/// An ingredient that others express.
+#[derive(Clone, Copy)]
+enum Macro<'s> {
+    /// Of the spec.
+    Own(&'s IngredientTable),
+    /// Another one, with its answers' type said.
+    Typed(&'static str, &'static str),
+    /// What an image shows, or a question about it.
+    Caption,
+    Image,
+    Summary,
+    Documents,
+    Dates,
+    /// What is not done here, and what is instead.
+    Refused(&'static str, &'static str),
+}
+
+/// Those that every query has, by their names.
+const KNOWN: [(&str, Macro<'static>); 23] = [
+    ("LLM", Macro::Typed("LLMQA", "str")),
+    ("LLMQAStr", Macro::Typed("LLMQA", "str")),
+    ("LLMQABool", Macro::Typed("LLMQA", "bool")),
+    ("LLMQAInt", Macro::Typed("LLMQA", "int")),
+    ("LLMQAFloat", Macro::Typed("LLMQA", "float")),
+    ("LLMQADate", Macro::Typed("LLMQA", "date")),
+    ("LLMQAList", Macro::Typed("LLMQA", "list[str]")),
+    ("LLMMapStr", Macro::Typed("LLMMap", "str")),
+    ("LLMMapBool", Macro::Typed("LLMMap", "bool")),
+    ("LLMMapInt", Macro::Typed("LLMMap", "int")),
+    ("LLMMapFloat", Macro::Typed("LLMMap", "float")),
+    ("LLMMapDate", Macro::Typed("LLMMap", "date")),
+    ("LLMMapList", Macro::Typed("LLMMap", "list[str]")),
+    ("MultiLabelMap", Macro::Typed("LLMMap", "list[str]")),
+    ("TableSummary", Macro::Summary),
+    ("RAGQA", Macro::Documents),
+    ("DocumentSearch", Macro::Documents),
+    ("DT", Macro::Dates),
+    ("WebSearch", WEB),
+    ("BingWebSearch", WEB),
+    ("TavilySearch", WEB),
+    ("ImageCaption", Macro::Caption),
+    ("VQA", Macro::Image),
+];
+
+const WEB: Macro<'static> = Macro::Refused(
+    "hqdl does not search the web",
+    "pass the search results yourself: {{LLMQA('…', context=(SELECT …))}}, or {{RAGQA('…', documents.text)}}",
+);
+
+/// The query with such calls written anew; `None` where it has none.
+///
+/// # Errors
+/// [`QueryError::Sql`] for one whose arguments cannot be what it takes, or that cannot
+/// be expressed.
+pub(in crate::query) fn expand_macros(
+    request: &Request<'_>,
+    text: &str,
+) -> Result<Option<TranslatedQuery>, QueryError> {
+    let tokens = tokens(text);
+    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    for n in 0..tokens.len() {
+        let [open, name, paren] = match tokens.get(n..n + 3) {
+            Some([open, name, paren]) => [*open, *name, *paren],
+            _ => break,
+        };
+        if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is_symbol(b'(') {
+            continue;
+        }
+        let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
+        let Some(call) = CallText::parse_call(text, &tokens, n) else { continue };
+        edits.extend(call.edits(found)?);
+    }
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
+    Ok((!edits.is_empty()).then(|| TranslatedQuery::with_edits(text, edits)))
+}
+
+/// The tokens of a query; what cannot be read is told when it is run.
+fn tokens(text: &str) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    while let Ok(Some(token)) =
+        lexer::next_token(text, tokens.last().map_or(0, |t| t.end), Brackets::Name)
+    {
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// An error of a query that was written anew, in the words of the query as it was: it is
+/// about the call that is opened last before what it marks ends.
+pub(in crate::query) fn name_call_in_error(
+    request: &Request<'_>,
+    text: &str,
+    error: QueryError,
+) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let tokens = tokens(text);
+    let end = problem.span.as_ref().map_or(0, |span| span.end);
+    let call = tokens.windows(2).rfind(|t| t[0].lexeme == Lexeme::Open && t[0].start < end);
+    let name = call.map(|t| t[1].text(text));
+    if let Some(name) = name.filter(|name| find(&request.spec.ingredients, name).is_some()) {
+        for ingredient in ["`LLMMap`", "`LLMQA`"] {
+            problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
+        }
+        for ingredient in ["{{LLMMap(", "{{LLMQA("] {
+            let help = problem.help.take();
+            problem.help = help.map(|help| help.replace(ingredient, &format!("{{{{{name}(")));
+        }
+    }
+    QueryError::Sql(problem)
+}
+
+/// An error about an ingredient that is none, with the names of all that there are.
+pub(in crate::query) fn list_ingredients_in_error(
+    request: &Request<'_>,
+    error: QueryError,
+) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let unknown = problem.message.strip_prefix("there is no ingredient `");
+    let unknown = unknown.and_then(|rest| rest.strip_suffix('`'));
+    let none = ["a call is empty", "a call names no ingredient"].contains(&&*problem.message);
+    if let Some(word) = unknown.or(none.then_some("")) {
+        let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
+        let written = ingredients::all_ingredients().map(Ingredient::name);
+        let done = KNOWN.iter().filter(|(_, of)| !matches!(of, Macro::Refused(..)));
+        let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
+        problem.help = Some(match find_nearest(word, all.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are {}", all.join(", ")),
+        });
+    }
+    QueryError::Sql(problem)
+}
+
+fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
+    if let Some(own) = own.iter().find(|i| i.name.eq_ignore_ascii_case(name)) {
+        return Some(Macro::Own(own));
+    }
+    KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
+}
+
+impl CallText<'_> {
+    /// How it is written anew.
+    fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let name = self.name_token.text(self.text);
+        match of {
+            Macro::Typed(ingredient, kind) => self.typed(ingredient, kind),
+            Macro::Own(own) => self.own(own),
+            Macro::Caption => Ok(self.caption()),
+            Macro::Image => Ok(vec![(
+                self.name_token.start..self.paren_token.end,
+                format!("LLMMap({}", self.unless("image", "image=true, ")),
+            )]),
+            Macro::Summary => self.summary(),
+            Macro::Documents => self.documents(),
+            Macro::Dates => self.dates(),
+            Macro::Refused(why, instead) => Err(self.error_at_name(
+                format!("`{name}` cannot be called: {why}"),
+                "not an ingredient",
+                instead,
+            )),
+        }
+    }
+
+    /// `{{LLMQAList('…')}}` and the like: the ingredient's name says the type, of a list
+    /// that of its values may be said.
+    fn typed(
+        &self,
+        ingredient: &str,
+        kind: &str,
+    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let name = self.name_token.text(self.text);
+        let says = |piece: &&CallArgument| {
+            piece.keyword.is_some_and(|keyword| {
+                ["return_type", "output_type"].iter().any(|w| keyword.is_word(self.text, w))
+            })
+        };
+        let Some(piece) = self.arguments.iter().find(says) else {
+            let call = format!("{ingredient}(return_type='{kind}', ");
+            return Ok(vec![(self.name_token.start..self.paren_token.end, call)]);
+        };
+        let mut edits =
+            vec![(self.name_token.start..self.paren_token.end, format!("{ingredient}("))];
+        let written = match piece.tokens.as_slice() {
+            [one] => one.unquoted_text(self.text),
+            _ => self.text.get(piece.span()).unwrap_or_default().to_owned(),
+        };
+        // What is no type is told where types are read.
+        let (Some(said), Some(own)) = (ReturnType::parse(&written), ReturnType::parse(kind)) else {
+            return Ok(edits);
+        };
+        if own.is_list && !said.is_list {
+            edits.push((piece.span(), format!("'list[{}]'", written.trim())));
+        } else if !own.is_list && said != own && name.to_lowercase().ends_with(kind) {
+            return Err(QueryError::in_sql(
+                format!("`{name}` returns {kind}, not {}", written.trim()),
+                Some(piece.span()),
+                "contradicts the name",
+                format!("remove it, or write `{ingredient}`"),
+            ));
+        }
+        Ok(edits)
+    }
+
+    /// What is put before the arguments of a call that does not say it itself.
+    fn unless<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
+        if self.has_keyword(keyword) { "" } else { words }
+    }
+
+    /// `{{ImageCaption(t.photo)}}`. What else it is told is for `LLMMap`.
+    fn caption(&self) -> Vec<(Range<usize>, String)> {
+        let mut call = "LLMMap(".to_owned();
+        if !self.has_keyword("question") {
+            call.push_str(&format!("question={}, ", sql::quote_text(CAPTION)));
+        }
+        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
+            call.push_str("return_type='str', ");
+        }
+        call.push_str(self.unless("image", "image=true, "));
+        vec![(self.name_token.start..self.paren_token.end, call)]
+    }
+
+    /// A call of an ingredient of the spec.
+    fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
+        let arguments: Vec<ArgumentNames<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
+        // The others are LLMMap's, or LLMQA's.
+        let (given, _) = self.match_arguments(&arguments)?;
+        if let Some(lacking) = given.iter().position(Option::is_none) {
+            let lacking = &own.arguments[lacking];
+            let unknown =
+                self.arguments.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
+            let help = unknown.clone().find_map(|word| {
+                find_nearest(lacking, [word])
+                    .map(|near| format!("did you mean `{lacking}=` instead of `{near}=`?"))
+            });
+            let help = help.unwrap_or_else(|| format!("it takes {}", own.arguments.join(", ")));
+            return Err(self.error_at_name(
+                format!("`{}` needs `{lacking}`", own.name),
+                "in this call",
+                &help,
+            ));
+        }
+        // What becomes part of the question, and the name that the question has for the rest.
+        let mut edits = Vec::new();
+        let mut names: Vec<(String, bool)> = Vec::new();
+        let literal = |at: usize| {
+            let is_asked_about = own.of == AskedOf::Values && at == 0;
+            given[at].filter(|_| !is_asked_about)?.literal_content(self.text)
+        };
+        let shown = (0..given.len()).filter(|at| literal(*at).is_none()).count();
+        let mut nth = 0;
+        for (at, piece) in given.iter().enumerate() {
+            let Some(piece) = piece else { continue };
+            if let Some(words) = literal(at) {
+                let name = own.arguments.get(at).map_or("", String::as_str);
+                let asks_with = |slot: &TemplateSlot<'_>| *slot == TemplateSlot::Argument(name);
+                if !own.split_question().iter().any(asks_with) {
+                    return Err(self.error_at_name(
+                        format!("the question of `{}` has no slot for a text", own.name),
+                        "in this call",
+                        &format!("write {{{name}}} in its question, or pass a column"),
+                    ));
+                }
+                names.push((words, true));
+                edits.push((piece.full_span.clone(), String::new()));
+                continue;
+            }
+            nth += 1;
+            let name = match (own.of, nth) {
+                (AskedOf::Values, 1) => "{value}".to_owned(),
+                (AskedOf::Values, n) => format!("{{value_{n}}}"),
+                (AskedOf::Rows, _) if shown == 1 => "{context}".to_owned(),
+                (AskedOf::Rows, n) => format!("{{context_{n}}}"),
+            };
+            names.push((name, false));
+            // A keyword of ours is none of LLMMap's.
+            if piece.keyword.is_some() {
+                edits.push((piece.full_span.start..piece.span().start, String::new()));
+            }
+        }
+        let question: String = own
+            .split_question()
+            .into_iter()
+            .map(|slot| match slot {
+                TemplateSlot::Text(words) => words.to_owned(),
+                TemplateSlot::Argument(name) => {
+                    let at = own.arguments.iter().position(|a| a == name);
+                    at.and_then(|at| names.get(at)).map_or_else(String::new, |(n, _)| n.clone())
+                }
+            })
+            .collect();
+        let ingredient = match own.of {
+            AskedOf::Values => "LLMMap",
+            AskedOf::Rows => "LLMQA",
+        };
+        let mut call = format!("{ingredient}({}, ", sql::quote_text(&question));
+        if let Some(kind) = self.returned(own) {
+            call.push_str(&format!("return_type='{kind}', "));
+        }
+        if let Some(options) = own.options.as_ref().filter(|_| !self.has_keyword("options")) {
+            let options: Vec<String> = options.iter().map(written_literal).collect();
+            call.push_str(&format!("options=({},), ", options.join(", ")));
+        }
+        if let Some(model) = own.model.as_ref().filter(|_| !self.has_keyword("model")) {
+            call.push_str(&format!("model={}, ", sql::quote_text(model)));
+        }
+        edits.push((self.name_token.start..self.paren_token.end, call));
+        Ok(edits)
+    }
+
+    /// The type that an ingredient of the spec says its answers have.
+    fn returned(&self, own: &IngredientTable) -> Option<String> {
+        if self.has_keyword("return_type") || self.has_keyword("output_type") {
+            return None;
+        }
+        if own.kind.is_none() && !own.list {
+            return None;
+        }
+        // What calls have no word for is a text to them.
+        let kind = own.kind.unwrap_or_default().call_names().first().unwrap_or(&"str");
+        Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
+    }
+
+    /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it
+    /// is told is for `LLMQA`.
+    fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        const QUESTION: ArgumentNames<'_> = &["question"];
+        const TABLE: ArgumentNames<'_> = &["table", "context"];
+        let bare = self.arguments.iter().filter(|p| p.keyword.is_none()).count();
+        let alone = bare == 1 && !TABLE.iter().any(|keyword| self.has_keyword(keyword));
+        let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
+        let (given, _) = self.match_arguments(&arguments)?;
+        let (question, table) = if alone { (given[1], given[0]) } else { (given[0], given[1]) };
+        let table = table.ok_or_else(|| self.missing_argument_error("a table"))?;
+        let asked = match question {
+            None => SUMMARY.to_owned(),
+            Some(piece) => piece
+                .text_content(self.text)
+                .ok_or_else(|| self.missing_argument_error("a text as its question"))?,
+        };
+        let mut call = format!("LLMQA({}, ", sql::quote_text(&asked));
+        if !self.has_keyword("return_type") && !self.has_keyword("output_type") {
+            call.push_str("return_type='str', ");
+        }
+        let mut edits = vec![(self.name_token.start..self.paren_token.end, call)];
+        edits.extend(question.map(|piece| (piece.full_span.clone(), String::new())));
+        edits.push(match self.table(table) {
+            Some(name) => {
+                (table.full_span.start..table.span().end, format!("(SELECT * FROM {name})"))
+            }
+            // A keyword of ours is none of LLMQA's.
+            None => (table.full_span.start..table.span().start, String::new()),
+        });
+        Ok(edits)
+    }
+
+    /// The table that an argument names; `None` for a query in parentheses.
+    fn table(&self, piece: &CallArgument) -> Option<String> {
+        match piece.tokens.as_slice() {
+            [one] => Some(sql::quote_name(&one.unquoted_text(self.text))),
+            _ => None,
+        }
+    }
+
+    /// A question about documents: of all of them, the passages most like it are shown.
+    fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let arguments: [ArgumentNames<'_>; 2] =
+            [&["question"], &["documents", "document", "context"]];
+        let [Some(question), Some(documents)] = self.match_all_arguments(arguments)? else {
+            let name = self.name_token.text(self.text);
+            return Err(self.error_at_name(
+                format!("`{name}` needs a question and documents"),
+                "in this call",
+                "name the column with the texts: {{RAGQA('…?', documents.text)}}",
+            ));
+        };
+        let question_text = question
+            .text_content(self.text)
+            .ok_or_else(|| self.missing_argument_error("a text as its question"))?;
+        let column = match documents.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                split_legacy_column(&one.unquoted_text(self.text))
+            }
+            [table, dot, column] if dot.is_symbol(b'.') => {
+                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
+            }
+            [table, colons, column] if colons.lexeme == Lexeme::Colons => {
+                Some((table.unquoted_text(self.text), column.unquoted_text(self.text)))
+            }
+            _ => None,
+        };
+        // A slot is filled with the value of the row: a question about each value.
+        if question_text.contains("{}") && column.is_some() {
+            return Ok(vec![(self.name_token.start..self.paren_token.end, "LLMMap(".to_owned())]);
+        }
+        let begin = "answer((WITH hq_document(hq_text) AS (";
+        let end = format!(
+            ") SELECT json_group_array(hq_text) FROM hq_document), {})",
+            sql::quote_text(&question_text)
+        );
+        if let Some((table, column)) = column {
+            let place = documents.span();
+            let (table, column) = (sql::quote_name(&table), sql::quote_name(&column));
+            // The column stays where it is written: what is wrong with it is told there.
+            return Ok(vec![
+                (self.open_token.start..place.start, format!("{begin}SELECT ")),
+                // With its table, or a name that is none would be a text.
+                (place.clone(), format!("{table}.{column}")),
+                (place.end..self.end_offset, format!(" FROM {table}{end}")),
+            ]);
+        }
+        let tokens = &documents.tokens;
+        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
+            return Err(self.missing_argument_error("documents"));
+        };
+        let query = tokens
+            .get(1)
+            .is_some_and(|t| ["SELECT", "WITH", "VALUES"].iter().any(|w| t.is_word(self.text, w)));
+        if !(first.is_symbol(b'(') && last.is_symbol(b')') && query) {
+            return Err(self.error_at_name(
+                "the documents are neither a column nor a query".to_owned(),
+                "in this call",
+                "write documents.text, or (SELECT text FROM documents WHERE …)",
+            ));
+        }
+        Ok(vec![
+            (self.open_token.start..first.end, begin.to_owned()),
+            (last.start..self.end_offset, end),
+        ])
+    }
+
+    /// A filter by date, which asks nobody.
+    fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let [value, start, end] = self.match_all_arguments([&["value"], &["start"], &["end"]])?;
+        let Some(value) = value else { return Err(self.missing_argument_error("a column")) };
+        let old = match value.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                split_legacy_column(&one.unquoted_text(self.text))
+            }
+            _ => None,
+        };
+        let column = match old {
+            Some((table, column)) => {
+                format!("{}.{}", sql::quote_name(&table), sql::quote_name(&column))
+            }
+            None => self.text.get(value.span()).unwrap_or_default().to_owned(),
+        };
+        let mut parts = Vec::new();
+        for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
+            let Some(piece) = piece else { continue };
+            let day =
+                piece.literal_content(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
+            let Some(day) = day else {
+                return Err(QueryError::in_sql(
+                    format!("`{keyword}` of `DT` is not a day"),
+                    Some(piece.span()),
+                    "expected a text such as '2024-01-31'",
+                    "",
+                ));
+            };
+            // A time of that day is within it.
+            let day = sql::quote_text(&day);
+            parts.push(format!("date({column}) {sign} {day}"));
+        }
+        if parts.is_empty() {
+            return Err(self.missing_argument_error("`start=` or `end=`"));
+        }
+        Ok(vec![(self.open_token.start..self.end_offset, format!("({})", parts.join(" AND ")))])
+    }
+}
+
+/// A value of a list as a query has it.
+fn written_literal(literal: &Literal) -> String {
+    match literal {
+        Literal::Boolean(true) => "1".to_owned(),
+        Literal::Boolean(false) => "0".to_owned(),
+        Literal::Integer(i) => i.to_string(),
+        Literal::Real(r) => Value::Real(*r).to_string(),
+        Literal::Text(text) => sql::quote_text(text),
+    }
+}

@@ -1,0 +1,83 @@
+//! Reads a query: translates its dialect, expands macros, and turns words that no column contains
+//! into questions. Every rewrite passes its text on and maps error spans back to the original.
+
+pub mod arguments;
+pub mod classify;
+pub mod macros;
+pub mod one_row;
+
+use std::path::Path;
+
+use crate::query::connection::schema::column_lookup;
+use crate::query::request::Request;
+use crate::query::request::dialect::Dialect;
+use crate::query::request::error::QueryError;
+use hqdl_sql::suql;
+
+impl Dialect {
+    /// Translates a query to `SQLite`'s dialect and passes it to `run`. Error spans point into the
+    /// original query.
+    pub fn translate_query<T>(
+        self,
+        sql: &str,
+        database: &Path,
+        run: impl FnOnce(&str) -> Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
+        if self == Self::Sqlite {
+            return run(sql);
+        }
+        remap_spans(&suql::translate_with_columns(sql, &column_lookup(database))?, run)
+    }
+}
+
+/// Passes the rewritten text of a query to `run`, and maps the error spans back to the original
+/// text.
+fn remap_spans<T>(
+    rewritten: &suql::TranslatedQuery,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    run(&rewritten.sql).map_err(|error| match error {
+        QueryError::Sql(mut problem) => {
+            problem.span = problem.span.map(|s| rewritten.original_span(&s));
+            QueryError::Sql(problem)
+        }
+        other => other,
+    })
+}
+
+/// Passes a request to `run` after translating its query to `SQLite`'s dialect.
+pub fn with_translation<T>(
+    request: &Request<'_>,
+    run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    request.dialect.translate_query(request.sql, request.database, |sql| {
+        let run = |sql: &str| {
+            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
+        };
+        let result = match macros::expand_macros(request, sql)? {
+            Some(expanded) => {
+                remap_spans(&expanded, |sql| with_classified_literals(request, sql, run))
+                    .map_err(|error| macros::name_call_in_error(request, sql, error))
+            }
+            None => with_classified_literals(request, sql, run),
+        };
+        result.map_err(|error| macros::list_ingredients_in_error(request, error))
+    })
+}
+
+/// Runs a query whose words that no column has are brought into questions first, and
+/// whose questions about one row are brought to the column that answers them.
+fn with_classified_literals<T>(
+    request: &Request<'_>,
+    sql: &str,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    let run = |sql: &str| match one_row::written(request, sql)? {
+        Some(written) => remap_spans(&written, run),
+        None => run(sql),
+    };
+    match classify::classify_literals(request, sql)? {
+        Some(rewritten) => remap_spans(&rewritten, run),
+        None => run(sql),
+    }
+}

@@ -1,0 +1,77 @@
+//! Errors of a query.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use hqdl_database::StoreError;
+use hqdl_facts::FactsError;
+use hqdl_model::SetupError;
+use hqdl_model::generate::StopReason;
+use hqdl_spec::overrides::OverridesError;
+use hqdl_sql::blendsql::SqlError;
+use hqdl_values::problem::{Problem, Severity};
+
+/// Reason why a query failed or was not completed.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// The query is wrong. The span is in bytes of the query as the user wrote it.
+    #[error("{}", .0.message)]
+    Sql(Box<Problem>),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The fact store failed.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
+    /// The overrides cannot be used.
+    #[error(transparent)]
+    Overrides(#[from] OverridesError),
+    /// The model is not set up.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// A value must be asked for, but the request has no model.
+    #[error("a call needs a model, but none is named")]
+    NoModel,
+    /// The run stopped before the query was complete. Answers received until then are kept.
+    #[error(transparent)]
+    Stopped(#[from] StopReason),
+    /// `SQLite` exceeded the time limit.
+    #[error("the query exceeded its time limit of {} s", .0.as_secs_f64())]
+    Timeout(Duration),
+    /// The sink could not write the rows.
+    #[error("cannot write the result: {0}")]
+    Output(std::io::Error),
+    /// A thread or the async runtime could not be started.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+impl QueryError {
+    /// Returns an error in the text of the query: the message, its span in bytes, the label of the
+    /// span, and a hint. Label and hint may be empty.
+    #[must_use]
+    pub fn in_sql(
+        message: impl Into<String>,
+        span: Option<Range<usize>>,
+        label: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self::Sql(Box::new(Problem {
+            severity: Severity::Error,
+            message: message.into(),
+            span,
+            label: label.into(),
+            help: Some(help.into()).filter(|h| !h.is_empty()),
+        }))
+    }
+}
+
+impl From<SqlError> for QueryError {
+    fn from(error: SqlError) -> Self {
+        let known_names = error.known_names_hint();
+        let suggests = error.is_suggestion;
+        let help: Vec<String> = error.help.into_iter().chain(known_names).collect();
+        let help = help.join(if suggests { " " } else { "; " });
+        Self::in_sql(error.message, Some(error.span), error.label, help)
+    }
+}

@@ -1,0 +1,112 @@
+//! A query with all its settings: the types that every phase uses.
+
+pub mod dialect;
+pub mod error;
+pub mod params;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::query::request::dialect::Dialect;
+use crate::query::request::params::Param;
+use hqdl_facts::{CellRequirements, Facts};
+use hqdl_model::generate::Listener;
+use hqdl_model::{self as model, Model, ModelChoice};
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::value::Value;
+
+/// A query with all its settings.
+#[derive(Clone)]
+pub struct Request<'a> {
+    /// The spec; it has no expansions if the user has none.
+    pub spec: &'a Spec,
+    /// The database to query: the expanded copy, if there is one.
+    pub database: &'a Path,
+    /// The fact store.
+    pub facts: &'a Facts,
+    /// The model. Without one, a query that needs a new value fails with [`NoModel`](error::QueryError::NoModel).
+    pub model: Option<Arc<dyn Model>>,
+    /// Text of the query.
+    pub sql: &'a str,
+    /// SQL dialect of the query.
+    pub dialect: Dialect,
+    /// Values of the query's parameters.
+    pub params: Vec<(Param, Value)>,
+    /// Whether to map literals that a low-cardinality column does not contain to the values that
+    /// mean the same. The spec can also enable this for a column.
+    pub classify: bool,
+    /// Whether to truncate a context that is too long instead of failing.
+    pub truncate: bool,
+    /// Known values to ask for again.
+    pub refresh: Option<RefreshScope>,
+    /// Rows per request, if the user set it.
+    pub rows_per_request: Option<u32>,
+    /// Maximum time that `SQLite` may spend on one pass. Time spent waiting for the model does not
+    /// count.
+    pub timeout: Option<Duration>,
+    /// Name of the command in the journal.
+    pub command: &'a str,
+    /// Callback for progress events.
+    pub listener: Listener,
+    /// Becomes true when the user interrupts the query.
+    pub interrupt: watch::Receiver<bool>,
+}
+
+impl<'a> Request<'a> {
+    /// Returns a request with default settings: `SQLite`'s dialect, no model. Override fields with
+    /// struct update syntax.
+    #[must_use]
+    pub fn new(spec: &'a Spec, database: &'a Path, facts: &'a Facts, sql: &'a str) -> Self {
+        Self {
+            spec,
+            database,
+            facts,
+            model: None,
+            sql,
+            dialect: Dialect::default(),
+            params: Vec::new(),
+            classify: false,
+            truncate: false,
+            refresh: None,
+            rows_per_request: None,
+            timeout: None,
+            command: "query",
+            listener: Arc::new(|_| {}),
+            interrupt: watch::channel(false).1,
+        }
+    }
+
+    /// Returns the model that answers for an expansion.
+    pub(in crate::query) fn model_choice(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose_model(self.spec, self.model.as_deref(), expansion)
+    }
+}
+
+/// Selects the known values to ask for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefreshScope {
+    /// Facts of completions up to this id are ignored.
+    pub up_to: i64,
+    /// Ignore only those of these facts that have no value.
+    pub failed_only: bool,
+}
+
+impl RefreshScope {
+    /// Marks the values to ask for again as missing.
+    pub(in crate::query) fn mark_missing(
+        self,
+        requirements: &mut CellRequirements,
+        columns: usize,
+    ) {
+        for column in 0..columns {
+            if self.failed_only {
+                requirements.retry_column(column, self.up_to);
+            } else {
+                requirements.refresh_column(column, self.up_to);
+            }
+        }
+    }
+}

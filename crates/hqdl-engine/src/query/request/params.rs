@@ -1,0 +1,126 @@
+//! Parameters of a query: `:name`, `@name`, `$name`, `?` and `?1`. They are bound as values and
+//! never inserted into the SQL.
+
+use rusqlite::Statement;
+
+use crate::query::request::error::QueryError;
+use hqdl_values::problem::find_nearest;
+use hqdl_values::value::Value;
+
+/// Identifies a parameter of a query.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Param {
+    /// By name, with its `:`, `@` or `$`, or without (any of them).
+    Name(String),
+    /// By position, from 1: `?` and `?1`.
+    Position(usize),
+}
+
+impl Param {
+    /// Parses the name of a parameter; a number is a position.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix('?').unwrap_or(text).parse() {
+            Ok(position) => Self::Position(position),
+            Err(_) => Self::Name(text.to_owned()),
+        }
+    }
+
+    /// Returns whether it refers to the parameter with this position and name.
+    #[must_use]
+    pub fn matches_parameter(&self, position: usize, name: Option<&str>) -> bool {
+        match (self, name) {
+            (Self::Position(p), _) => *p == position,
+            (Self::Name(own_name), Some(name)) => {
+                own_name == name || name.strip_prefix([':', '@', '$']) == Some(own_name)
+            }
+            (Self::Name(_), None) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "`{name}`"),
+            Self::Position(position) => write!(f, "?{position}"),
+        }
+    }
+}
+
+/// Binds every parameter of a statement. Returns which of `params` the statement has.
+///
+/// # Errors
+/// [`QueryError::Sql`] for a parameter of the statement without a value.
+pub fn bind_params(
+    statement: &mut Statement<'_>,
+    params: &[(Param, Value)],
+) -> Result<Vec<bool>, QueryError> {
+    let mut used = vec![false; params.len()];
+    let count = statement.parameter_count();
+    // `?5` alone makes five parameters, four of which do not occur in the query.
+    let numbered = (1..=count)
+        .rev()
+        .find(|n| statement.parameter_name(*n).is_some_and(|name| name.starts_with('?')))
+        .unwrap_or(0);
+    for position in 1..=count {
+        let name = statement.parameter_name(position).map(str::to_owned);
+        let Some(n) =
+            params.iter().position(|(p, _)| p.matches_parameter(position, name.as_deref()))
+        else {
+            if name.is_none() && position < numbered {
+                continue;
+            }
+            let display_name = name.unwrap_or_else(|| format!("?{position}"));
+            let flag = display_name.get(1..).unwrap_or_default();
+            return Err(QueryError::in_sql(
+                format!("the parameter `{display_name}` has no value"),
+                None,
+                "",
+                format!("pass --param {flag}=…"),
+            ));
+        };
+        used[n] = true;
+        statement
+            .raw_bind_parameter(position, &params[n].1)
+            .map_err(|e| QueryError::in_sql(hqdl_database::sqlite_message(&e), None, "", ""))?;
+    }
+    Ok(used)
+}
+
+/// Checks that every value belongs to a parameter. `used` is the result of `bind`, combined for
+/// all statements of a query; `names` are their parameters.
+///
+/// # Errors
+/// [`QueryError::Sql`] for the first value without a parameter.
+pub fn check_all_used(
+    params: &[(Param, Value)],
+    used: &[bool],
+    names: &[String],
+) -> Result<(), QueryError> {
+    let Some((param, _)) = params.iter().zip(used).find(|(_, used)| !**used).map(|(p, _)| p) else {
+        return Ok(());
+    };
+    let help = match param {
+        Param::Name(name) => find_nearest(name, names.iter().filter_map(|n| n.get(1..)))
+            .map(|near| format!("did you mean `{near}`?"))
+            .unwrap_or_default(),
+        Param::Position(_) => String::new(),
+    };
+    let help = if !help.is_empty() {
+        help
+    } else if names.is_empty() {
+        "the query has no parameters; write them as :name, or ? by position".to_owned()
+    } else {
+        format!("it has {}", names.join(", "))
+    };
+    Err(QueryError::in_sql(format!("the query has no parameter {param}"), None, "", help))
+}
+
+/// Returns the names of a statement's parameters; `?n` for those without a name.
+#[must_use]
+pub fn param_names(statement: &Statement<'_>) -> Vec<String> {
+    (1..=statement.parameter_count())
+        .map(|n| statement.parameter_name(n).map_or_else(|| format!("?{n}"), str::to_owned))
+        .collect()
+}

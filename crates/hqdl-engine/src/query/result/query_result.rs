@@ -1,0 +1,239 @@
+//! The result of a query (`BlendSQL` calls it a smoothie): rows, and the [`Meta`] that describes
+//! how they were computed. A [`RowSink`] receives the rows one by one as `SQLite` yields them, so that
+//! a result need not fit in memory. [`QueryResult`] is the sink that keeps them.
+
+use rusqlite::types::{Value, ValueRef};
+use serde_json::{Value as Json, json};
+
+use hqdl_sql::blendsql::plan::{QueryPlan, RuleOutcome, SelectPlan};
+use hqdl_values::usage::Usage;
+
+/// How a call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteKind {
+    /// The question belongs to a column, and its stored values answer.
+    Column,
+    /// The question is bound to SQL over an expansion's columns.
+    Bound,
+    /// No expansion answers it: the model is asked, and the answers are stored.
+    AdHoc,
+}
+
+impl RouteKind {
+    /// Returns the name used in reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Column => "column",
+            Self::Bound => "bound",
+            Self::AdHoc => "ad-hoc",
+        }
+    }
+}
+
+/// Route of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Text of the call in the query.
+    pub call: String,
+    /// How the call is answered.
+    pub route: RouteKind,
+    /// Name of the expansion; empty for an ad-hoc one without a name.
+    pub expansion: String,
+    /// Name of its column.
+    pub column: String,
+    /// Reason for the route.
+    pub why: String,
+}
+
+impl Route {
+    fn to_json(&self) -> Json {
+        json!({
+            "call": self.call, "route": self.route.name(), "expansion": self.expansion,
+            "column": self.column, "why": self.why,
+        })
+    }
+}
+
+/// One run of the query's SQL.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pass {
+    /// Number of values that it needed and that were not known yet.
+    pub demanded: u64,
+    /// Duration in seconds, without the requests that follow it.
+    pub seconds: f64,
+}
+
+/// Description of how the rows were computed, printed by `--meta` and included by `--json`. For a
+/// query that was only explained, it describes what would happen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Meta {
+    /// Number of model requests that got a reply.
+    pub requests: u64,
+    /// Number of values asked for.
+    pub values_asked: u64,
+    /// Number of values known before the query.
+    pub values_reused: u64,
+    /// Number of needed values that do not exist (unknown, refused, failed …), whether asked for
+    /// now or before. They are NULL in the rows.
+    pub values_missing: u64,
+    /// Number of missing values that the model reports as unknown.
+    pub values_unknown: u64,
+    /// Those of the missing values that belong to rows which were not asked about yet, since
+    /// the database is on a server.
+    pub values_unanswered: u64,
+    /// Runs of the SQL, in order. The last one demands nothing.
+    pub passes: Vec<Pass>,
+    /// Number of input tokens.
+    pub input_tokens: u64,
+    /// Number of output tokens.
+    pub output_tokens: u64,
+    /// Cost in USD.
+    pub cost_usd: f64,
+    /// Sources of prices that are not set in the spec ([`Spec::price_notes`]).
+    ///
+    /// [`Spec::price_notes`]: hqdl_spec::Spec::price_notes
+    pub price_notes: Vec<String>,
+    /// Total duration in seconds.
+    pub seconds: f64,
+    /// Routes of the calls, in the order of the query.
+    pub routes: Vec<Route>,
+    /// Notes for the user. They are not in the JSON, because its routes contain them.
+    pub notes: Vec<String>,
+    /// For a query that was only explained: calls whose values cannot be counted in advance.
+    /// `values_asked` does not include them.
+    pub unbounded: Vec<Unbounded>,
+    /// For a query that was only explained: its SELECTs and the optimization rules.
+    pub plan: QueryPlan,
+    /// SQL that was run.
+    pub sql: String,
+}
+
+/// A call without an upper bound for the number of values it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unbounded {
+    /// Text of the call in the query.
+    pub call: String,
+    /// Reason why there is no bound.
+    pub why: String,
+}
+
+impl Meta {
+    /// Sets the usage of the query's run, and adds a note if its cost is partly assumed.
+    pub(in crate::query) fn set_usage(&mut self, usage: &Usage) {
+        self.requests = usage.requests;
+        self.input_tokens = usage.input_tokens;
+        self.output_tokens = usage.output_tokens;
+        self.cost_usd = usage.cost_usd;
+        self.price_notes.extend(usage.price_note());
+    }
+
+    /// Returns the object `meta` of `hqdl query --json`, a stable format. `passes` is their number,
+    /// and `demand` lists the values that each of them demanded.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "requests": self.requests,
+            "values_asked": self.values_asked,
+            "values_reused": self.values_reused,
+            "values_missing": self.values_missing,
+            "values_unknown": self.values_unknown,
+            "passes": self.passes.len(),
+            "demand": self.passes.iter().map(|p| p.demanded).collect::<Vec<_>>(),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": self.cost_usd,
+            "price_notes": self.price_notes,
+            "seconds": self.seconds,
+            "routes": self.routes.iter().map(Route::to_json).collect::<Vec<_>>(),
+            "sql": self.sql,
+        })
+    }
+
+    fn plan_to_json(&self) -> Json {
+        let rules = |all: &[RuleOutcome]| -> Vec<Json> {
+            let rule = |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
+            all.iter().map(rule).collect()
+        };
+        let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());
+        let select = |s: &SelectPlan| {
+            json!({
+                "select": s.text,
+                "calls": s.calls.iter().filter_map(call).collect::<Vec<_>>(),
+                "conditions": s.conditions,
+                "rules": rules(&s.rules),
+            })
+        };
+        json!({
+            "rules": rules(&self.plan.rules),
+            "selects": self.plan.selects.iter().map(select).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Returns the meta of an explained query as `hqdl explain --json` prints it. `unbounded` lists
+    /// the calls that `values_asked` does not include, and `plan` is the plan of each SELECT.
+    #[must_use]
+    pub fn explained_to_json(&self) -> Json {
+        let mut json = self.to_json();
+        let unbounded = |u: &Unbounded| json!({ "call": u.call, "why": u.why });
+        if let Some(object) = json.as_object_mut() {
+            let all: Vec<Json> = self.unbounded.iter().map(unbounded).collect();
+            object.insert("unbounded".to_owned(), all.into());
+            object.insert("plan".to_owned(), self.plan_to_json());
+        }
+        json
+    }
+}
+
+/// Receiver of rows: the columns once, then every row, then the end. An I/O error of a method ends
+/// the query. A query calls it from a thread of its own.
+pub trait RowSink: Send {
+    /// Receives the names of the columns. Called once before the first row, even if there are no
+    /// rows.
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()>;
+    /// Receives a row, with one value per column.
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()>;
+    /// Called after the last row.
+    fn finish(&mut self) -> std::io::Result<()>;
+}
+
+/// Rows in memory, with their meta.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct QueryResult {
+    /// Names of the columns, not necessarily unique.
+    pub columns: Vec<String>,
+    /// Rows of the result.
+    pub rows: Vec<Vec<Value>>,
+    /// Meta of the query. It is empty until the caller sets it after the query.
+    pub meta: Meta,
+}
+
+impl RowSink for QueryResult {
+    fn write_columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        self.columns = names.to_vec();
+        Ok(())
+    }
+
+    fn write_row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.rows.push(row.iter().map(|v| to_owned_value(*v)).collect());
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns an owned value. Text that is not UTF-8 becomes a blob with the same bytes.
+pub(in crate::query) fn to_owned_value(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(i) => Value::Integer(i),
+        ValueRef::Real(r) => Value::Real(r),
+        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => Value::Text(text.to_owned()),
+            Err(_) => Value::Blob(bytes.to_vec()),
+        },
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Targets of `answer` and `summary`: cells of documents.
+
+use crate::query::cells::call_target::{CallTarget, ValueConversion};
+use crate::query::cells::documents::{DOCUMENT_CONTEXT, DOCUMENTS_EXPANSION};
+use crate::query::route::answer_parsing::{ad_hoc_column, answer_type, yes_no_words};
+use crate::query::route::calls::{Calls, NewQuestion};
+use hqdl_facts::QuestionOrigin;
+use hqdl_spec::Type;
+use hqdl_sql::blendsql::Call;
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
+
+impl Calls {
+    /// Sets the target of a question about each document to an ad-hoc column. `usage` combines all
+    /// calls with the same question; `own_usage` is the usage of this call only.
+    pub(in crate::query) fn set_document_target(
+        &mut self,
+        n: usize,
+        call: &Call,
+        usage: &CallUsage,
+        own_usage: &CallUsage,
+    ) {
+        let data_type = answer_type(call, usage, None);
+        let names = ["document".to_owned()];
+        let mut column = ad_hoc_column(call.question.trim(), data_type, None, false, &names);
+        // A text that the answer is compared with serves as an example of its format.
+        column.example = usage.compared_with.iter().find_map(|c| match c {
+            ComparedWith::Text(text) if data_type == Type::Text => Some(text.clone()),
+            _ => None,
+        });
+        column.origin = self.kinds.describe(&usage.keys);
+        let target = self.add_target(
+            self.models[n].clone(),
+            DOCUMENTS_EXPANSION,
+            names.to_vec(),
+            vec![DOCUMENT_CONTEXT.to_owned()],
+        );
+        let at = self.add_column(target, column);
+        self.record_question(target, at, usage);
+        let prefers_integer = usage.stated_type.is_none() && data_type == Type::Real;
+        // A computed text may contain the rows of a group.
+        let computed = own_usage.keys.first().is_none_or(|key| key.origin.is_none());
+        let whole_document = computed && call.ingredient.needs_all_rows();
+        let yes_no_words = yes_no_words(call, own_usage).filter(|_| data_type == Type::Boolean);
+        self.call_targets[n] = CallTarget::Document {
+            target,
+            column: at,
+            whole_document,
+            conversion: ValueConversion {
+                prefers_integer,
+                yes_no_words,
+                ..ValueConversion::default()
+            },
+        };
+        self.wrap_lists(n, call, usage);
+    }
+
+    /// Records the origin of the values of a question.
+    pub(in crate::query) fn record_question(
+        &mut self,
+        target: usize,
+        column: usize,
+        usage: &CallUsage,
+    ) {
+        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
+        let origin = origin.map_or_else(
+            || QuestionOrigin { table: String::new(), column: String::new() },
+            |o| QuestionOrigin { table: o.table.clone(), column: o.column.clone() },
+        );
+        self.new_questions.push(NewQuestion { target, column, origin });
+    }
+}

@@ -1,0 +1,635 @@
+//! Maps each call to its target: the column of the spec that answers it, or a column of an ad-hoc
+//! expansion with the type, options and key that the query specifies.
+
+pub(in crate::query) mod binding;
+pub(in crate::query) mod views;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use crate::query::cells::call_target::{CallTarget, ValueConversion};
+use crate::query::cells::documents;
+use crate::query::cells::targets::TargetExpansion;
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::result::query_result::{Route, RouteKind};
+use crate::query::route::answer_parsing::{
+    ad_hoc_column, answer_regex, answer_type, fill_slots, format_item_count, is_ordered_number,
+    is_untyped, merge_usages, required_item_count, returns_list,
+};
+use crate::query::route::call_options::{ValueListProvider, read_options};
+use crate::query::route::calls::binding::{find_bound_column, route_by_model};
+use crate::query::route::calls::views::StoredCall;
+use crate::query::route::kinds::Kinds;
+use crate::query::route::model_router::ModelRouter;
+use hqdl_facts::QuestionOrigin;
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Column, Expansion, Images, Spec, Task, Type};
+use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next_token};
+use hqdl_sql::blendsql::parse::ParsedQuery;
+use hqdl_sql::blendsql::rewrite::CallSite;
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
+use hqdl_sql::blendsql::{Call, Choices, Subject};
+use hqdl_values::cell::State;
+use hqdl_values::key::{Fingerprint, ListHash};
+use hqdl_values::value::Value;
+
+/// Targets of a query's calls.
+#[derive(Default)]
+pub struct Calls {
+    /// Call sites, by call number.
+    pub sites: Vec<CallSite>,
+    /// Targets, by call number. Targets of further columns that bindings read follow at the end.
+    pub call_targets: Vec<CallTarget>,
+    /// Bound calls that a published table may answer, by call number.
+    pub(in crate::query) stored: HashMap<usize, StoredCall>,
+    /// Expansions that the query uses.
+    pub expansions: Vec<PlannedExpansion>,
+    /// Joins of the query.
+    pub joins: Vec<JoinCall>,
+    /// Origins of the values that ad-hoc questions are asked about.
+    pub new_questions: Vec<NewQuestion>,
+    /// Routes, by call number.
+    pub routes: Vec<Route>,
+    /// Name of the model of each call in the spec; `None` for that of `[model]`.
+    pub(in crate::query) models: Vec<Option<String>>,
+    /// Positions of the columns of ad-hoc expansions.
+    column_positions: HashMap<(usize, CallColumn), usize>,
+    /// Expansions of questions about rows, by model, context names and column.
+    question_targets: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
+    /// Kinds of the columns' values.
+    pub(in crate::query) kinds: Kinds,
+}
+
+/// Identity of a column: its fingerprint and the hash of its value list.
+type CallColumn = (Fingerprint, Option<ListHash>);
+
+fn column_identity(column: &Column) -> CallColumn {
+    (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
+}
+
+/// Origin of the values that an ad-hoc question is asked about.
+#[derive(Debug, Clone)]
+pub struct NewQuestion {
+    /// Position of the expansion.
+    pub target: usize,
+    /// Position of the column.
+    pub column: usize,
+    /// Table and column that the values come from.
+    pub origin: QuestionOrigin,
+}
+
+/// An expansion that the query uses.
+pub struct PlannedExpansion {
+    /// Kinds of the values that it asks about.
+    pub kinds: Vec<String>,
+    /// Position in the spec; `None` if the query created it.
+    pub in_spec: Option<usize>,
+    /// The expansion.
+    pub expansion: Expansion,
+}
+
+/// A join of two sides by the model.
+#[derive(Debug, Clone)]
+pub struct JoinCall {
+    /// The condition that two values must meet to be partners.
+    pub criterion: String,
+    /// Name of the left key column.
+    pub left_name: String,
+    /// Number of the call.
+    pub call_number: usize,
+    /// Maximum number of right values shown to the model, those most similar to the left value
+    /// (`narrow=N`).
+    pub narrow: Option<usize>,
+    /// Name of the model in the spec; `None` for that of `[model]`.
+    pub model: Option<String>,
+}
+
+/// Usages of the calls, derived from their places in the query.
+pub(in crate::query) struct CallUsages<'u> {
+    /// Usages over the tables and views that the query reads.
+    pub plain: &'u HashMap<usize, CallUsage>,
+    /// Usages over the tables behind the views, if the query reads a view.
+    pub through: Option<&'u HashMap<usize, CallUsage>>,
+    /// Kinds of the columns' values.
+    pub kinds: Kinds,
+}
+
+impl Calls {
+    /// Determines the target of each call.
+    ///
+    /// # Errors
+    /// [`QueryError`] if options cannot be read, or a call is invalid.
+    #[expect(clippy::too_many_lines, reason = "one case for each ingredient")]
+    pub fn choose_targets(
+        sql: &str,
+        parsed: &ParsedQuery,
+        usages: &CallUsages<'_>,
+        spec: &Spec,
+        value_provider: &mut dyn ValueListProvider,
+        router: &mut ModelRouter<'_, '_>,
+    ) -> Result<Self, QueryError> {
+        let mut calls = Self {
+            call_targets: vec![CallTarget::Pair { join: usize::MAX }; parsed.calls.len()],
+            models: parsed.calls.iter().map(|call| model_name_in_spec(call, spec)).collect(),
+            kinds: usages.kinds.clone(),
+            sites: parsed
+                .calls
+                .iter()
+                .map(|c| CallSite { subject: c.ingredient.subject(), ..CallSite::default() })
+                .collect(),
+            ..Self::default()
+        };
+        let (own_usages, through) = (usages.plain, usages.through.map(|u| merge_usages(parsed, u)));
+        let usages = &merge_usages(parsed, own_usages);
+        for (n, call) in parsed.calls.iter().enumerate() {
+            let unknown = CallUsage::default();
+            let usage = usages.get(&n).unwrap_or(&unknown);
+            let text = sql[call.span.clone()].to_owned();
+            check_group(call, own_usages.get(&n).unwrap_or(&unknown))?;
+            match call.ingredient.subject() {
+                Subject::Value | Subject::Document => {
+                    let mut why = "no column of the spec answers this question".to_owned();
+                    if spec.expansions.is_empty() {
+                        "there is no spec".clone_into(&mut why);
+                    }
+                    let chosen = |value_provider: &mut dyn ValueListProvider| {
+                        read_options(sql, parsed, call, usage, value_provider, false)
+                    };
+                    let mut found = find_bound_column(spec, call, usage, value_provider, &chosen)?;
+                    // Columns of the view itself come first, since a view may be the source of an
+                    // expansion.
+                    let through = through.as_ref().and_then(|through| through.get(&n));
+                    if let (Some(through), false) = (through, matches!(found, Ok(Some(_))))
+                        && let Ok(Some(bound)) =
+                            find_bound_column(spec, call, through, value_provider, &chosen)?
+                    {
+                        found = Ok(Some(bound));
+                    }
+                    match found {
+                        Ok(Some(bound)) => {
+                            let expansion = &spec.expansions[bound.expansion];
+                            match calls
+                                .model_mismatch(n, call, expansion)
+                                .or(image_mismatch(call, expansion))
+                            {
+                                None => {
+                                    calls.bind_call(n, call, &bound, usage, spec, text)?;
+                                    continue;
+                                }
+                                Some(reason) => why = reason,
+                            }
+                        }
+                        Ok(None) => {}
+                        Err(reason) => why = reason,
+                    }
+                    if spec.routing_by_model && call.model.is_none() && !call.is_image {
+                        match route_by_model(spec, call, usage, value_provider, &chosen, router)? {
+                            Ok(bound) => {
+                                calls.bind_call(n, call, &bound, usage, spec, text)?;
+                                continue;
+                            }
+                            Err(reason) => why = reason.unwrap_or(why),
+                        }
+                    }
+                    let usage = &match through {
+                        Some(through) => usage.based_on(through),
+                        None => usage.clone(),
+                    };
+                    if call.ingredient.subject() == Subject::Value {
+                        calls.set_value_target(
+                            n,
+                            sql,
+                            parsed,
+                            usage,
+                            value_provider,
+                            &spec.images,
+                        )?;
+                    } else {
+                        calls.set_document_target(
+                            n,
+                            call,
+                            usage,
+                            own_usages.get(&n).unwrap_or(&unknown),
+                        );
+                    }
+                    calls.add_ad_hoc_route(n, call, text, why);
+                }
+                Subject::Rows => {
+                    calls.set_rows_target(n, sql, parsed, usage, value_provider)?;
+                    calls.add_ad_hoc_route(
+                        n,
+                        call,
+                        text,
+                        "the question is about rows, not about an entity".to_owned(),
+                    );
+                }
+                Subject::Pair => {
+                    let criterion = match call.question.trim() {
+                        "" => call.ingredient.default_question(),
+                        question => question,
+                    };
+                    let criterion = criterion.to_owned();
+                    calls.call_targets[n] = CallTarget::Pair { join: calls.joins.len() };
+                    let left = usage.keys.first().and_then(|k| k.name.clone());
+                    let left = left.unwrap_or_else(|| "value".to_owned());
+                    let narrow = call.narrow.map(|n| n as usize);
+                    let model = calls.models[n].clone();
+                    calls.joins.push(JoinCall {
+                        criterion,
+                        left_name: left,
+                        call_number: n,
+                        narrow,
+                        model,
+                    });
+                    calls.add_ad_hoc_route(
+                        n,
+                        call,
+                        text,
+                        "a join asks about pairs of values".to_owned(),
+                    );
+                }
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Returns the reason if a column cannot answer a call because they name different models.
+    fn model_mismatch(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
+        let model = call.model.as_ref().map(|(name, _)| name)?;
+        (self.models[n] != expansion.model)
+            .then(|| format!("its column uses another model than `{model}`"))
+    }
+
+    fn add_ad_hoc_route(&mut self, n: usize, call: &Call, text: String, mut why: String) {
+        if let Some((model, _)) = &call.model {
+            why.push_str("; asked of `");
+            why.push_str(model);
+            why.push('`');
+        }
+        let column = match &self.call_targets[n] {
+            CallTarget::Cell { target, column, .. }
+            | CallTarget::Document { target, column, .. } => {
+                self.expansions[*target].expansion.columns.get(*column)
+            }
+            CallTarget::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
+            CallTarget::Pair { .. } => None,
+        };
+        if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
+            why.push_str("; its options come from calls that are not answered yet");
+        }
+        let (expansion, column) = match &self.call_targets[n] {
+            CallTarget::Cell { target, .. }
+            | CallTarget::Document { target, .. }
+            | CallTarget::Rows { target, .. } => {
+                (self.expansions[*target].expansion.name.clone(), call.question.clone())
+            }
+            CallTarget::Pair { .. } => (String::new(), call.question.clone()),
+        };
+        self.routes.push(Route { call: text, route: RouteKind::AdHoc, expansion, column, why });
+    }
+
+    /// Sets the target of a question about each value to an ad-hoc column.
+    fn set_value_target(
+        &mut self,
+        n: usize,
+        sql: &str,
+        parsed: &ParsedQuery,
+        usage: &CallUsage,
+        value_provider: &mut dyn ValueListProvider,
+        images: &Images,
+    ) -> Result<(), QueryError> {
+        let call = &parsed.calls[n];
+        let values = read_options(sql, parsed, call, usage, value_provider, false)?;
+        let data_type = answer_type(call, usage, values.as_deref());
+        check_options(call, data_type, values.as_deref(), parsed)?;
+        // The names do not depend on the query, so that the same question about a value has one
+        // identity.
+        let names: Vec<String> = (1..=usage.keys.len())
+            .map(|n| match n {
+                1 if call.is_image => IMAGE_COLUMN.to_owned(),
+                1 => "value".to_owned(),
+                n => format!("value_{n}"),
+            })
+            .collect();
+        let question = fill_slots(&call.question, &names) + &format_item_count(call);
+        let mut column = ad_hoc_column(&question, data_type, values, returns_list(call), &names);
+        // A text that the answer is compared with serves as an example of its format.
+        column.example = usage.compared_with.iter().find_map(|c| match c {
+            ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
+            _ => None,
+        });
+        column.pattern.clone_from(&call.regex);
+        column.part_of = (call.is_substring && !call.is_image).then_some(0);
+        self.kinds.tell(&mut column, usage);
+        let is_untyped =
+            is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
+        let kinds = column.meaning.kinds.clone();
+        let target = self.values(self.models[n].clone(), names, kinds);
+        if call.is_image {
+            let expansion = &mut self.expansions[target].expansion;
+            expansion.task = Task::Columns;
+            expansion.images = vec![IMAGE_COLUMN.to_owned()];
+            expansion.image_files = images.clone();
+        }
+        let at = self.add_column(target, column);
+        self.record_question(target, at, usage);
+        let prefers_integer =
+            call.return_type.or(usage.stated_type).is_none() && data_type == Type::Real;
+        let conversion = ValueConversion {
+            prefers_integer,
+            is_untyped,
+            regex: answer_regex(call)?,
+            item_count: required_item_count(call),
+            yes_no_words: None,
+        };
+        self.call_targets[n] = CallTarget::Cell { target, column: at, conversion };
+        // A query in an argument counts as one value of the key.
+        self.wrap_lists(n, call, usage);
+        Ok(())
+    }
+
+    /// Sets the target of a question about the rows of queries.
+    fn set_rows_target(
+        &mut self,
+        n: usize,
+        sql: &str,
+        parsed: &ParsedQuery,
+        usage: &CallUsage,
+        value_provider: &mut dyn ValueListProvider,
+    ) -> Result<(), QueryError> {
+        let call = &parsed.calls[n];
+        let values = read_options(sql, parsed, call, usage, value_provider, true)?;
+        let data_type = answer_type(call, usage, values.as_deref());
+        check_options(call, data_type, values.as_deref(), parsed)?;
+        let contexts: Vec<String> =
+            (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
+        let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
+        let question = fill_slots(&call.question, &contexts) + &format_item_count(call);
+        let key = vec!["rows".to_owned()];
+        let mut column = ad_hoc_column(&question, data_type, values, returns_list(call), &key);
+        column.pattern.clone_from(&call.regex);
+        let is_untyped =
+            is_untyped(call, usage, &column) || is_ordered_number(call, usage, &column);
+        // Each question about rows has an expansion of its own, because the rows differ.
+        let question_key = (self.models[n].clone(), contexts.clone(), column_identity(&column));
+        let target = match self.question_targets.get(&question_key) {
+            Some(target) => *target,
+            None => {
+                let target = self.add_target(self.models[n].clone(), "question", key, contexts);
+                self.add_column(target, column);
+                self.question_targets.insert(question_key, target);
+                target
+            }
+        };
+        let prefers_integer = call.return_type.is_none() && data_type == Type::Real;
+        let conversion = ValueConversion {
+            prefers_integer,
+            is_untyped,
+            regex: answer_regex(call)?,
+            item_count: required_item_count(call),
+            yes_no_words: None,
+        };
+        self.call_targets[n] = CallTarget::Rows { target, conversion };
+        // `t.c` of a table that the query does not read means all values of that column.
+        let column_sql: Option<Vec<String>> = usage
+            .keys
+            .iter()
+            .map(|key| {
+                let (table, column) = unread_column(key, usage)?;
+                Some(CallSite::column_values(&table, &column))
+            })
+            .collect();
+        self.sites[n].argument_sql = column_sql.filter(|keys| !keys.is_empty());
+        self.wrap_lists(n, call, usage);
+        Ok(())
+    }
+
+    /// Wraps the call so that a list becomes a set after IN or a row of VALUES.
+    pub(in crate::query) fn wrap_lists(&mut self, n: usize, call: &Call, usage: &CallUsage) {
+        let site = &mut self.sites[n];
+        if call.is_values_row {
+            if returns_list(call) {
+                site.row_width = Some(call.values_column_count());
+            } else {
+                "(".clone_into(&mut site.sql_before);
+                ")".clone_into(&mut site.sql_after);
+            }
+            return;
+        }
+        if usage.is_in_list {
+            if returns_list(call) {
+                "(SELECT value FROM json_each(".clone_into(&mut site.sql_before);
+                "))".clone_into(&mut site.sql_after);
+            } else {
+                "(".clone_into(&mut site.sql_before);
+                ")".clone_into(&mut site.sql_after);
+            }
+        }
+    }
+
+    /// Returns the position of the expansion for values of these kinds, and creates it if
+    /// necessary.
+    pub(in crate::query) fn values(
+        &mut self,
+        model: Option<String>,
+        key: Vec<String>,
+        kinds: Vec<String>,
+    ) -> usize {
+        let is_same = |e: &PlannedExpansion| {
+            e.in_spec.is_none()
+                && e.expansion.name == "values"
+                && e.expansion.model == model
+                && e.expansion.key.names() == key
+                && e.kinds == kinds
+        };
+        if let Some(at) = self.expansions.iter().position(is_same) {
+            return at;
+        }
+        let expansion = Expansion { model, task: Task::Value, ..Expansion::ad_hoc("values", key) };
+        self.expansions.push(PlannedExpansion { kinds, in_spec: None, expansion });
+        self.expansions.len() - 1
+    }
+
+    /// Returns the position of the ad-hoc expansion with this model, name, key and context, and
+    /// creates it if necessary.
+    pub(in crate::query) fn add_target(
+        &mut self,
+        model: Option<String>,
+        name: &str,
+        key: Vec<String>,
+        context: Vec<String>,
+    ) -> usize {
+        let same = |e: &PlannedExpansion| {
+            e.in_spec.is_none()
+                && e.expansion.model == model
+                && e.expansion.name == name
+                && e.expansion.key.names() == key
+                && e.expansion.context == context
+        };
+        if name != "question"
+            && let Some(at) = self.expansions.iter().position(same)
+        {
+            return at;
+        }
+        let task = match name {
+            documents::DOCUMENTS_EXPANSION => Task::Text,
+            "question" => Task::Rows,
+            _ => Task::Columns,
+        };
+        let expansion = Expansion { model, context, task, ..Expansion::ad_hoc(name, key) };
+        self.expansions.push(PlannedExpansion { kinds: Vec::new(), in_spec: None, expansion });
+        self.expansions.len() - 1
+    }
+
+    /// Returns the position of the ad-hoc column with this question, and creates it if necessary.
+    pub(in crate::query) fn add_column(&mut self, target: usize, mut column: Column) -> usize {
+        let columns = &mut self.expansions[target].expansion.columns;
+        match self.column_positions.entry((target, column_identity(&column))) {
+            Entry::Occupied(known) => {
+                // Calls with different patterns share the answer; each call checks its own pattern.
+                let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
+                same.into_iter().for_each(|column| column.pattern = None);
+                let other = columns.get_mut(*known.get()).filter(|c| c.origin != column.origin);
+                other.into_iter().for_each(|column| column.origin = None);
+                *known.get()
+            }
+            Entry::Vacant(new) => {
+                if !columns.is_empty() {
+                    column.name = format!("answer_{}", columns.len() + 1);
+                }
+                columns.push(column);
+                *new.insert(columns.len() - 1)
+            }
+        }
+    }
+
+    /// Returns the expansions with their identities in the fact store.
+    ///
+    /// # Errors
+    /// [`QueryError`] if the journal fails.
+    pub fn build_targets(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Result<Vec<TargetExpansion>, QueryError> {
+        let spec = request.spec;
+        let max_spec_rows = spec.expansions.iter().map(|e| e.rows_per_request).max();
+        let rows = request.rows_per_request.or(max_spec_rows);
+        let history = request.facts.history();
+        let mut targets = Vec::new();
+        for planned in &mut self.expansions {
+            if planned.in_spec.is_none()
+                && let Some(rows) = rows
+            {
+                planned.expansion.rows_per_request = rows;
+            }
+            if planned.expansion.name == "question" {
+                planned.expansion.rows_per_request = 1;
+            }
+            if planned.in_spec.is_none() {
+                planned.expansion.apply_model_defaults(&spec.model);
+            }
+            let mut requirements = request
+                .model_choice(&planned.expansion)
+                .requirements(history, &planned.expansion)?;
+            if let Some(refresh) = request.refresh {
+                refresh.mark_missing(&mut requirements, planned.expansion.columns.len());
+            }
+            targets.push(TargetExpansion::new(
+                Arc::new(planned.expansion.clone()),
+                Arc::new(requirements),
+                planned.in_spec,
+            ));
+        }
+        Ok(targets)
+    }
+}
+
+/// Name of a key column that is an image.
+const IMAGE_COLUMN: &str = "image";
+
+/// Returns the reason if a column cannot answer a call because it does not see the call's image.
+fn image_mismatch(call: &Call, expansion: &Expansion) -> Option<String> {
+    let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
+    (call.is_image && !seen).then(|| "its column is about the value, not the image".to_owned())
+}
+
+/// Returns the name in the spec of the model that a call names; `None` for that of `[model]`.
+fn model_name_in_spec(call: &Call, spec: &Spec) -> Option<String> {
+    let (name, _) = call.model.as_ref()?;
+    spec.resolve_model(name).flatten().map(str::to_owned)
+}
+
+/// Checks that at least one option of a call can be read as its return type.
+fn check_options(
+    call: &Call,
+    data_type: Type,
+    values: Option<&[Value]>,
+    parsed: &ParsedQuery,
+) -> Result<(), QueryError> {
+    let Some(values) = values.filter(|_| call.options.is_some()) else { return Ok(()) };
+    // If another call may return the options, an empty list is not an error of the query.
+    let is_literal_list = matches!(call.options, Some(Choices::List(_))) || parsed.calls.len() == 1;
+    if values.is_empty() && is_literal_list {
+        return Err(QueryError::in_sql(
+            "the list of options is empty",
+            Some(call.span.clone()),
+            "no answer can be an option",
+            "remove `options` to allow any answer",
+        ));
+    }
+    let checker = Checker::new(&ad_hoc_column("", data_type, None, false, &[]));
+    let is_valid =
+        |value: &Value| value.to_text().is_some_and(|t| checker.check_text(&t).state == State::Ok);
+    // A single option that does not parse may be a placeholder (`-`) or a mistake in the data.
+    let no_option_parses = data_type != Type::Text && !values.iter().any(is_valid);
+    match values.iter().find(|value| **value != Value::Null) {
+        Some(value) if no_option_parses && call.return_type.is_some() => Err(QueryError::in_sql(
+            format!("the option '{value}' is not a value of the type {}", data_type.name()),
+            Some(call.span.clone()),
+            "the return type and the options of this call contradict each other",
+            "remove one of them",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects a question about rows that would see one arbitrary row of each group.
+fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
+    let Some(column) = usage.ambiguous_column.as_ref().filter(|_| call.ingredient.needs_all_rows())
+    else {
+        return Ok(());
+    };
+    let name = call.ingredient.name();
+    Err(QueryError::in_sql(
+        format!("{name} would get one arbitrary `{column}` per group, not all of them"),
+        Some(call.span.clone()),
+        format!("`{column}` has several values in a group"),
+        format!(
+            "hqdl has no aggregate operators yet: pass all values of the group \
+             (`json_group_array({column})`), or add `{column}` to GROUP BY"
+        ),
+    ))
+}
+
+/// Returns the table and column of a context that the query does not read.
+fn unread_column(
+    key: &hqdl_sql::blendsql::usage::Key,
+    usage: &CallUsage,
+) -> Option<(String, String)> {
+    if key.origin.is_some() {
+        return None;
+    }
+    let (mut names, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = next_token(&key.text, at, Brackets::Name) {
+        at = token.end;
+        names.push(token);
+    }
+    let [table, dot, column] = names.as_slice() else { return None };
+    let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+    let (table, column) = (is_name(table) && dot.is_symbol(b'.') && is_name(column))
+        .then(|| (table.unquoted_text(&key.text), column.unquoted_text(&key.text)))?;
+    let read = usage.tables.iter().any(|name| name.eq_ignore_ascii_case(&table));
+    (!read).then_some((table, column))
+}

@@ -1,0 +1,177 @@
+//! Kinds of the values of columns. An entity is a value and its kind: 'Washington' in
+//! `president.name` and in `state.name` are two entities.
+//!
+//! Each column is its own kind, with these exceptions: a foreign key has the kind of the column
+//! that it references, the key columns of one expansion's sources share a kind, and the spec can
+//! join columns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::Connection;
+
+use hqdl_spec::{Column, SourceRows, Spec};
+use hqdl_sql::blendsql::scope::ColumnOrigin;
+use hqdl_sql::blendsql::usage::{CallUsage, Key};
+use hqdl_values::key::ColumnIdentity;
+
+/// Maximum length of an expression that is shown, in characters.
+const LONGEST_EXPRESSION: usize = 200;
+
+/// Columns of a database that share a kind, and the spec's descriptions of columns.
+#[derive(Debug, Clone, Default)]
+pub(in crate::query) struct Kinds {
+    /// For each column, the lowercase names (such as `city.name`) of all columns of its kind. The
+    /// first one names the kind.
+    shared: BTreeMap<String, Vec<String>>,
+    /// Descriptions of columns in the spec.
+    about: BTreeMap<String, String>,
+}
+
+impl Kinds {
+    /// Reads the foreign keys of a database, and joins the columns that the spec joins.
+    pub fn read(connection: &Connection, spec: &Spec) -> Self {
+        let mut pairs = foreign_keys(connection).unwrap_or_default();
+        let mut about = BTreeMap::new();
+        for expansion in &spec.expansions {
+            let tables: Vec<&String> = (expansion.sources.iter())
+                .filter_map(|source| match &source.rows {
+                    SourceRows::Table(table) => Some(table),
+                    SourceRows::Select(_) => None,
+                })
+                .collect();
+            for key in expansion.key.names() {
+                let columns: Vec<String> = tables.iter().map(|table| name_of(table, key)).collect();
+                pairs.extend(columns.windows(2).map(|two| (two[1].clone(), two[0].clone())));
+                let described = columns.into_iter().map(|name| (name, expansion.about.clone()));
+                about.extend(described.filter(|(_, about)| !about.trim().is_empty()));
+            }
+            let columns = expansion.columns.iter().filter(|column| !column.about.trim().is_empty());
+            about.extend(columns.map(|c| (name_of(&expansion.name, &c.name), c.about.clone())));
+        }
+        for kind in &spec.kinds {
+            let names: Vec<String> = kind.iter().map(|(table, c)| name_of(table, c)).collect();
+            let others = names.iter().skip(1).map(|name| (name.clone(), names[0].clone()));
+            pairs.extend(others);
+        }
+        Self { shared: share(&pairs), about }
+    }
+
+    /// Sets the kinds of the values that a column asks about: the origin that the model sees, the
+    /// kinds in the column's identity, and the other identities under which answers are stored.
+    pub fn tell(&self, column: &mut Column, usage: &CallUsage) {
+        column.origin = self.describe(&usage.keys);
+        let kinds: Vec<Vec<String>> = usage.keys.iter().map(|key| self.kinds_of(key)).collect();
+        if kinds.iter().all(Vec::is_empty) {
+            return;
+        }
+        let first = |kinds: &Vec<String>| kinds.first().cloned().unwrap_or_default();
+        let own: Vec<String> = kinds.iter().map(first).collect();
+        let mut also: Vec<Vec<String>> = vec![Vec::new()];
+        if let [kinds] = kinds.as_slice() {
+            also.extend(kinds.iter().skip(1).map(|kind| vec![kind.clone()]));
+        }
+        let plain = &column.meaning;
+        column.also =
+            also.into_iter().map(|kinds| ColumnIdentity { kinds, ..plain.clone() }).collect();
+        column.meaning.kinds = own;
+        column.fingerprint = column.meaning.fingerprint();
+    }
+
+    /// Returns the names of the columns that share the kind of a call's value; the first one names
+    /// the kind.
+    fn kinds_of(&self, key: &Key) -> Vec<String> {
+        let Some(origin) = base(key) else { return Vec::new() };
+        let name = name_of(&origin.table, &origin.column);
+        self.shared.get(&name).cloned().unwrap_or_else(|| vec![name])
+    }
+
+    /// Describes the origins of values: columns with the spec's descriptions, or expressions over
+    /// columns.
+    pub fn describe(&self, keys: &[Key]) -> Option<String> {
+        let describe = |key: &Key| {
+            let Some(origin) = base(key) else {
+                let is_short = key.text.chars().nth(LONGEST_EXPRESSION).is_none();
+                return (key.lineage.is_some() && is_short).then(|| key.text.clone());
+            };
+            let name = format!("{}.{}", origin.table, origin.column);
+            Some(match self.about.get(&name.to_lowercase()) {
+                Some(about) => format!("{name} ({})", about.trim().trim_end_matches('.')),
+                None => name,
+            })
+        };
+        let origins = keys.iter().map(describe).collect::<Option<Vec<String>>>()?;
+        (!origins.is_empty()).then(|| origins.join(", "))
+    }
+}
+
+/// Sets the kind of the values that a column asks about.
+pub(in crate::query) fn tell_kind(column: &mut Column, kind: &str) {
+    column.origin = Some(kind.to_owned());
+    column.also = vec![column.meaning.clone()];
+    column.meaning.kinds = vec![kind.to_lowercase()];
+    column.fingerprint = column.meaning.fingerprint();
+}
+
+/// Returns the database column that a value comes from.
+fn base(key: &Key) -> Option<&ColumnOrigin> {
+    key.base.as_ref().or(key.origin.as_ref())
+}
+
+fn name_of(table: &str, column: &str) -> String {
+    format!("{table}.{column}").to_lowercase()
+}
+
+/// Returns the columns of foreign keys, each with the column that it references.
+fn foreign_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    // A key without columns references the primary key.
+    let sql = "SELECT t.name || '.' || f.\"from\", f.\"table\" || '.' || coalesce(f.\"to\", \
+                 (SELECT name FROM pragma_table_xinfo(f.\"table\") WHERE pk = f.seq + 1)) \
+               FROM pragma_table_list AS t, pragma_foreign_key_list(t.name) AS f \
+               WHERE t.type = 'table' ORDER BY 1, 2";
+    let mut statement = connection.prepare(sql)?;
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let pairs: Vec<(String, Option<String>)> =
+        statement.query_map([], read)?.collect::<Result<_, _>>()?;
+    let named = pairs.into_iter().filter_map(|(from, to)| Some((from, to?)));
+    Ok(named.map(|(from, to)| (from.to_lowercase(), to.to_lowercase())).collect())
+}
+
+/// Returns for each column all columns of its kind, from pairs of columns with the same kind. The
+/// column that comes first in no pair names the kind.
+fn share(pairs: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
+    let mut groups: BTreeMap<&String, BTreeSet<&String>> = BTreeMap::new();
+    for (one, other) in pairs {
+        let mut group = groups.remove(one).unwrap_or_else(|| BTreeSet::from([one]));
+        group.extend(groups.get(other).cloned().unwrap_or_else(|| BTreeSet::from([other])));
+        for member in group.clone() {
+            groups.insert(member, group.clone());
+        }
+    }
+    let of_group = |group: &BTreeSet<&String>| {
+        let is_like = |name: &String| pairs.iter().any(|(one, other)| one == name && other != name);
+        let own = group.iter().find(|name| !is_like(name)).or(group.first());
+        let others = group.iter().filter(|name| Some(*name) != own);
+        own.into_iter().chain(others).map(|name| (*name).clone()).collect()
+    };
+    groups.iter().map(|(name, group)| ((*name).clone(), of_group(group))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn columns_that_are_alike_share_the_name_of_the_one_that_is_like_no_other() {
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        let shared = share(&[
+            pair("orders.city", "city.name"),
+            pair("trip.city", "orders.city"),
+            pair("a.x", "b.x"),
+            pair("b.x", "a.x"),
+        ]);
+        for name in ["orders.city", "city.name", "trip.city"] {
+            assert_eq!(shared[name], ["city.name", "orders.city", "trip.city"]);
+        }
+        assert_eq!(shared["b.x"], ["a.x", "b.x"]);
+    }
+}

@@ -1,0 +1,47 @@
+//! Orders the candidates of a query by similarity before they are asked about.
+
+use crate::query::ask::passages::CompareFn;
+use crate::query::functions::call_runtime::lock_runtime;
+use crate::query::plan::engine::Engine;
+use crate::query::request::error::QueryError;
+use crate::retrieval::passages::split_passages;
+use hqdl_sql::blendsql::plan::LimitPushdown;
+use hqdl_values::tokens::Tokenizer;
+
+/// Maximum number of tokens of a compared passage.
+const COMPARED_TOKENS: u64 = 200;
+
+impl Engine<'_, '_> {
+    /// Orders the candidates if there are more than the query needs.
+    ///
+    /// # Errors
+    /// [`QueryError`] for errors that stop the run.
+    pub(in crate::query) fn order_candidates(
+        &mut self,
+        limit: &LimitPushdown,
+        compare: &mut CompareFn<'_>,
+    ) -> Result<(), QueryError> {
+        let needed = limit.rows_needed.unwrap_or(0);
+        let mut runtime = lock_runtime(&self.runtime);
+        if runtime.candidates.are_too_many() {
+            runtime.candidates.fix_order();
+            drop(runtime);
+            self.similarity_ordering = false;
+            return Ok(());
+        }
+        if runtime.candidates.unordered_count() as u64 <= needed {
+            runtime.candidates.fix_order();
+            return Ok(());
+        }
+        let calls = &self.parsed.calls;
+        let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
+        // Only the relative length of passages matters, so an estimate of the tokens is enough.
+        let passages = |text: &str| {
+            split_passages(text, Tokenizer::Estimate, COMPARED_TOKENS)
+                .into_iter()
+                .map(str::to_owned)
+                .collect()
+        };
+        runtime.candidates.sort_by_similarity(question, passages, compare)
+    }
+}

@@ -1,0 +1,56 @@
+//! Runs a query with calls in passes: run the SQL, collect the demands, send them to the model, and
+//! run again until nothing is pending. The rows of the last pass are the result, since all its
+//! values are known.
+
+pub mod candidate_order;
+pub mod join;
+pub mod limit_pushdown;
+pub mod pass_loop;
+pub mod selectivity_sampler;
+
+use std::time::Instant;
+
+use crate::query::ask::LazyRun;
+use crate::query::plan::engine::Engine;
+use crate::query::plan::nested::NestedRunner;
+use crate::query::request::Request;
+use crate::query::request::error::QueryError;
+use crate::query::result::query_result::{Meta, RowSink};
+use crate::query::result::row_buffer::RowBuffer;
+use hqdl_values::usage::Usage;
+
+/// Runs a query with calls.
+///
+/// # Errors
+/// [`QueryError`]; answers received before the error are kept.
+pub fn run_query(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryError> {
+    let lazy_run = LazyRun::new(request);
+    let result = run_within(request, Some(&lazy_run), run_nested, sink);
+    let usage = lazy_run.finish_run(result.is_ok())?;
+    let mut meta = result?;
+    meta.set_usage(&usage);
+    Ok(meta)
+}
+
+/// Runs a query within a run that has started. The usage of the run is not added to the meta, since
+/// the outer query reports it.
+pub fn run_within(
+    request: &Request<'_>,
+    lazy_run: Option<&LazyRun<'_>>,
+    run_nested: NestedRunner,
+    sink: &mut dyn RowSink,
+) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let mut engine = Engine::prepare_query(request, lazy_run, run_nested)?;
+    engine.run_passes(sink)?;
+    Ok(engine.build_meta(Usage::default(), began))
+}
+
+fn run_nested(
+    request: &Request<'_>,
+    lazy_run: Option<&LazyRun<'_>>,
+) -> Result<(Meta, Option<RowBuffer>), QueryError> {
+    let mut buffer = RowBuffer::default();
+    let meta = run_within(request, lazy_run, run_nested, &mut buffer)?;
+    Ok((meta, Some(buffer)))
+}
