@@ -3,7 +3,8 @@
 //!
 //! * Counts: all samples are enumerated, so the coverage is exact. One cell is a model, a sample
 //!   size, and a true value of a column (or a conjunction of two).
-//! * Sums, averages and ratios: `HQDL_BENCH_DRAWS` samples of each cell [default: 10000].
+//! * Sums, averages and ratios: `HQDL_BENCH_DRAWS` samples of each cell [default: 10000], for
+//!   the values of at least `HQDL_BENCH_LEAST` rows [default: 10].
 //!
 //! `HQDL_BENCH_RECORDINGS` names other recordings of the same database, separated by `:`.
 //! `HQDL_BENCH_CHART` names an SVG file to write.
@@ -20,7 +21,7 @@ use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::UncheckedSpec;
 use hqdl::swan::chart::{Axis, Chart, Series, Stroke};
 use hqdl_statistics::{
-    CoveredTable, Extremes, ResidualStratum, SampledRow, draw_rows, estimate_ratio, estimate_sum,
+    CoveredTable, ResidualStratum, SampledRow, draw_rows, estimate_ratio, estimate_sum,
 };
 use hqdl_testkit::engine::shared_folder;
 use hqdl_testkit::repository_root;
@@ -118,7 +119,8 @@ fn load_heroes(swan: &Path, recording: &Path) -> Vec<Hero> {
     let expanded = rusqlite::Connection::open(output).expect("a database");
     let mut statement = expanded.prepare(ROWS).expect("tables");
     let heroes = statement.query_map([], |row| {
-        let texts = |from: usize| (from..from + 7).map(|n| row.get::<_, Option<String>>(n)).collect();
+        let texts =
+            |from: usize| (from..from + 7).map(|n| row.get::<_, Option<String>>(n)).collect();
         Ok(Hero { truth: texts(0)?, answers: texts(7)?, numbers: [row.get(14)?, row.get(15)?] })
     });
     heroes.expect("rows").collect::<Result<_, _>>().expect("rows")
@@ -131,6 +133,28 @@ fn true_values(heroes: &[Hero]) -> Vec<Condition> {
         all.collect::<BTreeSet<_>>().into_iter().map(move |value| vec![(column, value)])
     };
     (0..COLUMNS.len()).flat_map(values).collect()
+}
+
+/// True values of at least `HQDL_BENCH_LEAST` rows [default: 10].
+fn frequent_values(heroes: &[Hero]) -> Vec<Condition> {
+    let least = std::env::var("HQDL_BENCH_LEAST").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+    let mut all = true_values(heroes);
+    all.retain(|condition| heroes.iter().filter(|h| holds(&h.truth, condition)).count() >= least);
+    all
+}
+
+/// Applies a function to all items, on as many threads as there are processors.
+fn map_on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let chunk = items.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let work = &work;
+        let chunks = items.chunks(chunk);
+        let running: Vec<_> = chunks
+            .map(|chunk| scope.spawn(move || chunk.iter().map(work).collect::<Vec<R>>()))
+            .collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+    })
 }
 
 /// Prints the exact coverage of the counts, and returns the lines of the chart.
@@ -248,12 +272,12 @@ fn measure_sums(heroes: &[Hero]) {
         for is_leverage in [false, true] {
             for size in SIZES {
                 let (mut worst, mut cells, mut widths) = ((1.0, String::new()), 0, Vec::new());
-                for condition in &true_values(heroes) {
-                    let Some((coverage, width)) =
-                        simulate(aggregate, heroes, condition, size as usize, is_leverage, draws)
-                    else {
-                        continue;
-                    };
+                let conditions = frequent_values(heroes);
+                let simulated = map_on_threads(&conditions, |condition| {
+                    simulate(aggregate, heroes, condition, size as usize, is_leverage, draws)
+                });
+                for (condition, found) in conditions.iter().zip(simulated) {
+                    let Some((coverage, width)) = found else { continue };
                     cells += 1;
                     widths.push(width);
                     if coverage < worst.0 {

@@ -39,6 +39,7 @@ guides! {
     large_runs,
     keep_tables_fresh,
     correct_values,
+    audit_answers,
     queries,
     documents,
     images,

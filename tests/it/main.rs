@@ -47,6 +47,7 @@ mod key_parts;
 mod kills;
 #[cfg(unix)]
 mod lending;
+mod intervals;
 mod log;
 mod messages;
 mod models;

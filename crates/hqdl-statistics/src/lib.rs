@@ -22,7 +22,7 @@ pub use ratio::{Refusal, ResidualStratum, SampledRow, estimate_ratio, estimate_s
 /// An estimate with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// The estimate.
+    /// The estimate; not a number if the sample allows none.
     pub estimate: f64,
     /// Lower end.
     pub low: f64,

@@ -77,15 +77,16 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     let bounds = Extremes::bound_ratio(strata.iter().map(|s| &s.extremes));
     let estimate = numerator / denominator;
     if let Some((least, most)) = bounds {
-        // An estimate outside of what is possible is no estimate.
         let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
+        // An estimate outside of what is possible is none.
+        let estimate = if estimate == inside { estimate } else { f64::NAN };
         let ends_meet = is_possible(least) && is_possible(most);
         let (low, high) = if ends_meet || !is_possible(inside) {
             (least, most)
         } else {
             (find_end(inside, least, is_possible), find_end(inside, most, is_possible))
         };
-        return Ok(Interval { estimate: inside, low, high });
+        return Ok(Interval { estimate, low, high });
     }
     // For a great ratio, only the denominator counts.
     let far = estimate.abs().max(1.0) * 1e9;
@@ -102,7 +103,7 @@ fn find_end(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
         return end;
     }
     let (mut inside, mut outside) = (inside, end);
-    for _ in 0..100 {
+    for _ in 0..60 {
         let middle = f64::midpoint(inside, outside);
         if is_possible(middle) { inside = middle } else { outside = middle }
     }

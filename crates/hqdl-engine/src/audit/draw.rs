@@ -85,7 +85,7 @@ pub struct DrawRequest {
 /// Rows of an expansion with the model's answers, and the sample drawn from them. It never changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draw {
-    /// Identifier, a hash of the whole draw.
+    /// Identifier, a hash of the draw without its time.
     pub id: String,
     /// Names of the audited columns.
     pub columns: Vec<String>,
@@ -248,7 +248,9 @@ impl Draw {
     }
 
     fn compute_id(&self, expansion: &Expansion) -> String {
-        let header = Header { id: String::new(), ..self.header(expansion) };
+        // The same draw at another time is the same audit.
+        let (id, drawn_at) = (String::new(), String::new());
+        let header = Header { id, drawn_at, ..self.header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
         parts.extend(self.frame.iter().map(|row| format_row(row).to_string()));
         tagged_hash("hqdl audit", &parts).chars().take(16).collect()

@@ -61,7 +61,7 @@ impl AuditError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Missing(_) => "draw one with `hqdl audit SPEC`",
-            Self::Exists(_) => "move its files away, or pass --redraw to replace it",
+            Self::Exists(_) => "fill it in, or move its files away to draw another",
             Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
             Self::Request { hint, .. } => hint,
             Self::Store(error) => error.hint(),

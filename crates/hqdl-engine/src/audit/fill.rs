@@ -80,7 +80,8 @@ impl Audit {
                 let Some(truth) = truth.filter(|t| t.evidence() == Evidence::Truth) else {
                     continue;
                 };
-                let Some(value) = truth.value.as_ref().filter(|v| **v != frame_row.answers[audited])
+                let Some(value) =
+                    truth.value.as_ref().filter(|v| **v != frame_row.answers[audited])
                 else {
                     continue;
                 };
@@ -90,8 +91,9 @@ impl Audit {
                     value: format_cell(value),
                     note: format!("audit {}", self.draw.id),
                 };
-                let is_same_cell =
-                    |l: &OverrideLine| l.column.eq_ignore_ascii_case(&line.column) && l.key == line.key;
+                let is_same_cell = |l: &OverrideLine| {
+                    l.column.eq_ignore_ascii_case(&line.column) && l.key == line.key
+                };
                 if lines.iter().any(|l| is_same_cell(l) && l.value == line.value) {
                     continue;
                 }

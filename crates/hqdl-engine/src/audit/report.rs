@@ -6,10 +6,10 @@ use hqdl_statistics::{Class, Interval, estimate_share};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
+use super::Audit;
 use super::draw::FrameRow;
 use super::error::AuditError;
 use super::frame::collect_frame;
-use super::Audit;
 use crate::truth::canonical_values;
 use hqdl_database::Database;
 use hqdl_spec::Expansion;
@@ -120,10 +120,9 @@ impl Audit {
             match now.get(&expansion.build_entity(&row.key)) {
                 None => gone += 1,
                 Some(found) => {
-                    let is_changed =
-                        |(n, (_, audited)): (usize, &(usize, usize))| {
-                            found.answers[n] != row.answers[*audited]
-                        };
+                    let is_changed = |(n, (_, audited)): (usize, &(usize, usize))| {
+                        found.answers[n] != row.answers[*audited]
+                    };
                     changed += u64::from(columns.iter().enumerate().any(is_changed));
                 }
             }

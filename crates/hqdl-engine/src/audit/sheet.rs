@@ -69,7 +69,8 @@ impl Sheet {
     /// [`AuditError`] with the line that cannot be used.
     pub fn read(path: &Path, draw: &Draw, expansion: &Expansion) -> Result<Self, AuditError> {
         let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
-        let bytes = std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+        let bytes =
+            std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| AuditError::in_file(path, None, "the file is not UTF-8 text"))?;
         let text = text.trim_start_matches('\u{feff}');
@@ -79,7 +80,10 @@ impl Sheet {
             return Err(error(1, message));
         }
         if let Some(line) = hqdl_values::csv::find_unclosed_field(rest.as_bytes(), b',') {
-            return Err(error(line as u64 + 1, hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned()));
+            return Err(error(
+                line as u64 + 1,
+                hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
+            ));
         }
         let mut reader = csv::ReaderBuilder::new().from_reader(rest.as_bytes());
         let header = reader.headers().map_err(|e| error(2, e.to_string()))?.clone();
@@ -166,9 +170,7 @@ impl<'d> LineReader<'d> {
         }
         let name = field(parts + 1);
         let columns = self.draw.expansion_columns(self.expansion);
-        let found = columns
-            .iter()
-            .find(|(column, _)| self.expansion.columns[*column].name == name);
+        let found = columns.iter().find(|(column, _)| self.expansion.columns[*column].name == name);
         let Some((column, audited)) = found.copied() else {
             return Err(format!("`{name}` is not an audited column"));
         };
@@ -249,8 +251,6 @@ pub fn format_cell(cell: &CellValue) -> String {
         CellValue::Nothing => String::new(),
         CellValue::One(value) => format_value(value),
         CellValue::Many(values) if values.is_empty() => "none".to_owned(),
-        CellValue::Many(values) => {
-            values.iter().map(format_value).collect::<Vec<_>>().join("|")
-        }
+        CellValue::Many(values) => values.iter().map(format_value).collect::<Vec<_>>().join("|"),
     }
 }

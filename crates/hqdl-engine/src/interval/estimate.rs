@@ -63,6 +63,16 @@ impl Estimator<'_> {
         Ok((Interval { estimate, low: low.min(high), high: low.max(high) }, method))
     }
 
+    /// Returns the entities of a group's population.
+    pub(super) fn list_rows(&self, term: &Term, group: &[SqlValue]) -> Vec<EntityNumbers> {
+        let to_numbers = |(entity, rows): (usize, EntityRows)| EntityNumbers {
+            entity,
+            model: (rows.numbers.model_y, rows.numbers.model_x),
+            possible: rows.possible,
+        };
+        self.collect_entities(term, group).0.into_iter().map(to_numbers).collect()
+    }
+
     fn leaf(&self, n: usize) -> &Leaf {
         &self.shape.leaves[n]
     }
@@ -335,4 +345,11 @@ fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
 /// Returns a number of rows with its verb.
 fn count_rows(rows: u64, one: &str, many: &str) -> String {
     format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
+}
+
+/// What an entity adds to a group, and all that it can add.
+pub(super) struct EntityNumbers {
+    pub(super) entity: usize,
+    pub(super) model: (f64, f64),
+    pub(super) possible: Vec<(f64, f64)>,
 }

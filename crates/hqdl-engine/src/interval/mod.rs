@@ -10,6 +10,7 @@
 //! never change it: a sample is no longer random for answers that depend on it.
 
 mod estimate;
+mod leverage;
 mod samples;
 mod shape;
 mod tables;
@@ -20,10 +21,11 @@ use rusqlite::types::{Value as SqlValue, ValueRef};
 use serde_json::{Value as Json, json};
 
 use self::estimate::{Estimate, Estimator};
+pub use self::leverage::{QueryDesign, design_for_query};
 use self::samples::AuditedTables;
 use self::shape::{Output, Shape};
 use crate::audit::{Audit, AuditError, Evidence};
-use crate::query::guard::Guard;
+use crate::query::connection::guard::Guard;
 use crate::query::{Dialect, Meta, PlainQuery, QueryError, QueryResult, RowSink, may_ask};
 use hqdl_database::Database;
 use hqdl_spec::{Expansion, Spec, is_server};
@@ -150,7 +152,12 @@ fn check_audited(audit: &Audit, expansion: &Expansion, shape: &Shape) -> Result<
 }
 
 fn refuse_query(reason: &str) -> QueryError {
-    QueryError::in_sql(format!("no interval: {reason}"), None, "", "leave --interval out, or audit more rows with `hqdl audit`")
+    QueryError::in_sql(
+        format!("no interval: {reason}"),
+        None,
+        "",
+        "leave --interval out, or audit more rows with `hqdl audit`",
+    )
 }
 
 fn to_query_error(error: &AuditError) -> QueryError {
@@ -172,7 +179,7 @@ fn describe(
     methods.dedup();
     let mut assumes = vec![
         "the audited truths are right",
-        "rows were filled in the order of the sheet, and nobody chose where to stop by the result",
+        "filling stopped at a row that does not depend on the results",
     ];
     if shape.groups.iter().any(|group| group.is_expanded) {
         assumes.push("groups that the model never named are not covered");

@@ -9,9 +9,9 @@ use rusqlite::types::Value as SqlValue;
 use super::shape::{LeafValue, Shape};
 use super::tables::ENTITY_COLUMN;
 use crate::audit::Draw;
-use crate::query::guard::Guard;
-use crate::query::params::{self, Param};
 use crate::query::QueryError;
+use crate::query::connection::guard::Guard;
+use crate::query::params::{self, Param};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
@@ -108,14 +108,14 @@ impl<'a> AuditedTables<'a> {
         let key: Vec<usize> =
             self.expansion.key.names().iter().filter_map(|name| position(name)).collect();
         let marks = vec!["?"; names.len() + 1].join(", ");
-        let mut insert = connection.prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))?;
+        let mut insert =
+            connection.prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))?;
         let mut many = self.prepare_many(connection)?;
         let mut rows = read.query([])?;
         while let Some(row) = rows.next()? {
             let mut values: Vec<SqlValue> =
                 (0..names.len()).map(|n| row.get(n)).collect::<Result<_, _>>()?;
-            let parts: Vec<Value> =
-                key.iter().map(|n| to_key_value(&values[*n])).collect();
+            let parts: Vec<Value> = key.iter().map(|n| to_key_value(&values[*n])).collect();
             let entity = self.entities.get(&self.expansion.build_entity(&parts)).copied();
             if only.is_some_and(|only| !entity.is_some_and(|e| only.contains(&e))) {
                 continue;

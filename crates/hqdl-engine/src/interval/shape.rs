@@ -413,7 +413,10 @@ impl Recognizer<'_> {
                 let found = self.tables.find_expanded(table.as_deref(), column);
                 match found.and_then(|n| self.tables.column(self.spec, n).range) {
                     Some(range) => Ok(range),
-                    None => refuse(&arg.span, format!("`{column}` needs `range = [lo, hi]` in the spec")),
+                    None => refuse(
+                        &arg.span,
+                        format!("`{column}` needs `range = [lo, hi]` in the spec"),
+                    ),
                 }
             }
             _ => refuse(&arg.span, "the aggregate is over an expression of a model-filled number"),
@@ -422,12 +425,7 @@ impl Recognizer<'_> {
 }
 
 /// Combines two parts of an arithmetic expression.
-fn combine_parts(
-    span: &Span,
-    operator: &str,
-    left: Part,
-    right: Part,
-) -> Result<Part, QueryError> {
+fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result<Part, QueryError> {
     let is_real = left.is_real || right.is_real;
     match (operator, left.numerator, right.numerator) {
         ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),

@@ -6,7 +6,9 @@ use super::shape::refuse;
 use crate::query::QueryError;
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Column, Expansion, SourceRows, Spec};
-use hqdl_sql::blendsql::tree::{Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span};
+use hqdl_sql::blendsql::tree::{
+    Body, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, SelectCore, Span,
+};
 use hqdl_values::sql;
 
 /// Column of the tables that hqdl fills with the number of the entity.
@@ -67,7 +69,12 @@ impl<'a> FromTables<'a> {
                 let (expansion, source) = match (&left.kind, &right.kind) {
                     (TableKind::Expansion(n), TableKind::Source(name))
                     | (TableKind::Source(name), TableKind::Expansion(n)) => (*n, name.clone()),
-                    _ => return refuse(&core.span, "the join is not one of an expansion and its source"),
+                    _ => {
+                        return refuse(
+                            &core.span,
+                            "the join is not one of an expansion and its source",
+                        );
+                    }
                 };
                 let keys = found.key_columns(expansion, &source, &core.span)?;
                 found.check_join(item, core, &keys)?;
@@ -81,7 +88,9 @@ impl<'a> FromTables<'a> {
                 };
                 found.join = Some((keyword, condition));
             }
-            _ => return refuse(&core.span, "the query joins more than an expansion and its source"),
+            _ => {
+                return refuse(&core.span, "the query joins more than an expansion and its source");
+            }
         }
         Ok(found)
     }
@@ -138,9 +147,7 @@ impl<'a> FromTables<'a> {
         span: &Span,
     ) -> Result<Vec<String>, QueryError> {
         let expansion = &self.spec.expansions[expansion];
-        let is_source = |rows: &SourceRows| {
-            matches!(rows, SourceRows::Table(table) if table.eq_ignore_ascii_case(source))
-        };
+        let is_source = |rows: &SourceRows| matches!(rows, SourceRows::Table(table) if table.eq_ignore_ascii_case(source));
         let Some(n) = expansion.sources.iter().position(|s| is_source(&s.rows)) else {
             return refuse(span, format!("`{source}` is not the source of `{}`", expansion.name));
         };
@@ -224,7 +231,8 @@ impl<'a> FromTables<'a> {
         query: &Query,
     ) -> Result<ColumnNumber, QueryError> {
         let reason = "EXISTS is not of the form: the entity has the value v";
-        let (Body::Core(core), true) = (&query.body, query.with.is_empty() && query.limit.is_none())
+        let (Body::Core(core), true) =
+            (&query.body, query.with.is_empty() && query.limit.is_none())
         else {
             return refuse(&query.span, reason);
         };
@@ -346,9 +354,7 @@ fn split_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
 
 /// Returns whether a comparison of two columns names a table.
 fn mentions(condition: &Expr, table: &str) -> bool {
-    let is_meant = |e: &&Expr| {
-        matches!(&e.kind, ExprKind::Column { table: Some(t), .. } if t.eq_ignore_ascii_case(table))
-    };
+    let is_meant = |e: &&Expr| matches!(&e.kind, ExprKind::Column { table: Some(t), .. } if t.eq_ignore_ascii_case(table));
     condition.children().0.iter().any(is_meant)
 }
 

@@ -496,6 +496,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             unbounded,
             plan: QueryPlan::default(),
             sql: self.sql.clone(),
+            interval: None,
         }
     }
 }

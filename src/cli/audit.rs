@@ -1,0 +1,361 @@
+//! `hqdl audit`
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::json;
+
+use super::failure::Failure;
+use super::{CacheFlags, ModelFlags, OutputOptions, score, session};
+use crate::audit::sheet::{format_cell, parse_truth};
+use crate::audit::{
+    Audit, AuditReport, ColumnReport, Design, Draw, DrawRequest, Evidence, Truth, sheet_path,
+};
+use crate::database::Database;
+use crate::format::count_noun;
+use crate::interval::design_for_query;
+use crate::problem::Problems;
+use crate::query::QueryError;
+use crate::session::Session;
+use crate::spec::checker::Checker;
+use crate::spec::{Expansion, is_server};
+
+/// Confidence of the accuracies in a report.
+const CONFIDENCE: f64 = 0.95;
+/// Source of the truths that a person enters in the terminal.
+const PERSON: &str = "person";
+
+#[derive(Debug, clap::Args)]
+#[group(id = "step", multiple = true)]
+pub struct Options {
+    /// Spec file.
+    spec: PathBuf,
+    /// Columns to audit, of one expansion [default: all].
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Number of rows to draw.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = super::count)]
+    sample: u32,
+    /// How rows are drawn. `leverage` draws those for certain that can change the result of --for
+    /// most [default: leverage if --for has SUM or AVG].
+    #[arg(long, value_enum, value_name = "DESIGN")]
+    design: Option<DesignName>,
+    /// Query that the audit is for. It chooses the columns and the design.
+    #[arg(long = "for", value_name = "SQL")]
+    query: Option<String>,
+    /// Seed of the random numbers, to draw the same rows again.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Ask for the truths here, one cell at a time: a value, Enter to confirm the answer, `?` if it
+    /// cannot be known, Ctrl-D to stop.
+    #[arg(long, conflicts_with_all = ["truth", "report", "apply"])]
+    ask_me: bool,
+    /// Fill the sheet from a reference: a CSV file whose header names key columns and columns of
+    /// the spec. With --report, compare all published cells with it, as `hqdl score` does.
+    #[arg(long, value_name = "CSV", conflicts_with = "apply")]
+    truth: Option<PathBuf>,
+    /// Print what the audit says about each column.
+    #[arg(long, conflicts_with = "apply")]
+    report: bool,
+    /// Write the truths that differ from the answers as overrides. Intervals go on using the
+    /// answers.
+    #[arg(long)]
+    apply: bool,
+    /// Database to expand, instead of the spec's.
+    #[arg(long, value_name = "PATH")]
+    db: Option<PathBuf>,
+    /// Copy with the expanded tables, instead of the spec's `output`.
+    #[arg(long, value_name = "PATH")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DesignName {
+    Uniform,
+    Leverage,
+}
+
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    if let (true, Some(truth)) = (options.report, &options.truth) {
+        let (spec, db, output) = (options.spec.clone(), options.db.clone(), options.output.clone());
+        return score::run(&score::Options::new(spec, truth.clone(), db, output), output_options);
+    }
+    let session = open_session(options)?;
+    let is_fill = options.ask_me || options.report || options.apply || options.truth.is_some();
+    if !is_fill {
+        return draw_sample(options, &session, output_options);
+    }
+    let (n, expansion) = find_expansion(&session, &options.columns)?;
+    let mut audit = Audit::read(&session.spec, expansion)?;
+    if options.report {
+        let published = open_published(&session)?;
+        let report = audit.report(&session.database, &published, expansion, CONFIDENCE)?;
+        print_report(&report, output_options);
+    } else if let Some(reference) = &options.truth {
+        let filled = audit.fill_from_reference(&session.spec, n, reference)?;
+        let file = sheet_path(&session.spec, expansion);
+        let what = format!("filled {}", count_noun(filled, "cell"));
+        print_step(output_options, "filled", &what, filled, &file);
+    } else if options.apply {
+        let applied = audit.apply_truths(&session.spec, expansion)?;
+        let file = session.spec.overrides_path();
+        let what = format!("wrote {}", count_noun(applied, "override"));
+        print_step(output_options, "applied", &what, applied, &file);
+    } else {
+        ask_person(&session, expansion, &mut audit)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open_session(options: &Options) -> Result<Session, Failure> {
+    let flags = ModelFlags {
+        db: options.db.clone(),
+        output: options.output.clone(),
+        cache: CacheFlags::default(),
+        ..ModelFlags::default()
+    };
+    session::open_spec(&options.spec, &flags, None, "audit")
+}
+
+fn open_published(session: &Session) -> Result<Database, Failure> {
+    let target = session.spec.target();
+    if !target.exists() && !is_server(target) {
+        return Err(Failure::wrong_input(
+            format!("{} does not exist yet", target.display()),
+            "create it with `hqdl materialize`",
+        ));
+    }
+    Ok(Database::open(target)?)
+}
+
+/// Returns the expansion of the named columns, or the only one.
+fn find_expansion<'s>(
+    session: &'s Session,
+    columns: &[String],
+) -> Result<(usize, &'s Expansion), Failure> {
+    let expansions = &session.spec.expansions;
+    let has_all = |e: &&(usize, &Expansion)| columns.iter().all(|c| e.1.find_column(c).is_some());
+    let found: Vec<(usize, &Expansion)> = expansions.iter().enumerate().collect();
+    let found: Vec<&(usize, &Expansion)> = found.iter().filter(has_all).collect();
+    match found.as_slice() {
+        [only] => Ok(**only),
+        [] => Err(Failure::wrong_input(
+            format!("no expansion has the columns {}", columns.join(", ")),
+            "name columns of one expansion",
+        )),
+        _ => Err(Failure::wrong_input(
+            "the spec has several expansions",
+            "name the columns to audit with --columns",
+        )),
+    }
+}
+
+/// Draws a sample and writes its files.
+fn draw_sample(
+    options: &Options,
+    session: &Session,
+    output_options: OutputOptions,
+) -> Result<ExitCode, Failure> {
+    let published = open_published(session)?;
+    let sample = options.sample as usize;
+    let mut request = DrawRequest {
+        sample,
+        seed: options.seed.unwrap_or_else(random_seed),
+        ..DrawRequest::default()
+    };
+    let (mut n, mut chosen) = (None, Vec::new());
+    if let Some(query) = &options.query {
+        let design = design_for_query(&session.spec, &session.database, &published, query, sample)
+            .map_err(|e| to_failure(e, query))?;
+        (n, chosen) = (Some(design.expansion), design.columns);
+        if options.design != Some(DesignName::Uniform) && !design.certain.is_empty() {
+            request.certain = design.certain;
+            request.design = Design::Leverage { query: query.clone() };
+        }
+    }
+    if options.design == Some(DesignName::Leverage) && request.certain.is_empty() {
+        return Err(Failure::wrong_input(
+            "the leverage design needs a query with SUM or AVG",
+            "name it with --for",
+        ));
+    }
+    let (n, expansion) = match n {
+        Some(n) => (n, &session.spec.expansions[n]),
+        None => find_expansion(session, &options.columns)?,
+    };
+    request.columns = options.columns.iter().filter_map(|c| expansion.find_column(c)).collect();
+    request.columns.extend(chosen);
+    if request.columns.is_empty() {
+        request.columns = (0..session.spec.expansions[n].columns.len()).collect();
+    }
+    request.columns.sort_unstable();
+    request.columns.dedup();
+    let draw = Draw::sample_rows(&session.database, &published, expansion, &request)?;
+    let file = draw.write(&session.spec, expansion)?;
+    if output_options.json {
+        let json = json!({
+            "event": "drawn", "audit": draw.id, "expansion": expansion.name, "columns": draw.columns,
+            "design": draw.design.name(), "sample": draw.sample().len(),
+            "population": draw.frame.len(), "seed": draw.seed, "file": file.display().to_string(),
+        });
+        anstream::println!("{json}");
+    } else if !output_options.quiet {
+        anstream::eprintln!(
+            "drew {} of {} ({}, seed {}) into {}",
+            count_noun(draw.sample().len() as u64, "row"),
+            draw.frame.len(),
+            draw.design.name(),
+            draw.seed,
+            file.display()
+        );
+        anstream::eprintln!(
+            "fill in `truth`, or answer in the terminal with `hqdl audit {} --ask-me`",
+            options.spec.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn random_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
+}
+
+/// Returns the failure of a query, which points into its text.
+fn to_failure(error: QueryError, sql: &str) -> Failure {
+    match error {
+        QueryError::Sql(problem) => Failure::Problems(Problems {
+            path: PathBuf::from("<query>"),
+            text: sql.to_owned(),
+            problems: vec![*problem],
+        }),
+        error => error.into(),
+    }
+}
+
+fn print_step(talk: OutputOptions, event: &str, what: &str, cells: u64, file: &std::path::Path) {
+    if talk.json {
+        let file = file.display().to_string();
+        anstream::println!("{}", json!({ "event": event, "cells": cells, "file": file }));
+    } else if !talk.quiet {
+        anstream::eprintln!("{what} in {}", file.display());
+    }
+}
+
+/// Asks a person for each missing truth, in the order of the sheet, and keeps each at once.
+fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Result<(), Failure> {
+    let path = sheet_path(&session.spec, expansion);
+    let mut lines = std::io::stdin().lock().lines();
+    let sample = audit.draw.sample().to_vec();
+    for (n, row) in sample.iter().enumerate() {
+        for (column, audited) in audit.draw.expansion_columns(expansion) {
+            if audit.sheet.truth(*row, column).is_some() {
+                continue;
+            }
+            let frame_row = &audit.draw.frame[*row];
+            let key: Vec<String> = frame_row.key.iter().map(ToString::to_string).collect();
+            let answer = frame_row.answers[audited].clone();
+            let name = &expansion.columns[column].name;
+            let checker = Checker::new(&expansion.columns[column]);
+            let value = loop {
+                let shown = format_cell(&answer);
+                let row = format!("{}/{} {}", n + 1, sample.len(), key.join(", "));
+                anstream::eprint!("{row}: {name} [{shown}] ");
+                let Some(Ok(line)) = lines.next() else {
+                    anstream::eprintln!();
+                    return Ok(());
+                };
+                if line.trim().is_empty() && !shown.is_empty() {
+                    break Some(answer);
+                }
+                match parse_truth(&checker, name, &line) {
+                    Ok(value) => break value,
+                    Err(message) => anstream::eprintln!("{message}"),
+                }
+            };
+            let (source, note) = (PERSON.to_owned(), String::new());
+            audit.sheet.set_truth(*row, column, Truth { value, source, note });
+            audit.sheet.write(&path, &audit.draw, expansion)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_report(report: &AuditReport, output_options: OutputOptions) {
+    if output_options.json {
+        anstream::println!("{}", report.to_json());
+        return;
+    }
+    anstream::println!(
+        "audit {} of {}: {} sample of {}",
+        report.id,
+        report.expansion,
+        report.design,
+        count_noun(report.sample, "row")
+    );
+    let gone = [(report.gone, "no longer exist"), (report.changed, "have another answer now")];
+    for (rows, what) in gone.iter().filter(|(rows, _)| *rows > 0) {
+        anstream::println!("{rows} of these rows {what}");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "column",
+        "compared with",
+        "rows",
+        "right",
+        "accuracy (95 %)",
+        "rows for ± 5",
+    ]);
+    for column in &report.columns {
+        table.add_row([
+            column.column.clone(),
+            match column.evidence {
+                Evidence::Truth => "truth".to_owned(),
+                Evidence::Model => "a model".to_owned(),
+            },
+            column.rows.to_string(),
+            column.right.to_string(),
+            format_accuracy(column),
+            column.rows_for_5_points.to_string(),
+        ]);
+    }
+    for at in 2..6 {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    anstream::println!("{table}");
+    report.columns.iter().for_each(print_column);
+}
+
+fn format_accuracy(column: &ColumnReport) -> String {
+    column.accuracy.map_or_else(
+        || "not known yet".to_owned(),
+        |shares| {
+            let [accuracy, low, high] = shares.map(|share| 100.0 * share);
+            format!("{accuracy:.1} % ({low:.1} to {high:.1})")
+        },
+    )
+}
+
+/// Prints a column's results by state, and its confusions.
+fn print_column(column: &ColumnReport) {
+    if column.rows == 0 {
+        return;
+    }
+    anstream::println!("\n{}", column.column);
+    for (state, (right, rows)) in &column.states {
+        anstream::println!("  state {state}: {right} of {rows} right");
+    }
+    if column.cannot_be_known > 0 {
+        anstream::println!("  {} cannot be known", count_noun(column.cannot_be_known, "row"));
+    }
+    for pair in &column.confusions {
+        let times = count_noun(pair.rows, "row");
+        anstream::println!("  {} instead of {}: {times}", pair.answer, pair.truth);
+    }
+}
