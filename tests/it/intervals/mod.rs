@@ -471,3 +471,26 @@ fn queries_without_an_interval_are_refused_with_the_reason() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count >= 60, "{count}");
 }
+
+#[test]
+fn intervals_are_served_over_http() {
+    use hqdl_testkit::daemon::Daemon;
+    let (_endpoint, project) = heroes();
+    audit(&project, &[&AUDITED[..], &["--sample", "300"]].concat()).expect_exit_code(0);
+    fill(&project, HEROES, truth);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.wait_until_idle("complete");
+    let sql = "SELECT count(*) AS n FROM llm WHERE race = 'Human'";
+    let asked = json!({ "sql": sql, "interval": 95 });
+    let lines = daemon.post("/v1/query", &asked).expect_status(200).json_lines();
+    assert_eq!(lines[0], json!({ "columns": ["n", "n_low", "n_high", "n_estimate"] }));
+    assert_eq!(lines[1].as_array().unwrap()[1..], [json!(180), json!(180), json!(180.0)]);
+    assert_eq!(lines[2]["meta"]["interval"]["audited"], HEROES);
+    for (wrong, message) in [
+        (json!({ "sql": sql, "interval": 100 }), "pass `interval` in percent"),
+        (json!({ "sql": "SELECT max(race) FROM llm", "interval": 95 }), "max() is none of COUNT"),
+    ] {
+        let refused = daemon.post("/v1/query", &wrong).expect_status(400);
+        assert!(refused.error_message().contains(message), "{}", refused.body);
+    }
+}
