@@ -9,19 +9,22 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::Failure;
-use super::{CacheFlags, ModelFlags, OutputOptions, score, session};
+use super::materialize::print_report as print_run;
+use super::progress::Progress;
+use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
 use crate::audit::sheet::{format_cell, parse_truth};
 use crate::audit::{
-    Audit, AuditReport, ColumnReport, Design, Draw, DrawRequest, Evidence, Truth, sheet_path,
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, sheet_path,
 };
 use crate::database::Database;
 use crate::format::count_noun;
 use crate::interval::design_for_query;
+use crate::materialize::{RunMode, Selection};
 use crate::problem::Problems;
 use crate::query::QueryError;
 use crate::session::Session;
 use crate::spec::checker::Checker;
-use crate::spec::{Expansion, is_server};
+use crate::spec::{Expansion, Reuse, is_server};
 
 /// Confidence of the accuracies in a report.
 const CONFIDENCE: f64 = 0.95;
@@ -64,12 +67,15 @@ pub struct Options {
     /// answers.
     #[arg(long)]
     apply: bool,
-    /// Database to expand, instead of the spec's.
-    #[arg(long, value_name = "PATH")]
-    db: Option<PathBuf>,
-    /// Copy with the expanded tables, instead of the spec's `output`.
-    #[arg(long, value_name = "PATH")]
-    output: Option<PathBuf>,
+    /// Fill the sheet with the answers of the model that the flags name. They are compared as
+    /// agreement, never as truth.
+    #[arg(long, conflicts_with_all = ["truth", "report", "apply", "ask_me"])]
+    ask_model: bool,
+    /// Most USD that --ask-model may spend.
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -80,11 +86,16 @@ enum DesignName {
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     if let (true, Some(truth)) = (options.report, &options.truth) {
-        let (spec, db, output) = (options.spec.clone(), options.db.clone(), options.output.clone());
+        let (spec, db, output) =
+            (options.spec.clone(), options.flags.db.clone(), options.flags.output.clone());
         return score::run(&score::Options::new(spec, truth.clone(), db, output), output_options);
     }
     let session = open_session(options)?;
-    let is_fill = options.ask_me || options.report || options.apply || options.truth.is_some();
+    let is_fill = options.ask_me
+        || options.ask_model
+        || options.report
+        || options.apply
+        || options.truth.is_some();
     if !is_fill {
         return draw_sample(options, &session, output_options);
     }
@@ -96,6 +107,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
         print_report(&report, output_options);
     } else if let Some(reference) = &options.truth {
         let filled = audit.fill_from_reference(&session.spec, n, reference)?;
+        let file = sheet_path(&session.spec, expansion);
+        let what = format!("filled {}", count_noun(filled, "cell"));
+        print_step(output_options, "filled", &what, filled, &file);
+    } else if options.ask_model {
+        let filled = ask_other_model(options, n, &mut audit, output_options)?;
         let file = sheet_path(&session.spec, expansion);
         let what = format!("filled {}", count_noun(filled, "cell"));
         print_step(output_options, "filled", &what, filled, &file);
@@ -111,13 +127,70 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 }
 
 fn open_session(options: &Options) -> Result<Session, Failure> {
+    // Only --ask-model asks a model; the other steps need neither a key nor the cache.
     let flags = ModelFlags {
-        db: options.db.clone(),
-        output: options.output.clone(),
+        db: options.flags.db.clone(),
+        output: options.flags.output.clone(),
         cache: CacheFlags::default(),
         ..ModelFlags::default()
     };
     session::open_spec(&options.spec, &flags, None, "audit")
+}
+
+/// Asks another model about the drawn rows, and writes its answers into the sheet.
+fn ask_other_model(
+    options: &Options,
+    expansion: usize,
+    audit: &mut Audit,
+    output_options: OutputOptions,
+) -> Result<u64, Failure> {
+    if options.flags.model.is_none() && options.flags.recordings.is_empty() {
+        return Err(Failure::wrong_input("no other model is named", "name it with --model"));
+    }
+    // Its answers are published into a temporary copy only.
+    let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).map_err(|e| {
+        let message = format!("{}: {}", directory.display(), crate::format::io_reason(&e));
+        Failure::wrong_input(message, "set TMPDIR to a directory that you can write to")
+    })?;
+    let flags =
+        ModelFlags { output: Some(directory.join("expanded.sqlite")), ..options.flags.clone() };
+    let filled = fill_from_model(options, &flags, expansion, audit, output_options);
+    let _ = std::fs::remove_dir_all(&directory);
+    filled
+}
+
+fn fill_from_model(
+    options: &Options,
+    flags: &ModelFlags,
+    expansion: usize,
+    audit: &mut Audit,
+    output_options: OutputOptions,
+) -> Result<u64, Failure> {
+    let command = format!("audit {}", options.spec.display());
+    let mut session = session::open_spec(&options.spec, flags, options.budget, &command)?;
+    session.spec.model.reuse = Reuse::SameModel;
+    session::print_place(session.facts()?, output_options);
+    let expansion = session.spec.expansions[expansion].clone();
+    let selection = Selection {
+        columns: Some(audit.draw.columns.clone()),
+        filter: Some(audit.sample_condition(&expansion)),
+        ..Selection::default()
+    };
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let (progress, listener) = Progress::new(output_options);
+    let materializer = session.materializer(session.connect_model()?, &selection, RunMode::Live)?;
+    let name = materializer.model_name().to_owned();
+    let mut report = materializer.materialize(&command, &listener, &interrupt)?;
+    drop(materializer);
+    progress.finish();
+    if let Some(failure) = Failure::take_from_report(&mut report) {
+        return Err(failure);
+    }
+    print_run(&report, &session.spec, progress.elapsed_seconds(), output_options);
+    let published = Database::open(session.spec.target())?;
+    let databases = (&session.database, &published);
+    Ok(audit.fill_from_model(&session.spec, &expansion, databases, &name)?)
 }
 
 fn open_published(session: &Session) -> Result<Database, Failure> {
@@ -194,7 +267,7 @@ fn draw_sample(
     request.columns.sort_unstable();
     request.columns.dedup();
     let draw = Draw::sample_rows(&session.database, &published, expansion, &request)?;
-    let file = draw.write(&session.spec, expansion)?;
+    let file = Audit::create(&draw, &session.spec, expansion)?;
     if output_options.json {
         let json = json!({
             "event": "drawn", "audit": draw.id, "expansion": expansion.name, "columns": draw.columns,
@@ -277,7 +350,7 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
                 }
             };
             let (source, note) = (PERSON.to_owned(), String::new());
-            audit.sheet.set_truth(*row, column, Truth { value, source, note });
+            audit.sheet.set_truth(*row, column, CellTruth { value, source, note });
             audit.sheet.write(&path, &audit.draw, expansion)?;
         }
     }
@@ -332,7 +405,7 @@ fn print_report(report: &AuditReport, output_options: OutputOptions) {
     report.columns.iter().for_each(print_column);
 }
 
-fn format_accuracy(column: &ColumnReport) -> String {
+fn format_accuracy(column: &ColumnAudit) -> String {
     column.accuracy.map_or_else(
         || "not known yet".to_owned(),
         |shares| {
@@ -343,7 +416,7 @@ fn format_accuracy(column: &ColumnReport) -> String {
 }
 
 /// Prints a column's results by state, and its confusions.
-fn print_column(column: &ColumnReport) {
+fn print_column(column: &ColumnAudit) {
     if column.rows == 0 {
         return;
     }

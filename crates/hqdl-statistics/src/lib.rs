@@ -17,7 +17,7 @@ pub use draw::{DrawnRow, draw_rows};
 pub use extremes::Extremes;
 pub use hypergeometric::{Hypergeometric, bound_positives};
 pub use normal::normal_quantile;
-pub use ratio::{Refusal, ResidualStratum, SampledRow, estimate_ratio, estimate_sum};
+pub use ratio::{NoInterval, ResidualStratum, SampledRow, estimate_ratio, estimate_sum};
 
 /// An estimate with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -44,7 +44,7 @@ pub struct ResidualStratum {
 
 /// Reason why a sum or ratio has no interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum NoInterval {
     /// A stratum has rows, but none of them is in the sample.
     NoSample,
     /// The denominator can be 0, as far as the sample shows, and nothing else bounds the ratio.
@@ -54,8 +54,8 @@ pub enum Refusal {
 /// Returns the interval of the sum of `y` over the true values.
 ///
 /// # Errors
-/// [`Refusal::NoSample`]
-pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, Refusal> {
+/// [`NoInterval::NoSample`]
+pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
     let total = estimate_total(strata, 0.0)?;
     let half = normal_quantile(0.5 + confidence / 2.0) * total.variance.sqrt();
     let estimate = total.value;
@@ -65,14 +65,16 @@ pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Inter
 /// Returns the interval of the sum of `y` over the sum of `x`, both over the true values.
 ///
 /// # Errors
-/// [`Refusal`]
-pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, Refusal> {
+/// [`NoInterval`]
+pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
     let quantile = normal_quantile(0.5 + confidence / 2.0);
     let numerator = estimate_total(strata, 0.0)?.value;
     let denominator = numerator - estimate_total(strata, 1.0)?.value;
     let is_possible = |ratio: f64| {
+        // Even if nothing is uncertain, rounding leaves a remainder.
+        let rounding = 1e-12 * (numerator.abs() + (ratio * denominator).abs());
         estimate_total(strata, ratio)
-            .is_ok_and(|total| total.value.abs() <= quantile * total.variance.sqrt())
+            .is_ok_and(|t| t.value.abs() <= quantile * t.variance.sqrt() + rounding)
     };
     let bounds = Extremes::bound_ratio(strata.iter().map(|s| &s.extremes));
     let estimate = numerator / denominator;
@@ -91,7 +93,7 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     // For a great ratio, only the denominator counts.
     let far = estimate.abs().max(1.0) * 1e9;
     if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
-        return Err(Refusal::DenominatorNearZero);
+        return Err(NoInterval::DenominatorNearZero);
     }
     let (low, high) = (find_end(estimate, -far, is_possible), find_end(estimate, far, is_possible));
     Ok(Interval { estimate, low, high })
@@ -117,11 +119,11 @@ struct Total {
 }
 
 /// Estimates the sum of `y - ratio x` over the true values.
-fn estimate_total(strata: &[ResidualStratum], ratio: f64) -> Result<Total, Refusal> {
+fn estimate_total(strata: &[ResidualStratum], ratio: f64) -> Result<Total, NoInterval> {
     let mut total = Total { value: 0.0, variance: 0.0 };
     for stratum in strata.iter().filter(|s| s.size > 0) {
         if stratum.sample.is_empty() {
-            return Err(Refusal::NoSample);
+            return Err(NoInterval::NoSample);
         }
         let (size, sampled) = (stratum.size as f64, stratum.sample.len() as f64);
         let residual = |row: &SampledRow| (row.y - row.model_y) - ratio * (row.x - row.model_x);

@@ -29,7 +29,7 @@ SELECT count(*) FROM llm WHERE race = 'Human' HAVING count(*) > 1
 -- the query has a window
 SELECT count(*) FROM llm WHERE race = 'Human' WINDOW w AS (ORDER BY race)
 -- the query has a window function
-SELECT race, count(*) OVER () FROM llm
+SELECT race, count(*) OVER () FROM llm GROUP BY race
 -- the query has a window function
 SELECT race, sum(count(*)) OVER () FROM llm GROUP BY race
 -- the query has a window function

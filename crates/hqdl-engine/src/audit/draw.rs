@@ -4,15 +4,15 @@
 //! line of its own.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hqdl_statistics::draw_rows;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use super::draw_path;
 use super::error::AuditError;
-use super::frame::collect_frame;
-use super::{draw_path, sheet_path};
+use super::frame::{FrameRow, collect_frame};
 use hqdl_database::{Database, current_timestamp};
 use hqdl_spec::{Expansion, Spec};
 use hqdl_values::cell::CellValue;
@@ -46,19 +46,6 @@ impl Design {
             Self::Leverage { .. } => "leverage",
         }
     }
-}
-
-/// A row of the expansion, as it was when the sample was drawn.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct FrameRow {
-    /// Key, as written in the source.
-    pub key: Vec<Value>,
-    /// Stratum of the design.
-    pub stratum: usize,
-    /// Published answers, by audited column.
-    pub answers: Vec<CellValue>,
-    /// States of the answers.
-    pub states: Vec<String>,
 }
 
 impl Default for Design {
@@ -103,7 +90,7 @@ pub struct Draw {
 
 /// First line of the file.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct DrawHeader {
     hqdl_audit: u32,
     id: String,
     expansion: String,
@@ -191,7 +178,7 @@ impl Draw {
         let broken = |line: usize| {
             AuditError::in_file(&path, Some(line as u64), "this is no line of an audit's draw")
         };
-        let header: Header =
+        let header: DrawHeader =
             lines.next().and_then(|l| serde_json::from_str(l).ok()).ok_or_else(|| broken(1))?;
         if header.expansion != expansion.name || header.key != expansion.key.names() {
             let message = format!(
@@ -205,7 +192,7 @@ impl Draw {
         for (n, line) in lines.enumerate() {
             frame.push(parse_row(line).ok_or_else(|| broken(n + 2))?);
         }
-        let Header { id, columns, design, seed, drawn_at, sample, .. } = header;
+        let DrawHeader { id, columns, design, seed, drawn_at, sample, .. } = header;
         let draw = Self { id, columns, design, seed, drawn_at, frame, sample };
         if draw.id != draw.compute_id(expansion) {
             return Err(AuditError::in_file(&path, None, "the file was changed since the draw"));
@@ -213,28 +200,22 @@ impl Draw {
         Ok(draw)
     }
 
-    /// Writes the draw and the empty sheet.
+    /// Writes the draw.
     ///
     /// # Errors
-    /// [`AuditError`] if a file exists already or cannot be written.
-    pub fn write(&self, spec: &Spec, expansion: &Expansion) -> Result<PathBuf, AuditError> {
-        let (draw_path, sheet_path) = (draw_path(spec, expansion), sheet_path(spec, expansion));
-        if let Some(path) = [&sheet_path, &draw_path].into_iter().find(|p| p.exists()) {
-            return Err(AuditError::Exists(path.clone()));
-        }
+    /// [`AuditError`] if the file cannot be written.
+    pub(super) fn write(&self, path: &Path, expansion: &Expansion) -> Result<(), AuditError> {
         let header = serde_json::to_string(&self.header(expansion)).unwrap_or_default();
         let mut text = header + "\n";
         for row in &self.frame {
             text.push_str(&format_row(row).to_string());
             text.push('\n');
         }
-        write_file(&draw_path, text.as_bytes())?;
-        super::Sheet::default().write(&sheet_path, self, expansion)?;
-        Ok(sheet_path)
+        write_file(path, text.as_bytes())
     }
 
-    fn header(&self, expansion: &Expansion) -> Header {
-        Header {
+    fn header(&self, expansion: &Expansion) -> DrawHeader {
+        DrawHeader {
             hqdl_audit: VERSION,
             id: self.id.clone(),
             expansion: expansion.name.clone(),
@@ -250,7 +231,7 @@ impl Draw {
     fn compute_id(&self, expansion: &Expansion) -> String {
         // The same draw at another time is the same audit.
         let (id, drawn_at) = (String::new(), String::new());
-        let header = Header { id, drawn_at, ..self.header(expansion) };
+        let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
         let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
         parts.extend(self.frame.iter().map(|row| format_row(row).to_string()));
         tagged_hash("hqdl audit", &parts).chars().take(16).collect()

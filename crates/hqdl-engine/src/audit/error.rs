@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use hqdl_database::StoreError;
 use hqdl_spec::overrides::OverridesError;
 
-use crate::session::OverrideError;
-
 /// Reason why an audit cannot be drawn, read or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
@@ -37,9 +35,6 @@ pub enum AuditError {
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An override was rejected.
-    #[error(transparent)]
-    Override(#[from] OverrideError),
     /// The overrides cannot be used.
     #[error(transparent)]
     Overrides(#[from] OverridesError),
@@ -65,7 +60,7 @@ impl AuditError {
             Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
             Self::Request { hint, .. } => hint,
             Self::Store(error) => error.hint(),
-            Self::Override(_) | Self::Overrides(_) => "nothing was changed",
+            Self::Overrides(_) => "nothing was changed",
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use super::error::AuditError;
-use super::report::Evidence;
-use super::sheet::{Truth, format_cell};
+use super::sheet::{CellTruth, Evidence, format_cell};
 use super::{Audit, sheet_path};
 use crate::truth;
 use hqdl_spec::checker::Checker;
@@ -51,7 +50,7 @@ impl Audit {
                 }
                 let value = Some((*value).clone());
                 let note = String::new();
-                sheet.set_truth(*row, column, Truth { value, source: source.clone(), note });
+                sheet.set_truth(*row, column, CellTruth { value, source: source.clone(), note });
                 filled += 1;
             }
         }

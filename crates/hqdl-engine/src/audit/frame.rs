@@ -2,13 +2,26 @@
 
 use std::collections::HashMap;
 
-use super::draw::FrameRow;
 use crate::truth::{ScoredCell, load_cells};
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_database::{Database, StoreError};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::CellValue;
 use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// A row of the expansion, as it was when the sample was drawn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FrameRow {
+    /// Key, as written in the source.
+    pub key: Vec<Value>,
+    /// Stratum of the design.
+    pub stratum: usize,
+    /// Published answers, by audited column.
+    pub answers: Vec<CellValue>,
+    /// States of the answers.
+    pub states: Vec<String>,
+}
 
 /// State of a cell that was never asked for.
 const NOT_ASKED: &str = "not_asked";

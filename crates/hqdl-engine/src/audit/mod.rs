@@ -7,6 +7,7 @@
 //!
 //! [sheet]: sheet::Sheet
 
+mod agreement;
 mod draw;
 mod error;
 mod fill;
@@ -16,10 +17,11 @@ pub mod sheet;
 
 use std::path::PathBuf;
 
-pub use self::draw::{Design, Draw, DrawRequest, FrameRow};
+pub use self::draw::{Design, Draw, DrawRequest};
 pub use self::error::AuditError;
-pub use self::report::{AuditReport, ColumnReport, Evidence};
-pub use self::sheet::{Sheet, Truth};
+pub use self::frame::FrameRow;
+pub use self::report::{AuditReport, ColumnAudit};
+pub use self::sheet::{CellTruth, Evidence, Sheet};
 use hqdl_spec::{Expansion, Spec};
 
 /// An audit with the truths found so far.
@@ -40,6 +42,20 @@ impl Audit {
         let draw = Draw::read(spec, expansion)?;
         let sheet = Sheet::read(&sheet_path(spec, expansion), &draw, expansion)?;
         Ok(Self { draw, sheet })
+    }
+
+    /// Writes a draw and its empty sheet. Returns the path of the sheet.
+    ///
+    /// # Errors
+    /// [`AuditError`] if a file exists already or cannot be written.
+    pub fn create(draw: &Draw, spec: &Spec, expansion: &Expansion) -> Result<PathBuf, AuditError> {
+        let (draw_path, sheet_path) = (draw_path(spec, expansion), sheet_path(spec, expansion));
+        if let Some(path) = [&sheet_path, &draw_path].into_iter().find(|p| p.exists()) {
+            return Err(AuditError::Exists(path.clone()));
+        }
+        draw.write(&draw_path, expansion)?;
+        Sheet::default().write(&sheet_path, draw, expansion)?;
+        Ok(sheet_path)
     }
 
     /// Returns the number of drawn rows, from the first one on, that have the truth of all these

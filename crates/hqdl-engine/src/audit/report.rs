@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::Audit;
-use super::draw::FrameRow;
 use super::error::AuditError;
-use super::frame::collect_frame;
+use super::frame::{FrameRow, collect_frame};
+use super::sheet::{Evidence, format_cell};
 use crate::truth::canonical_values;
 use hqdl_database::Database;
 use hqdl_spec::Expansion;
@@ -21,19 +21,9 @@ const MOST_PAIRS: usize = 10;
 /// Half-width of the accuracy that the suggested sample size reaches.
 const WANTED_HALF_WIDTH: f64 = 0.05;
 
-/// What a value of a sheet is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Evidence {
-    /// The truth, from a person or a source.
-    Truth,
-    /// The answer of another model, which can be wrong, too.
-    Model,
-}
-
 /// What an audit says about a column.
 #[derive(Debug, Clone, Serialize)]
-pub struct ColumnReport {
+pub struct ColumnAudit {
     /// Name of the column.
     pub column: String,
     /// Whether the figures compare with the truth or with another model.
@@ -83,7 +73,7 @@ pub struct AuditReport {
     /// Drawn rows whose published answer is another one now.
     pub changed: u64,
     /// Columns, those compared with the truth first.
-    pub columns: Vec<ColumnReport>,
+    pub columns: Vec<ColumnAudit>,
 }
 
 impl AuditReport {
@@ -138,7 +128,7 @@ impl Audit {
         })
     }
 
-    fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnReport> {
+    fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
         [Evidence::Truth, Evidence::Model]
             .into_iter()
             .flat_map(|evidence| {
@@ -157,12 +147,12 @@ impl Audit {
         (column, audited): (usize, usize),
         evidence: Evidence,
         confidence: f64,
-    ) -> Option<ColumnReport> {
+    ) -> Option<ColumnAudit> {
         let rows = self.count_filled(&[column], evidence);
         if rows == 0 && evidence == Evidence::Model {
             return None;
         }
-        let mut report = ColumnReport {
+        let mut report = ColumnAudit {
             column: expansion.columns[column].name.clone(),
             evidence,
             rows: rows as u64,
@@ -198,9 +188,9 @@ impl Audit {
             if !is_right {
                 let shown = match answer {
                     CellValue::Nothing => state.clone(),
-                    answer => super::sheet::format_cell(answer),
+                    answer => format_cell(answer),
                 };
-                *pairs.entry((super::sheet::format_cell(value), shown)).or_default() += 1;
+                *pairs.entry((format_cell(value), shown)).or_default() += 1;
             }
         }
         report.confusions = most_frequent(pairs);
@@ -209,7 +199,7 @@ impl Audit {
     }
 }
 
-impl ColumnReport {
+impl ColumnAudit {
     /// Sets the accuracy, and the number of rows that a narrower interval needs.
     fn set_accuracy(&mut self, strata: &[Class; 2], unknown: [u64; 2], confidence: f64) {
         let size = self.population as f64;

@@ -11,23 +11,33 @@ use std::path::Path;
 
 use super::draw::{Draw, write_file};
 use super::error::AuditError;
-use super::report::Evidence;
 use hqdl_spec::Expansion;
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{CellValue, State};
 use hqdl_values::format::io_reason;
 use hqdl_values::value::Value;
+use serde::Serialize;
 
 /// Truth that cannot be known.
 pub const CANNOT_BE_KNOWN: &str = "?";
 /// Prefix of the source of an answer by another model.
-const MODEL_SOURCE: &str = "model:";
+pub(super) const MODEL_SOURCE: &str = "model:";
 /// Columns before and after those of the key.
 const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
 
+/// What a value of a sheet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// The truth, from a person or a source.
+    Truth,
+    /// The answer of another model, which can be wrong, too.
+    Model,
+}
+
 /// What is true of a cell.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Truth {
+pub struct CellTruth {
     /// True value; `None` if it cannot be known.
     pub value: Option<CellValue>,
     /// Who or what says so.
@@ -36,7 +46,7 @@ pub struct Truth {
     pub note: String,
 }
 
-impl Truth {
+impl CellTruth {
     /// Returns whether it is the truth or the answer of another model.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
@@ -48,18 +58,18 @@ impl Truth {
 /// expansion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sheet {
-    truths: HashMap<(usize, usize), Truth>,
+    truths: HashMap<(usize, usize), CellTruth>,
 }
 
 impl Sheet {
     /// Returns the truth of a cell.
     #[must_use]
-    pub fn truth(&self, row: usize, column: usize) -> Option<&Truth> {
+    pub fn truth(&self, row: usize, column: usize) -> Option<&CellTruth> {
         self.truths.get(&(row, column))
     }
 
     /// Sets the truth of a cell.
-    pub fn set_truth(&mut self, row: usize, column: usize, truth: Truth) {
+    pub fn set_truth(&mut self, row: usize, column: usize, truth: CellTruth) {
         self.truths.insert((row, column), truth);
     }
 
@@ -187,7 +197,7 @@ impl<'d> LineReader<'d> {
         }
         let value = parse_truth(&self.checkers[column], name, truth)?;
         let (source, note) = (field(parts + 4).to_owned(), field(parts + 5).to_owned());
-        self.sheet.set_truth(row, column, Truth { value, source, note });
+        self.sheet.set_truth(row, column, CellTruth { value, source, note });
         Ok(())
     }
 

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 
 use hqdl_statistics::{
-    Class, CountMethod, Interval, Refusal, ResidualStratum, SampledRow, estimate_count,
+    Class, CountMethod, Interval, NoInterval, ResidualStratum, SampledRow, estimate_count,
     estimate_ratio, estimate_sum,
 };
 use rusqlite::types::Value as SqlValue;
 
 use super::samples::RowFacts;
-use super::shape::{Leaf, LeafValue, Shape, Term};
+use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
 use crate::audit::Draw;
 use hqdl_values::format::count_noun;
 
@@ -32,7 +32,7 @@ pub(super) struct Estimator<'a> {
 }
 
 /// An interval, and how it was computed.
-pub(super) type Estimate = (Interval, &'static str);
+pub(super) type AggregateEstimate = (Interval, &'static str);
 
 /// Rows of one entity.
 #[derive(Default)]
@@ -48,7 +48,11 @@ impl Estimator<'_> {
     ///
     /// # Errors
     /// Returns the reason why there is no interval.
-    pub(super) fn estimate(&self, term: &Term, group: &[SqlValue]) -> Result<Estimate, String> {
+    pub(super) fn estimate(
+        &self,
+        term: &AggregateTerm,
+        group: &[SqlValue],
+    ) -> Result<AggregateEstimate, String> {
         let (entities, added) = self.collect_entities(term, group);
         let is_count = term.denominator.is_none() && self.is_one(term.numerator);
         let (interval, method) = if !self.varies(term) {
@@ -64,7 +68,7 @@ impl Estimator<'_> {
     }
 
     /// Returns the entities of a group's population.
-    pub(super) fn list_rows(&self, term: &Term, group: &[SqlValue]) -> Vec<EntityNumbers> {
+    pub(super) fn list_rows(&self, term: &AggregateTerm, group: &[SqlValue]) -> Vec<EntityNumbers> {
         let to_numbers = |(entity, rows): (usize, EntityRows)| EntityNumbers {
             entity,
             model: (rows.numbers.model_y, rows.numbers.model_x),
@@ -87,7 +91,7 @@ impl Estimator<'_> {
     }
 
     /// Returns whether the truth can change an aggregate.
-    fn varies(&self, term: &Term) -> bool {
+    fn varies(&self, term: &AggregateTerm) -> bool {
         let leaf_varies = |n: usize| {
             let leaf = self.leaf(n);
             !leaf.condition.is_empty() || matches!(leaf.value, LeafValue::Expanded(..))
@@ -109,7 +113,7 @@ impl Estimator<'_> {
     }
 
     /// Returns what a row adds to numerator and denominator.
-    fn add_up(&self, term: &Term, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+    fn add_up(&self, term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
         if !self.is_in_group(row, group) {
             return (0.0, 0.0);
         }
@@ -124,7 +128,7 @@ impl Estimator<'_> {
     /// after the draw.
     fn collect_entities(
         &self,
-        term: &Term,
+        term: &AggregateTerm,
         group: &[SqlValue],
     ) -> (BTreeMap<usize, EntityRows>, u64) {
         let mut entities: BTreeMap<usize, EntityRows> = BTreeMap::new();
@@ -157,7 +161,7 @@ impl Estimator<'_> {
     }
 
     /// Returns all that a row can add to numerator and denominator.
-    fn list_possible(&self, term: &Term, row: &RowFacts) -> Vec<(f64, f64)> {
+    fn list_possible(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
         // For each leaf: whether its conditions select the row, and the number.
         let options = |n: usize| {
             let (leaf, facts) = (self.leaf(n), &row.leaves[n]);
@@ -200,7 +204,7 @@ impl Estimator<'_> {
     }
 
     /// Computes an aggregate that no truth can change.
-    fn compute_exactly(&self, term: &Term, group: &[SqlValue]) -> Interval {
+    fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
         let (mut y, mut x) = (0.0, 0.0);
         for row in self.answers {
             let (a, b) = self.add_up(term, row, group);
@@ -215,7 +219,7 @@ impl Estimator<'_> {
         &self,
         entities: &BTreeMap<usize, EntityRows>,
         added: u64,
-    ) -> Result<Estimate, String> {
+    ) -> Result<AggregateEstimate, String> {
         let mut strata = [[Class::default(); 2]; STRATA];
         let mut unknown = [[0; 2]; STRATA];
         for (entity, rows) in entities {
@@ -248,7 +252,7 @@ impl Estimator<'_> {
 
     fn estimate_sums(
         &self,
-        term: &Term,
+        term: &AggregateTerm,
         entities: &BTreeMap<usize, EntityRows>,
         added: u64,
     ) -> Result<Interval, String> {
@@ -294,8 +298,8 @@ impl Estimator<'_> {
             })
         };
         found.map_err(|refusal| match refusal {
-            Refusal::NoSample => NO_SAMPLE.to_owned(),
-            Refusal::DenominatorNearZero => "the denominator can be 0".to_owned(),
+            NoInterval::NoSample => NO_SAMPLE.to_owned(),
+            NoInterval::DenominatorNearZero => "the denominator can be 0".to_owned(),
         })
     }
 }

@@ -6,7 +6,7 @@ use rusqlite::types::Value as SqlValue;
 
 use super::estimate::Estimator;
 use super::samples::AuditedTables;
-use super::shape::{LeafValue, Shape, Term, recognize_shape};
+use super::shape::{AggregateTerm, LeafValue, Shape, recognize_shape};
 use crate::audit::{Draw, DrawRequest};
 use crate::query::QueryError;
 use crate::query::connection::guard::Guard;
@@ -46,7 +46,7 @@ pub fn design_for_query(
     let columns: Vec<usize> = shape.columns.iter().copied().collect();
     let mut design =
         QueryDesign { expansion: shape.expansion, columns: columns.clone(), certain: Vec::new() };
-    let is_sum = |term: &&Term| {
+    let is_sum = |term: &&AggregateTerm| {
         term.denominator.is_some() || shape.leaves[term.numerator].value != LeafValue::One
     };
     let Some(term) = shape.outputs.iter().map(|output| &output.term).find(is_sum) else {
@@ -79,7 +79,7 @@ pub fn design_for_query(
 }
 
 /// Returns the entities by the greatest residual that their rows can have.
-fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &Term) -> Vec<usize> {
+fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
     let numbers = |group: &[SqlValue]| estimator.list_rows(term, group);
     // Each row is judged in its own group; without groups there is only one.
     let all: Vec<_> = if shape.groups.is_empty() {

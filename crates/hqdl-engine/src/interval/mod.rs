@@ -11,6 +11,7 @@
 
 mod estimate;
 mod leverage;
+mod refusal;
 mod samples;
 mod shape;
 mod tables;
@@ -20,7 +21,7 @@ use std::collections::HashSet;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 use serde_json::{Value as Json, json};
 
-use self::estimate::{Estimate, Estimator};
+use self::estimate::{AggregateEstimate, Estimator};
 pub use self::leverage::{QueryDesign, design_for_query};
 use self::samples::AuditedTables;
 use self::shape::{Output, Shape};
@@ -84,7 +85,7 @@ pub fn run_with_intervals(
 }
 
 /// Estimates of a row of the result, by output.
-type RowEstimates = Vec<Result<Estimate, String>>;
+type RowEstimates = Vec<Result<AggregateEstimate, String>>;
 
 fn estimate_rows(
     query: &PlainQuery<'_>,
@@ -245,7 +246,7 @@ fn write_rows(
 fn show_estimate(
     output: &Output,
     shape: &Shape,
-    estimate: &Result<Estimate, String>,
+    estimate: &Result<AggregateEstimate, String>,
 ) -> [ValueRef<'static>; 3] {
     let Ok((interval, _)) = estimate else { return [ValueRef::Null; 3] };
     let term = &output.term;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::refusal::refuse;
 use super::tables::FromTables;
 use crate::query::QueryError;
 use hqdl_database::Database;
@@ -73,12 +74,12 @@ pub struct Output {
     /// Position of its result column.
     pub result: usize,
     /// What it is.
-    pub term: Term,
+    pub term: AggregateTerm,
 }
 
 /// A scaled leaf, or a scaled ratio of two leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Term {
+pub struct AggregateTerm {
     /// Factor.
     pub scale: f64,
     /// Position of the leaf.
@@ -96,15 +97,6 @@ struct Part {
     /// Whether `SQLite` divides it as a real number.
     is_real: bool,
 }
-
-/// Returns the error of a query without an interval.
-pub(super) fn refuse<T>(span: &Span, reason: impl AsRef<str>) -> Result<T, QueryError> {
-    let message = format!("no interval: {}", reason.as_ref());
-    Err(QueryError::in_sql(message, Some(span.clone()), "", HELP))
-}
-
-const HELP: &str = "an interval needs COUNT, SUM, AVG or a ratio of them over one expansion joined \
-                    to its source, with WHERE, FILTER and GROUP BY";
 
 /// Takes a parsed query apart.
 ///
@@ -189,7 +181,8 @@ impl Recognizer<'_> {
             let Some(numerator) = part.numerator else {
                 return refuse(&expr.span, "a result column is neither a group nor an aggregate");
             };
-            let term = Term { scale: part.scale, numerator, denominator: part.denominator };
+            let term =
+                AggregateTerm { scale: part.scale, numerator, denominator: part.denominator };
             outputs.push(Output { result, term });
         }
         if outputs.is_empty() {

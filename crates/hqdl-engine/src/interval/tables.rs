@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::shape::refuse;
+use super::refusal::refuse;
 use crate::query::QueryError;
 use hqdl_database::Database;
 use hqdl_spec::{Catalog, Column, Expansion, SourceRows, Spec};
@@ -34,10 +34,10 @@ struct FromTable {
     name: String,
     /// Names of its columns.
     columns: Vec<String>,
-    kind: TableKind,
+    kind: FromTableKind,
 }
 
-enum TableKind {
+enum FromTableKind {
     /// Table of an expansion.
     Expansion(usize),
     /// Another table.
@@ -67,8 +67,10 @@ impl<'a> FromTables<'a> {
             ([_], _) => {}
             ([left, right], [_, item]) => {
                 let (expansion, source) = match (&left.kind, &right.kind) {
-                    (TableKind::Expansion(n), TableKind::Source(name))
-                    | (TableKind::Source(name), TableKind::Expansion(n)) => (*n, name.clone()),
+                    (FromTableKind::Expansion(n), FromTableKind::Source(name))
+                    | (FromTableKind::Source(name), FromTableKind::Expansion(n)) => {
+                        (*n, name.clone())
+                    }
                     _ => {
                         return refuse(
                             &core.span,
@@ -112,7 +114,7 @@ impl<'a> FromTables<'a> {
         let columns = self.database.table_columns(table).unwrap_or_default();
         let columns = columns.into_iter().map(|(name, _)| name).collect();
         let kind = if let Some(n) = self.spec.expansions.iter().position(|e| is_named(&e.name)) {
-            TableKind::Expansion(n)
+            FromTableKind::Expansion(n)
         } else if let Some((view, joined)) =
             self.spec.expanded_views().into_iter().find(|(view, _)| is_named(view))
         {
@@ -120,11 +122,11 @@ impl<'a> FromTables<'a> {
             let number = |(name, n, column): (String, usize, usize)| {
                 Some((name, self.find_expansion(joined.get(n)?.0)? * MOST_COLUMNS + column))
             };
-            TableKind::View(view, select.columns.into_iter().filter_map(number).collect())
+            FromTableKind::View(view, select.columns.into_iter().filter_map(number).collect())
         } else if self.all_many_tables().any(is_named) {
             return refuse(span, "a one-to-many table has several rows for an entity; use EXISTS");
         } else {
-            TableKind::Source(table.clone())
+            FromTableKind::Source(table.clone())
         };
         let name = item.name.clone().unwrap_or_else(|| table.clone());
         Ok(FromTable { name, columns, kind })
@@ -209,13 +211,13 @@ impl<'a> FromTables<'a> {
         };
         let table = self.tables.iter().find(is_meant)?;
         match &table.kind {
-            TableKind::Source(_) => None,
-            TableKind::Expansion(n) => {
+            FromTableKind::Source(_) => None,
+            FromTableKind::Expansion(n) => {
                 let columns = &self.spec.expansions[*n].columns;
                 let is_named = |c: &Column| c.many.is_none() && c.name.eq_ignore_ascii_case(column);
                 Some(n * MOST_COLUMNS + columns.iter().position(is_named)?)
             }
-            TableKind::View(_, columns) => {
+            FromTableKind::View(_, columns) => {
                 columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(column)).map(|c| c.1)
             }
         }
@@ -294,9 +296,9 @@ impl<'a> FromTables<'a> {
         }
         let expansion = expansions.into_iter().next().unwrap_or_default();
         let has_expansion = self.tables.iter().any(|t| match &t.kind {
-            TableKind::Expansion(n) => *n == expansion,
-            TableKind::View(..) => true,
-            TableKind::Source(_) => false,
+            FromTableKind::Expansion(n) => *n == expansion,
+            FromTableKind::View(..) => true,
+            FromTableKind::Source(_) => false,
         });
         if !has_expansion && !numbers.is_empty() {
             return refuse(span, "the query does not read the table of the expansion");
@@ -308,11 +310,11 @@ impl<'a> FromTables<'a> {
     pub(super) fn from_sql(&self, expansion: usize) -> String {
         let table = |table: &FromTable| {
             let rows = match &table.kind {
-                TableKind::Expansion(n) => {
+                FromTableKind::Expansion(n) => {
                     format!("temp.{}", sql::quote_name(&self.spec.expansions[*n].name))
                 }
-                TableKind::Source(name) => sql::quote_name(name),
-                TableKind::View(view, _) => {
+                FromTableKind::Source(name) => sql::quote_name(name),
+                FromTableKind::View(view, _) => {
                     let joined = self.spec.expanded_views().remove(view).unwrap_or_default();
                     let number = joined
                         .iter()
@@ -335,9 +337,9 @@ impl<'a> FromTables<'a> {
     /// Returns the SQL of the column with the number of the entity.
     pub(super) fn entity_sql(&self, expansion: usize) -> String {
         let is_meant = |t: &&FromTable| match &t.kind {
-            TableKind::Expansion(n) => *n == expansion,
-            TableKind::View(..) => true,
-            TableKind::Source(_) => false,
+            FromTableKind::Expansion(n) => *n == expansion,
+            FromTableKind::View(..) => true,
+            FromTableKind::Source(_) => false,
         };
         let name = self.tables.iter().find(is_meant).map_or("", |t| &t.name);
         format!("{}.{ENTITY_COLUMN}", sql::quote_name(name))

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 use hqdl_statistics::{
-    Class, CountMethod, CoveredTable, Extremes, Hypergeometric, Refusal, ResidualStratum,
+    Class, CountMethod, CoveredTable, Extremes, Hypergeometric, NoInterval, ResidualStratum,
     SampledRow, bound_positives, draw_rows, estimate_count, estimate_ratio, estimate_share,
     estimate_sum, normal_quantile,
 };
@@ -202,7 +202,7 @@ fn a_ratio_is_bounded_by_its_rows_or_refused() {
     assert_eq!((ratio.low, ratio.high), (7.0, 7.0));
     let mut unbounded = stratum_of(100, rows[90..].to_vec(), &rows);
     unbounded.extremes.add(row(1.0, 0.0));
-    assert_eq!(estimate_ratio(&[unbounded], 0.95), Err(Refusal::DenominatorNearZero));
+    assert_eq!(estimate_ratio(&[unbounded], 0.95), Err(NoInterval::DenominatorNearZero));
     let empty = ResidualStratum { size: 3, ..ResidualStratum::default() };
-    assert_eq!(estimate_sum(&[empty], 0.95), Err(Refusal::NoSample));
+    assert_eq!(estimate_sum(&[empty], 0.95), Err(NoInterval::NoSample));
 }
