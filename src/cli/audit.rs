@@ -14,7 +14,8 @@ use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
 use crate::audit::sheet::{format_cell, parse_truth};
 use crate::audit::{
-    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, sheet_path,
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, Sheet,
+    sheet_path,
 };
 use crate::database::Database;
 use crate::format::count_noun;
@@ -204,7 +205,7 @@ fn open_published(session: &Session) -> Result<Database, Failure> {
     Ok(Database::open(target)?)
 }
 
-/// Returns the expansion of the named columns, or the only one.
+/// Returns the expansion of the named columns, or the only one, or the only one with an audit.
 fn find_expansion<'s>(
     session: &'s Session,
     columns: &[String],
@@ -212,7 +213,11 @@ fn find_expansion<'s>(
     let expansions = &session.spec.expansions;
     let has_all = |e: &&(usize, &Expansion)| columns.iter().all(|c| e.1.find_column(c).is_some());
     let found: Vec<(usize, &Expansion)> = expansions.iter().enumerate().collect();
-    let found: Vec<&(usize, &Expansion)> = found.iter().filter(has_all).collect();
+    let mut found: Vec<&(usize, &Expansion)> = found.iter().filter(has_all).collect();
+    let has_audit = |e: &&(usize, &Expansion)| sheet_path(&session.spec, e.1).exists();
+    if found.iter().filter(|e| has_audit(e)).count() == 1 && columns.is_empty() {
+        found.retain(has_audit);
+    }
     match found.as_slice() {
         [only] => Ok(**only),
         [] => Err(Failure::wrong_input(
@@ -349,7 +354,14 @@ fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Re
                     Err(message) => anstream::eprintln!("{message}"),
                 }
             };
-            let (source, note) = (PERSON.to_owned(), String::new());
+            // Another person may have filled cells meanwhile: the last word wins, the note keeps both.
+            audit.sheet = Sheet::read(&path, &audit.draw, expansion)?;
+            let before = audit.sheet.truth(*row, column).filter(|before| before.value != value);
+            let note = before.map_or_else(String::new, |before| {
+                let said = before.value.as_ref().map_or("?".to_owned(), format_cell);
+                format!("{} said {said}", before.source)
+            });
+            let source = PERSON.to_owned();
             audit.sheet.set_truth(*row, column, CellTruth { value, source, note });
             audit.sheet.write(&path, &audit.draw, expansion)?;
         }

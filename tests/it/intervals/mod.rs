@@ -255,7 +255,7 @@ fn an_interval_goes_on_using_the_drawn_answers() {
     fill(&project, 100, truth);
     let sql = "SELECT count(*) AS n FROM llm WHERE race = 'Human'";
     let before = only_row(&query(&project, sql, &[]).expect_exit_code(0));
-    let applied = audit(&project, &["--columns", "race", "--apply", "--json"]).expect_exit_code(0);
+    let applied = audit(&project, &["--apply", "--json"]).expect_exit_code(0);
     assert!(applied.lines[0]["cells"].as_u64().unwrap() > 10, "{applied:?}");
     project.run_materialize(&[]).expect_exit_code(0);
     let after = only_row(&query(&project, sql, &[]).expect_exit_code(0));
