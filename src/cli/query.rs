@@ -31,8 +31,8 @@ pub struct Options {
     /// Add the interval of each aggregate over the true values, judged by the spec's audit: columns
     /// `x_low`, `x_high` and `x_estimate` beside `x`. The value is the confidence in percent
     /// [default: 95].
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1)]
-    interval: Option<Option<String>>,
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "95")]
+    interval: Option<String>,
     /// With --interval and GROUP BY: the confidence is that of all groups together.
     #[arg(long, requires = "interval")]
     simultaneous: bool,
@@ -70,14 +70,13 @@ fn parse_interval(
     input: &mut input::Options,
 ) -> Result<Option<IntervalRequest>, Failure> {
     let Some(given) = &options.interval else { return Ok(None) };
-    let percent = match given.as_deref().map(str::parse::<f64>) {
-        None => DEFAULT_CONFIDENCE,
-        Some(Ok(percent)) => percent,
-        Some(Err(_)) if !input.has_query() => {
-            input.set_query(given.clone().unwrap_or_default());
+    let percent = match given.parse::<f64>() {
+        Ok(percent) => percent,
+        Err(_) if !input.has_query() => {
+            input.set_query(given.clone());
             DEFAULT_CONFIDENCE
         }
-        Some(Err(_)) => f64::NAN,
+        Err(_) => f64::NAN,
     };
     let request = IntervalRequest::from_percent(percent, options.simultaneous);
     request.map(Some).ok_or_else(|| {

@@ -81,7 +81,8 @@ pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Int
     if let Some((least, most)) = bounds {
         let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
         // An estimate outside of what is possible is none.
-        let estimate = if estimate == inside { estimate } else { f64::NAN };
+        let is_inside = (least..=most).contains(&estimate);
+        let estimate = if is_inside { estimate } else { f64::NAN };
         let ends_meet = is_possible(least) && is_possible(most);
         let (low, high) = if ends_meet || !is_possible(inside) {
             (least, most)

@@ -24,10 +24,11 @@ use hqdl_values::value::Value;
 const VERSION: u32 = 1;
 
 /// How the rows of a sample are chosen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Design {
     /// Every row has the same probability.
+    #[default]
     Uniform,
     /// A quarter of the sample are the rows that can change the result of a query most. The others
     /// have the same probability each.
@@ -45,12 +46,6 @@ impl Design {
             Self::Uniform => "uniform",
             Self::Leverage { .. } => "leverage",
         }
-    }
-}
-
-impl Default for Design {
-    fn default() -> Self {
-        Self::Uniform
     }
 }
 

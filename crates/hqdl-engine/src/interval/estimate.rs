@@ -55,7 +55,8 @@ impl Estimator<'_> {
     ) -> Result<AggregateEstimate, String> {
         let (entities, added) = self.collect_entities(term, group);
         let is_count = term.denominator.is_none() && self.is_one(term.numerator);
-        let (interval, method) = if !self.varies(term) {
+        let is_exact = !self.varies(term);
+        let (interval, method) = if is_exact {
             (self.compute_exactly(term, group), "exact")
         } else if is_count && entities.values().all(|rows| rows.rows <= 1) {
             self.estimate_count(&entities, added)?
@@ -316,12 +317,14 @@ impl EntityRows {
         }
         let bounds = |all: &[(f64, f64)], number: fn(&(f64, f64)) -> f64| {
             let numbers = all.iter().map(number);
-            numbers.fold((f64::MAX, f64::MIN), |(a, b), n| (a.min(n), b.max(n)))
+            numbers.fold((f64::MAX, f64::MIN), |(low, high), n| (low.min(n), high.max(n)))
         };
-        let (y, x) = (bounds(&self.possible, |p| p.0), bounds(&self.possible, |p| p.1));
-        let (v, w) = (bounds(row, |p| p.0), bounds(row, |p| p.1));
-        let (y, x) = ([y.0 + v.0, y.1 + v.1], [x.0 + w.0, x.1 + w.1]);
-        self.possible = y.iter().flat_map(|y| x.map(|x| (*y, x))).collect();
+        let add = |number: fn(&(f64, f64)) -> f64| {
+            let (known, added) = (bounds(&self.possible, number), bounds(row, number));
+            [known.0 + added.0, known.1 + added.1]
+        };
+        let (numerators, denominators) = (add(|p| p.0), add(|p| p.1));
+        self.possible = numerators.iter().flat_map(|y| denominators.map(|x| (*y, x))).collect();
     }
 
     fn bound_numerator(&self) -> (f64, f64) {
@@ -340,7 +343,7 @@ fn is_subset(part: &Leaf, whole: &Leaf) -> bool {
 fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
     match (a, b) {
         (SqlValue::Integer(a), SqlValue::Real(b)) | (SqlValue::Real(b), SqlValue::Integer(a)) => {
-            *a as f64 == *b
+            (*a as f64 - *b).abs() < f64::EPSILON
         }
         _ => a == b,
     }

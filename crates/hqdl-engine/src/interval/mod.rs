@@ -251,7 +251,7 @@ fn show_estimate(
     let Ok((interval, _)) = estimate else { return [ValueRef::Null; 3] };
     let term = &output.term;
     let is_count = term.denominator.is_none()
-        && term.scale == 1.0
+        && (term.scale - 1.0).abs() < f64::EPSILON
         && shape.leaves[term.numerator].value == shape::LeafValue::One;
     let end = |number: f64| {
         if number.is_nan() {

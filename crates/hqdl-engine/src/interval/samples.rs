@@ -138,7 +138,9 @@ impl<'a> AuditedTables<'a> {
                     };
                 }
             }
-            values.push(SqlValue::Integer(entity.map_or(ADDED, |e| e as i64)));
+            values.push(SqlValue::Integer(
+                entity.and_then(|e| i64::try_from(e).ok()).unwrap_or(ADDED),
+            ));
             insert.execute(rusqlite::params_from_iter(values))?;
         }
         Ok(())

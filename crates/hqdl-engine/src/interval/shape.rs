@@ -192,7 +192,7 @@ impl Recognizer<'_> {
         Ok(Shape {
             expansion,
             columns,
-            from: self.tables.from_sql(expansion),
+            from: self.tables.build_from_clause(expansion),
             entity: self.tables.entity_sql(expansion),
             population,
             condition,
@@ -290,14 +290,14 @@ impl Recognizer<'_> {
     fn is_same(&self, a: &Expr, b: &Expr) -> bool {
         match (&a.kind, &b.kind) {
             (
-                ExprKind::Column { table: t, column: c },
-                ExprKind::Column { table: u, column: d },
+                ExprKind::Column { table, column },
+                ExprKind::Column { table: other_table, column: other },
             ) => {
-                let is_same_table = match (t, u) {
-                    (Some(t), Some(u)) => t.eq_ignore_ascii_case(u),
+                let is_same_table = match (table, other_table) {
+                    (Some(table), Some(other)) => table.eq_ignore_ascii_case(other),
                     _ => true,
                 };
-                is_same_table && c.eq_ignore_ascii_case(d)
+                is_same_table && column.eq_ignore_ascii_case(other)
             }
             _ => self.text(a).split_whitespace().eq(self.text(b).split_whitespace()),
         }
@@ -404,7 +404,7 @@ impl Recognizer<'_> {
             ExprKind::Paren(inner) => self.find_range(inner),
             ExprKind::Column { table, column } => {
                 let found = self.tables.find_expanded(table.as_deref(), column);
-                match found.and_then(|n| self.tables.column(self.spec, n).range) {
+                match found.and_then(|n| FromTables::column(self.spec, n).range) {
                     Some(range) => Ok(range),
                     None => refuse(
                         &arg.span,

@@ -79,7 +79,7 @@ impl<'a> FromTables<'a> {
                     }
                 };
                 let keys = found.key_columns(expansion, &source, &core.span)?;
-                found.check_join(item, core, &keys)?;
+                check_join(item, core, &keys)?;
                 let keyword = if item.join == JoinKind::Left { "LEFT JOIN" } else { "JOIN" };
                 let condition = match (&item.on, item.using.as_slice()) {
                     (Some(on), _) => {
@@ -160,49 +160,6 @@ impl<'a> FromTables<'a> {
         })
     }
 
-    /// Checks that two tables are joined on the whole key, and on nothing else.
-    fn check_join(
-        &self,
-        item: &FromItem,
-        core: &SelectCore,
-        keys: &[String],
-    ) -> Result<(), QueryError> {
-        let mut joined: BTreeSet<String> =
-            item.using.iter().map(|name| name.to_ascii_lowercase()).collect();
-        let mut conditions = Vec::new();
-        if let Some(on) = &item.on {
-            split_and(on, &mut conditions);
-            for condition in &conditions {
-                if self.joined_key(condition).is_none() {
-                    return refuse(&condition.span, "the tables are joined on more than the key");
-                }
-            }
-        }
-        if let (Some(filter), JoinKind::Inner) = (&core.filter, item.join) {
-            split_and(filter, &mut conditions);
-        }
-        joined.extend(conditions.iter().filter_map(|c| self.joined_key(c)));
-        let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
-        match missing {
-            Some(key) => {
-                refuse(&core.span, format!("the tables are not joined on `{key}` of the key"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the column of a comparison of the same column of both tables.
-    fn joined_key(&self, condition: &Expr) -> Option<String> {
-        let ExprKind::Compare("=" | "IS", left, right) = &condition.kind else { return None };
-        let (ExprKind::Column { table: t, column: a }, ExprKind::Column { table: u, column: b }) =
-            (&left.kind, &right.kind)
-        else {
-            return None;
-        };
-        let is_pair = !t.as_ref()?.eq_ignore_ascii_case(u.as_ref()?) && a.eq_ignore_ascii_case(b);
-        is_pair.then(|| a.to_ascii_lowercase())
-    }
-
     /// Returns the expanded column that a name refers to.
     pub(super) fn find_expanded(&self, table: Option<&str>, column: &str) -> Option<ColumnNumber> {
         let is_meant = |t: &&FromTable| match table {
@@ -261,7 +218,7 @@ impl<'a> FromTables<'a> {
         let inner = alias.as_ref().unwrap_or(name);
         let (mut keys, mut values) = (BTreeSet::new(), 0);
         for condition in conditions {
-            if let Some(key) = self.joined_key(condition).filter(|_| mentions(condition, inner)) {
+            if let Some(key) = joined_key(condition).filter(|_| mentions(condition, inner)) {
                 keys.insert(key);
             } else if is_value_test(text, condition) {
                 values += 1;
@@ -277,7 +234,7 @@ impl<'a> FromTables<'a> {
     }
 
     /// Returns an expanded column.
-    pub(super) fn column<'s>(&self, spec: &'s Spec, number: ColumnNumber) -> &'s Column {
+    pub(super) fn column(spec: &Spec, number: ColumnNumber) -> &Column {
         &spec.expansions[number / MOST_COLUMNS].columns[number % MOST_COLUMNS]
     }
 
@@ -307,7 +264,7 @@ impl<'a> FromTables<'a> {
     }
 
     /// Returns the FROM clause over the tables that hqdl fills.
-    pub(super) fn from_sql(&self, expansion: usize) -> String {
+    pub(super) fn build_from_clause(&self, expansion: usize) -> String {
         let table = |table: &FromTable| {
             let rows = match &table.kind {
                 FromTableKind::Expansion(n) => {
@@ -344,6 +301,42 @@ impl<'a> FromTables<'a> {
         let name = self.tables.iter().find(is_meant).map_or("", |t| &t.name);
         format!("{}.{ENTITY_COLUMN}", sql::quote_name(name))
     }
+}
+
+/// Checks that two tables are joined on the whole key, and on nothing else.
+fn check_join(item: &FromItem, core: &SelectCore, keys: &[String]) -> Result<(), QueryError> {
+    let mut joined: BTreeSet<String> =
+        item.using.iter().map(|name| name.to_ascii_lowercase()).collect();
+    let mut conditions = Vec::new();
+    if let Some(on) = &item.on {
+        split_and(on, &mut conditions);
+        for condition in &conditions {
+            if joined_key(condition).is_none() {
+                return refuse(&condition.span, "the tables are joined on more than the key");
+            }
+        }
+    }
+    if let (Some(filter), JoinKind::Inner) = (&core.filter, item.join) {
+        split_and(filter, &mut conditions);
+    }
+    joined.extend(conditions.iter().filter_map(|c| joined_key(c)));
+    let missing = keys.iter().find(|key| !joined.contains(&key.to_ascii_lowercase()));
+    match missing {
+        Some(key) => refuse(&core.span, format!("the tables are not joined on `{key}` of the key")),
+        None => Ok(()),
+    }
+}
+
+/// Returns the column of a comparison of the same column of both tables.
+fn joined_key(condition: &Expr) -> Option<String> {
+    let ExprKind::Compare("=" | "IS", left, right) = &condition.kind else { return None };
+    let (ExprKind::Column { table: t, column: a }, ExprKind::Column { table: u, column: b }) =
+        (&left.kind, &right.kind)
+    else {
+        return None;
+    };
+    let is_pair = !t.as_ref()?.eq_ignore_ascii_case(u.as_ref()?) && a.eq_ignore_ascii_case(b);
+    is_pair.then(|| a.to_ascii_lowercase())
 }
 
 fn split_and<'e>(expr: &'e Expr, conditions: &mut Vec<&'e Expr>) {
