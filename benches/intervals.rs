@@ -119,8 +119,9 @@ fn load_heroes(swan: &Path, recording: &Path) -> Vec<Hero> {
     let expanded = rusqlite::Connection::open(output).expect("a database");
     let mut statement = expanded.prepare(ROWS).expect("tables");
     let heroes = statement.query_map([], |row| {
-        let texts =
-            |from: usize| (from..from + 7).map(|n| row.get::<_, Option<String>>(n)).collect();
+        let texts = |from: usize| {
+            (from..from + 7).map(|n| row.get(n)).collect::<rusqlite::Result<Vec<Option<String>>>>()
+        };
         Ok(Hero { truth: texts(0)?, answers: texts(7)?, numbers: [row.get(14)?, row.get(15)?] })
     });
     heroes.expect("rows").collect::<Result<_, _>>().expect("rows")

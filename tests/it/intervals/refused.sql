@@ -111,7 +111,7 @@ SELECT * FROM llm
 -- a result column is neither a group nor an aggregate
 SELECT race FROM llm
 -- a result column is neither a group nor an aggregate
-SELECT name, count(*) FROM llm GROUP BY race
+SELECT race, name, count(*) FROM llm GROUP BY race
 -- a result column is neither a group nor an aggregate
 SELECT 1, count(*) FROM llm WHERE race = 'Human'
 -- the query has no aggregate
