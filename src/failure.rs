@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use crate::audit::AuditError;
 use crate::database::StoreError;
 use crate::database::provenance::ProvenanceError;
 use crate::facts::FactsError;
@@ -165,6 +166,13 @@ pub fn describe_stop(why: &StopReason) -> (String, String, u8) {
         }
         StopReason::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
         StopReason::Facts(error) => (error.to_string(), error.hint().to_owned(), facts_exit_code(error)),
+    }
+}
+
+impl From<AuditError> for Failure {
+    fn from(error: AuditError) -> Self {
+        let hint = error.hint().to_owned();
+        Self::wrong_input(error.to_string(), hint)
     }
 }
 

@@ -194,6 +194,8 @@ class Session:
         refresh: bool = False,
         timeout: float | None = None,
         budget: float | None = None,
+        interval: float | None = None,
+        simultaneous: bool = False,
         on_event: OnEvent | None = None,
         progress: bool | None = None,
         _interrupt: _native.Interrupt | None = None,
@@ -212,6 +214,9 @@ class Session:
             refresh: Whether to ask again for everything that the query needs.
             timeout: Maximum time of one pass of SQLite, in seconds.
             budget: Maximum cost of this query in USD.
+            interval: Confidence, such as 0.95: adds ``x_low``, ``x_high`` and ``x_estimate`` to
+                each aggregate ``x``, judged by the spec's audit (``hqdl audit``).
+            simultaneous: Whether the confidence is that of all groups together.
             on_event: Called, on this thread, with each event of the run.
             progress: The same as for ``materialize``.
 
@@ -233,6 +238,8 @@ class Session:
             "refresh": refresh,
             "timeout": timeout,
             "budget": budget,
+            "interval": interval,
+            "simultaneous": simultaneous,
         }
         with Progress(progress, on_event) as listener:
             table, meta = self._project.query(

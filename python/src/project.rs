@@ -11,6 +11,7 @@ use hqdl::database::provenance::CellProvenance;
 use hqdl::facts::Facts;
 use hqdl::failure::Failure;
 use hqdl::generate::{Event, StopReason};
+use hqdl::interval::{IntervalRequest, run_with_intervals};
 use hqdl::materialize::{Report, RunMode, Selection};
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
@@ -560,6 +561,9 @@ struct QueryArguments {
     refresh: bool,
     timeout: Option<f64>,
     budget: Option<f64>,
+    /// Confidence of the intervals, between 0 and 1.
+    interval: Option<f64>,
+    simultaneous: bool,
 }
 
 impl QueryArguments {
@@ -578,6 +582,8 @@ impl QueryArguments {
             refresh: false,
             timeout: None,
             budget: None,
+            interval: None,
+            simultaneous: false,
         };
         for (name, value) in options.into_iter().flatten() {
             match name.extract::<String>()?.as_str() {
@@ -599,6 +605,8 @@ impl QueryArguments {
                 "refresh" => query.refresh = value.extract()?,
                 "timeout" => query.timeout = value.extract()?,
                 "budget" => query.budget = value.extract()?,
+                "interval" => query.interval = value.extract()?,
+                "simultaneous" => query.simultaneous = value.extract()?,
                 other => {
                     return Err(wrong_input(
                         format!("`{other}` is not an argument of a query"),
@@ -644,16 +652,27 @@ impl QueryArguments {
             interrupt: context.interrupt.clone(),
             ..session.new_query(&target, &self.sql)?
         };
+        let interval = match self.interval {
+            None => None,
+            Some(share) => {
+                let found = IntervalRequest::from_percent(100.0 * share, self.simultaneous);
+                let wrong = || wrong_input("pass interval= as a share, such as 0.95", "");
+                Some(found.ok_or_else(wrong)?)
+            }
+        };
         let may_ask = query::may_ask(spec, &self.sql, self.dialect, self.classify);
-        if may_ask {
+        if may_ask && interval.is_none() {
             let model = settings.connect_model(spec, facts)?;
             request.model = model.map_err(|failure| model_failure = Some(failure)).ok();
         }
-        let result = match (rows, may_ask) {
-            (Some(rows), true) => query::run(&request, rows),
-            (Some(rows), false) => request.to_plain().run(rows),
-            (None, true) => query::explain(&request),
-            (None, false) => request.to_plain().explain(),
+        let result = match (rows, interval, may_ask) {
+            (Some(rows), Some(interval), _) => {
+                run_with_intervals(spec, &request.to_plain(), interval, rows)
+            }
+            (Some(rows), None, true) => query::run(&request, rows),
+            (Some(rows), None, false) => request.to_plain().run(rows),
+            (None, _, true) => query::explain(&request),
+            (None, _, false) => request.to_plain().explain(),
         };
         result.map_err(|error| match (error, model_failure) {
             (QueryError::Sql(problem), _) => Failure::Problems(Problems {

@@ -62,6 +62,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl query --spec specs/superhero.toml --param n=200 --format csv \"SELECT name FROM city WHERE x > :n\"",
             "hqdl query --db my.db --dialect suql --classify --budget 0.10 \"SELECT name FROM restaurants WHERE price = 'cheap'\"",
             "hqdl query --spec specs/superhero.toml --timeout 10 --retry-failed --require-values --file question.sql",
+            "hqdl query --spec specs/superhero.toml --interval --simultaneous \"SELECT race, count(*) FROM superhero_expanded GROUP BY 1\"",
             "hqdl query --spec specs/superhero.toml --refresh --truncate --file question.sql",
         ],
     ),
@@ -84,6 +85,18 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "score",
         &["hqdl score specs/superhero.toml --truth truth.csv --differences 20 --output out.db"],
+    ),
+    (
+        "audit",
+        &[
+            "hqdl audit specs/superhero.toml --columns race,gender --sample 50 --seed 7",
+            "hqdl audit specs/superhero.toml --for \"SELECT avg(height_cm) FROM superhero_expanded WHERE race = 'Human'\" --design leverage",
+            "hqdl audit specs/superhero.toml --ask-me",
+            "hqdl audit specs/superhero.toml --truth truth.csv --db copy.db --output out.db",
+            "hqdl audit specs/superhero.toml --ask-model --model gpt-4o --budget 0.50",
+            "hqdl audit specs/superhero.toml --report",
+            "hqdl audit specs/superhero.toml --apply",
+        ],
     ),
     (
         "override set",

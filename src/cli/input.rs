@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::spec::{Provider, UncheckedSpec};
 use crate::value::Value;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[group(id = "query", multiple = false, args = ["sql", "file"])]
 pub struct Options {
     /// Query; - reads it from stdin.
@@ -59,6 +59,18 @@ pub struct Options {
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
+}
+
+impl Options {
+    /// Returns whether a query is named.
+    pub fn has_query(&self) -> bool {
+        self.sql.is_some() || self.file.is_some()
+    }
+
+    /// Sets the text of the query.
+    pub fn set_query(&mut self, sql: String) {
+        self.sql = Some(sql);
+    }
 }
 
 /// Parses a flag's number of seconds.

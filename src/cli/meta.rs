@@ -21,6 +21,7 @@ pub fn format_finished(meta: &Meta, spec: &Spec) -> String {
     push_line(&mut out, "passes", &format_demand(meta));
     push_usage(&mut out, meta, spec, "");
     push_line(&mut out, "time", &format_duration(meta.seconds));
+    push_interval(&mut out, meta);
     push_sql(&mut out, meta);
     out
 }
@@ -55,6 +56,28 @@ pub fn format_explained(meta: &Meta, spec: &Spec) -> String {
 /// rule.
 pub fn format_plan(meta: &Meta) -> String {
     if meta.routes.is_empty() { String::new() } else { format!("plan\n{}", meta.plan) }
+}
+
+/// Adds how the intervals were computed, and what they assume.
+fn push_interval(out: &mut String, meta: &Meta) {
+    let Some(interval) = &meta.interval else { return };
+    let list = |name: &str| {
+        let items = interval[name].as_array().into_iter().flatten();
+        items.filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join("; ")
+    };
+    let text = |name: &str| interval[name].as_str().unwrap_or_default();
+    let sample = format!(
+        "{} % by {}; {} of {} drawn rows of {} audited ({}, audit {})",
+        100.0 * interval["confidence"].as_f64().unwrap_or_default(),
+        list("methods"),
+        interval["audited"],
+        interval["drawn"],
+        interval["population"],
+        text("design"),
+        text("audit")
+    );
+    push_line(out, "interval", &sample);
+    push_line(out, "assumes", &list("assumes"));
 }
 
 fn push_line(out: &mut String, name: &str, value: &str) {

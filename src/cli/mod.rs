@@ -1,6 +1,7 @@
 //! The command line: clap's types, one file per command, and the only code that prints errors. Data
 //! goes to stdout, messages to stderr.
 
+mod audit;
 mod cache;
 mod check;
 mod clean;
@@ -104,8 +105,11 @@ enum Command {
     Explain(explain::Options),
     /// Print where a published cell came from.
     Why(why::Options),
-    /// Compare published cells with a reference you trust: accuracy, F1 and the differences.
+    /// Compare published cells with a reference you trust: accuracy, F1 and the differences. Same as
+    /// `audit --report --truth`.
     Score(score::Options),
+    /// Draw a random sample of rows whose truth you find, and report how accurate the answers are.
+    Audit(audit::Options),
     /// Set cells by hand. Your value wins over the model's answer.
     Override(overrides::Options),
     /// Drop the tables and views that hqdl made for a spec, and nothing else.
@@ -262,6 +266,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(options) => explain::run(&options, cli.output_options),
         Command::Why(options) => why::run(&options, cli.output_options),
         Command::Score(options) => score::run(&options, cli.output_options),
+        Command::Audit(options) => audit::run(&options, cli.output_options),
         Command::Override(options) => overrides::run(&options, cli.output_options),
         Command::Clean(options) => clean::run(&options, cli.output_options),
         Command::Suggest(options) => suggest::run(&options, cli.output_options),

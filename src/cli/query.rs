@@ -8,7 +8,11 @@ use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{OutputOptions, interrupt, meta};
 use crate::format::{count_noun, format_thousands};
+use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::query::{self, Meta, QueryError};
+
+/// Confidence of `--interval` without a value, in percent.
+const DEFAULT_CONFIDENCE: f64 = 95.0;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -24,6 +28,14 @@ pub struct Options {
     /// counts as answered.
     #[arg(long)]
     require_values: bool,
+    /// Add the interval of each aggregate over the true values, judged by the spec's audit: columns
+    /// `x_low`, `x_high` and `x_estimate` beside `x`. The value is the confidence in percent
+    /// [default: 95].
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "95")]
+    interval: Option<String>,
+    /// With --interval and GROUP BY: the confidence is that of all groups together.
+    #[arg(long, requires = "interval")]
+    simultaneous: bool,
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
@@ -35,9 +47,11 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if output_options.json && format != RowsFormat::Json {
         return Err(Failure::wrong_input("--json and another --format", "remove one of them"));
     }
-    let input = Input::open(&options.input, "query", output_options)?;
+    let mut input_options = options.input.clone();
+    let interval = parse_interval(options, &mut input_options)?;
+    let input = Input::open(&input_options, "query", output_options)?;
     let mut rows = rows::stdout_writer(format);
-    match run_query(&input, rows.as_mut(), output_options) {
+    match run_query(&input, interval, rows.as_mut(), output_options) {
         Ok(meta) => Ok(print_notes(&meta, &input, options, output_options)),
         // A closed pipe (`| head`) is not an error.
         Err(QueryExit::PipeClosed) => Ok(ExitCode::SUCCESS),
@@ -48,6 +62,29 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
             Ok(failure.print_error(output_options.json && !is_reported))
         }
     }
+}
+
+/// Reads `--interval`. The query may follow it directly, as clap reads its optional value.
+fn parse_interval(
+    options: &Options,
+    input: &mut input::Options,
+) -> Result<Option<IntervalRequest>, Failure> {
+    let Some(given) = &options.interval else { return Ok(None) };
+    let percent = match given.parse::<f64>() {
+        Ok(percent) => percent,
+        Err(_) if !input.has_query() => {
+            input.set_query(given.clone());
+            DEFAULT_CONFIDENCE
+        }
+        Err(_) => f64::NAN,
+    };
+    let request = IntervalRequest::from_percent(percent, options.simultaneous);
+    request.map(Some).ok_or_else(|| {
+        Failure::wrong_input(
+            "--interval needs a confidence in percent, from 50 to less than 100",
+            "write --interval 95",
+        )
+    })
 }
 
 /// Reasons why a query ended without a result.
@@ -66,11 +103,15 @@ impl From<Failure> for QueryExit {
 /// Runs the query and writes its rows. Opens facts and model only if the query has calls.
 fn run_query(
     input: &Input<'_>,
+    interval: Option<IntervalRequest>,
     rows: &mut dyn RowsOut,
     output_options: OutputOptions,
 ) -> Result<Meta, QueryExit> {
     let mut no_model = None;
-    let ran = if input.has_calls() {
+    let ran = if let Some(interval) = interval {
+        let query = input.plain_query(interrupt::watch_ctrl_c(None));
+        run_with_intervals(&input.session.spec, &query, interval, rows)
+    } else if input.has_calls() {
         input.open_facts(output_options)?;
         let model = input.model()?.map_err(|why| no_model = Some(why)).ok();
         let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));

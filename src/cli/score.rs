@@ -12,6 +12,9 @@ use crate::database::Database;
 use crate::spec::is_server;
 use crate::truth::{self, ColumnScore, Share, Truth};
 
+/// Most differences to print for each column, unless the user wants more.
+const DIFFERENCES: usize = 5;
+
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Spec file.
@@ -21,7 +24,7 @@ pub struct Options {
     #[arg(long, value_name = "CSV")]
     truth: PathBuf,
     /// Most differences to print for each column.
-    #[arg(long, value_name = "N", default_value = "5", allow_hyphen_values = true, value_parser = super::whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = DIFFERENCES, allow_hyphen_values = true, value_parser = super::whole_number::<usize>)]
     differences: usize,
     /// Expanded database, instead of the spec's.
     #[arg(long, value_name = "PATH")]
@@ -29,6 +32,18 @@ pub struct Options {
     /// Copy with the expanded tables, instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
+}
+
+impl Options {
+    /// Returns the options of `hqdl audit --report --truth`.
+    pub fn new(
+        spec: PathBuf,
+        truth: PathBuf,
+        db: Option<PathBuf>,
+        output: Option<PathBuf>,
+    ) -> Self {
+        Self { spec, truth, differences: DIFFERENCES, db, output }
+    }
 }
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {

@@ -41,6 +41,7 @@ guides! {
     keep_tables_fresh,
     daemon_service,
     correct_values,
+    audit_answers,
     queries,
     documents,
     images,

@@ -46,6 +46,7 @@ mod init_kinds;
 mod key_parts;
 mod kills;
 #[cfg(unix)]
+mod intervals;
 mod log;
 mod messages;
 mod models;

@@ -816,6 +816,7 @@ fn meta_is_the_object_that_was_promised() {
         unbounded: Vec::new(),
         plan: hqdl::blendsql::plan::DemandPlan::default(),
         sql: "SELECT 1".to_owned(),
+        interval: None,
     };
     let expected = json!({
         "requests": 2, "values_asked": 7, "values_reused": 3, "values_missing": 1, "values_unknown": 1,

@@ -19,6 +19,7 @@ pub mod schema;
 pub mod published_state;
 pub mod versions;
 mod view;
+pub use view::ExpandedSelect;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -6,8 +6,39 @@ use super::Database;
 use hqdl_spec::{Catalog, Expansion, SourceRows};
 use hqdl_values::sql;
 
-/// Returns the SQL of `<source>_expanded`: the source's own columns, then those of its expansions.
+/// SELECT of `<source>_expanded`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpandedSelect {
+    /// The source's own columns, then those of its expansions.
+    pub sql: String,
+    /// Name of each expanded column in the view, with the positions of its expansion among the
+    /// joined ones and of the column in it.
+    pub columns: Vec<(String, usize, usize)>,
+}
+
+impl Database {
+    /// Returns the SELECT of `<source>_expanded`. `extra` is a further column of an expansion's
+    /// table, given with the position of the expansion among the joined ones.
+    #[must_use]
+    pub fn select_expanded(
+        &self,
+        joined: &[(&Expansion, usize)],
+        extra: Option<(usize, &str)>,
+    ) -> ExpandedSelect {
+        build_select(self, joined, extra)
+    }
+}
+
+/// Returns the SQL of `<source>_expanded`.
 pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]) -> String {
+    format!("CREATE VIEW {} AS {}", sql::quote_name(view), build_select(db, joined, None).sql)
+}
+
+fn build_select(
+    db: &Database,
+    joined: &[(&Expansion, usize)],
+    extra: Option<(usize, &str)>,
+) -> ExpandedSelect {
     let first = joined.first().and_then(|(expansion, n)| expansion.sources.get(*n));
     let from_sql = match first.map(|source| &source.rows) {
         Some(SourceRows::Table(table)) => sql::quote_name(table),
@@ -25,6 +56,7 @@ pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]
         source_columns.iter().map(|n| n.to_lowercase()).collect();
     let mut columns = vec!["s.*".to_owned()];
     let mut joins = String::new();
+    let mut expanded = Vec::new();
     for (n, (expansion, source_index)) in joined.iter().enumerate() {
         let alias = format!("e{n}");
         let join_conditions: Vec<String> = expansion
@@ -44,7 +76,8 @@ pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]
             sql::quote_name(&expansion.name),
             join_conditions.join(" AND ")
         ));
-        for column in expansion.columns.iter().filter(|c| c.many.is_none()) {
+        let single = expansion.columns.iter().enumerate().filter(|(_, c)| c.many.is_none());
+        for (position, column) in single {
             let mut name = column.name.clone();
             if !used_names.insert(name.to_lowercase()) {
                 name = format!("{}_{}", expansion.name, column.name);
@@ -55,11 +88,10 @@ pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]
                 sql::quote_name(&column.name),
                 sql::quote_name(&name)
             ));
+            expanded.push((name, n, position));
         }
     }
-    format!(
-        "CREATE VIEW {} AS SELECT {} FROM {from_sql} AS s{joins}",
-        sql::quote_name(view),
-        columns.join(", ")
-    )
+    columns.extend(extra.map(|(n, column)| format!("e{n}.{}", sql::quote_name(column))));
+    let select = format!("SELECT {} FROM {from_sql} AS s{joins}", columns.join(", "));
+    ExpandedSelect { sql: select, columns: expanded }
 }

@@ -1,7 +1,8 @@
 //! The hqdl library. A [`session::Session`] opens a spec with its database, its facts and its
 //! model. [`materialize`] fills the spec's tables, and [`query`] runs `BlendSQL` and SUQL queries
 //! over them. [`suggest`] and [`init`] propose specs, and [`truth`] measures the accuracy of their
-//! answers.
+//! answers. [`audit`] draws samples whose truth a person finds, and [`interval`] computes how far
+//! the true result of a query can be from what the model's answers say.
 
 pub mod materialize;
 pub mod retrieval;
@@ -10,4 +11,6 @@ pub mod query;
 pub mod suggest;
 pub mod init;
 pub mod truth;
+pub mod audit;
+pub mod interval;
 pub mod session;

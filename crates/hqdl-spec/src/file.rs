@@ -423,6 +423,9 @@ pub struct ColumnTable {
     /// For a date: the key column with the year of a date that is given without one (`May
     /// 27`). Not needed if the column is called `date` and the key column `year`.
     pub year: Option<String>,
+    /// Least and greatest true value of a number. `hqdl query --interval` needs it for SUM and AVG
+    /// of the column.
+    pub range: Option<[f64; 2]>,
     /// One-to-many: the values go into a separate table.
     pub many: Option<ManyTable>,
     /// Text by which the model says that it does not know a value, instead of `?`,

@@ -423,6 +423,7 @@ impl Column {
             aliases: BTreeMap::new(),
             unify: false,
             year: None,
+            range: None,
             part_of: None,
             keeps_items: false,
             pattern: None,
@@ -529,6 +530,9 @@ pub struct Column {
     /// column's identity.
     #[serde(default)]
     pub year: Option<usize>,
+    /// Least and greatest true value of a number. Not part of the column's identity.
+    #[serde(skip)]
+    pub range: Option<(f64, f64)>,
     /// Position of the key column whose text contains the values. Not part of the column's
     /// identity.
     #[serde(default)]

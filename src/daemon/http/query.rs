@@ -23,6 +23,7 @@ use crate::daemon::active_spec::ActiveSpec;
 use crate::daemon::clients::ClientGuard;
 use crate::database::{Database, output};
 use crate::failure::Failure;
+use crate::interval::{IntervalRequest, run_with_intervals};
 use crate::model::{self, Model};
 use crate::problem::Problems;
 use crate::query::{self, Dialect, Meta, Param, QueryError, Request, RowSink};
@@ -65,6 +66,11 @@ pub(super) struct AskedQuery {
     pub(super) max_rows: Option<u64>,
     /// Budget of the query in USD, instead of the spec's.
     pub(super) budget: Option<f64>,
+    /// Confidence in percent, such as 95: adds `x_low`, `x_high` and `x_estimate` to each aggregate
+    /// `x`, judged by the spec's audit.
+    pub(super) interval: Option<f64>,
+    /// With `interval` and GROUP BY: the confidence is that of all groups together.
+    pub(super) simultaneous: bool,
 }
 
 /// A query with everything needed to run it.
@@ -81,6 +87,7 @@ pub(super) struct PreparedQuery {
     rows_per_request: Option<u32>,
     timeout: Duration,
     command: String,
+    interval: Option<IntervalRequest>,
 }
 
 /// `POST /v1/query`
@@ -307,7 +314,17 @@ fn prepare_query(state: &HttpState, asked: AskedQuery) -> Result<PreparedQuery, 
         }
     };
     let timeout = parse_timeout(asked.timeout)?;
+    let interval = match asked.interval {
+        None => None,
+        Some(percent) => {
+            let request = IntervalRequest::from_percent(percent, asked.simultaneous);
+            Some(request.ok_or_else(|| {
+                Failure::wrong_input("pass `interval` in percent, from 50 to less than 100", "")
+            })?)
+        }
+    };
     Ok(PreparedQuery {
+        interval,
         params: parse_params(&asked.params)?,
         command: format!("query {name}"),
         active_spec,
@@ -403,7 +420,9 @@ impl PreparedQuery {
         sink: &mut dyn RowSink,
     ) -> Result<Meta, Failure> {
         let request = self.build_request(context, self.active_spec.model.clone().ok(), interrupt);
-        let result = if self.has_calls() {
+        let result = if let Some(interval) = self.interval {
+            run_with_intervals(request.spec, &request.to_plain(), interval, sink)
+        } else if self.has_calls() {
             query::run(&request, sink)
         } else {
             request.to_plain().run(sink)

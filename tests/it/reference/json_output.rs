@@ -26,10 +26,25 @@ const WITHOUT: [(&str, &str); 5] = [
     ("cache export", "its lines are JSON with and without the flag; `cache import` reads them"),
 ];
 
+/// True years of birth.
+const TRUTH: &str = "name,full_name,born
+Blaze,Ann Fire,1961
+Captain O'Malley,Sean O'Malley,1962
+\"Doctor, the\",\"Smith, John\",1963
+\"Dwayne \"\"Rock\"\" Stone\",Dwayne Stone,1964
+Echo,,1965
+Échappée,Zoé Müller,1966
+007,James B,1967
+Blaze,Bob Fire,1968
+Pipe | Line,-,1969
+Zed,Zed Zedsson,1970
+";
+
 /// Returns the command lines that run, in their order.
 fn command_lines() -> Vec<(&'static str, Vec<&'static str>)> {
     let hero = ["Zed", "Zed Zedsson", "born"];
     let sql = "SELECT name, {{LLMMap('Is it old?', name)}} AS old FROM hero LIMIT 2";
+    let born = "SELECT count(*) AS born FROM llm WHERE born > 1900";
     let truth =
         ["--db", "swan/superhero.sqlite", "--questions", "questions.csv", "--true-values", "swan"];
     vec![
@@ -52,6 +67,10 @@ fn command_lines() -> Vec<(&'static str, Vec<&'static str>)> {
         ("override set", [&["specs/x.toml", "llm"][..], &hero, &["1970"]].concat()),
         ("override list", vec!["specs/x.toml"]),
         ("score", vec!["specs/x.toml", "--truth", "truth.csv"]),
+        ("audit", vec!["specs/x.toml", "--columns", "born", "--seed", "1"]),
+        ("audit", vec!["specs/x.toml", "--truth", "truth.csv"]),
+        ("audit", vec!["specs/x.toml", "--report"]),
+        ("query", vec!["--spec", "specs/x.toml", "--interval", "90", born]),
         ("override unset", [&["specs/x.toml", "llm"][..], &hero].concat()),
         ("cache list", vec!["--limit", "2"]),
         ("cache stats", vec![]),
@@ -236,11 +255,9 @@ fn run(endpoint: &Endpoint, project: &Project, path: &str, args: &[&str]) -> Com
 fn every_json_output_is_on_the_page() {
     let endpoint = truthful_endpoint();
     let project = heroes_project(&endpoint, "json");
-    for (file, content) in [
-        ("truth.csv", "name,full_name,born\nZed,Zed Zedsson,1970\n"),
-        ("facts.jsonl", ""),
-        ("questions.csv", &questions(true)),
-    ] {
+    for (file, content) in
+        [("truth.csv", TRUTH), ("facts.jsonl", ""), ("questions.csv", &questions(true))]
+    {
         std::fs::write(project.path(file), content).unwrap();
     }
     std::fs::create_dir_all(project.path("bird/superhero")).unwrap();

@@ -56,10 +56,10 @@ pub struct Difference {
 }
 
 /// A published cell.
-struct ScoredCell {
-    state: String,
-    value: CellValue,
-    model: Option<String>,
+pub(crate) struct ScoredCell {
+    pub(crate) state: String,
+    pub(crate) value: CellValue,
+    pub(crate) model: Option<String>,
 }
 
 /// State of a cell whose row was never published.
@@ -121,7 +121,7 @@ impl ColumnScore {
 }
 
 /// Returns a cell's values in canonical form, so that different spellings of a number are equal.
-fn canonical_values(cell: &CellValue) -> BTreeSet<String> {
+pub(crate) fn canonical_values(cell: &CellValue) -> BTreeSet<String> {
     let text = |v: &Value| v.canonical_text().map(std::borrow::Cow::into_owned);
     match cell {
         CellValue::Nothing => BTreeSet::new(),
@@ -131,7 +131,7 @@ fn canonical_values(cell: &CellValue) -> BTreeSet<String> {
 }
 
 /// Returns the published cells of a column, by entity.
-fn load_cells(
+pub(crate) fn load_cells(
     database: &Database,
     expansion: &Expansion,
     column: &str,

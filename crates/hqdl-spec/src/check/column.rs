@@ -110,6 +110,7 @@ impl SpecCheck<'_> {
             aliases,
             unify: c.unify,
             year: self.check_year(&field_path("year"), e, c),
+            range: self.check_range(&field_path("range"), c),
             part_of: None,
             keeps_items: false,
             pattern: None,
@@ -139,6 +140,20 @@ impl SpecCheck<'_> {
             self.add_error(path, &format!("`{name}` is not a column of the key"), "", &help);
         }
         key_position(name)
+    }
+
+    /// Returns the range of a number.
+    fn check_range(&mut self, path: &[Step], c: &ColumnTable) -> Option<(f64, f64)> {
+        let [low, high] = c.range?;
+        let is_number = matches!(c.kind, Type::Integer | Type::Real);
+        if !is_number || c.many.is_some() {
+            let message = format!("`range` of `{}` has no effect", c.name);
+            self.add_error(path, &message, "", "`range` is for one number per row");
+        } else if !(low.is_finite() && high.is_finite() && low <= high) {
+            let help = "write the least value first, such as range = [0, 300]";
+            self.add_error(path, &format!("`range` of `{}` is empty", c.name), "", help);
+        }
+        Some((low, high))
     }
 
     /// Returns the aliases of values, by their lookup form.

@@ -66,6 +66,7 @@ impl Engine<'_, '_> {
             unbounded,
             plan: DemandPlan::default(),
             sql: self.sql.clone(),
+            interval: None,
         }
     }
 

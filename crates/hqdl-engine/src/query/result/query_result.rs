@@ -107,6 +107,8 @@ pub struct Meta {
     pub plan: DemandPlan,
     /// SQL that was run.
     pub sql: String,
+    /// Description of the intervals beside its aggregates, if the caller wanted them.
+    pub interval: Option<Json>,
 }
 
 /// A call without an upper bound for the number of values it asks for.
@@ -132,7 +134,7 @@ impl Meta {
     /// and `demand` lists the values that each of them demanded.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        json!({
+        let mut json = json!({
             "requests": self.requests,
             "values_asked": self.values_asked,
             "values_reused": self.values_reused,
@@ -147,7 +149,11 @@ impl Meta {
             "seconds": self.seconds,
             "routes": self.routes.iter().map(Route::to_json).collect::<Vec<_>>(),
             "sql": self.sql,
-        })
+        });
+        if let (Some(interval), Some(object)) = (&self.interval, json.as_object_mut()) {
+            object.insert("interval".to_owned(), interval.clone());
+        }
+        json
     }
 
     fn plan_to_json(&self) -> Json {

@@ -1,0 +1,88 @@
+//! Fills a sheet with the answers of another model. They show agreement, and are no truth.
+
+use std::collections::{HashMap, HashSet};
+
+use super::error::AuditError;
+use super::frame::collect_frame;
+use super::sheet::{CellTruth, MODEL_SOURCE};
+use super::{Audit, sheet_path};
+use hqdl_database::Database;
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::cell::State;
+use hqdl_values::key::Entity;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+impl Audit {
+    /// Returns the SQL condition that selects the drawn rows in a source.
+    #[must_use]
+    pub fn sample_condition(&self, expansion: &Expansion) -> String {
+        let literal = |value: &Value| match value {
+            Value::Null => "NULL".to_owned(),
+            Value::Text(text) => sql::quote_text(text),
+            number => number.to_string(),
+        };
+        let row = |row: &usize| {
+            let key: Vec<String> = self.draw.frame[*row].key.iter().map(literal).collect();
+            format!("({})", key.join(", "))
+        };
+        let rows: Vec<String> = self.draw.sample().iter().map(row).collect();
+        let names = expansion.key.names().iter().enumerate();
+        let is_same = names
+            .map(|(n, name)| format!("hqdl_sample.column{} IS {}", n + 1, sql::quote_name(name)));
+        format!(
+            "EXISTS (SELECT 1 FROM (VALUES {}) AS hqdl_sample WHERE {})",
+            rows.join(", "),
+            is_same.collect::<Vec<_>>().join(" AND ")
+        )
+    }
+
+    /// Fills the empty cells of the sheet with the answers that another model gave, and writes it.
+    /// Returns the number of cells.
+    ///
+    /// # Errors
+    /// [`AuditError`]; nothing is changed in that case.
+    pub fn fill_from_model(
+        &mut self,
+        spec: &Spec,
+        expansion: &Expansion,
+        (sources, published): (&Database, &Database),
+        model: &str,
+    ) -> Result<u64, AuditError> {
+        let columns = self.draw.expansion_columns(expansion);
+        let positions: Vec<usize> = columns.iter().map(|c| c.0).collect();
+        let answers = collect_frame(sources, published, expansion, &positions)?;
+        let sample: HashSet<Entity> = self
+            .draw
+            .sample()
+            .iter()
+            .map(|row| expansion.build_entity(&self.draw.frame[*row].key))
+            .collect();
+        let mut by_entity = HashMap::new();
+        for row in answers {
+            let entity = expansion.build_entity(&row.key);
+            if sample.contains(&entity) {
+                by_entity.insert(entity, row);
+            }
+        }
+        let mut sheet = self.sheet.clone();
+        let mut filled = 0;
+        for row in self.draw.sample() {
+            let entity = expansion.build_entity(&self.draw.frame[*row].key);
+            let Some(found) = by_entity.get(&entity) else { continue };
+            for (n, column) in positions.iter().enumerate() {
+                // An override is a person's word, not the model's.
+                if sheet.truth(*row, *column).is_some() || found.states[n] != State::Ok.name() {
+                    continue;
+                }
+                let (value, note) = (Some(found.answers[n].clone()), String::new());
+                let source = format!("{MODEL_SOURCE}{model}");
+                sheet.set_truth(*row, *column, CellTruth { value, source, note });
+                filled += 1;
+            }
+        }
+        sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
+        self.sheet = sheet;
+        Ok(filled)
+    }
+}

@@ -1,0 +1,272 @@
+//! The draw of an audit: what was frozen, and the sample.
+//!
+//! Its file has a JSON object with the design on the first line, and each row of the expansion on a
+//! line of its own.
+
+use std::io::Write;
+use std::path::Path;
+
+use hqdl_statistics::draw_rows;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::draw_path;
+use super::error::AuditError;
+use super::frame::{FrameRow, collect_frame};
+use hqdl_database::{Database, current_timestamp};
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::cell::CellValue;
+use hqdl_values::format::io_reason;
+use hqdl_values::key::{Entity, tagged_hash};
+use hqdl_values::value::Value;
+
+/// Format of the file.
+const VERSION: u32 = 1;
+
+/// How the rows of a sample are chosen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Design {
+    /// Every row has the same probability.
+    #[default]
+    Uniform,
+    /// A quarter of the sample are the rows that can change the result of a query most. The others
+    /// have the same probability each.
+    Leverage {
+        /// The query.
+        query: String,
+    },
+}
+
+impl Design {
+    /// Returns the name used in files and reports.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Leverage { .. } => "leverage",
+        }
+    }
+}
+
+/// What to draw.
+#[derive(Debug, Clone, Default)]
+pub struct DrawRequest {
+    /// Positions of the audited columns of the expansion.
+    pub columns: Vec<usize>,
+    /// Number of rows to draw.
+    pub sample: usize,
+    /// Design of the sample.
+    pub design: Design,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Rows that are drawn for certain, for the leverage design.
+    pub certain: Vec<Entity>,
+}
+
+/// Rows of an expansion with the model's answers, and the sample drawn from them. It never changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draw {
+    /// Identifier, a hash of the draw without its time.
+    pub id: String,
+    /// Names of the audited columns.
+    pub columns: Vec<String>,
+    /// Design of the sample.
+    pub design: Design,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Time of the draw.
+    pub drawn_at: String,
+    /// All rows.
+    pub frame: Vec<FrameRow>,
+    /// Positions of the drawn rows in the frame, in random order.
+    sample: Vec<usize>,
+}
+
+/// First line of the file.
+#[derive(Serialize, Deserialize)]
+struct DrawHeader {
+    hqdl_audit: u32,
+    id: String,
+    expansion: String,
+    key: Vec<String>,
+    columns: Vec<String>,
+    design: Design,
+    seed: u64,
+    drawn_at: String,
+    sample: Vec<usize>,
+}
+
+impl Draw {
+    /// Draws a sample of the published rows of an expansion.
+    ///
+    /// # Errors
+    /// [`AuditError`] if the rows cannot be read, or there are too few.
+    pub fn sample_rows(
+        sources: &Database,
+        published: &Database,
+        expansion: &Expansion,
+        request: &DrawRequest,
+    ) -> Result<Self, AuditError> {
+        let mut frame = collect_frame(sources, published, expansion, &request.columns)?;
+        if frame.is_empty() {
+            return Err(AuditError::in_request(
+                format!("`{}` has no rows", expansion.name),
+                "fill it with `hqdl materialize`",
+            ));
+        }
+        let size = request.sample.min(frame.len());
+        let certain: std::collections::HashSet<&Entity> = request.certain.iter().collect();
+        for row in &mut frame {
+            row.stratum = usize::from(certain.contains(&expansion.build_entity(&row.key)));
+        }
+        let strata: Vec<usize> = frame.iter().map(|row| row.stratum).collect();
+        let taken = strata.iter().sum::<usize>().min(size);
+        let sample = draw_rows(&strata, &[size - taken, taken], request.seed);
+        let names = request.columns.iter().map(|c| expansion.columns[*c].name.clone());
+        let mut draw = Self {
+            id: String::new(),
+            columns: names.collect(),
+            design: request.design.clone(),
+            seed: request.seed,
+            drawn_at: current_timestamp(),
+            frame,
+            sample: sample.into_iter().map(|drawn| drawn.row).collect(),
+        };
+        draw.id = draw.compute_id(expansion);
+        Ok(draw)
+    }
+
+    /// Returns the positions of the drawn rows in the frame, in the order of the sheet.
+    #[must_use]
+    pub fn sample(&self) -> &[usize] {
+        &self.sample
+    }
+
+    /// Returns the position of a column among the audited ones, by its position in the expansion.
+    #[must_use]
+    pub fn find_column(&self, expansion: &Expansion, column: usize) -> Option<usize> {
+        let name = &expansion.columns.get(column)?.name;
+        self.columns.iter().position(|c| c.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the positions in the expansion of the audited columns it still has, each with its
+    /// position among the audited ones.
+    #[must_use]
+    pub fn expansion_columns(&self, expansion: &Expansion) -> Vec<(usize, usize)> {
+        let all = 0..expansion.columns.len();
+        all.filter_map(|c| Some((c, self.find_column(expansion, c)?))).collect()
+    }
+
+    /// Reads the draw of an expansion.
+    ///
+    /// # Errors
+    /// [`AuditError`] if there is none, or it was changed.
+    pub fn read(spec: &Spec, expansion: &Expansion) -> Result<Self, AuditError> {
+        let path = draw_path(spec, expansion);
+        if !path.exists() {
+            return Err(AuditError::Missing(path));
+        }
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| AuditError::in_file(&path, None, io_reason(&e)))?;
+        let mut lines = text.lines();
+        let broken = |line: usize| {
+            AuditError::in_file(&path, Some(line as u64), "this is no line of an audit's draw")
+        };
+        let header: DrawHeader =
+            lines.next().and_then(|l| serde_json::from_str(l).ok()).ok_or_else(|| broken(1))?;
+        if header.expansion != expansion.name || header.key != expansion.key.names() {
+            let message = format!(
+                "the audit is of `{}` with the key {}, which this spec does not have",
+                header.expansion,
+                header.key.join(", ")
+            );
+            return Err(AuditError::in_file(&path, Some(1), message));
+        }
+        let mut frame = Vec::new();
+        for (n, line) in lines.enumerate() {
+            frame.push(parse_row(line).ok_or_else(|| broken(n + 2))?);
+        }
+        let DrawHeader { id, columns, design, seed, drawn_at, sample, .. } = header;
+        let draw = Self { id, columns, design, seed, drawn_at, frame, sample };
+        if draw.id != draw.compute_id(expansion) {
+            return Err(AuditError::in_file(&path, None, "the file was changed since the draw"));
+        }
+        Ok(draw)
+    }
+
+    /// Writes the draw.
+    ///
+    /// # Errors
+    /// [`AuditError`] if the file cannot be written.
+    pub(super) fn write(&self, path: &Path, expansion: &Expansion) -> Result<(), AuditError> {
+        let header = serde_json::to_string(&self.header(expansion)).unwrap_or_default();
+        let mut text = header + "\n";
+        for row in &self.frame {
+            text.push_str(&format_row(row).to_string());
+            text.push('\n');
+        }
+        write_file(path, text.as_bytes())
+    }
+
+    fn header(&self, expansion: &Expansion) -> DrawHeader {
+        DrawHeader {
+            hqdl_audit: VERSION,
+            id: self.id.clone(),
+            expansion: expansion.name.clone(),
+            key: expansion.key.names().to_vec(),
+            columns: self.columns.clone(),
+            design: self.design.clone(),
+            seed: self.seed,
+            drawn_at: self.drawn_at.clone(),
+            sample: self.sample.clone(),
+        }
+    }
+
+    fn compute_id(&self, expansion: &Expansion) -> String {
+        // The same draw at another time is the same audit.
+        let (id, drawn_at) = (String::new(), String::new());
+        let header = DrawHeader { id, drawn_at, ..self.header(expansion) };
+        let mut parts = vec![serde_json::to_string(&header).unwrap_or_default()];
+        parts.extend(self.frame.iter().map(|row| format_row(row).to_string()));
+        tagged_hash("hqdl audit", &parts).chars().take(16).collect()
+    }
+}
+
+fn format_row(row: &FrameRow) -> Json {
+    json!({
+        "key": row.key.iter().map(Value::to_json).collect::<Vec<_>>(),
+        "stratum": row.stratum,
+        "answers": row.answers.iter().map(CellValue::to_json).collect::<Vec<_>>(),
+        "states": row.states,
+    })
+}
+
+fn parse_row(line: &str) -> Option<FrameRow> {
+    let json: Json = serde_json::from_str(line).ok()?;
+    Some(FrameRow {
+        key: json["key"].as_array()?.iter().map(Value::from_json).collect(),
+        stratum: json["stratum"].as_u64()? as usize,
+        answers: json["answers"].as_array()?.iter().map(CellValue::from_json).collect(),
+        states: json["states"]
+            .as_array()?
+            .iter()
+            .map(|state| state.as_str().map(str::to_owned))
+            .collect::<Option<_>>()?,
+    })
+}
+
+/// Writes a file as a whole: a temporary file beside it is renamed.
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AuditError> {
+    let temporary = path.with_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&temporary);
+        AuditError::in_file(path, None, io_reason(&e))
+    })
+}

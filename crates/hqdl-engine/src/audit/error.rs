@@ -1,0 +1,66 @@
+//! Errors of an audit.
+
+use std::path::{Path, PathBuf};
+
+use hqdl_database::StoreError;
+use hqdl_spec::overrides::OverridesError;
+
+/// Reason why an audit cannot be drawn, read or applied.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The expansion has no audit.
+    #[error("{} does not exist: nothing was drawn yet", .0.display())]
+    Missing(PathBuf),
+    /// The expansion has an audit already.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be used.
+    #[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line number.
+        line: Option<u64>,
+        /// Description of the error.
+        message: String,
+    },
+    /// The request makes no sense for this spec.
+    #[error("{message}")]
+    Request {
+        /// Description of the error.
+        message: String,
+        /// Suggestion for the user.
+        hint: String,
+    },
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The overrides cannot be used.
+    #[error(transparent)]
+    Overrides(#[from] OverridesError),
+}
+
+impl AuditError {
+    /// Returns an error of a file.
+    pub(crate) fn in_file(path: &Path, line: Option<u64>, message: impl Into<String>) -> Self {
+        Self::File { path: path.to_owned(), line, message: message.into() }
+    }
+
+    /// Returns an error of a request.
+    pub(crate) fn in_request(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Request { message: message.into(), hint: hint.into() }
+    }
+
+    /// Returns a suggestion for the user.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        match self {
+            Self::Missing(_) => "draw one with `hqdl audit SPEC`",
+            Self::Exists(_) => "fill it in, or move its files away to draw another",
+            Self::File { .. } => "nothing was changed; correct the line, or draw a new audit",
+            Self::Request { hint, .. } => hint,
+            Self::Store(error) => error.hint(),
+            Self::Overrides(_) => "nothing was changed",
+        }
+    }
+}

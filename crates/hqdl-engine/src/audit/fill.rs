@@ -1,0 +1,109 @@
+//! Fills a sheet from a reference, and writes its truths as overrides.
+
+use std::path::Path;
+
+use super::error::AuditError;
+use super::sheet::{CellTruth, Evidence, format_cell};
+use super::{Audit, sheet_path};
+use crate::truth;
+use hqdl_spec::checker::Checker;
+use hqdl_spec::overrides::{OverrideLine, read_lines, write_lines};
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::value::Value;
+
+impl Audit {
+    /// Fills the empty cells of the sheet from a reference file, and writes it. Returns the number
+    /// of cells.
+    ///
+    /// # Errors
+    /// [`AuditError`]; nothing is changed in that case.
+    pub fn fill_from_reference(
+        &mut self,
+        spec: &Spec,
+        expansion_index: usize,
+        reference: &Path,
+    ) -> Result<u64, AuditError> {
+        let expansion = &spec.expansions[expansion_index];
+        let truths = truth::Truth::read_csv(reference, spec)
+            .map_err(|e| AuditError::in_file(&e.path, e.line, e.message))?;
+        let source = reference.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut sheet = self.sheet.clone();
+        let mut filled = 0;
+        for (column, _) in self.draw.expansion_columns(expansion) {
+            let Some(values) = truths.column_values(expansion_index, column) else { continue };
+            let checker = Checker::new(&expansion.columns[column]);
+            let values: std::collections::HashMap<_, _> =
+                values.iter().map(|(key, value)| (expansion.build_entity(key), value)).collect();
+            for row in self.draw.sample() {
+                let entity = expansion.build_entity(&self.draw.frame[*row].key);
+                let Some(value) = values.get(&entity) else { continue };
+                if sheet.truth(*row, column).is_some() {
+                    continue;
+                }
+                if checker.is_constrained() && !checker.is_allowed(value) {
+                    let name = &expansion.columns[column].name;
+                    let message = format!(
+                        "\"{}\" is not in the value list of `{name}` ({entity})",
+                        format_cell(value)
+                    );
+                    return Err(AuditError::in_file(reference, None, message));
+                }
+                let value = Some((*value).clone());
+                let note = String::new();
+                sheet.set_truth(*row, column, CellTruth { value, source: source.clone(), note });
+                filled += 1;
+            }
+        }
+        sheet.write(&sheet_path(spec, expansion), &self.draw, expansion)?;
+        self.sheet = sheet;
+        Ok(filled)
+    }
+
+    /// Writes each known truth that differs from the drawn answer as an override. Returns the
+    /// number of overrides. The audit itself goes on using the drawn answers.
+    ///
+    /// # Errors
+    /// [`AuditError`]; nothing is changed in that case.
+    pub fn apply_truths(&self, spec: &Spec, expansion: &Expansion) -> Result<u64, AuditError> {
+        let path = spec.overrides_path();
+        let existing = read_lines(&path)?;
+        let mut lines: Vec<OverrideLine> = existing.into_iter().map(|(_, line)| line).collect();
+        let mut applied = 0;
+        for row in self.draw.sample() {
+            let frame_row = &self.draw.frame[*row];
+            let text = |value: &Value| value.to_text().unwrap_or_default().into_owned();
+            let names = expansion.key.names().iter().cloned();
+            let key: Vec<(String, String)> = names.zip(frame_row.key.iter().map(text)).collect();
+            for (column, audited) in self.draw.expansion_columns(expansion) {
+                let truth = self.sheet.truth(*row, column);
+                let Some(truth) = truth.filter(|t| t.evidence() == Evidence::Truth) else {
+                    continue;
+                };
+                let Some(value) =
+                    truth.value.as_ref().filter(|v| **v != frame_row.answers[audited])
+                else {
+                    continue;
+                };
+                let line = OverrideLine {
+                    key: key.clone(),
+                    column: expansion.columns[column].name.clone(),
+                    value: format_cell(value),
+                    note: format!("audit {}", self.draw.id),
+                };
+                let is_same_cell = |l: &OverrideLine| {
+                    l.column.eq_ignore_ascii_case(&line.column) && l.key == line.key
+                };
+                if lines.iter().any(|l| is_same_cell(l) && l.value == line.value) {
+                    continue;
+                }
+                lines.retain(|l| !is_same_cell(l));
+                lines.push(line);
+                applied += 1;
+            }
+        }
+        if applied > 0 {
+            write_lines(&path, &lines)?;
+        }
+        Ok(applied)
+    }
+}

@@ -1,0 +1,241 @@
+//! What an audit says about each column: accuracy, confusions, and where to look next.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hqdl_statistics::{Class, Interval, estimate_share};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::Audit;
+use super::error::AuditError;
+use super::frame::{FrameRow, collect_frame};
+use super::sheet::{Evidence, format_cell};
+use crate::truth::canonical_values;
+use hqdl_database::Database;
+use hqdl_spec::Expansion;
+use hqdl_values::cell::CellValue;
+use hqdl_values::key::Entity;
+
+/// Number of confused pairs that a report lists.
+const MOST_PAIRS: usize = 10;
+/// Half-width of the accuracy that the suggested sample size reaches.
+const WANTED_HALF_WIDTH: f64 = 0.05;
+
+/// What an audit says about a column.
+#[derive(Debug, Clone, Serialize)]
+pub struct ColumnAudit {
+    /// Name of the column.
+    pub column: String,
+    /// Whether the figures compare with the truth or with another model.
+    pub evidence: Evidence,
+    /// Number of rows that count: the filled prefix of the sample.
+    pub rows: u64,
+    /// Number of rows of the expansion.
+    pub population: u64,
+    /// Rows of the sample that have the true value.
+    pub right: u64,
+    /// Rows whose truth cannot be known. Accuracy counts them as wrong and as right.
+    pub cannot_be_known: u64,
+    /// Estimated accuracy, with its exact interval: shares of the rows of the expansion.
+    pub accuracy: Option<[f64; 3]>,
+    /// Right rows and all rows of the sample, by state of the answer.
+    pub states: BTreeMap<String, (u64, u64)>,
+    /// Most frequent pairs of truth and another answer.
+    pub confusions: Vec<Confusion>,
+    /// Number of audited rows that an interval of ± 5 percentage points needs.
+    pub rows_for_5_points: u64,
+}
+
+/// Truth and another answer, with their frequency.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Confusion {
+    /// True value.
+    pub truth: String,
+    /// Answer, or the state of a cell without one.
+    pub answer: String,
+    /// Number of rows.
+    pub rows: u64,
+}
+
+/// What an audit says.
+#[derive(Debug, Clone)]
+pub struct AuditReport {
+    /// Identifier of the draw.
+    pub id: String,
+    /// Name of the expansion.
+    pub expansion: String,
+    /// Name of the design.
+    pub design: &'static str,
+    /// Number of drawn rows.
+    pub sample: u64,
+    /// Drawn rows that no source has any more.
+    pub gone: u64,
+    /// Drawn rows whose published answer is another one now.
+    pub changed: u64,
+    /// Columns, those compared with the truth first.
+    pub columns: Vec<ColumnAudit>,
+}
+
+impl AuditReport {
+    /// Returns the report as JSON. The format is stable.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "audit": self.id, "expansion": self.expansion, "design": self.design,
+            "sample": self.sample, "gone": self.gone, "changed": self.changed,
+            "columns": self.columns,
+        })
+    }
+}
+
+impl Audit {
+    /// Returns what the audit says, and how many of its rows are gone or have another answer now.
+    ///
+    /// # Errors
+    /// [`AuditError`] if the databases cannot be read.
+    pub fn report(
+        &self,
+        sources: &Database,
+        published: &Database,
+        expansion: &Expansion,
+        confidence: f64,
+    ) -> Result<AuditReport, AuditError> {
+        let columns = self.draw.expansion_columns(expansion);
+        let current: Vec<usize> = columns.iter().map(|c| c.0).collect();
+        let now = collect_frame(sources, published, expansion, &current)?;
+        let now: HashMap<Entity, FrameRow> =
+            now.into_iter().map(|row| (expansion.build_entity(&row.key), row)).collect();
+        let (mut gone, mut changed) = (0, 0);
+        for row in self.draw.sample().iter().map(|row| &self.draw.frame[*row]) {
+            match now.get(&expansion.build_entity(&row.key)) {
+                None => gone += 1,
+                Some(found) => {
+                    let is_changed = |(n, (_, audited)): (usize, &(usize, usize))| {
+                        found.answers[n] != row.answers[*audited]
+                    };
+                    changed += u64::from(columns.iter().enumerate().any(is_changed));
+                }
+            }
+        }
+        Ok(AuditReport {
+            id: self.draw.id.clone(),
+            expansion: expansion.name.clone(),
+            design: self.draw.design.name(),
+            sample: self.draw.sample().len() as u64,
+            gone,
+            changed,
+            columns: self.report_columns(expansion, confidence),
+        })
+    }
+
+    fn report_columns(&self, expansion: &Expansion, confidence: f64) -> Vec<ColumnAudit> {
+        [Evidence::Truth, Evidence::Model]
+            .into_iter()
+            .flat_map(|evidence| {
+                let columns = self.draw.expansion_columns(expansion).into_iter();
+                columns.filter_map(move |column| {
+                    self.report_column(expansion, column, evidence, confidence)
+                })
+            })
+            .collect()
+    }
+
+    /// Returns what the audit says about a column; `None` if it has no answer of another model.
+    fn report_column(
+        &self,
+        expansion: &Expansion,
+        (column, audited): (usize, usize),
+        evidence: Evidence,
+        confidence: f64,
+    ) -> Option<ColumnAudit> {
+        let rows = self.count_filled(&[column], evidence);
+        if rows == 0 && evidence == Evidence::Model {
+            return None;
+        }
+        let mut report = ColumnAudit {
+            column: expansion.columns[column].name.clone(),
+            evidence,
+            rows: rows as u64,
+            population: self.draw.frame.len() as u64,
+            right: 0,
+            cannot_be_known: 0,
+            accuracy: None,
+            states: BTreeMap::new(),
+            confusions: Vec::new(),
+            rows_for_5_points: 0,
+        };
+        let mut strata = [Class::default(); 2];
+        self.draw.frame.iter().for_each(|row| strata[row.stratum].size += 1);
+        let mut unknown = [0; 2];
+        let mut pairs: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for row in &self.draw.sample()[..rows] {
+            let frame_row = &self.draw.frame[*row];
+            let (answer, state) = (&frame_row.answers[audited], &frame_row.states[audited]);
+            let stratum = &mut strata[frame_row.stratum];
+            stratum.sampled += 1;
+            let Some(truth) = self.sheet.truth(*row, column) else { continue };
+            let Some(value) = &truth.value else {
+                unknown[frame_row.stratum] += 1;
+                report.cannot_be_known += 1;
+                continue;
+            };
+            let is_right = is_same(answer, value);
+            let by_state = report.states.entry(state.clone()).or_default();
+            by_state.0 += u64::from(is_right);
+            by_state.1 += 1;
+            stratum.positives += u64::from(is_right);
+            report.right += u64::from(is_right);
+            if !is_right {
+                let shown = match answer {
+                    CellValue::Nothing => state.clone(),
+                    answer => format_cell(answer),
+                };
+                *pairs.entry((format_cell(value), shown)).or_default() += 1;
+            }
+        }
+        report.confusions = most_frequent(pairs);
+        report.set_accuracy(&strata, unknown, confidence);
+        Some(report)
+    }
+}
+
+impl ColumnAudit {
+    /// Sets the accuracy, and the number of rows that a narrower interval needs.
+    fn set_accuracy(&mut self, strata: &[Class; 2], unknown: [u64; 2], confidence: f64) {
+        let size = self.population as f64;
+        let share = |unknown: [u64; 2]| -> Option<Interval> {
+            let mut strata = *strata;
+            strata.iter_mut().zip(unknown).for_each(|(s, n)| s.positives += n);
+            estimate_share(&strata, confidence)
+        };
+        if let (Some(low), Some(high)) = (share([0; 2]), share(unknown)) {
+            let estimate = f64::midpoint(low.estimate, high.estimate);
+            self.accuracy = Some([estimate / size, low.low / size, high.high / size]);
+        }
+        let accuracy = self.accuracy.map_or(0.5, |[accuracy, ..]| accuracy);
+        let width = |rows: u64| {
+            let positives = (rows as f64 * accuracy).round() as u64;
+            let class = Class { size: self.population, sampled: rows, positives };
+            estimate_share(&[class], confidence).map_or(1.0, |i| i.half_width() / size)
+        };
+        let (mut few, mut enough) = (1, self.population);
+        while few < enough {
+            let middle = u64::midpoint(few, enough);
+            if width(middle) <= WANTED_HALF_WIDTH { enough = middle } else { few = middle + 1 }
+        }
+        self.rows_for_5_points = enough;
+    }
+}
+
+/// Returns whether two cells have the same values.
+fn is_same(a: &CellValue, b: &CellValue) -> bool {
+    *a != CellValue::Nothing && canonical_values(a) == canonical_values(b)
+}
+
+fn most_frequent(pairs: BTreeMap<(String, String), u64>) -> Vec<Confusion> {
+    let to_confusion = |((truth, answer), rows)| Confusion { truth, answer, rows };
+    let mut all: Vec<Confusion> = pairs.into_iter().map(to_confusion).collect();
+    all.sort_by(|a, b| b.rows.cmp(&a.rows));
+    all.truncate(MOST_PAIRS);
+    all
+}

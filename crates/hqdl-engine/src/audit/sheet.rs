@@ -1,0 +1,266 @@
+//! The sheet of an audit: the CSV file that a person fills in, one line per cell.
+//!
+//! ```csv
+//! # hqdl audit 5f3a… of llm: write the true value into truth, or ? if it cannot be known
+//! row,superhero_name,full_name,column,answer,truth,source,note
+//! 1,Spawn,Al Simmons,race,Human,Demon,image comics,
+//! ```
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::draw::{Draw, write_file};
+use super::error::AuditError;
+use hqdl_spec::Expansion;
+use hqdl_spec::checker::Checker;
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::format::io_reason;
+use hqdl_values::value::Value;
+use serde::Serialize;
+
+/// Truth that cannot be known.
+pub const CANNOT_BE_KNOWN: &str = "?";
+/// Prefix of the source of an answer by another model.
+pub(super) const MODEL_SOURCE: &str = "model:";
+/// Columns before and after those of the key.
+const COLUMNS: (&str, [&str; 5]) = ("row", ["column", "answer", "truth", "source", "note"]);
+
+/// What a value of a sheet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// The truth, from a person or a source.
+    Truth,
+    /// The answer of another model, which can be wrong, too.
+    Model,
+}
+
+/// What is true of a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CellTruth {
+    /// True value; `None` if it cannot be known.
+    pub value: Option<CellValue>,
+    /// Who or what says so.
+    pub source: String,
+    /// Remark.
+    pub note: String,
+}
+
+impl CellTruth {
+    /// Returns whether it is the truth or the answer of another model.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        if self.source.starts_with(MODEL_SOURCE) { Evidence::Model } else { Evidence::Truth }
+    }
+}
+
+/// Truths of the drawn rows, by position in the frame and by position of the column in the
+/// expansion.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sheet {
+    truths: HashMap<(usize, usize), CellTruth>,
+}
+
+impl Sheet {
+    /// Returns the truth of a cell.
+    #[must_use]
+    pub fn truth(&self, row: usize, column: usize) -> Option<&CellTruth> {
+        self.truths.get(&(row, column))
+    }
+
+    /// Sets the truth of a cell.
+    pub fn set_truth(&mut self, row: usize, column: usize, truth: CellTruth) {
+        self.truths.insert((row, column), truth);
+    }
+
+    /// Reads a sheet and compares it with what was drawn.
+    ///
+    /// # Errors
+    /// [`AuditError`] with the line that cannot be used.
+    pub fn read(path: &Path, draw: &Draw, expansion: &Expansion) -> Result<Self, AuditError> {
+        let error = |line: u64, message: String| AuditError::in_file(path, Some(line), message);
+        let bytes =
+            std::fs::read(path).map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| AuditError::in_file(path, None, "the file is not UTF-8 text"))?;
+        let text = text.trim_start_matches('\u{feff}');
+        let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+        if first.trim_end().trim_end_matches(',') != format_comment(draw, expansion) {
+            let message = format!("the header is not that of audit {}", draw.id);
+            return Err(error(1, message));
+        }
+        if let Some(line) = hqdl_values::csv::find_unclosed_field(rest.as_bytes(), b',') {
+            return Err(error(
+                line as u64 + 1,
+                hqdl_values::csv::UNCLOSED_FIELD_MESSAGE.to_owned(),
+            ));
+        }
+        let mut reader = csv::ReaderBuilder::new().from_reader(rest.as_bytes());
+        let header = reader.headers().map_err(|e| error(2, e.to_string()))?.clone();
+        let names = column_names(expansion);
+        if !header.iter().eq(names.iter().map(String::as_str)) {
+            return Err(error(2, format!("the header was changed: expected {}", names.join(","))));
+        }
+        let mut lines = LineReader::new(draw, expansion);
+        for record in reader.records() {
+            let line_of = |position: Option<&csv::Position>| position.map_or(0, |p| p.line() + 1);
+            let record = record.map_err(|e| error(line_of(e.position()), e.to_string()))?;
+            let line = line_of(record.position());
+            lines.read_line(&record).map_err(|message| error(line, message))?;
+        }
+        match lines.find_missing() {
+            Some(message) => Err(AuditError::in_file(path, None, message)),
+            None => Ok(lines.sheet),
+        }
+    }
+
+    /// Writes the sheet.
+    ///
+    /// # Errors
+    /// [`AuditError`] if the file cannot be written.
+    pub fn write(&self, path: &Path, draw: &Draw, expansion: &Expansion) -> Result<(), AuditError> {
+        let mut text = (format_comment(draw, expansion) + "\n").into_bytes();
+        let mut writer = csv::Writer::from_writer(&mut text);
+        let failed = |e: csv::Error| AuditError::in_file(path, None, e.to_string());
+        writer.write_record(column_names(expansion)).map_err(failed)?;
+        for (n, row) in draw.sample().iter().enumerate() {
+            let frame_row = &draw.frame[*row];
+            for (column, audited) in draw.expansion_columns(expansion) {
+                let truth = self.truth(*row, column);
+                let mut record = vec![(n + 1).to_string()];
+                record.extend(frame_row.key.iter().map(format_value));
+                record.push(expansion.columns[column].name.clone());
+                record.push(format_cell(&frame_row.answers[audited]));
+                record.push(truth.map_or(String::new(), |t| {
+                    t.value.as_ref().map_or(CANNOT_BE_KNOWN.to_owned(), format_cell)
+                }));
+                record.push(truth.map_or(String::new(), |t| t.source.clone()));
+                record.push(truth.map_or(String::new(), |t| t.note.clone()));
+                writer.write_record(record).map_err(failed)?;
+            }
+        }
+        writer.flush().map_err(|e| AuditError::in_file(path, None, io_reason(&e)))?;
+        drop(writer);
+        write_file(path, &text)
+    }
+}
+
+/// Reads the lines of a sheet. It rejects whatever was not drawn.
+struct LineReader<'d> {
+    draw: &'d Draw,
+    expansion: &'d Expansion,
+    checkers: Vec<Checker>,
+    seen: Vec<Vec<bool>>,
+    sheet: Sheet,
+}
+
+impl<'d> LineReader<'d> {
+    fn new(draw: &'d Draw, expansion: &'d Expansion) -> Self {
+        Self {
+            draw,
+            expansion,
+            checkers: expansion.columns.iter().map(Checker::new).collect(),
+            seen: vec![vec![false; expansion.columns.len()]; draw.sample().len()],
+            sheet: Sheet::default(),
+        }
+    }
+
+    fn read_line(&mut self, record: &csv::StringRecord) -> Result<(), String> {
+        let field = |n: usize| record.get(n).unwrap_or_default();
+        let parts = self.expansion.key.names().len();
+        let number: usize = field(0).trim().parse().unwrap_or_default();
+        let row = number.checked_sub(1).and_then(|n| self.draw.sample().get(n));
+        let Some(row) = row.copied() else {
+            return Err(format!("the audit has no row {}", field(0)));
+        };
+        let frame_row = &self.draw.frame[row];
+        let key: Vec<String> = frame_row.key.iter().map(format_value).collect();
+        if !key.iter().map(String::as_str).eq((0..parts).map(|n| field(1 + n))) {
+            return Err(format!("row {number} has another key: {} was drawn", key.join(", ")));
+        }
+        let name = field(parts + 1);
+        let columns = self.draw.expansion_columns(self.expansion);
+        let found = columns.iter().find(|(column, _)| self.expansion.columns[*column].name == name);
+        let Some((column, audited)) = found.copied() else {
+            return Err(format!("`{name}` is not an audited column"));
+        };
+        let answer = format_cell(&frame_row.answers[audited]);
+        if field(parts + 2) != answer {
+            return Err(format!("the answer was changed: \"{answer}\" was drawn"));
+        }
+        if std::mem::replace(&mut self.seen[number - 1][column], true) {
+            return Err(format!("row {number} has `{name}` twice"));
+        }
+        let truth = field(parts + 3).trim();
+        if truth.is_empty() {
+            return Ok(());
+        }
+        let value = parse_truth(&self.checkers[column], name, truth)?;
+        let (source, note) = (field(parts + 4).to_owned(), field(parts + 5).to_owned());
+        self.sheet.set_truth(row, column, CellTruth { value, source, note });
+        Ok(())
+    }
+
+    /// Returns a message about the first line that is missing.
+    fn find_missing(&self) -> Option<String> {
+        let columns = self.draw.expansion_columns(self.expansion);
+        let is_missing = |seen: &Vec<bool>| columns.iter().find(|(c, _)| !seen[*c]);
+        let (n, (column, _)) =
+            self.seen.iter().enumerate().find_map(|(n, seen)| Some((n, is_missing(seen)?)))?;
+        let name = &self.expansion.columns[*column].name;
+        Some(format!("the line of row {}, column `{name}`, is missing", n + 1))
+    }
+}
+
+/// Parses a truth; `None` if it cannot be known.
+///
+/// # Errors
+/// Returns the message if the column does not allow the value.
+pub fn parse_truth(checker: &Checker, name: &str, text: &str) -> Result<Option<CellValue>, String> {
+    if text.trim() == CANNOT_BE_KNOWN {
+        return Ok(None);
+    }
+    let answer = checker.check_text(text);
+    match answer.state {
+        State::Ok if !answer.has_omitted_values() => Ok(Some(answer.value)),
+        State::Ok | State::NotInList => {
+            Err(format!("\"{text}\" is not in the value list of `{name}`"))
+        }
+        State::Unknown => Err(format!("\"{text}\" is no value; write ? if it cannot be known")),
+        _ => Err(format!("\"{text}\" is not a valid value of `{name}`")),
+    }
+}
+
+/// Returns the first line of a sheet.
+fn format_comment(draw: &Draw, expansion: &Expansion) -> String {
+    format!(
+        "# hqdl audit {} of {}: {} sample of {} of {} rows; write the true value into truth or ? \
+         if it cannot be known",
+        draw.id,
+        expansion.name,
+        draw.design.name(),
+        draw.sample().len(),
+        draw.frame.len()
+    )
+}
+
+fn column_names(expansion: &Expansion) -> Vec<String> {
+    let key = expansion.key.names().iter().cloned();
+    let fixed = COLUMNS.1.map(str::to_owned);
+    std::iter::once(COLUMNS.0.to_owned()).chain(key).chain(fixed).collect()
+}
+
+fn format_value(value: &Value) -> String {
+    value.to_text().unwrap_or_default().into_owned()
+}
+
+/// Returns a cell as the sheet writes it: `|` separates the values of a list.
+#[must_use]
+pub fn format_cell(cell: &CellValue) -> String {
+    match cell {
+        CellValue::Nothing => String::new(),
+        CellValue::One(value) => format_value(value),
+        CellValue::Many(values) if values.is_empty() => "none".to_owned(),
+        CellValue::Many(values) => values.iter().map(format_value).collect::<Vec<_>>().join("|"),
+    }
+}

@@ -1,0 +1,362 @@
+//! Estimates an aggregate over the true values, for one group of the result.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hqdl_statistics::{
+    Class, CountMethod, Interval, NoInterval, ResidualStratum, SampledRow, estimate_count,
+    estimate_ratio, estimate_sum,
+};
+use rusqlite::types::Value as SqlValue;
+
+use super::samples::RowFacts;
+use super::shape::{AggregateTerm, Leaf, LeafValue, Shape};
+use crate::audit::Draw;
+use hqdl_values::format::count_noun;
+
+/// Number of strata of a design: drawn at random, and drawn for certain.
+const STRATA: usize = 2;
+
+/// What is known about the rows of a query.
+pub(super) struct Estimator<'a> {
+    pub(super) shape: &'a Shape,
+    pub(super) draw: &'a Draw,
+    /// Entities whose truth counts.
+    pub(super) audited: &'a HashSet<usize>,
+    /// Those whose truth cannot be known.
+    pub(super) unknown: &'a HashSet<usize>,
+    /// Rows over the drawn answers.
+    pub(super) answers: &'a [RowFacts],
+    /// Rows of the audited entities over the truths.
+    pub(super) truths: &'a [RowFacts],
+    pub(super) confidence: f64,
+}
+
+/// An interval, and how it was computed.
+pub(super) type AggregateEstimate = (Interval, &'static str);
+
+/// Rows of one entity.
+#[derive(Default)]
+struct EntityRows {
+    rows: u64,
+    numbers: SampledRow,
+    /// What numerator and denominator can be.
+    possible: Vec<(f64, f64)>,
+}
+
+impl Estimator<'_> {
+    /// Estimates an aggregate for a group of the result.
+    ///
+    /// # Errors
+    /// Returns the reason why there is no interval.
+    pub(super) fn estimate(
+        &self,
+        term: &AggregateTerm,
+        group: &[SqlValue],
+    ) -> Result<AggregateEstimate, String> {
+        let (entities, added) = self.collect_entities(term, group);
+        let is_count = term.denominator.is_none() && self.is_one(term.numerator);
+        let is_exact = !self.varies(term);
+        let (interval, method) = if is_exact {
+            (self.compute_exactly(term, group), "exact")
+        } else if is_count && entities.values().all(|rows| rows.rows <= 1) {
+            self.estimate_count(&entities, added)?
+        } else {
+            (self.estimate_sums(term, &entities, added)?, "difference estimator")
+        };
+        let [low, high] = [interval.low * term.scale, interval.high * term.scale];
+        let estimate = interval.estimate * term.scale;
+        Ok((Interval { estimate, low: low.min(high), high: low.max(high) }, method))
+    }
+
+    /// Returns the entities of a group's population.
+    pub(super) fn list_rows(&self, term: &AggregateTerm, group: &[SqlValue]) -> Vec<EntityNumbers> {
+        let to_numbers = |(entity, rows): (usize, EntityRows)| EntityNumbers {
+            entity,
+            model: (rows.numbers.model_y, rows.numbers.model_x),
+            possible: rows.possible,
+        };
+        self.collect_entities(term, group).0.into_iter().map(to_numbers).collect()
+    }
+
+    fn leaf(&self, n: usize) -> &Leaf {
+        &self.shape.leaves[n]
+    }
+
+    fn is_one(&self, n: usize) -> bool {
+        self.leaf(n).value == LeafValue::One
+    }
+
+    /// Returns whether the conditions of the query on expanded columns can change.
+    fn has_condition(&self) -> bool {
+        !self.shape.condition.is_empty() || self.shape.groups.iter().any(|g| g.is_expanded)
+    }
+
+    /// Returns whether the truth can change an aggregate.
+    fn varies(&self, term: &AggregateTerm) -> bool {
+        let leaf_varies = |n: usize| {
+            let leaf = self.leaf(n);
+            !leaf.condition.is_empty() || matches!(leaf.value, LeafValue::Expanded(..))
+        };
+        self.has_condition()
+            || leaf_varies(term.numerator)
+            || term.denominator.is_some_and(leaf_varies)
+    }
+
+    /// Returns whether a row is in the population of a group.
+    fn is_in_population(&self, row: &RowFacts, group: &[SqlValue]) -> bool {
+        let mut groups = self.shape.groups.iter().zip(&row.groups).zip(group);
+        groups.all(|((shape, own), wanted)| shape.is_expanded || is_same_group(own, wanted))
+    }
+
+    /// Returns whether the values of a row put it into a group.
+    fn is_in_group(&self, row: &RowFacts, group: &[SqlValue]) -> bool {
+        row.is_chosen && row.groups.iter().zip(group).all(|(a, b)| is_same_group(a, b))
+    }
+
+    /// Returns what a row adds to numerator and denominator.
+    fn add_up(&self, term: &AggregateTerm, row: &RowFacts, group: &[SqlValue]) -> (f64, f64) {
+        if !self.is_in_group(row, group) {
+            return (0.0, 0.0);
+        }
+        let value = |n: usize| {
+            let leaf = &row.leaves[n];
+            if leaf.is_in_population && leaf.is_chosen { leaf.value } else { 0.0 }
+        };
+        (value(term.numerator), term.denominator.map_or(0.0, value))
+    }
+
+    /// Returns the entities of a group's population, and the number of rows whose entity was added
+    /// after the draw.
+    fn collect_entities(
+        &self,
+        term: &AggregateTerm,
+        group: &[SqlValue],
+    ) -> (BTreeMap<usize, EntityRows>, u64) {
+        let mut entities: BTreeMap<usize, EntityRows> = BTreeMap::new();
+        let mut added = 0;
+        let leaves = [Some(term.numerator), term.denominator];
+        let is_read = |row: &&RowFacts| {
+            self.is_in_population(row, group)
+                && leaves.iter().flatten().any(|n| row.leaves[*n].is_in_population)
+        };
+        for row in self.answers.iter().filter(is_read) {
+            let Some(entity) = row.entity else {
+                added += 1;
+                continue;
+            };
+            let rows = entities.entry(entity).or_default();
+            let (y, x) = self.add_up(term, row, group);
+            rows.numbers.model_y += y;
+            rows.numbers.model_x += x;
+            rows.rows += 1;
+            rows.add_possible(&self.list_possible(term, row));
+        }
+        for row in self.truths.iter().filter(is_read) {
+            if let Some(rows) = row.entity.and_then(|entity| entities.get_mut(&entity)) {
+                let (y, x) = self.add_up(term, row, group);
+                rows.numbers.y += y;
+                rows.numbers.x += x;
+            }
+        }
+        (entities, added)
+    }
+
+    /// Returns all that a row can add to numerator and denominator.
+    fn list_possible(&self, term: &AggregateTerm, row: &RowFacts) -> Vec<(f64, f64)> {
+        // For each leaf: whether its conditions select the row, and the number.
+        let options = |n: usize| {
+            let (leaf, facts) = (self.leaf(n), &row.leaves[n]);
+            let mut options = Vec::new();
+            if !facts.is_in_population || !leaf.condition.is_empty() {
+                options.push((false, 0.0));
+            }
+            if facts.is_in_population {
+                match leaf.value {
+                    LeafValue::One => options.push((true, 1.0)),
+                    LeafValue::Ordinary(_) => options.push((true, facts.value)),
+                    LeafValue::Expanded(_, (low, high)) => {
+                        options.extend([(true, low), (true, high)]);
+                    }
+                }
+            }
+            options
+        };
+        let mut possible = Vec::new();
+        if self.has_condition() {
+            possible.push((0.0, 0.0));
+        }
+        let numerator = self.leaf(term.numerator);
+        for (is_y_chosen, y) in options(term.numerator) {
+            let Some(n) = term.denominator else {
+                possible.push((y, 0.0));
+                continue;
+            };
+            let is_part = is_subset(self.leaf(n), numerator);
+            let is_whole = is_part && is_subset(numerator, self.leaf(n));
+            for (is_x_chosen, x) in options(n) {
+                let contradicts = is_part && is_y_chosen && !is_x_chosen
+                    || is_whole && is_x_chosen && !is_y_chosen;
+                if !contradicts {
+                    possible.push((y, x));
+                }
+            }
+        }
+        possible
+    }
+
+    /// Computes an aggregate that no truth can change.
+    fn compute_exactly(&self, term: &AggregateTerm, group: &[SqlValue]) -> Interval {
+        let (mut y, mut x) = (0.0, 0.0);
+        for row in self.answers {
+            let (a, b) = self.add_up(term, row, group);
+            y += a;
+            x += b;
+        }
+        let value = if term.denominator.is_some() { y / x } else { y };
+        Interval { estimate: value, low: value, high: value }
+    }
+
+    fn estimate_count(
+        &self,
+        entities: &BTreeMap<usize, EntityRows>,
+        added: u64,
+    ) -> Result<AggregateEstimate, String> {
+        let mut strata = [[Class::default(); 2]; STRATA];
+        let mut unknown = [[0; 2]; STRATA];
+        for (entity, rows) in entities {
+            let (stratum, class) =
+                (self.draw.frame[*entity].stratum, usize::from(rows.numbers.model_y == 0.0));
+            let counted = &mut strata[stratum][class];
+            counted.size += 1;
+            if self.audited.contains(entity) {
+                counted.sampled += 1;
+                if self.unknown.contains(entity) {
+                    unknown[stratum][class] += 1;
+                } else {
+                    counted.positives += u64::from(rows.numbers.y > 0.0);
+                }
+            }
+        }
+        let least = estimate_count(&strata, self.confidence).ok_or(NO_SAMPLE)?;
+        for (classes, unknown) in strata.iter_mut().zip(unknown) {
+            classes.iter_mut().zip(unknown).for_each(|(class, n)| class.positives += n);
+        }
+        let most = estimate_count(&strata, self.confidence).ok_or(NO_SAMPLE)?;
+        let estimate = f64::midpoint(least.0.estimate, most.0.estimate);
+        let (low, high) = (least.0.low, most.0.high + added as f64);
+        let method = match least.1 {
+            CountMethod::TwoClasses => "two classes",
+            CountMethod::WholeSample => "whole sample",
+        };
+        Ok((Interval { estimate, low, high }, method))
+    }
+
+    fn estimate_sums(
+        &self,
+        term: &AggregateTerm,
+        entities: &BTreeMap<usize, EntityRows>,
+        added: u64,
+    ) -> Result<Interval, String> {
+        if added > 0 {
+            return Err(format!("{} added after the draw", count_rows(added, "was", "were")));
+        }
+        let is_unknown = |e: &&usize| self.audited.contains(e) && self.unknown.contains(e);
+        let unknown = entities.keys().filter(is_unknown).count() as u64;
+        if unknown > 0 {
+            let rows = count_rows(unknown, "has", "have");
+            return Err(format!("{rows} a truth that cannot be known"));
+        }
+        let mut strata = vec![ResidualStratum::default(); STRATA];
+        let (mut least, mut most) = (0.0, 0.0);
+        for (entity, rows) in entities {
+            let stratum = &mut strata[self.draw.frame[*entity].stratum];
+            let numbers = rows.numbers;
+            stratum.size += 1;
+            stratum.model_y += numbers.model_y;
+            stratum.model_x += numbers.model_x;
+            for (y, x) in &rows.possible {
+                stratum.extremes.add(SampledRow { y: *y, x: *x, ..numbers });
+            }
+            let (mut low, mut high) = rows.bound_numerator();
+            if self.audited.contains(entity) {
+                stratum.sample.push(numbers);
+                // A truth outside of the column's range contradicts the spec.
+                if numbers.y < low - 1e-9 || numbers.y > high + 1e-9 {
+                    return Err(format!("a truth, {}, is outside of its range", numbers.y));
+                }
+                (low, high) = (numbers.y, numbers.y);
+            }
+            least += low;
+            most += high;
+        }
+        let found = if term.denominator.is_some() {
+            estimate_ratio(&strata, self.confidence)
+        } else {
+            estimate_sum(&strata, self.confidence).map(|i| Interval {
+                estimate: i.estimate.clamp(least, most),
+                low: i.low.clamp(least, most),
+                high: i.high.clamp(least, most),
+            })
+        };
+        found.map_err(|refusal| match refusal {
+            NoInterval::NoSample => NO_SAMPLE.to_owned(),
+            NoInterval::DenominatorNearZero => "the denominator can be 0".to_owned(),
+        })
+    }
+}
+
+const NO_SAMPLE: &str = "no audited row is among its rows";
+
+impl EntityRows {
+    /// Adds what a further row of the entity can be. Of several rows, only the sums of their
+    /// extremes are kept.
+    fn add_possible(&mut self, row: &[(f64, f64)]) {
+        if self.possible.is_empty() {
+            self.possible = row.to_vec();
+            return;
+        }
+        let bounds = |all: &[(f64, f64)], number: fn(&(f64, f64)) -> f64| {
+            let numbers = all.iter().map(number);
+            numbers.fold((f64::MAX, f64::MIN), |(low, high), n| (low.min(n), high.max(n)))
+        };
+        let add = |number: fn(&(f64, f64)) -> f64| {
+            let (known, added) = (bounds(&self.possible, number), bounds(row, number));
+            [known.0 + added.0, known.1 + added.1]
+        };
+        let (numerators, denominators) = (add(|p| p.0), add(|p| p.1));
+        self.possible = numerators.iter().flat_map(|y| denominators.map(|x| (*y, x))).collect();
+    }
+
+    fn bound_numerator(&self) -> (f64, f64) {
+        let numbers = self.possible.iter().map(|p| p.0);
+        numbers.fold((f64::MAX, f64::MIN), |(a, b), n| (a.min(n), b.max(n)))
+    }
+}
+
+/// Returns whether every condition of a leaf is one of another leaf.
+fn is_subset(part: &Leaf, whole: &Leaf) -> bool {
+    part.population.iter().all(|c| whole.population.contains(c))
+        && part.condition.iter().all(|c| whole.condition.contains(c))
+}
+
+/// Returns whether two values are in the same group.
+fn is_same_group(a: &SqlValue, b: &SqlValue) -> bool {
+    match (a, b) {
+        (SqlValue::Integer(a), SqlValue::Real(b)) | (SqlValue::Real(b), SqlValue::Integer(a)) => {
+            (*a as f64 - *b).abs() < f64::EPSILON
+        }
+        _ => a == b,
+    }
+}
+
+/// Returns a number of rows with its verb.
+fn count_rows(rows: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count_noun(rows, "row"), if rows == 1 { one } else { many })
+}
+
+/// What an entity adds to a group, and all that it can add.
+pub(super) struct EntityNumbers {
+    pub(super) entity: usize,
+    pub(super) model: (f64, f64),
+    pub(super) possible: Vec<(f64, f64)>,
+}

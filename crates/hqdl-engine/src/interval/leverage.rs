@@ -1,0 +1,109 @@
+//! Finds the rows that can change the result of a query most, for the design of an audit.
+
+use std::collections::BTreeMap;
+
+use rusqlite::types::Value as SqlValue;
+
+use super::estimate::Estimator;
+use super::samples::AuditedTables;
+use super::shape::{AggregateTerm, LeafValue, Shape, recognize_shape};
+use crate::audit::{Draw, DrawRequest};
+use crate::query::QueryError;
+use crate::query::connection::guard::Guard;
+use hqdl_database::Database;
+use hqdl_spec::Spec;
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_values::key::Entity;
+
+/// Share of a sample that is drawn for certain: one in so many rows.
+const CERTAIN_SHARE: usize = 4;
+
+/// What an audit for a query has to draw.
+#[derive(Debug)]
+pub struct QueryDesign {
+    /// Position of the expansion in the spec.
+    pub expansion: usize,
+    /// Positions of the expansion's columns that the query reads.
+    pub columns: Vec<usize>,
+    /// Rows to draw for certain; none if the query only counts.
+    pub certain: Vec<Entity>,
+}
+
+/// Chooses what to audit for a query.
+///
+/// # Errors
+/// [`QueryError`] with the reason if the query can have no interval.
+pub fn design_for_query(
+    spec: &Spec,
+    sources: &Database,
+    published: &Database,
+    sql: &str,
+    sample: usize,
+) -> Result<QueryDesign, QueryError> {
+    let parsed = parse_query(sql, Vec::new())?;
+    let shape = recognize_shape(spec, published, sql, &parsed.query)?;
+    let expansion = &spec.expansions[shape.expansion];
+    let columns: Vec<usize> = shape.columns.iter().copied().collect();
+    let mut design =
+        QueryDesign { expansion: shape.expansion, columns: columns.clone(), certain: Vec::new() };
+    let is_sum = |term: &&AggregateTerm| {
+        term.denominator.is_some() || shape.leaves[term.numerator].value != LeafValue::One
+    };
+    let Some(term) = shape.outputs.iter().map(|output| &output.term).find(is_sum) else {
+        return Ok(design);
+    };
+    let request = DrawRequest { columns, ..DrawRequest::default() };
+    let draw = Draw::sample_rows(sources, published, expansion, &request)
+        .map_err(|e| super::to_query_error(&e))?;
+    let interrupt = tokio::sync::watch::channel(false).1;
+    let guard = Guard::open_for_query(published.path(), None, interrupt)?;
+    let failed = |e: rusqlite::Error| guard.query_error(&e, sql);
+    let tables = AuditedTables::create(&guard, &draw, expansion).map_err(failed)?;
+    tables.fill_with_answers().map_err(failed)?;
+    let answers = tables.evaluate(&shape, &[])?;
+    let nothing = std::collections::HashSet::new();
+    let estimator = Estimator {
+        shape: &shape,
+        draw: &draw,
+        audited: &nothing,
+        unknown: &nothing,
+        answers: &answers,
+        truths: &[],
+        confidence: 0.95,
+    };
+    let mut leverages = rank_entities(&shape, &estimator, term);
+    leverages.truncate(sample / CERTAIN_SHARE);
+    let entity = |n: usize| expansion.build_entity(&draw.frame[n].key);
+    design.certain = leverages.into_iter().map(entity).collect();
+    Ok(design)
+}
+
+/// Returns the entities by the greatest residual that their rows can have.
+fn rank_entities(shape: &Shape, estimator: &Estimator<'_>, term: &AggregateTerm) -> Vec<usize> {
+    let numbers = |group: &[SqlValue]| estimator.list_rows(term, group);
+    // Each row is judged in its own group; without groups there is only one.
+    let all: Vec<_> = if shape.groups.is_empty() {
+        numbers(&[])
+    } else {
+        let mut groups: Vec<Vec<SqlValue>> = Vec::new();
+        for row in estimator.answers {
+            if !groups.contains(&row.groups) {
+                groups.push(row.groups.clone());
+            }
+        }
+        groups.iter().flat_map(|group| numbers(group)).collect()
+    };
+    let (y, x) = all.iter().fold((0.0, 0.0), |(y, x), row| (y + row.model.0, x + row.model.1));
+    let ratio = if term.denominator.is_some() && x != 0.0 { y / x } else { 0.0 };
+    let mut leverages: BTreeMap<usize, f64> = BTreeMap::new();
+    for row in &all {
+        let (model_y, model_x) = row.model;
+        let residual = |(y, x): &(f64, f64)| (y - model_y - ratio * (x - model_x)).abs();
+        let greatest = row.possible.iter().map(residual).fold(0.0, f64::max);
+        let leverage = leverages.entry(row.entity).or_default();
+        *leverage = leverage.max(greatest);
+    }
+    let mut ranked: Vec<(usize, f64)> = leverages.into_iter().collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    ranked.into_iter().map(|(entity, _)| entity).collect()
+}

@@ -1,0 +1,268 @@
+//! Intervals of aggregates: how far the result over the true values can be from the one over the
+//! model's answers, judged by an [audit](crate::audit).
+//!
+//! ```text
+//! shape: the query, taken apart, or refused → samples: its parts, row by row, over the drawn
+//! answers and over the truths → estimate: an interval for each aggregate and group
+//! ```
+//!
+//! The interval uses the answers as they were when the sample was drawn. Later answers and overrides
+//! never change it: a sample is no longer random for answers that depend on it.
+
+mod estimate;
+mod leverage;
+mod refusal;
+mod samples;
+mod shape;
+mod tables;
+
+use std::collections::HashSet;
+
+use rusqlite::types::{Value as SqlValue, ValueRef};
+use serde_json::{Value as Json, json};
+
+use self::estimate::{AggregateEstimate, Estimator};
+pub use self::leverage::{QueryDesign, design_for_query};
+use self::samples::AuditedTables;
+use self::shape::{Output, Shape};
+use crate::audit::{Audit, AuditError, Evidence};
+use crate::query::connection::guard::Guard;
+use crate::query::{Dialect, Meta, PlainQuery, QueryError, QueryResult, RowSink, may_ask};
+use hqdl_database::Database;
+use hqdl_spec::{Expansion, Spec, is_server};
+use hqdl_sql::blendsql::parse::parse_query;
+use hqdl_values::cell::CellValue;
+
+/// What the caller wants to know.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IntervalRequest {
+    /// Confidence of each interval, between 0 and 1.
+    pub confidence: f64,
+    /// Whether the confidence is that of all groups together.
+    pub is_simultaneous: bool,
+}
+
+impl IntervalRequest {
+    /// Returns a request with a confidence in percent, or `None` if there is no such confidence.
+    #[must_use]
+    pub fn from_percent(percent: f64, is_simultaneous: bool) -> Option<Self> {
+        let is_valid = (50.0..100.0).contains(&percent);
+        is_valid.then_some(Self { confidence: percent / 100.0, is_simultaneous })
+    }
+}
+
+/// Runs an aggregate query. Beside each aggregate `x`, its rows have the interval of `x` over the
+/// true values (`x_low`, `x_high`) and its estimate (`x_estimate`).
+///
+/// # Errors
+/// [`QueryError::Sql`] with the reason if the query or the audit allows no interval.
+pub fn run_with_intervals(
+    spec: &Spec,
+    query: &PlainQuery<'_>,
+    request: IntervalRequest,
+    sink: &mut dyn RowSink,
+) -> Result<Meta, QueryError> {
+    if query.dialect != Dialect::Sqlite || is_server(query.database) {
+        return Err(refuse_query("intervals are for queries in SQLite's dialect, of a file"));
+    }
+    if may_ask(spec, query.sql, query.dialect, false) {
+        return Err(refuse_query("the query asks a model; query the spec's columns instead"));
+    }
+    let published = Database::open(query.database)?;
+    // SQLite checks the query first: its errors are clearer.
+    let mut result = QueryResult::default();
+    let mut meta = query.run(&mut result)?;
+    let parsed = parse_query(query.sql, Vec::new())?;
+    let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
+    let expansion = &spec.expansions[shape.expansion];
+    let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;
+    check_audited(&audit, expansion, &shape)?;
+    let estimates = estimate_rows(query, request, &audit, expansion, &shape, &result)?;
+    meta.interval = Some(describe(&audit, expansion, &shape, request, &estimates));
+    meta.notes.extend(note_reasons(&shape, &estimates));
+    write_rows(&shape, &result, &estimates, sink).map_err(QueryError::Output)?;
+    Ok(meta)
+}
+
+/// Estimates of a row of the result, by output.
+type RowEstimates = Vec<Result<AggregateEstimate, String>>;
+
+fn estimate_rows(
+    query: &PlainQuery<'_>,
+    request: IntervalRequest,
+    audit: &Audit,
+    expansion: &Expansion,
+    shape: &Shape,
+    result: &QueryResult,
+) -> Result<Vec<RowEstimates>, QueryError> {
+    let columns: Vec<usize> = shape.columns.iter().copied().collect();
+    let filled = audit.count_filled(&columns, Evidence::Truth);
+    let audited: HashSet<usize> = audit.draw.sample()[..filled].iter().copied().collect();
+    let truth = |entity: usize, column: usize| audit.sheet.truth(entity, column);
+    let is_unknown = |entity: &&usize| {
+        columns.iter().any(|c| truth(**entity, *c).is_some_and(|t| t.value.is_none()))
+    };
+    let unknown: HashSet<usize> = audited.iter().filter(is_unknown).copied().collect();
+    let guard = Guard::open_for_query(query.database, query.timeout, query.interrupt.clone())?;
+    let failed = |e: rusqlite::Error| guard.query_error(&e, query.sql);
+    let tables = AuditedTables::create(&guard, &audit.draw, expansion).map_err(failed)?;
+    tables.fill_with_answers().map_err(failed)?;
+    let answers = tables.evaluate(shape, query.params)?;
+    let positions = audit.draw.expansion_columns(expansion);
+    let true_value = |entity: usize, audited: usize| {
+        let column = positions.iter().find(|(_, n)| *n == audited).map(|(c, _)| *c);
+        let truth = column.and_then(|column| truth(entity, column));
+        truth.and_then(|t| t.value.clone()).unwrap_or(CellValue::Nothing)
+    };
+    tables.fill_with_truths(&audited, true_value).map_err(failed)?;
+    let truths = tables.evaluate(shape, query.params)?;
+    let groups = if request.is_simultaneous { result.rows.len().max(1) } else { 1 };
+    let estimator = Estimator {
+        shape,
+        draw: &audit.draw,
+        audited: &audited,
+        unknown: &unknown,
+        answers: &answers,
+        truths: &truths,
+        confidence: 1.0 - (1.0 - request.confidence) / groups as f64,
+    };
+    let estimate_row = |row: &Vec<SqlValue>| -> RowEstimates {
+        let group: Vec<SqlValue> = shape.groups.iter().map(|g| row[g.result].clone()).collect();
+        shape.outputs.iter().map(|output| estimator.estimate(&output.term, &group)).collect()
+    };
+    let estimates: Vec<RowEstimates> = result.rows.iter().map(estimate_row).collect();
+    // A single row without an interval is an error; one of many groups has NULL.
+    if let (true, [only]) = (shape.groups.is_empty(), estimates.as_slice())
+        && let Some(reason) = only.iter().find_map(|e| e.as_ref().err())
+    {
+        return Err(refuse_query(reason));
+    }
+    Ok(estimates)
+}
+
+/// Checks that the audit has every column that the query reads.
+fn check_audited(audit: &Audit, expansion: &Expansion, shape: &Shape) -> Result<(), QueryError> {
+    let is_missing = |column: &&usize| audit.draw.find_column(expansion, **column).is_none();
+    match shape.columns.iter().find(is_missing) {
+        Some(column) => {
+            let name = &expansion.columns[*column].name;
+            Err(refuse_query(&format!("the audit of `{}` has no column `{name}`", expansion.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn refuse_query(reason: &str) -> QueryError {
+    QueryError::in_sql(
+        format!("no interval: {reason}"),
+        None,
+        "",
+        "leave --interval out, or audit more rows with `hqdl audit`",
+    )
+}
+
+fn to_query_error(error: &AuditError) -> QueryError {
+    QueryError::in_sql(format!("no interval: {error}"), None, "", error.hint())
+}
+
+/// Returns what `--meta` prints and `--json` has as `interval`.
+fn describe(
+    audit: &Audit,
+    expansion: &Expansion,
+    shape: &Shape,
+    request: IntervalRequest,
+    estimates: &[RowEstimates],
+) -> Json {
+    let columns: Vec<usize> = shape.columns.iter().copied().collect();
+    let mut methods: Vec<&str> =
+        estimates.iter().flatten().flatten().map(|(_, method)| *method).collect();
+    methods.sort_unstable();
+    methods.dedup();
+    let mut assumes = vec![
+        "the audited truths are right",
+        "filling stopped at a row that does not depend on the results",
+    ];
+    if shape.groups.iter().any(|group| group.is_expanded) {
+        assumes.push("groups that the model never named are not covered");
+    }
+    json!({
+        "confidence": request.confidence,
+        "simultaneous": request.is_simultaneous,
+        "audit": audit.draw.id,
+        "design": audit.draw.design.name(),
+        "population": audit.draw.frame.len(),
+        "drawn": audit.draw.sample().len(),
+        "audited": audit.count_filled(&columns, Evidence::Truth),
+        "columns": columns.iter().map(|c| &expansion.columns[*c].name).collect::<Vec<_>>(),
+        "methods": methods,
+        "assumes": assumes,
+    })
+}
+
+/// Returns a note for each reason why a group has no interval.
+fn note_reasons(shape: &Shape, estimates: &[RowEstimates]) -> Vec<String> {
+    let mut reasons: Vec<&String> =
+        estimates.iter().flatten().filter_map(|e| e.as_ref().err()).collect();
+    reasons.sort();
+    reasons.dedup();
+    let mut notes: Vec<String> =
+        reasons.into_iter().map(|reason| format!("a group has no interval: {reason}")).collect();
+    if shape.groups.iter().any(|group| group.is_expanded) {
+        notes.push("groups that the model never named are not covered".to_owned());
+    }
+    notes
+}
+
+/// Writes the rows with their intervals.
+fn write_rows(
+    shape: &Shape,
+    result: &QueryResult,
+    estimates: &[RowEstimates],
+    sink: &mut dyn RowSink,
+) -> std::io::Result<()> {
+    let output_of = |column: usize| shape.outputs.iter().position(|o| o.result == column);
+    let mut names = Vec::new();
+    for (n, name) in result.columns.iter().enumerate() {
+        names.push(name.clone());
+        if output_of(n).is_some() {
+            names.extend(["low", "high", "estimate"].map(|end| format!("{name}_{end}")));
+        }
+    }
+    sink.write_columns(&names)?;
+    for (row, estimates) in result.rows.iter().zip(estimates) {
+        let mut values: Vec<ValueRef<'_>> = Vec::new();
+        for (n, value) in row.iter().enumerate() {
+            values.push(value.into());
+            if let Some(output) = output_of(n) {
+                values.extend(show_estimate(&shape.outputs[output], shape, &estimates[output]));
+            }
+        }
+        sink.write_row(&values)?;
+    }
+    sink.finish()
+}
+
+/// Returns the values of the three columns of an interval. The ends of a count are whole numbers.
+fn show_estimate(
+    output: &Output,
+    shape: &Shape,
+    estimate: &Result<AggregateEstimate, String>,
+) -> [ValueRef<'static>; 3] {
+    let Ok((interval, _)) = estimate else { return [ValueRef::Null; 3] };
+    let term = &output.term;
+    let is_count = term.denominator.is_none()
+        && (term.scale - 1.0).abs() < f64::EPSILON
+        && shape.leaves[term.numerator].value == shape::LeafValue::One;
+    let end = |number: f64| {
+        if number.is_nan() {
+            ValueRef::Null
+        } else if is_count {
+            ValueRef::Integer(number as i64)
+        } else {
+            ValueRef::Real(number)
+        }
+    };
+    let middle =
+        if interval.estimate.is_nan() { ValueRef::Null } else { ValueRef::Real(interval.estimate) };
+    [end(interval.low), end(interval.high), middle]
+}

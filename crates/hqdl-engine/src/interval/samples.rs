@@ -1,0 +1,253 @@
+//! Evaluates the parts of an aggregate query row by row, once over the drawn answers and once over
+//! the truths. `SQLite` evaluates both, so that conditions mean the same as in the query.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::Connection;
+use rusqlite::types::Value as SqlValue;
+
+use super::shape::{LeafValue, Shape};
+use super::tables::ENTITY_COLUMN;
+use crate::audit::Draw;
+use crate::query::QueryError;
+use crate::query::connection::guard::Guard;
+use crate::query::params::{self, Param};
+use hqdl_spec::Expansion;
+use hqdl_values::cell::CellValue;
+use hqdl_values::key::Entity;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+/// Number of an entity that was added after the draw.
+const ADDED: i64 = -1;
+
+/// A row that the query's conditions on ordinary columns select.
+#[derive(Debug)]
+pub(super) struct RowFacts {
+    /// Position of its entity in the draw; `None` if the entity was added later.
+    pub(super) entity: Option<usize>,
+    /// Values of GROUP BY.
+    pub(super) groups: Vec<SqlValue>,
+    /// Whether the conditions on expanded columns select it.
+    pub(super) is_chosen: bool,
+    /// What it adds to each leaf.
+    pub(super) leaves: Vec<LeafFacts>,
+}
+
+/// What a row adds to a leaf.
+#[derive(Debug)]
+pub(super) struct LeafFacts {
+    /// Whether the leaf's conditions on ordinary columns select the row.
+    pub(super) is_in_population: bool,
+    /// Whether the leaf's conditions on expanded columns select it.
+    pub(super) is_chosen: bool,
+    /// Number that it adds.
+    pub(super) value: f64,
+}
+
+/// Tables over drawn or true values, in the temporary schema of a guarded connection.
+pub(super) struct AuditedTables<'a> {
+    guard: &'a Guard,
+    draw: &'a Draw,
+    expansion: &'a Expansion,
+    entities: HashMap<Entity, usize>,
+    /// Columns of the expansion, with their positions among the audited ones.
+    columns: Vec<(usize, usize)>,
+}
+
+impl<'a> AuditedTables<'a> {
+    /// Creates the tables without rows.
+    pub(super) fn create(
+        guard: &'a Guard,
+        draw: &'a Draw,
+        expansion: &'a Expansion,
+    ) -> rusqlite::Result<Self> {
+        let columns = draw.expansion_columns(expansion);
+        let create = |table: &str, extra: &str| {
+            let table = sql::quote_name(table);
+            guard.connection().execute_batch(&format!(
+                "CREATE TEMP TABLE {table} AS SELECT *{extra} FROM main.{table} WHERE 0"
+            ))
+        };
+        create(&expansion.name, &format!(", 0 AS {ENTITY_COLUMN}"))?;
+        for (column, _) in &columns {
+            if let Some(many) = &expansion.columns[*column].many {
+                create(&many.table, "")?;
+            }
+        }
+        let entities = draw.frame.iter().enumerate();
+        let entities = entities.map(|(n, row)| (expansion.build_entity(&row.key), n)).collect();
+        Ok(Self { guard, draw, expansion, entities, columns })
+    }
+
+    /// Fills the tables with the drawn answers of all published rows.
+    pub(super) fn fill_with_answers(&self) -> rusqlite::Result<()> {
+        self.fill(|entity, audited| self.draw.frame[entity].answers[audited].clone(), None)
+    }
+
+    /// Fills the tables with the truths of the audited rows, and with nothing else.
+    pub(super) fn fill_with_truths(
+        &self,
+        audited: &HashSet<usize>,
+        truth: impl Fn(usize, usize) -> CellValue,
+    ) -> rusqlite::Result<()> {
+        self.fill(truth, Some(audited))
+    }
+
+    fn fill(
+        &self,
+        value: impl Fn(usize, usize) -> CellValue,
+        only: Option<&HashSet<usize>>,
+    ) -> rusqlite::Result<()> {
+        let connection = self.guard.connection();
+        let table = sql::quote_name(&self.expansion.name);
+        connection.execute_batch(&format!("DELETE FROM temp.{table}"))?;
+        let mut read = connection.prepare(&format!("SELECT * FROM main.{table}"))?;
+        let names: Vec<String> = read.column_names().map(str::to_owned).collect();
+        let position = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name));
+        let key: Vec<usize> =
+            self.expansion.key.names().iter().filter_map(|name| position(name)).collect();
+        let marks = vec!["?"; names.len() + 1].join(", ");
+        let mut insert =
+            connection.prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))?;
+        let mut many = self.prepare_many(connection)?;
+        let mut rows = read.query([])?;
+        while let Some(row) = rows.next()? {
+            let mut values: Vec<SqlValue> =
+                (0..names.len()).map(|n| row.get(n)).collect::<Result<_, _>>()?;
+            let parts: Vec<Value> = key.iter().map(|n| to_key_value(&values[*n])).collect();
+            let entity = self.entities.get(&self.expansion.build_entity(&parts)).copied();
+            if only.is_some_and(|only| !entity.is_some_and(|e| only.contains(&e))) {
+                continue;
+            }
+            for (column, audited) in &self.columns {
+                let Some(entity) = entity else { continue };
+                let cell = value(entity, *audited);
+                if let Some(statement) = many.get_mut(column) {
+                    let items = if let CellValue::Many(items) = cell { items } else { Vec::new() };
+                    for item in &items {
+                        let key = key.iter().map(|n| values[*n].clone());
+                        let item = to_sql_value(item.clone());
+                        let item: Vec<SqlValue> = key.chain([item]).collect();
+                        statement.execute(rusqlite::params_from_iter(item))?;
+                    }
+                } else if let Some(n) = position(&self.expansion.columns[*column].name) {
+                    values[n] = match cell {
+                        CellValue::One(value) => to_sql_value(value),
+                        CellValue::Nothing | CellValue::Many(_) => SqlValue::Null,
+                    };
+                }
+            }
+            values.push(SqlValue::Integer(
+                entity.and_then(|e| i64::try_from(e).ok()).unwrap_or(ADDED),
+            ));
+            insert.execute(rusqlite::params_from_iter(values))?;
+        }
+        Ok(())
+    }
+
+    /// Empties the tables of the one-to-many columns, and prepares inserts into them.
+    fn prepare_many<'c>(
+        &self,
+        connection: &'c Connection,
+    ) -> rusqlite::Result<HashMap<usize, rusqlite::Statement<'c>>> {
+        let mut statements = HashMap::new();
+        for (column, _) in &self.columns {
+            let Some(many) = &self.expansion.columns[*column].many else { continue };
+            let table = sql::quote_name(&many.table);
+            connection.execute_batch(&format!("DELETE FROM temp.{table}"))?;
+            let names = self.expansion.key.names().iter().chain([&many.column]);
+            let marks = vec!["?"; self.expansion.key.names().len() + 1].join(", ");
+            let insert = format!(
+                "INSERT INTO temp.{table} ({}) VALUES ({marks})",
+                sql::quote_names("", names)
+            );
+            statements.insert(*column, connection.prepare(&insert)?);
+        }
+        Ok(statements)
+    }
+
+    /// Evaluates the parts of a query over the present values of the tables.
+    pub(super) fn evaluate(
+        &self,
+        shape: &Shape,
+        params: &[(Param, Value)],
+    ) -> Result<Vec<RowFacts>, QueryError> {
+        let text = select_facts(shape);
+        self.guard.lock_temp()?;
+        let read = || -> Result<Vec<RowFacts>, QueryError> {
+            let failed = |e: rusqlite::Error| self.guard.query_error(&e, &text);
+            let mut statement = self.guard.connection().prepare(&text).map_err(failed)?;
+            params::bind_params(&mut statement, params)?;
+            self.guard.start_timeout();
+            let mut rows = statement.raw_query();
+            let mut facts = Vec::new();
+            while let Some(row) = rows.next().map_err(failed)? {
+                facts.push(read_facts(shape, row).map_err(failed)?);
+            }
+            Ok(facts)
+        };
+        let facts = read();
+        self.guard.unlock_temp()?;
+        facts
+    }
+}
+
+/// Returns the SELECT of one row per row of the query.
+fn select_facts(shape: &Shape) -> String {
+    let all = |conditions: &[String]| match conditions {
+        [] => "1".to_owned(),
+        conditions => format!("(({}) IS TRUE)", conditions.join(" AND ")),
+    };
+    let mut columns = vec![shape.entity.clone(), all(&shape.condition)];
+    columns.extend(shape.groups.iter().map(|group| group.sql.clone()));
+    for leaf in &shape.leaves {
+        let value = match &leaf.value {
+            LeafValue::One => "1.0".to_owned(),
+            LeafValue::Ordinary(text) | LeafValue::Expanded(text, _) => {
+                format!("CAST(({text}\n) AS REAL)")
+            }
+        };
+        columns.extend([all(&leaf.population), all(&leaf.condition), value]);
+    }
+    let columns = columns.join(", ");
+    format!("SELECT {columns} FROM {} WHERE {}", shape.from, all(&shape.population))
+}
+
+fn read_facts(shape: &Shape, row: &rusqlite::Row<'_>) -> rusqlite::Result<RowFacts> {
+    let entity: Option<i64> = row.get(0)?;
+    let first = 2 + shape.groups.len();
+    let leaf = |n: usize| -> rusqlite::Result<LeafFacts> {
+        let at = first + 3 * n;
+        let value: Option<f64> = row.get(at + 2)?;
+        Ok(LeafFacts {
+            is_in_population: row.get(at)?,
+            is_chosen: row.get(at + 1)?,
+            value: value.unwrap_or(0.0),
+        })
+    };
+    Ok(RowFacts {
+        entity: entity.and_then(|n| usize::try_from(n).ok()),
+        groups: (2..first).map(|n| row.get(n)).collect::<Result<_, _>>()?,
+        is_chosen: row.get(1)?,
+        leaves: (0..shape.leaves.len()).map(leaf).collect::<Result<_, _>>()?,
+    })
+}
+
+fn to_key_value(value: &SqlValue) -> Value {
+    match value {
+        SqlValue::Integer(i) => Value::Integer(*i),
+        SqlValue::Real(r) => Value::Real(*r),
+        SqlValue::Text(text) => Value::Text(text.clone()),
+        SqlValue::Null | SqlValue::Blob(_) => Value::Null,
+    }
+}
+
+fn to_sql_value(value: Value) -> SqlValue {
+    match value {
+        Value::Null => SqlValue::Null,
+        Value::Integer(i) => SqlValue::Integer(i),
+        Value::Real(r) => SqlValue::Real(r),
+        Value::Text(text) => SqlValue::Text(text),
+    }
+}

@@ -1,0 +1,460 @@
+//! Recognizes the aggregate queries that can have an interval. Every other query is refused, with
+//! the reason.
+
+use std::collections::BTreeSet;
+
+use super::refusal::refuse;
+use super::tables::FromTables;
+use crate::query::QueryError;
+use hqdl_database::Database;
+use hqdl_spec::Spec;
+use hqdl_sql::blendsql::tree::{
+    Body, Expr, ExprKind, ExprOperator, OrderTerm, Query, ResultColumn, SelectCore, Span,
+};
+
+/// An aggregate query over the rows of one expansion, taken apart.
+#[derive(Debug)]
+pub struct Shape {
+    /// Position of the expansion in the spec.
+    pub expansion: usize,
+    /// Positions of the expansion's columns that the query reads.
+    pub columns: BTreeSet<usize>,
+    /// FROM clause over the tables that hqdl fills, and the column with the entity's number.
+    pub from: String,
+    /// SQL of that column.
+    pub entity: String,
+    /// Conditions on ordinary columns: they define the population.
+    pub population: Vec<String>,
+    /// Conditions on expanded columns.
+    pub condition: Vec<String>,
+    /// GROUP BY.
+    pub groups: Vec<Group>,
+    /// Sums and counts that the aggregates consist of.
+    pub leaves: Vec<Leaf>,
+    /// Aggregates of the result.
+    pub outputs: Vec<Output>,
+}
+
+/// An expression of GROUP BY.
+#[derive(Debug)]
+pub struct Group {
+    /// The expression.
+    pub sql: String,
+    /// Whether it reads an expanded column.
+    pub is_expanded: bool,
+    /// Position of its result column.
+    pub result: usize,
+}
+
+/// A sum or a count over rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leaf {
+    /// Further conditions on ordinary columns.
+    pub population: Vec<String>,
+    /// Further conditions on expanded columns.
+    pub condition: Vec<String>,
+    /// What is added up.
+    pub value: LeafValue,
+}
+
+/// What a leaf adds up.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LeafValue {
+    /// 1 for each row.
+    One,
+    /// An expression over ordinary columns.
+    Ordinary(String),
+    /// An expanded column with its range.
+    Expanded(String, (f64, f64)),
+}
+
+/// An aggregate of the result.
+#[derive(Debug)]
+pub struct Output {
+    /// Position of its result column.
+    pub result: usize,
+    /// What it is.
+    pub term: AggregateTerm,
+}
+
+/// A scaled leaf, or a scaled ratio of two leaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AggregateTerm {
+    /// Factor.
+    pub scale: f64,
+    /// Position of the leaf.
+    pub numerator: usize,
+    /// Position of the leaf that it is divided by.
+    pub denominator: Option<usize>,
+}
+
+/// Part of an arithmetic expression over aggregates.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    scale: f64,
+    numerator: Option<usize>,
+    denominator: Option<usize>,
+    /// Whether `SQLite` divides it as a real number.
+    is_real: bool,
+}
+
+/// Takes a parsed query apart.
+///
+/// # Errors
+/// [`QueryError::Sql`] with the reason why it has no interval.
+pub fn recognize_shape(
+    spec: &Spec,
+    database: &Database,
+    sql: &str,
+    query: &Query,
+) -> Result<Shape, QueryError> {
+    if let Some(cte) = query.with.first() {
+        return refuse(&cte.query.span, "the query has a common table expression");
+    }
+    let core = match &query.body {
+        Body::Core(core) => core,
+        Body::Compound(operator, ..) => {
+            return refuse(&query.span, format!("the query has {}", operator.as_sql()));
+        }
+        Body::Values(..) => return refuse(&query.span, "the query is VALUES"),
+    };
+    if let Some(limit) = query.limit.as_ref().or(query.offset.as_ref()) {
+        return refuse(&limit.span, "LIMIT chooses rows by what the aggregates are");
+    }
+    if core.distinct {
+        return refuse(&core.span, "DISTINCT merges rows of the result");
+    }
+    if let Some(having) = &core.having {
+        return refuse(&having.span, "HAVING chooses rows by what the aggregates are");
+    }
+    if let Some(window) = core.windows.first() {
+        return refuse(&window.span, "the query has a window");
+    }
+    let tables = FromTables::resolve(spec, database, sql, core)?;
+    let mut recognizer =
+        Recognizer { spec, sql, tables, columns: BTreeSet::new(), leaves: Vec::new() };
+    let shape = recognizer.recognize(core, &query.order)?;
+    if shape.columns.is_empty() {
+        return refuse(&core.span, "the query reads no column that a model filled, so it is exact");
+    }
+    Ok(shape)
+}
+
+struct Recognizer<'a> {
+    spec: &'a Spec,
+    sql: &'a str,
+    tables: FromTables<'a>,
+    columns: BTreeSet<usize>,
+    leaves: Vec<Leaf>,
+}
+
+impl Recognizer<'_> {
+    fn recognize(&mut self, core: &SelectCore, order: &[OrderTerm]) -> Result<Shape, QueryError> {
+        let (mut population, mut condition) = (Vec::new(), Vec::new());
+        if let Some(filter) = &core.filter {
+            self.split_condition(filter, &mut population, &mut condition)?;
+        }
+        let mut groups = Vec::new();
+        for expr in &core.group {
+            let result = self.find_group_result(expr, &core.columns)?;
+            let Some(grouped) = core.columns[result].expr.as_ref() else {
+                return refuse(&expr.span, "GROUP BY refers to *");
+            };
+            let is_expanded = self.reads_expanded(grouped)?;
+            groups.push(Group { sql: self.text(grouped).to_owned(), is_expanded, result });
+        }
+        for term in order {
+            let result = self.find_group_result(&term.expr, &core.columns).ok();
+            if !result.is_some_and(|r| groups.iter().any(|g| g.result == r)) {
+                return refuse(&term.expr.span, "ORDER BY sorts by something other than a group");
+            }
+        }
+        let mut outputs = Vec::new();
+        for (result, column) in core.columns.iter().enumerate() {
+            if groups.iter().any(|group| group.result == result) {
+                continue;
+            }
+            let Some(expr) = &column.expr else {
+                return refuse(&column.span, "the result has *");
+            };
+            let part = self.parse_part(expr)?;
+            let Some(numerator) = part.numerator else {
+                return refuse(&expr.span, "a result column is neither a group nor an aggregate");
+            };
+            let term =
+                AggregateTerm { scale: part.scale, numerator, denominator: part.denominator };
+            outputs.push(Output { result, term });
+        }
+        if outputs.is_empty() {
+            return refuse(&core.span, "the query has no aggregate");
+        }
+        let (expansion, columns) = self.tables.check_columns(&self.columns, &core.span)?;
+        Ok(Shape {
+            expansion,
+            columns,
+            from: self.tables.build_from_clause(expansion),
+            entity: self.tables.entity_sql(expansion),
+            population,
+            condition,
+            groups,
+            leaves: std::mem::take(&mut self.leaves),
+            outputs,
+        })
+    }
+
+    fn text(&self, expr: &Expr) -> &str {
+        self.sql.get(expr.span.clone()).unwrap_or_default()
+    }
+
+    /// Splits a condition at its ANDs, into those on ordinary and on expanded columns.
+    fn split_condition(
+        &mut self,
+        expr: &Expr,
+        population: &mut Vec<String>,
+        condition: &mut Vec<String>,
+    ) -> Result<(), QueryError> {
+        match &expr.kind {
+            ExprKind::And(all) => {
+                all.iter().try_for_each(|e| self.split_condition(e, population, condition))
+            }
+            ExprKind::Paren(inner) => self.split_condition(inner, population, condition),
+            _ => {
+                let side = if self.reads_expanded(expr)? { condition } else { population };
+                side.push(format!("({}\n)", self.text(expr)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns whether an expression reads an expanded column.
+    ///
+    /// # Errors
+    /// Refuses what cannot be evaluated row by row.
+    fn reads_expanded(&mut self, expr: &Expr) -> Result<bool, QueryError> {
+        match &expr.kind {
+            ExprKind::Column { table, column } => {
+                let found = self.tables.find_expanded(table.as_deref(), column);
+                self.columns.extend(found);
+                return Ok(found.is_some());
+            }
+            ExprKind::Exists(query) => {
+                let found = self.tables.find_many_value(self.sql, query)?;
+                self.columns.insert(found);
+                return Ok(true);
+            }
+            ExprKind::Call(..) => return refuse(&expr.span, "the query asks a model"),
+            ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
+                return refuse(&expr.span, "the query has a subquery");
+            }
+            ExprKind::Function { window: true, .. } => {
+                return refuse(&expr.span, "the query has a window function");
+            }
+            ExprKind::Function { name, .. } if is_random(name) => {
+                return refuse(&expr.span, format!("{name}() is not the same for each row"));
+            }
+            ExprKind::Operation(ExprOperator::Unknown, _) if self.text(expr).starts_with('?') => {
+                return refuse(&expr.span, "a parameter has no name; write :name");
+            }
+            _ => {}
+        }
+        let mut reads = false;
+        for child in expr.children().0 {
+            reads |= self.reads_expanded(child)?;
+        }
+        Ok(reads)
+    }
+
+    /// Returns the result column that an expression of GROUP BY or ORDER BY refers to.
+    fn find_group_result(
+        &self,
+        expr: &Expr,
+        columns: &[ResultColumn],
+    ) -> Result<usize, QueryError> {
+        let text = self.text(expr).trim();
+        if let (ExprKind::Literal, Ok(position)) = (&expr.kind, text.parse::<usize>())
+            && (1..=columns.len()).contains(&position)
+        {
+            return Ok(position - 1);
+        }
+        let names = |column: &ResultColumn| {
+            let is_alias = matches!(&expr.kind, ExprKind::Column { table: None, column: name }
+                if column.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name)));
+            is_alias || column.expr.as_ref().is_some_and(|e| self.is_same(e, expr))
+        };
+        match columns.iter().position(names) {
+            Some(result) => Ok(result),
+            None => refuse(&expr.span, "a group is not a column of the result"),
+        }
+    }
+
+    fn is_same(&self, a: &Expr, b: &Expr) -> bool {
+        match (&a.kind, &b.kind) {
+            (
+                ExprKind::Column { table, column },
+                ExprKind::Column { table: other_table, column: other },
+            ) => {
+                let is_same_table = match (table, other_table) {
+                    (Some(table), Some(other)) => table.eq_ignore_ascii_case(other),
+                    _ => true,
+                };
+                is_same_table && column.eq_ignore_ascii_case(other)
+            }
+            _ => self.text(a).split_whitespace().eq(self.text(b).split_whitespace()),
+        }
+    }
+
+    /// Reads a result column: an aggregate, or arithmetic over at most two.
+    fn parse_part(&mut self, expr: &Expr) -> Result<Part, QueryError> {
+        match &expr.kind {
+            ExprKind::Paren(inner) => self.parse_part(inner),
+            ExprKind::Literal => match self.text(expr).parse::<f64>() {
+                Ok(scale) => {
+                    let is_real = self.text(expr).parse::<i64>().is_err();
+                    Ok(Part { scale, numerator: None, denominator: None, is_real })
+                }
+                Err(_) => refuse(&expr.span, "a result column is neither a group nor an aggregate"),
+            },
+            ExprKind::Cast(inner, kind) => {
+                let kind = kind.to_ascii_uppercase();
+                if !["REAL", "FLOA", "DOUB"].iter().any(|word| kind.contains(word)) {
+                    return refuse(&expr.span, "CAST changes an aggregate, other than to REAL");
+                }
+                Ok(Part { is_real: true, ..self.parse_part(inner)? })
+            }
+            ExprKind::Operation(ExprOperator::Prefix("-"), operands) => {
+                let [operand] = operands.as_slice() else {
+                    return refuse(&expr.span, "the operator is unknown");
+                };
+                let part = self.parse_part(operand)?;
+                Ok(Part { scale: -part.scale, ..part })
+            }
+            ExprKind::Operation(ExprOperator::Infix(operator), operands) => {
+                let [left, right] = operands.as_slice() else {
+                    return refuse(&expr.span, "the operator is unknown");
+                };
+                let (left, right) = (self.parse_part(left)?, self.parse_part(right)?);
+                combine_parts(&expr.span, operator, left, right)
+            }
+            ExprKind::Function { .. } => self.parse_aggregate(expr),
+            ExprKind::Call(..) => refuse(&expr.span, "the query asks a model"),
+            ExprKind::Scalar(_) | ExprKind::Exists(_) => {
+                refuse(&expr.span, "the query has a subquery")
+            }
+            _ => refuse(&expr.span, "a result column is neither a group nor an aggregate"),
+        }
+    }
+
+    fn parse_aggregate(&mut self, expr: &Expr) -> Result<Part, QueryError> {
+        let ExprKind::Function { name, window, filter, args } = &expr.kind else {
+            return refuse(&expr.span, "a result column is neither a group nor an aggregate");
+        };
+        if *window {
+            return refuse(&expr.span, "the query has a window function");
+        }
+        if !["count", "sum", "total", "avg"].contains(&name.as_str()) {
+            return refuse(&expr.span, format!("{name}() is none of COUNT, SUM and AVG"));
+        }
+        let before = args.first().map_or(expr.span.start, |arg| arg.span.start);
+        let head = self.sql.get(expr.span.start..before).unwrap_or_default();
+        if head.to_ascii_lowercase().contains("distinct") {
+            return refuse(&expr.span, "DISTINCT counts values, not rows");
+        }
+        let mut leaf =
+            Leaf { population: Vec::new(), condition: Vec::new(), value: LeafValue::One };
+        if let Some(filter) = filter {
+            self.split_condition(filter, &mut leaf.population, &mut leaf.condition)?;
+        }
+        let arg = match (name.as_str(), args.as_slice()) {
+            ("count", []) => return Ok(self.add_leaf(leaf, false)),
+            (_, [arg]) => arg,
+            _ => return refuse(&expr.span, format!("{name}() has an order or several arguments")),
+        };
+        let text = self.text(arg).to_owned();
+        let is_expanded = self.reads_expanded(arg)?;
+        let is_known = format!("(({text}\n) IS NOT NULL)");
+        if is_expanded { &mut leaf.condition } else { &mut leaf.population }.push(is_known);
+        if name == "count" {
+            return Ok(self.add_leaf(leaf, false));
+        }
+        let mut sum = leaf.clone();
+        if !is_expanded {
+            sum.value = LeafValue::Ordinary(text);
+        } else if is_condition(arg) {
+            sum.condition.push(format!("({text}\n)"));
+        } else {
+            sum.value = LeafValue::Expanded(text, self.find_range(arg)?);
+        }
+        let part = self.add_leaf(sum, name != "sum");
+        if name != "avg" {
+            return Ok(part);
+        }
+        let count = self.add_leaf(leaf, true);
+        Ok(Part { denominator: count.numerator, ..part })
+    }
+
+    fn add_leaf(&mut self, leaf: Leaf, is_real: bool) -> Part {
+        self.leaves.push(leaf);
+        let numerator = Some(self.leaves.len() - 1);
+        Part { scale: 1.0, numerator, denominator: None, is_real }
+    }
+
+    /// Returns the range of an expanded column.
+    fn find_range(&self, arg: &Expr) -> Result<(f64, f64), QueryError> {
+        match &arg.kind {
+            ExprKind::Paren(inner) => self.find_range(inner),
+            ExprKind::Column { table, column } => {
+                let found = self.tables.find_expanded(table.as_deref(), column);
+                match found.and_then(|n| FromTables::column(self.spec, n).range) {
+                    Some(range) => Ok(range),
+                    None => refuse(
+                        &arg.span,
+                        format!("`{column}` needs `range = [lo, hi]` in the spec"),
+                    ),
+                }
+            }
+            _ => refuse(&arg.span, "the aggregate is over an expression of a model-filled number"),
+        }
+    }
+}
+
+/// Combines two parts of an arithmetic expression.
+fn combine_parts(span: &Span, operator: &str, left: Part, right: Part) -> Result<Part, QueryError> {
+    let is_real = left.is_real || right.is_real;
+    match (operator, left.numerator, right.numerator) {
+        ("*", _, None) => Ok(Part { scale: left.scale * right.scale, is_real, ..left }),
+        ("*", None, _) => Ok(Part { scale: left.scale * right.scale, is_real, ..right }),
+        ("/", Some(_), _) if !is_real => {
+            refuse(span, "the division is one of whole numbers; multiply by 1.0 first")
+        }
+        ("/", Some(_), None) => Ok(Part { scale: left.scale / right.scale, is_real, ..left }),
+        ("/", Some(_), Some(denominator))
+            if left.denominator.is_none() && right.denominator.is_none() =>
+        {
+            let scale = left.scale / right.scale;
+            Ok(Part { scale, denominator: Some(denominator), is_real, ..left })
+        }
+        _ => refuse(span, "the arithmetic is more than a ratio of two aggregates"),
+    }
+}
+
+/// Returns whether an expression is 0, 1 or NULL.
+fn is_condition(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Paren(inner) => is_condition(inner),
+        ExprKind::And(_)
+        | ExprKind::Or(_)
+        | ExprKind::Not(_)
+        | ExprKind::Compare(..)
+        | ExprKind::In { .. }
+        | ExprKind::Exists(_) => true,
+        ExprKind::Operation(operator, _) => matches!(
+            operator,
+            ExprOperator::NullTest | ExprOperator::Between | ExprOperator::Match(_)
+        ),
+        _ => false,
+    }
+}
+
+fn is_random(function: &str) -> bool {
+    ["random", "randomblob", "changes", "total_changes", "last_insert_rowid"].contains(&function)
+}

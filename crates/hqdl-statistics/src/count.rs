@@ -1,0 +1,137 @@
+//! The interval of a count.
+//!
+//! The rows have two classes: the model's answer satisfies the condition, or it does not. Exact
+//! bounds per class are joined by MOVER (the method of variance estimates recovery). If a class has
+//! too few sampled rows for that, or if several strata were sampled, the exact bounds of each
+//! stratum are used, without classes.
+
+use std::collections::HashMap;
+
+use crate::Interval;
+use crate::hypergeometric::bound_positives;
+
+/// Fewest sampled rows of a class, and fewest positive rows of the sample, for MOVER.
+const FEWEST_ROWS: u64 = 5;
+
+/// Rows with the same answer of the model to a condition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Class {
+    /// Rows of the table.
+    pub size: u64,
+    /// Rows of the sample.
+    pub sampled: u64,
+    /// Rows of the sample that truly satisfy the condition.
+    pub positives: u64,
+}
+
+/// A stratum of the design: its rows whose answer satisfies the condition, and the others.
+pub type CountStratum = [Class; 2];
+
+/// Exact bounds, computed once for each sample of a class.
+#[derive(Debug, Default)]
+pub(crate) struct BoundCache {
+    known: HashMap<(Class, u64), (u64, u64)>,
+}
+
+impl BoundCache {
+    fn bound(&mut self, class: &Class, alpha: f64) -> (u64, u64) {
+        *self
+            .known
+            .entry((*class, alpha.to_bits()))
+            .or_insert_with(|| bound_positives(class.size, class.sampled, class.positives, alpha))
+    }
+}
+
+/// Method of a count's interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountMethod {
+    /// Exact bounds of two classes, joined by MOVER.
+    TwoClasses,
+    /// Exact bounds of the sample, without classes.
+    WholeSample,
+}
+
+/// Returns the interval of the number of rows that truly satisfy a condition; `None` if a stratum
+/// has rows but no sampled one. The ends are whole numbers.
+#[must_use]
+pub fn estimate_count(strata: &[CountStratum], confidence: f64) -> Option<(Interval, CountMethod)> {
+    estimate_count_with(&mut BoundCache::default(), strata, confidence)
+}
+
+/// Same as [`estimate_count`], for many samples of the same table.
+pub(crate) fn estimate_count_with(
+    bounds: &mut BoundCache,
+    strata: &[CountStratum],
+    confidence: f64,
+) -> Option<(Interval, CountMethod)> {
+    let alpha = 1.0 - confidence;
+    let whole: Vec<Class> = strata.iter().map(merge_classes).collect();
+    let sampled: Vec<(&CountStratum, &Class)> =
+        strata.iter().zip(&whole).filter(|(_, whole)| whole.sampled < whole.size).collect();
+    let positives: u64 = sampled.iter().map(|(_, whole)| whole.positives).sum();
+    let [(classes, _)] = sampled.as_slice() else {
+        return Some((bound_whole(bounds, &whole, alpha)?, CountMethod::WholeSample));
+    };
+    let classes = || classes.iter().filter(|c| c.size > 0);
+    if positives < FEWEST_ROWS || classes().any(|c| c.sampled < FEWEST_ROWS) {
+        return Some((bound_whole(bounds, &whole, alpha)?, CountMethod::WholeSample));
+    }
+    // Rows of strata that were sampled as a whole are known.
+    let known: u64 = whole.iter().filter(|w| w.sampled == w.size).map(|w| w.positives).sum();
+    let (mut estimate, mut below, mut above) = (known as f64, 0.0, 0.0);
+    for class in classes() {
+        let (low, high) = bounds.bound(class, alpha);
+        let center = estimate_class(class);
+        estimate += center;
+        below += (center - low as f64).powi(2);
+        above += (high as f64 - center).powi(2);
+    }
+    let (least, most) = bound_by_known(&whole);
+    let low = (estimate - below.sqrt() - 1e-9).ceil().max(least);
+    let high = (estimate + above.sqrt() + 1e-9).floor().min(most);
+    Some((Interval { estimate, low, high }, CountMethod::TwoClasses))
+}
+
+/// Returns the exact interval of the number of positive rows; `None` if a stratum has rows but no
+/// sampled one.
+#[must_use]
+pub fn estimate_share(strata: &[Class], confidence: f64) -> Option<Interval> {
+    bound_whole(&mut BoundCache::default(), strata, 1.0 - confidence)
+}
+
+/// Adds up the exact bounds of all strata. Each gets its share of the error probability.
+fn bound_whole(bounds: &mut BoundCache, strata: &[Class], alpha: f64) -> Option<Interval> {
+    let sampled_strata = strata.iter().filter(|s| s.sampled < s.size).count().max(1);
+    let mut sum = Interval { estimate: 0.0, low: 0.0, high: 0.0 };
+    for stratum in strata.iter().filter(|s| s.size > 0) {
+        if stratum.sampled == 0 {
+            return None;
+        }
+        let share = alpha / sampled_strata as f64;
+        let (low, high) = bounds.bound(stratum, share);
+        sum.estimate += estimate_class(stratum);
+        sum.low += low as f64;
+        sum.high += high as f64;
+    }
+    Some(sum)
+}
+
+fn merge_classes(classes: &CountStratum) -> Class {
+    let [a, b] = classes;
+    Class {
+        size: a.size + b.size,
+        sampled: a.sampled + b.sampled,
+        positives: a.positives + b.positives,
+    }
+}
+
+fn estimate_class(class: &Class) -> f64 {
+    class.size as f64 * class.positives as f64 / class.sampled as f64
+}
+
+/// Returns the least and the greatest count that the sampled rows allow.
+fn bound_by_known(strata: &[Class]) -> (f64, f64) {
+    let positives: u64 = strata.iter().map(|s| s.positives).sum();
+    let others: u64 = strata.iter().map(|s| s.size - (s.sampled - s.positives)).sum();
+    (positives as f64, others as f64)
+}

@@ -1,0 +1,99 @@
+//! How often the interval of a count contains the truth, over all samples that can be drawn.
+
+use crate::count::{BoundCache, Class, estimate_count_with};
+use crate::hypergeometric::Hypergeometric;
+
+/// Samples that are less likely than this count as not covered, instead of being enumerated.
+const NEGLIGIBLE: f64 = 1e-12;
+
+/// A table whose truth is known: rows whose answer satisfies a condition, and the others, each with
+/// the number of rows that truly satisfy it.
+#[derive(Debug, Default)]
+pub struct CoveredTable {
+    /// Rows whose answer satisfies the condition, and how many of them truly do.
+    named: (u64, u64),
+    /// The other rows, and how many of them truly satisfy the condition.
+    others: (u64, u64),
+    bounds: BoundCache,
+}
+
+/// Properties of a count's interval, over all samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CountCoverage {
+    /// Probability that the interval contains the true count.
+    pub coverage: f64,
+    /// Expected half of the interval's width.
+    pub half_width: f64,
+    /// Expected half-width of the exact interval that ignores the model's answers.
+    pub audit_half_width: f64,
+}
+
+impl CoveredTable {
+    /// Creates a table from the rows of both classes and their truly positive rows.
+    #[must_use]
+    pub fn new(named: (u64, u64), others: (u64, u64)) -> Self {
+        Self { named, others, bounds: BoundCache::default() }
+    }
+
+    /// Enumerates all uniform samples of `draws` rows.
+    #[must_use]
+    pub fn cover_uniform(&mut self, draws: u64, confidence: f64) -> CountCoverage {
+        let named = Hypergeometric {
+            population: self.named.0 + self.others.0,
+            positives: self.named.0,
+            draws,
+        };
+        let (least, most) = named.support();
+        let mut sum = CountCoverage::default();
+        for sampled in least..=most {
+            let probability = named.probability(sampled);
+            self.add_samples([sampled, draws - sampled], probability, confidence, &mut sum);
+        }
+        sum
+    }
+
+    /// Adds all samples with these numbers of rows of both classes.
+    fn add_samples(
+        &mut self,
+        sampled: [u64; 2],
+        probability: f64,
+        confidence: f64,
+        sum: &mut CountCoverage,
+    ) {
+        if probability < NEGLIGIBLE {
+            return;
+        }
+        let truth = (self.named.1 + self.others.1) as f64;
+        let outcomes = |(population, positives): (u64, u64), draws: u64| {
+            let sample = Hypergeometric { population, positives, draws };
+            let (least, most) = sample.support();
+            (least..=most).map(|hits| (hits, sample.probability(hits))).collect::<Vec<_>>()
+        };
+        let others = outcomes(self.others, sampled[1]);
+        for (a, probability_a) in outcomes(self.named, sampled[0]) {
+            for (b, probability_b) in &others {
+                let probability = probability * probability_a * probability_b;
+                if probability < NEGLIGIBLE {
+                    continue;
+                }
+                let named = Class { size: self.named.0, sampled: sampled[0], positives: a };
+                let other = Class { size: self.others.0, sampled: sampled[1], positives: *b };
+                let found = estimate_count_with(&mut self.bounds, &[[named, other]], confidence);
+                let Some((interval, _)) = found else { continue };
+                sum.coverage += probability * f64::from(u8::from(interval.contains(truth)));
+                sum.half_width += probability * interval.half_width();
+                let merged = Class {
+                    size: named.size + other.size,
+                    sampled: named.sampled + other.sampled,
+                    positives: named.positives + other.positives,
+                };
+                let audit = estimate_count_with(
+                    &mut self.bounds,
+                    &[[merged, Class::default()]],
+                    confidence,
+                );
+                sum.audit_half_width += probability * audit.map_or(0.0, |(i, _)| i.half_width());
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Intervals for numbers over the true values of a finite table, from a random sample of its rows.
+//!
+//! Each row has an answer of the model; the rows of the sample have a true value, too. The
+//! intervals follow from how the rows were drawn. They assume nothing about the model.
+
+mod count;
+mod coverage;
+mod draw;
+mod extremes;
+mod hypergeometric;
+mod normal;
+mod ratio;
+
+pub use count::{Class, CountMethod, CountStratum, estimate_count, estimate_share};
+pub use coverage::{CountCoverage, CoveredTable};
+pub use draw::{DrawnRow, draw_rows};
+pub use extremes::Extremes;
+pub use hypergeometric::{Hypergeometric, bound_positives};
+pub use normal::normal_quantile;
+pub use ratio::{NoInterval, ResidualStratum, SampledRow, estimate_ratio, estimate_sum};
+
+/// An estimate with its interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// The estimate; not a number if the sample allows none.
+    pub estimate: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Returns half of the interval's width.
+    #[must_use]
+    pub fn half_width(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+
+    /// Returns true if a value lies in the interval.
+    #[must_use]
+    pub fn contains(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}

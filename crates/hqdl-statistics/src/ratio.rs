@@ -1,0 +1,145 @@
+//! The interval of a sum, and of a ratio of two sums, by the difference estimator.
+//!
+//! The sum over the model's answers is corrected by the mean residual of the sampled rows. The
+//! variance has the finite-population correction. In each stratum it also counts two residuals that
+//! were not observed: plus and minus the greatest one that its rows can have. So a sample that
+//! happens to contain no error does not claim that there is none.
+//!
+//! A ratio R is in the interval if the sum of `y - R x` can be 0 (Fieller's construction). Near the
+//! estimate this is the linearised estimator; unlike that, it also holds if the denominator is
+//! uncertain.
+
+use crate::Interval;
+use crate::extremes::Extremes;
+use crate::normal::normal_quantile;
+
+/// Sums over the true values and over the model's answers of one row: of the numerator `y` and the
+/// denominator `x`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SampledRow {
+    /// Numerator over the true values.
+    pub y: f64,
+    /// Denominator over the true values.
+    pub x: f64,
+    /// Numerator over the model's answers.
+    pub model_y: f64,
+    /// Denominator over the model's answers.
+    pub model_x: f64,
+}
+
+/// A stratum of the design.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ResidualStratum {
+    /// Rows of the table.
+    pub size: u64,
+    /// Sampled rows.
+    pub sample: Vec<SampledRow>,
+    /// Numerator of all rows over the model's answers.
+    pub model_y: f64,
+    /// Denominator of all rows over the model's answers.
+    pub model_x: f64,
+    /// What the rows can be, as far as their known values tell.
+    pub extremes: Extremes,
+}
+
+/// Reason why a sum or ratio has no interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoInterval {
+    /// A stratum has rows, but none of them is in the sample.
+    NoSample,
+    /// The denominator can be 0, as far as the sample shows, and nothing else bounds the ratio.
+    DenominatorNearZero,
+}
+
+/// Returns the interval of the sum of `y` over the true values.
+///
+/// # Errors
+/// [`NoInterval::NoSample`]
+pub fn estimate_sum(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
+    let total = estimate_total(strata, 0.0)?;
+    let half = normal_quantile(0.5 + confidence / 2.0) * total.variance.sqrt();
+    let estimate = total.value;
+    Ok(Interval { estimate, low: estimate - half, high: estimate + half })
+}
+
+/// Returns the interval of the sum of `y` over the sum of `x`, both over the true values.
+///
+/// # Errors
+/// [`NoInterval`]
+pub fn estimate_ratio(strata: &[ResidualStratum], confidence: f64) -> Result<Interval, NoInterval> {
+    let quantile = normal_quantile(0.5 + confidence / 2.0);
+    let numerator = estimate_total(strata, 0.0)?.value;
+    let denominator = numerator - estimate_total(strata, 1.0)?.value;
+    let is_possible = |ratio: f64| {
+        // Even if nothing is uncertain, rounding leaves a remainder.
+        let rounding = 1e-12 * (numerator.abs() + (ratio * denominator).abs());
+        estimate_total(strata, ratio)
+            .is_ok_and(|t| t.value.abs() <= quantile * t.variance.sqrt() + rounding)
+    };
+    let bounds = Extremes::bound_ratio(strata.iter().map(|s| &s.extremes));
+    let estimate = numerator / denominator;
+    if let Some((least, most)) = bounds {
+        let inside = if estimate.is_finite() { estimate.clamp(least, most) } else { least };
+        // An estimate outside of what is possible is none.
+        let is_inside = (least..=most).contains(&estimate);
+        let estimate = if is_inside { estimate } else { f64::NAN };
+        let ends_meet = is_possible(least) && is_possible(most);
+        let (low, high) = if ends_meet || !is_possible(inside) {
+            (least, most)
+        } else {
+            (find_end(inside, least, is_possible), find_end(inside, most, is_possible))
+        };
+        return Ok(Interval { estimate, low, high });
+    }
+    // For a great ratio, only the denominator counts.
+    let far = estimate.abs().max(1.0) * 1e9;
+    if !estimate.is_finite() || is_possible(far) || is_possible(-far) {
+        return Err(NoInterval::DenominatorNearZero);
+    }
+    let (low, high) = (find_end(estimate, -far, is_possible), find_end(estimate, far, is_possible));
+    Ok(Interval { estimate, low, high })
+}
+
+/// Returns the possible ratio that is farthest from `inside` towards `end`.
+fn find_end(inside: f64, end: f64, is_possible: impl Fn(f64) -> bool) -> f64 {
+    if is_possible(end) {
+        return end;
+    }
+    let (mut inside, mut outside) = (inside, end);
+    for _ in 0..60 {
+        let middle = f64::midpoint(inside, outside);
+        if is_possible(middle) { inside = middle } else { outside = middle }
+    }
+    outside
+}
+
+/// Sum over the table, with its variance.
+struct Total {
+    value: f64,
+    variance: f64,
+}
+
+/// Estimates the sum of `y - ratio x` over the true values.
+fn estimate_total(strata: &[ResidualStratum], ratio: f64) -> Result<Total, NoInterval> {
+    let mut total = Total { value: 0.0, variance: 0.0 };
+    for stratum in strata.iter().filter(|s| s.size > 0) {
+        if stratum.sample.is_empty() {
+            return Err(NoInterval::NoSample);
+        }
+        let (size, sampled) = (stratum.size as f64, stratum.sample.len() as f64);
+        let residual = |row: &SampledRow| (row.y - row.model_y) - ratio * (row.x - row.model_x);
+        let sum: f64 = stratum.sample.iter().map(residual).sum();
+        total.value += stratum.model_y - ratio * stratum.model_x + size * sum / sampled;
+        if sampled >= size {
+            continue;
+        }
+        // The two unobserved residuals have opposite signs, so they leave the sum as it is.
+        let center = sum / (sampled + 2.0);
+        let unobserved = stratum.extremes.greatest_residual(ratio);
+        let spread: f64 = stratum.sample.iter().map(|row| (residual(row) - center).powi(2)).sum();
+        let spread = spread + (unobserved - center).powi(2) + (unobserved + center).powi(2);
+        let variance = spread / (sampled + 1.0);
+        total.variance += size * (size - sampled) * variance / sampled;
+    }
+    Ok(total)
+}

@@ -1,0 +1,446 @@
+//! `hqdl audit`
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::json;
+
+use super::failure::Failure;
+use super::materialize::print_report as print_run;
+use super::progress::Progress;
+use super::{CacheFlags, ModelFlags, OutputOptions, interrupt, score, session};
+use crate::audit::sheet::{format_cell, parse_truth};
+use crate::audit::{
+    Audit, AuditReport, CellTruth, ColumnAudit, Design, Draw, DrawRequest, Evidence, Sheet,
+    sheet_path,
+};
+use crate::database::Database;
+use crate::format::count_noun;
+use crate::interval::design_for_query;
+use crate::materialize::{RunMode, Selection};
+use crate::problem::Problems;
+use crate::query::QueryError;
+use crate::session::Session;
+use crate::spec::checker::Checker;
+use crate::spec::{Expansion, Reuse, is_server};
+
+/// Confidence of the accuracies in a report.
+const CONFIDENCE: f64 = 0.95;
+/// Source of the truths that a person enters in the terminal.
+const PERSON: &str = "person";
+
+#[derive(Debug, clap::Args)]
+#[group(id = "step", multiple = true)]
+pub struct Options {
+    /// Spec file.
+    spec: PathBuf,
+    /// Columns to audit, of one expansion [default: all].
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Number of rows to draw.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = super::count)]
+    sample: u32,
+    /// How rows are drawn. `leverage` draws those for certain that can change the result of --for
+    /// most [default: leverage if --for has SUM or AVG].
+    #[arg(long, value_enum, value_name = "DESIGN")]
+    design: Option<DesignName>,
+    /// Query that the audit is for. It chooses the columns and the design.
+    #[arg(long = "for", value_name = "SQL")]
+    query: Option<String>,
+    /// Seed of the random numbers, to draw the same rows again.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Ask for the truths here, one cell at a time: a value, Enter to confirm the answer, `?` if it
+    /// cannot be known, Ctrl-D to stop.
+    #[arg(long, conflicts_with_all = ["truth", "report", "apply"])]
+    ask_me: bool,
+    /// Fill the sheet from a reference: a CSV file whose header names key columns and columns of
+    /// the spec. With --report, compare all published cells with it, as `hqdl score` does.
+    #[arg(long, value_name = "CSV", conflicts_with = "apply")]
+    truth: Option<PathBuf>,
+    /// Print what the audit says about each column.
+    #[arg(long, conflicts_with = "apply")]
+    report: bool,
+    /// Write the truths that differ from the answers as overrides. Intervals go on using the
+    /// answers.
+    #[arg(long)]
+    apply: bool,
+    /// Fill the sheet with the answers of the model that the flags name. They are compared as
+    /// agreement, never as truth.
+    #[arg(long, conflicts_with_all = ["truth", "report", "apply", "ask_me"])]
+    ask_model: bool,
+    /// Most USD that --ask-model may spend.
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::parse_budget)]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DesignName {
+    Uniform,
+    Leverage,
+}
+
+pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
+    if let (true, Some(truth)) = (options.report, &options.truth) {
+        let (spec, db, output) =
+            (options.spec.clone(), options.flags.db.clone(), options.flags.output.clone());
+        return score::run(&score::Options::new(spec, truth.clone(), db, output), output_options);
+    }
+    let session = open_session(options)?;
+    let is_fill = options.ask_me
+        || options.ask_model
+        || options.report
+        || options.apply
+        || options.truth.is_some();
+    if !is_fill {
+        return draw_sample(options, &session, output_options);
+    }
+    let (n, expansion) = find_expansion(&session, &options.columns)?;
+    let mut audit = Audit::read(&session.spec, expansion)?;
+    if options.report {
+        let published = open_published(&session)?;
+        let report = audit.report(&session.database, &published, expansion, CONFIDENCE)?;
+        print_report(&report, output_options);
+    } else if let Some(reference) = &options.truth {
+        let filled = audit.fill_from_reference(&session.spec, n, reference)?;
+        let file = sheet_path(&session.spec, expansion);
+        let what = format!("filled {}", count_noun(filled, "cell"));
+        print_step(output_options, "filled", &what, filled, &file);
+    } else if options.ask_model {
+        let filled = ask_other_model(options, n, &mut audit, output_options)?;
+        let file = sheet_path(&session.spec, expansion);
+        let what = format!("filled {}", count_noun(filled, "cell"));
+        print_step(output_options, "filled", &what, filled, &file);
+    } else if options.apply {
+        let applied = audit.apply_truths(&session.spec, expansion)?;
+        let file = session.spec.overrides_path();
+        let what = format!("wrote {}", count_noun(applied, "override"));
+        print_step(output_options, "applied", &what, applied, &file);
+    } else {
+        ask_person(&session, expansion, &mut audit)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open_session(options: &Options) -> Result<Session, Failure> {
+    // Only --ask-model asks a model; the other steps need neither a key nor the cache.
+    let flags = ModelFlags {
+        db: options.flags.db.clone(),
+        output: options.flags.output.clone(),
+        cache: CacheFlags::default(),
+        ..ModelFlags::default()
+    };
+    session::open_spec(&options.spec, &flags, None, "audit")
+}
+
+/// Asks another model about the drawn rows, and writes its answers into the sheet.
+fn ask_other_model(
+    options: &Options,
+    expansion: usize,
+    audit: &mut Audit,
+    output_options: OutputOptions,
+) -> Result<u64, Failure> {
+    if options.flags.model.is_none() && options.flags.recordings.is_empty() {
+        return Err(Failure::wrong_input("no other model is named", "name it with --model"));
+    }
+    // Its answers are published into a temporary copy only.
+    let directory = std::env::temp_dir().join(format!("hqdl-audit-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).map_err(|e| {
+        let message = format!("{}: {}", directory.display(), crate::format::io_reason(&e));
+        Failure::wrong_input(message, "set TMPDIR to a directory that you can write to")
+    })?;
+    let flags =
+        ModelFlags { output: Some(directory.join("expanded.sqlite")), ..options.flags.clone() };
+    let filled = fill_from_model(options, &flags, expansion, audit, output_options);
+    let _ = std::fs::remove_dir_all(&directory);
+    filled
+}
+
+fn fill_from_model(
+    options: &Options,
+    flags: &ModelFlags,
+    expansion: usize,
+    audit: &mut Audit,
+    output_options: OutputOptions,
+) -> Result<u64, Failure> {
+    let command = format!("audit {}", options.spec.display());
+    let mut session = session::open_spec(&options.spec, flags, options.budget, &command)?;
+    session.spec.model.reuse = Reuse::SameModel;
+    session::print_place(session.facts()?, output_options);
+    let expansion = session.spec.expansions[expansion].clone();
+    let selection = Selection {
+        columns: Some(audit.draw.columns.clone()),
+        filter: Some(audit.sample_condition(&expansion)),
+        ..Selection::default()
+    };
+    let interrupt = interrupt::watch_ctrl_c(Some(interrupt::FINISHING));
+    let (progress, listener) = Progress::new(output_options);
+    let materializer = session.materializer(session.connect_model()?, &selection, RunMode::Live)?;
+    let name = materializer.model_name().to_owned();
+    let mut report = materializer.materialize(&command, &listener, &interrupt)?;
+    drop(materializer);
+    progress.finish();
+    if let Some(failure) = Failure::take_from_report(&mut report) {
+        return Err(failure);
+    }
+    print_run(&report, &session.spec, progress.elapsed_seconds(), output_options);
+    let published = Database::open(session.spec.target())?;
+    let databases = (&session.database, &published);
+    Ok(audit.fill_from_model(&session.spec, &expansion, databases, &name)?)
+}
+
+fn open_published(session: &Session) -> Result<Database, Failure> {
+    let target = session.spec.target();
+    if !target.exists() && !is_server(target) {
+        return Err(Failure::wrong_input(
+            format!("{} does not exist yet", target.display()),
+            "create it with `hqdl materialize`",
+        ));
+    }
+    Ok(Database::open(target)?)
+}
+
+/// Returns the expansion of the named columns, or the only one, or the only one with an audit.
+fn find_expansion<'s>(
+    session: &'s Session,
+    columns: &[String],
+) -> Result<(usize, &'s Expansion), Failure> {
+    let expansions = &session.spec.expansions;
+    let has_all = |e: &&(usize, &Expansion)| columns.iter().all(|c| e.1.find_column(c).is_some());
+    let found: Vec<(usize, &Expansion)> = expansions.iter().enumerate().collect();
+    let mut found: Vec<&(usize, &Expansion)> = found.iter().filter(has_all).collect();
+    let has_audit = |e: &&(usize, &Expansion)| sheet_path(&session.spec, e.1).exists();
+    if found.iter().filter(|e| has_audit(e)).count() == 1 && columns.is_empty() {
+        found.retain(has_audit);
+    }
+    match found.as_slice() {
+        [only] => Ok(**only),
+        [] => Err(Failure::wrong_input(
+            format!("no expansion has the columns {}", columns.join(", ")),
+            "name columns of one expansion",
+        )),
+        _ => Err(Failure::wrong_input(
+            "the spec has several expansions",
+            "name the columns to audit with --columns",
+        )),
+    }
+}
+
+/// Draws a sample and writes its files.
+fn draw_sample(
+    options: &Options,
+    session: &Session,
+    output_options: OutputOptions,
+) -> Result<ExitCode, Failure> {
+    let published = open_published(session)?;
+    let sample = options.sample as usize;
+    let mut request = DrawRequest {
+        sample,
+        seed: options.seed.unwrap_or_else(random_seed),
+        ..DrawRequest::default()
+    };
+    let (mut n, mut chosen) = (None, Vec::new());
+    if let Some(query) = &options.query {
+        let design = design_for_query(&session.spec, &session.database, &published, query, sample)
+            .map_err(|e| to_failure(e, query))?;
+        (n, chosen) = (Some(design.expansion), design.columns);
+        if options.design != Some(DesignName::Uniform) && !design.certain.is_empty() {
+            request.certain = design.certain;
+            request.design = Design::Leverage { query: query.clone() };
+        }
+    }
+    if options.design == Some(DesignName::Leverage) && request.certain.is_empty() {
+        return Err(Failure::wrong_input(
+            "the leverage design needs a query with SUM or AVG",
+            "name it with --for",
+        ));
+    }
+    let (n, expansion) = match n {
+        Some(n) => (n, &session.spec.expansions[n]),
+        None => find_expansion(session, &options.columns)?,
+    };
+    request.columns = options.columns.iter().filter_map(|c| expansion.find_column(c)).collect();
+    request.columns.extend(chosen);
+    if request.columns.is_empty() {
+        request.columns = (0..session.spec.expansions[n].columns.len()).collect();
+    }
+    request.columns.sort_unstable();
+    request.columns.dedup();
+    let draw = Draw::sample_rows(&session.database, &published, expansion, &request)?;
+    let file = Audit::create(&draw, &session.spec, expansion)?;
+    if output_options.json {
+        let json = json!({
+            "event": "drawn", "audit": draw.id, "expansion": expansion.name, "columns": draw.columns,
+            "design": draw.design.name(), "sample": draw.sample().len(),
+            "population": draw.frame.len(), "seed": draw.seed, "file": file.display().to_string(),
+        });
+        anstream::println!("{json}");
+    } else if !output_options.quiet {
+        anstream::eprintln!(
+            "drew {} of {} ({}, seed {}) into {}",
+            count_noun(draw.sample().len() as u64, "row"),
+            draw.frame.len(),
+            draw.design.name(),
+            draw.seed,
+            file.display()
+        );
+        anstream::eprintln!(
+            "fill in `truth`, or answer in the terminal with `hqdl audit {} --ask-me`",
+            options.spec.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn random_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
+}
+
+/// Returns the failure of a query, which points into its text.
+fn to_failure(error: QueryError, sql: &str) -> Failure {
+    match error {
+        QueryError::Sql(problem) => Failure::Problems(Problems {
+            path: PathBuf::from("<query>"),
+            text: sql.to_owned(),
+            problems: vec![*problem],
+        }),
+        error => error.into(),
+    }
+}
+
+fn print_step(talk: OutputOptions, event: &str, what: &str, cells: u64, file: &std::path::Path) {
+    if talk.json {
+        let file = file.display().to_string();
+        anstream::println!("{}", json!({ "event": event, "cells": cells, "file": file }));
+    } else if !talk.quiet {
+        anstream::eprintln!("{what} in {}", file.display());
+    }
+}
+
+/// Asks a person for each missing truth, in the order of the sheet, and keeps each at once.
+fn ask_person(session: &Session, expansion: &Expansion, audit: &mut Audit) -> Result<(), Failure> {
+    let path = sheet_path(&session.spec, expansion);
+    let mut lines = std::io::stdin().lock().lines();
+    let sample = audit.draw.sample().to_vec();
+    for (n, row) in sample.iter().enumerate() {
+        for (column, audited) in audit.draw.expansion_columns(expansion) {
+            if audit.sheet.truth(*row, column).is_some() {
+                continue;
+            }
+            let frame_row = &audit.draw.frame[*row];
+            let key: Vec<String> = frame_row.key.iter().map(ToString::to_string).collect();
+            let answer = frame_row.answers[audited].clone();
+            let name = &expansion.columns[column].name;
+            let checker = Checker::new(&expansion.columns[column]);
+            let value = loop {
+                let shown = format_cell(&answer);
+                let row = format!("{}/{} {}", n + 1, sample.len(), key.join(", "));
+                anstream::eprint!("{row}: {name} [{shown}] ");
+                let Some(Ok(line)) = lines.next() else {
+                    anstream::eprintln!();
+                    return Ok(());
+                };
+                if line.trim().is_empty() && !shown.is_empty() {
+                    break Some(answer);
+                }
+                match parse_truth(&checker, name, &line) {
+                    Ok(value) => break value,
+                    Err(message) => anstream::eprintln!("{message}"),
+                }
+            };
+            // Another person may have filled cells meanwhile: the last word wins, the note keeps both.
+            audit.sheet = Sheet::read(&path, &audit.draw, expansion)?;
+            let before = audit.sheet.truth(*row, column).filter(|before| before.value != value);
+            let note = before.map_or_else(String::new, |before| {
+                let said = before.value.as_ref().map_or("?".to_owned(), format_cell);
+                format!("{} said {said}", before.source)
+            });
+            let source = PERSON.to_owned();
+            audit.sheet.set_truth(*row, column, CellTruth { value, source, note });
+            audit.sheet.write(&path, &audit.draw, expansion)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_report(report: &AuditReport, output_options: OutputOptions) {
+    if output_options.json {
+        anstream::println!("{}", report.to_json());
+        return;
+    }
+    anstream::println!(
+        "audit {} of {}: {} sample of {}",
+        report.id,
+        report.expansion,
+        report.design,
+        count_noun(report.sample, "row")
+    );
+    let gone = [(report.gone, "no longer exist"), (report.changed, "have another answer now")];
+    for (rows, what) in gone.iter().filter(|(rows, _)| *rows > 0) {
+        anstream::println!("{rows} of these rows {what}");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "column",
+        "compared with",
+        "rows",
+        "right",
+        "accuracy (95 %)",
+        "rows for ± 5",
+    ]);
+    for column in &report.columns {
+        table.add_row([
+            column.column.clone(),
+            match column.evidence {
+                Evidence::Truth => "truth".to_owned(),
+                Evidence::Model => "a model".to_owned(),
+            },
+            column.rows.to_string(),
+            column.right.to_string(),
+            format_accuracy(column),
+            column.rows_for_5_points.to_string(),
+        ]);
+    }
+    for at in 2..6 {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    anstream::println!("{table}");
+    report.columns.iter().for_each(print_column);
+}
+
+fn format_accuracy(column: &ColumnAudit) -> String {
+    column.accuracy.map_or_else(
+        || "not known yet".to_owned(),
+        |shares| {
+            let [accuracy, low, high] = shares.map(|share| 100.0 * share);
+            format!("{accuracy:.1} % ({low:.1} to {high:.1})")
+        },
+    )
+}
+
+/// Prints a column's results by state, and its confusions.
+fn print_column(column: &ColumnAudit) {
+    if column.rows == 0 {
+        return;
+    }
+    anstream::println!("\n{}", column.column);
+    for (state, (right, rows)) in &column.states {
+        anstream::println!("  state {state}: {right} of {rows} right");
+    }
+    if column.cannot_be_known > 0 {
+        anstream::println!("  {} cannot be known", count_noun(column.cannot_be_known, "row"));
+    }
+    for pair in &column.confusions {
+        let times = count_noun(pair.rows, "row");
+        anstream::println!("  {} instead of {}: {times}", pair.answer, pair.truth);
+    }
+}
