@@ -40,7 +40,7 @@ pub fn design_for_query(
     sql: &str,
     sample: usize,
 ) -> Result<QueryDesign, QueryError> {
-    let parsed = parse_query(sql, Vec::new())?;
+    let parsed = parse_query(sql)?;
     let shape = recognize_shape(spec, published, sql, &parsed.query)?;
     let expansion = &spec.expansions[shape.expansion];
     let columns: Vec<usize> = shape.columns.iter().copied().collect();

@@ -72,7 +72,7 @@ pub fn run_with_intervals(
     // SQLite checks the query first: its errors are clearer.
     let mut result = QueryResult::default();
     let mut meta = query.run(&mut result)?;
-    let parsed = parse_query(query.sql, Vec::new())?;
+    let parsed = parse_query(query.sql)?;
     let shape = shape::recognize_shape(spec, &published, query.sql, &parsed.query)?;
     let expansion = &spec.expansions[shape.expansion];
     let audit = Audit::read(spec, expansion).map_err(|e| to_query_error(&e))?;

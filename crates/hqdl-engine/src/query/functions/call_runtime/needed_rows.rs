@@ -10,7 +10,8 @@ use std::cmp::Ordering;
 use indexmap::IndexMap;
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use crate::query::cells::targets::{Demand, write_canonical_bytes};
+use crate::query::cells::canonical_bytes::write_canonical_bytes;
+use crate::query::cells::targets::Demand;
 use crate::query::functions::call_runtime::pending_set::Distinct;
 use crate::query::result::query_result::to_owned_value;
 use hqdl_sql::blendsql::plan::{NeededRows, OrderKey};
