@@ -11,12 +11,14 @@ pub const DATABASE: &[Migration] = &[
     (3, include_str!("database/0003_rows.sql")),
     (4, include_str!("database/0004_typed_cells.sql")),
     (5, include_str!("database/0005_parameters.sql")),
+    (6, include_str!("database/0006_fewer_tables.sql")),
 ];
 
 /// hqdl's tables in an expanded `PostgreSQL` database.
 pub const EXPANDED: &[Migration] = &[
     (1, include_str!("expanded/0001_bookkeeping.sql")),
     (2, include_str!("expanded/0002_parameters.sql")),
+    (3, include_str!("expanded/0003_fewer_tables.sql")),
 ];
 
 /// The cache in a directory. Numbers 10 and 11 were never released.

@@ -30,7 +30,7 @@ enum Command {
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
         /// Most facts to list.
-        #[arg(long, value_name = "N", value_parser = super::count)]
+        #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = super::count)]
         limit: Option<u32>,
     },
     /// Count facts by column and state, and print the total cost.
@@ -226,7 +226,9 @@ fn export_facts(
     output_options: OutputOptions,
 ) -> Result<(), Failure> {
     let failed = |e: std::io::Error| {
-        Failure::wrong_input(format!("cannot write: {e}"), "choose another file")
+        let name = file.map_or("stdout".to_owned(), |file| file.display().to_string());
+        let message = format!("cannot write {name}: {}", crate::format::io_reason(&e));
+        Failure::wrong_input(message, "choose another file")
     };
     let count = match file {
         None => {
@@ -265,11 +267,17 @@ fn import_facts(
         let message = format!("cannot read {}: {}", file.display(), crate::format::io_reason(&e));
         Failure::wrong_input(message, "pass a file that `hqdl cache export` wrote, or - for stdin")
     };
-    let count = if file.as_os_str() == "-" {
-        facts.import_facts(&mut std::io::stdin().lock())?
+    let imported = if file.as_os_str() == "-" {
+        facts.import_facts(&mut std::io::stdin().lock())
     } else {
-        facts.import_facts(&mut BufReader::new(File::open(file).map_err(failed)?))?
+        facts.import_facts(&mut BufReader::new(File::open(file).map_err(failed)?))
     };
+    let count = imported.map_err(|error| match &error {
+        FactsError::Import { .. } => {
+            Failure::wrong_input(format!("{}, {error}", file.display()), error.hint())
+        }
+        _ => error.into(),
+    })?;
     if output_options.json {
         anstream::println!("{}", json!({ "imported": count }));
     } else if !output_options.quiet {

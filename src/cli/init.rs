@@ -17,6 +17,7 @@ use crate::query::{self, QueryResult};
 use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("db", |arg| arg.hide(true)), mut_arg("output", |arg| arg.hide(true)))]
 pub struct Options {
     /// Database, or a CSV file or a directory of CSV files, from which hqdl makes a database beside
     /// them.
@@ -41,7 +42,7 @@ const MODEL: &str = "gpt-4o-mini";
 
 pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode, Failure> {
     let failed = |path: &Path, e: &std::io::Error| {
-        let message = format!("cannot write {}: {e}", path.display());
+        let message = format!("cannot write {}: {}", path.display(), crate::format::io_reason(e));
         Failure::wrong_input(message, "choose another file with --spec")
     };
     // Check before hqdl creates any file.
@@ -66,7 +67,8 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
     if options.ask {
         advise(&mut first, &path, options, output_options)?;
     }
-    let scaffold = first.write(&path_for_spec(&path, options.spec.as_deref()))?;
+    let spec_path = path_for_spec(&path, options.spec.as_deref());
+    let scaffold = first.write(&spec_path, &session::to_overrides(&options.flags))?;
     if let Some(spec) = &options.spec {
         let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
         std::io::Write::write_all(&mut file, scaffold.toml.as_bytes())
@@ -100,8 +102,8 @@ fn advise(
 ) -> Result<(), Failure> {
     if is_server(path) || options.flags.db.is_some() || options.flags.output.is_some() {
         return Err(Failure::wrong_input(
-            "--ask works on a SQLite database or CSV files, without --db and --output",
-            "remove the flag",
+            "--ask asks about a SQLite database or CSV files, which `init` takes as its first argument",
+            "remove --db and --output; for a database on a server, leave out --ask",
         ));
     }
     let cards = first.cards();

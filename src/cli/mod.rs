@@ -34,7 +34,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use examples::{EXAMPLES, wrap_example};
@@ -156,8 +156,8 @@ struct ModelFlags {
     /// Model name, as the endpoint knows it.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Base URL of the endpoint. hqdl then ignores the spec's `api_key_env`, so that a key is never
-    /// sent to a different endpoint.
+    /// Base URL of the endpoint (implies --provider openai). hqdl then ignores the spec's
+    /// `api_key_env`, so that a key is never sent to a different endpoint.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
     /// Environment variable that holds the API key.
@@ -170,10 +170,10 @@ struct ModelFlags {
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
     /// Most rows in one request.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     rows_per_request: Option<u32>,
     /// Most requests in flight at once.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = count)]
     concurrency: Option<u32>,
 }
 
@@ -183,6 +183,11 @@ fn parse_variable(text: &str) -> Result<String, String> {
     }
     Err("expected the name of an environment variable, such as OPENAI_API_KEY; never pass a key itself"
         .to_owned())
+}
+
+/// Parses a number that may be 0.
+fn whole_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more".to_owned())
 }
 
 /// Reads a flag's number of things.
@@ -214,7 +219,7 @@ fn parse_budget(text: &str) -> Result<f64, String> {
 struct CacheFlags {
     /// Cache of facts: a directory, or `postgres://user@host/database` to share it between machines
     /// [default: hqdl in your data directory].
-    #[arg(long, global = true, value_name = "DIR|URL", env = "HQDL_CACHE")]
+    #[arg(long, global = true, value_name = "DIR|URL", env = "HQDL_CACHE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     cache: Option<PathBuf>,
     /// Start with an empty cache and keep nothing. Overrides --cache and `HQDL_CACHE`.
     #[arg(long, global = true)]
@@ -280,7 +285,8 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             .and_then(|()| clap_mangen::generate_to(command(), &dir))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| {
-                let message = format!("{}: {e}", dir.display());
+                let message =
+                    format!("cannot write to {}: {}", dir.display(), crate::format::io_reason(&e));
                 Failure::wrong_input(message, "name a directory that you can write to")
             }),
     };

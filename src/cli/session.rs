@@ -39,11 +39,17 @@ pub fn open_draft(
     budget: Option<f64>,
     command: &str,
 ) -> Result<Session, Failure> {
+    if let Some(missing) = flags.recordings.iter().find(|path| !path.exists()) {
+        return Err(Failure::wrong_input(
+            format!("--recordings: the recording {} does not exist", missing.display()),
+            "name files with recordings: JSON lines, plain or compressed (.gz)",
+        ));
+    }
     let overrides = SpecOverrides { budget_usd: budget, ..to_overrides(flags) };
     Ok(Session::open(draft, &overrides, select_cache(&flags.cache, command))?)
 }
 
-fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
+pub fn to_overrides(flags: &ModelFlags) -> SpecOverrides {
     SpecOverrides {
         database: flags.db.clone(),
         output: flags.output.clone(),
@@ -68,7 +74,9 @@ pub fn select_cache(flags: &CacheFlags, command: &str) -> Cache {
     match server_url(flags) {
         Some(url) => Cache::Server { url, holder: owner_description, say: warning_printer() },
         None => {
-            Cache::Dir { dir: flags.cache.clone(), owner_description, on_status: warning_printer() }
+            // An empty HQDL_CACHE is no choice.
+            let dir = flags.cache.clone().filter(|dir| !dir.as_os_str().is_empty());
+            Cache::Dir { dir, owner_description, on_status: warning_printer() }
         }
     }
 }

@@ -76,7 +76,9 @@ pub fn run(options: &Options, output_options: OutputOptions) -> Result<ExitCode,
 /// Adds the suggestions to the spec. Writes nothing that would not pass `hqdl check`.
 fn write_spec(path: &Path, database: &Database, all: &Suggestions) -> Result<Additions, Failure> {
     let failed = |e: &std::io::Error| {
-        Failure::wrong_input(format!("cannot write {}: {e}", path.display()), "nothing was added")
+        let message =
+            format!("cannot read or write {}: {}", path.display(), crate::format::io_reason(e));
+        Failure::wrong_input(message, "nothing was added; check the path and its permissions")
     };
     let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
     let by_hand = |e: edit::EditError| {

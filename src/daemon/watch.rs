@@ -75,8 +75,8 @@ impl Watch {
         Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
-    /// Watches a directory until it is released once per request. A call that is not a new request
-    /// only retries the watch.
+    /// Watches a directory. Counts the call, unless it only retries a failed watch, because the
+    /// directory must be released as often as it was requested.
     pub(super) fn watch_directory(&mut self, dir: &Path, is_new_request: bool) {
         let new = || Directory { requests: 0, is_watched: false };
         let known = match self.directories.get_mut(dir) {

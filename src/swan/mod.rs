@@ -49,7 +49,7 @@ pub enum SwanError {
         hint: String,
     },
     /// A file cannot be read or written.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {}", path.display(), crate::format::io_reason(error))]
     File {
         /// The file.
         path: PathBuf,

@@ -190,7 +190,11 @@ impl RunsRecord {
         let path = dir.join(RECORD_FILE);
         let text = std::fs::read_to_string(&path).map_err(|e| {
             SwanError::wrong_input(
-                format!("{} has no record of a run: {e}", path.display()),
+                format!(
+                    "there is no record of a run in {}: {}",
+                    path.display(),
+                    crate::format::io_reason(&e)
+                ),
                 "pass directories that `hqdl swan run --out` wrote",
             )
         })?;

@@ -61,8 +61,13 @@ pub fn apply_shots(draft: &mut UncheckedSpec, file: &Path, shots: usize) -> Resu
             "`hqdl swan prepare` writes them beside the database; or pass a file with --shots-file",
         )
     };
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| bad(format!("cannot read examples from {}: {e}", file.display())))?;
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        bad(format!(
+            "cannot read examples from {}: {}",
+            file.display(),
+            crate::format::io_reason(&e)
+        ))
+    })?;
     let all: Shots = serde_json::from_str(&text)
         .map_err(|e| bad(format!("{} contains no valid examples: {e}", file.display())))?;
     for expansion in &mut draft.file.expansion {

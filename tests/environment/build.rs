@@ -61,6 +61,13 @@ fn report_test_environment() {
         println!("cargo::rustc-cfg=postgres");
         println!("cargo::rustc-env=HQDL_POSTGRES={}", programs.display());
     }
+    println!("cargo::rustc-check-cfg=cfg(chromium)");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut programs = std::env::split_paths(&path)
+        .flat_map(|bin| ["chromium", "chromium-browser", "google-chrome"].map(|n| bin.join(n)));
+    if programs.any(|program| program.is_file()) {
+        println!("cargo::rustc-cfg=chromium");
+    }
 }
 
 /// Directory of the packaged versions of `PostgreSQL`.

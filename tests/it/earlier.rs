@@ -37,7 +37,7 @@ fn copy(from: &Path, to: &Path) {
 
 fn hqdl(dir: &Path, args: &[&str]) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
-    command.args(args).args(["--cache", "cache"]).current_dir(dir).env_remove("HQDL_CACHE");
+    command.args(args).current_dir(dir).env("HQDL_CACHE", "cache");
     CommandResult::new(&command.output().unwrap())
 }
 
@@ -96,6 +96,55 @@ fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
                 assert_eq!(found["meta"]["requests"], 0, "{sql}: {ended:?}");
             }
         }
+    }
+}
+
+/// Returns the names of hqdl's own tables and views.
+fn own_objects(dir: &Path) -> Vec<String> {
+    let connection = Connection::open(dir.join("expanded.sqlite")).unwrap();
+    let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
+               AND name LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
+    let mut statement = connection.prepare(sql).unwrap();
+    statement.query_map([], |r| r.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+/// An expanded database of an earlier version is read as it is; the next run publishes into
+/// hqdl's current tables, and `clean` removes the earlier ones, too.
+#[test]
+fn earlier_own_tables_are_read_migrated_and_cleaned() {
+    for fixture in fixtures() {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&fixture, dir.path());
+        let all = own_objects(dir.path());
+        assert!(all.iter().any(|name| name == "hqdl_expansion"), "{all:?}");
+        let sql = "SELECT name FROM llm_club ORDER BY name LIMIT 1";
+        let connection = Connection::open(dir.path().join("expanded.sqlite")).unwrap();
+        let club: String = connection.query_row(sql, [], |r| r.get(0)).unwrap();
+        let sql = "SELECT \"column\" FROM hqdl_cell WHERE expansion = 'llm_club' LIMIT 1";
+        let column: String = connection.query_row(sql, [], |r| r.get(0)).unwrap();
+        drop(connection);
+        let why = ["why", "llm_club", &club, &column, "--db", "expanded.sqlite", "--json"];
+        let before = hqdl(dir.path(), &why).expect_exit_code(0).stdout;
+        assert_eq!(own_objects(dir.path()), all);
+        let run = hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).expect_exit_code(1);
+        assert_eq!(run.done_event()["requests"], 0);
+        let current = ["hqdl_cell", "hqdl_completion", "hqdl_edit", "hqdl_object", "hqdl_record"];
+        assert_eq!(own_objects(dir.path()), current);
+        assert_eq!(hqdl(dir.path(), &why).expect_exit_code(0).stdout, before);
+
+        let connection = Connection::open(dir.path().join("expanded.sqlite")).unwrap();
+        let sql = "SELECT spec FROM hqdl_object WHERE spec IS NOT NULL LIMIT 1";
+        let spec: String = connection.query_row(sql, [], |r| r.get(0)).unwrap();
+        drop(connection);
+        copy(&fixture, dir.path());
+        // With a table of the user's own, the copy is not deleted as a whole.
+        let connection = Connection::open(dir.path().join("expanded.sqlite")).unwrap();
+        connection.execute_batch("CREATE TABLE mine (x)").unwrap();
+        connection.execute("UPDATE hqdl_expansion SET spec = ?1", [spec]).unwrap();
+        drop(connection);
+        assert_eq!(own_objects(dir.path()), all);
+        hqdl(dir.path(), &["clean", "towns.toml"]).expect_exit_code(0);
+        assert_eq!(own_objects(dir.path()), [""; 0]);
     }
 }
 

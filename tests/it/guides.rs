@@ -37,7 +37,9 @@ guides! {
     choose_a_model,
     local_models,
     large_runs,
+    batch_api,
     keep_tables_fresh,
+    daemon_service,
     correct_values,
     audit_answers,
     queries,
@@ -68,10 +70,19 @@ fn every_guide_is_run() {
     assert_eq!(files, pages);
 }
 
+/// A guide can be read in one sitting.
+#[test]
+fn no_guide_is_longer_than_120_lines() {
+    for page in GUIDES.iter().map(|name| page_of(name)) {
+        let lines = std::fs::read_to_string(&page).unwrap().lines().count();
+        assert!(lines <= 120, "{}: {lines} lines", page.display());
+    }
+}
+
 /// The systemd unit in the guide has no line that the example does not have.
 #[test]
 fn the_unit_in_the_guide_is_the_example() {
-    let page = std::fs::read_to_string(page_of("keep_tables_fresh")).unwrap();
+    let page = std::fs::read_to_string(page_of("daemon_service")).unwrap();
     let unit = page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
     let example =
         std::fs::read_to_string(repository_root().join("examples/daemon/hqdl.service")).unwrap();

@@ -225,14 +225,12 @@ impl Changing {
         for table in ["llm", "llm_power", "hero_expanded"] {
             take(table, &format!("SELECT * FROM {table}"));
         }
-        for table in ["cell", "record", "completion", "bucket", "object", "edit"] {
-            let table = format!("hqdl_{table}");
-            let zero = if table == "hqdl_bucket" { " AND sum <> 0" } else { "" };
-            take(&table, &format!("SELECT * FROM {table} WHERE expansion = 'llm'{zero}"));
+        for table in ["hqdl_cell", "hqdl_record", "hqdl_completion", "hqdl_edit"] {
+            take(table, &format!("SELECT * FROM {table} WHERE expansion = 'llm'"));
         }
-        let of = "SELECT name, key, columns, digest, rows, standing ->> 'overrides',
-                         standing ->> 'columns' FROM hqdl_expansion WHERE name = 'llm'";
-        take("hqdl_expansion", of);
+        let of = "SELECT name, type, key, columns, layout, rows, checksums, inputs ->> 'overrides',
+                         inputs ->> 'columns' FROM hqdl_object WHERE expansion = 'llm'";
+        take("hqdl_object", of);
         let schema = "SELECT type, tbl_name, name, sql FROM sqlite_schema
                       WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded')";
         take("schema", schema);

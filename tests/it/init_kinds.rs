@@ -298,5 +298,9 @@ fn a_model_is_asked_for_key_description_and_columns() {
     assert!(toml.contains("about = \"Each row is a music album.\""), "{toml}");
     assert!(toml.contains("name = \"release_year\""), "{toml}");
     assert!(toml.contains("about = \"year of the first release\""), "{toml}");
+    let model = format!("name = \"m\"\nbase_url = \"{url}\"\nprice = {{ input = 1, output = 2 }}");
+    assert!(toml.contains(&model), "{toml}");
+    let help = hqdl(dir.path(), &["init", "--help"]).expect_exit_code(0).stdout;
+    assert!(help.contains("--base-url") && !help.contains("--output"), "{help}");
     hqdl(dir.path(), &["check", "specs/my.toml"]).expect_exit_code(0);
 }

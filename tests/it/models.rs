@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::{Endpoint, Request};
-use hqdl_testkit::project::{CommandResult, Project};
+use hqdl_testkit::project::{CommandResult, Project, heroes_project, truthful_endpoint};
 
 const SPEC: &str = r#"
 [database]
@@ -279,4 +279,22 @@ fn an_endpoint_written_otherwise_is_the_same_endpoint() {
     }
     assert_eq!(key(None, "https://api.openai.com.example.org/v1"), None);
     assert_eq!(key(Some("http://localhost:1/v1"), openai), None);
+}
+
+/// `--base-url` names an endpoint, so the recordings of the spec do not answer in its place.
+#[test]
+fn a_base_url_implies_an_endpoint_instead_of_recordings() {
+    let endpoint = truthful_endpoint();
+    let project = heroes_project(&endpoint, "json");
+    let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    let replay = "[model]\nprovider = \"replay\"\nrecordings = [\"said.jsonl\"]\n";
+    project.write_spec(&text.replacen("[model]\n", replay, 1));
+    std::fs::write(project.path("specs/said.jsonl"), "").unwrap();
+    let url = endpoint.base_url();
+    let flags = ["--limit", "1", "--model", "m", "--price", "0,0"];
+    project.run_materialize(&flags);
+    assert_eq!(endpoint.request_count(), 0);
+    let flags = [&flags[..], &["--base-url", &url]].concat();
+    project.run_materialize(&flags).expect_exit_code(0);
+    assert!(endpoint.request_count() > 0);
 }

@@ -41,7 +41,7 @@ fn rows(url: &str, table: &str, condition: &str) -> Vec<String> {
     let columns = format!(
         "SELECT quote_ident(attname), atttypid = 'float8'::regtype FROM pg_attribute
          WHERE attrelid = 'expanded.{table}'::regclass AND attnum > 0 AND NOT attisdropped
-           AND (attname NOT IN ('bucket', 'hash') OR '{table}' = 'hqdl_bucket') ORDER BY attnum"
+           AND attname NOT IN ('bucket', 'hash') ORDER BY attnum"
     );
     let columns: Vec<(String, bool)> = sql_at(url, &columns)
         .into_iter()
@@ -126,11 +126,9 @@ fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
                 "hqdl_cell",
                 "hqdl_record",
                 "hqdl_completion",
-                "hqdl_bucket",
                 "hqdl_edit",
             ] {
                 let of = match table {
-                    "hqdl_bucket" => " WHERE sum <> 0 AND expansion = 'llm'",
                     hqdl if hqdl.starts_with("hqdl_") => " WHERE expansion = 'llm'",
                     _ => "",
                 };
@@ -483,8 +481,58 @@ fn two_who_publish_at_once_publish_one_after_the_other() {
         let right = (HERO_COUNT + round + 1).to_string();
         assert_eq!(one(&url, "SELECT count(motto) FROM expanded.llm"), right);
         assert_eq!(one(&url, "SELECT count(*) FROM expanded.hqdl_record"), right);
-        assert_eq!(one(&url, "SELECT rows FROM expanded.hqdl_expansion"), right);
+        assert_eq!(one(&url, "SELECT rows FROM expanded.hqdl_object WHERE name = 'llm'"), right);
     }
+}
+
+/// hqdl's tables of an earlier version are migrated by the next run, which asks nothing and keeps
+/// a user's views of the published tables.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn earlier_own_tables_on_a_server_are_migrated() {
+    let endpoint = truthful_endpoint();
+    let (project, url) = project(&endpoint);
+    project.run_materialize(&[]).expect_exit_code(0);
+    let own = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
+               WHERE relnamespace = 'expanded'::regnamespace AND relkind IN ('r', 'v')
+                 AND relname LIKE 'hqdl\\_%'";
+    let current = "hqdl_cell hqdl_completion hqdl_edit hqdl_object hqdl_record";
+    assert_eq!(one(&url, own), current);
+    let cells = rows(&url, "hqdl_cell", "");
+    let earlier = r#"SET search_path = expanded;
+        CREATE VIEW mine AS SELECT * FROM llm;
+        CREATE TABLE hqdl_migration (version integer PRIMARY KEY, made_schema boolean);
+        INSERT INTO hqdl_migration VALUES (0, true), (1, NULL), (2, NULL);
+        CREATE TABLE hqdl_expansion AS SELECT name, spec, key, columns, layout AS digest, rows,
+          published_at, inputs AS standing, shape FROM hqdl_object WHERE spec IS NOT NULL;
+        CREATE TABLE hqdl_bucket AS SELECT o.name AS expansion, c.key::integer AS bucket,
+          c.value::bigint AS sum FROM hqdl_object AS o, json_each_text(o.checksums::json) AS c;
+        DELETE FROM hqdl_object WHERE type IN ('version', 'schema');
+        DROP VIEW hqdl_cell;
+        ALTER TABLE hqdl_object DROP COLUMN spec, DROP COLUMN key, DROP COLUMN columns,
+          DROP COLUMN layout, DROP COLUMN shape, DROP COLUMN rows, DROP COLUMN published_at,
+          DROP COLUMN inputs, DROP COLUMN checksums;
+        CREATE VIEW hqdl_cell AS SELECT NULL::text AS expansion, NULL::text AS "table",
+          NULL::text AS key, NULL::text AS "column", NULL::text AS state, NULL::text AS value,
+          NULL::text AS raw, NULL::text AS repair, NULL::text AS model, NULL::bigint AS run,
+          NULL::bigint AS completion, NULL::text AS asked_at, NULL::text AS prompt_hash,
+          NULL::float8 AS input_tokens, NULL::float8 AS output_tokens, NULL::float8 AS cost_usd,
+          NULL::text AS error, NULL::text AS parameters;"#;
+    sql_at(&url, earlier);
+    let name = one(&url, "SELECT name FROM expanded.llm LIMIT 1");
+    let why = ["why", "llm", &name, "motto", "--db", &url, "--json"];
+    project.run_hqdl(&why).expect_exit_code(0);
+    let args = ["materialize", "specs/x.toml", "--json", "--limit", "0", "--db", &url];
+    let ended = project.run_hqdl(&args).expect_exit_code(0);
+    assert_eq!(ended.done_event()["requests"], 0);
+    assert_eq!(one(&url, own), current);
+    assert_eq!(rows(&url, "hqdl_cell", ""), cells);
+    assert_eq!(one(&url, "SELECT count(*) FROM expanded.mine"), HERO_COUNT.to_string());
+    let again = project.run_hqdl(&args).expect_exit_code(0);
+    assert_eq!(again.done_event()["published"], false);
+    sql_at(&url, "DROP VIEW expanded.mine");
+    project.run_hqdl(&["clean", "specs/x.toml", "--db", &url]).expect_exit_code(0);
+    assert_eq!(one(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'expanded'"), "0");
 }
 
 /// Killed while it publishes: what stood stands, whole; what was answered is published by
@@ -497,7 +545,7 @@ fn a_publisher_that_is_killed_leaves_what_stood() {
     project.run_materialize(&[]).expect_exit_code(0);
     let all = "SELECT string_agg(l::text, ';' ORDER BY l::text) FROM expanded.llm AS l";
     let before = one(&url, all);
-    for table in ["hqdl_record", "hqdl_bucket", "hqdl_expansion", "llm_power"] {
+    for table in ["hqdl_record", "hqdl_completion", "hqdl_object", "llm_power"] {
         sql_at(&url, &format!("UPDATE hero SET full_name = '{table}' WHERE name = 'Zed'"));
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let holder = runtime.block_on(async {

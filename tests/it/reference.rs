@@ -152,7 +152,8 @@ fn every_command_and_flag_is_on_the_page() {
     for (path, command) in commands() {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = write!(text, "## hqdl {path}\n\n{}.\n\n", about.trim_end_matches('.'));
-        let own: Vec<&Arg> = command.get_arguments().filter(|a| !is_common(a)).collect();
+        let own: Vec<&Arg> =
+            command.get_arguments().filter(|a| !is_common(a) && !a.is_hide_set()).collect();
         let (values, flags): (Vec<&Arg>, Vec<&Arg>) =
             own.into_iter().partition(|a| a.is_positional());
         let shown: Vec<String> = examples(&path).iter().map(|e| wrap_example(e)).collect();

@@ -623,7 +623,7 @@ fn what_cannot_be_run_or_scored_is_said() {
         "its SQL reads materialized tables",
     );
     says(&with(&["--db", "out/superhero.sqlite", "--price", "x"]), "expected two prices");
-    says(&["score", "nothing", "--gold", "out"], "has no record of a run");
+    says(&["score", "nothing", "--gold", "out"], "there is no record of a run");
     bench.run(&[]).expect_exit_code(1);
     says(&["score", "run", "--gold", "nothing"], "no gold database of superhero at nothing");
     bench.write("run/run.jsonl", "{}\n{}\n");

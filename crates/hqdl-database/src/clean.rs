@@ -5,21 +5,14 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 
 use super::output::{read_copy_source, user_objects};
-use super::{Database, StoreError};
+use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Spec};
 use hqdl_values::sql;
 
-/// Bookkeeping objects, which are dropped with the last expansion.
-const BOOKKEEPING_OBJECTS: [&str; 8] = [
-    "VIEW hqdl_cell",
-    "TABLE hqdl_edit",
-    "TABLE hqdl_bucket",
-    "TABLE hqdl_record",
-    "TABLE hqdl_completion",
-    "TABLE hqdl_expansion",
-    "TABLE hqdl_object",
-    "TABLE hqdl_migration",
-];
+/// hqdl's own tables, the one with the expansions' names last. They are dropped with the last
+/// expansion, after the view `hqdl_cell`.
+pub(crate) const OWN_TABLES: [&str; 4] =
+    ["hqdl_edit", "hqdl_record", "hqdl_completion", "hqdl_object"];
 
 /// Report of what was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,13 +71,13 @@ pub fn clean_database(source: &Database, spec: &Spec) -> Result<CleanReport, Sto
 fn find_objects(db: &Database, spec: &Spec) -> rusqlite::Result<(Vec<(String, String)>, bool)> {
     let c = db.connection();
     let spec_path = spec.full_path();
-    let count_other_specs = "SELECT count(*) FROM hqdl_expansion WHERE spec <> ?1";
+    let count_other_specs = "SELECT count(*) FROM hqdl_object WHERE spec <> ?1";
     let is_last = c.query_row(count_other_specs, [&spec_path], |row| row.get::<_, i64>(0))? == 0;
     let views: Vec<String> = spec.expanded_views().into_keys().collect();
     let all: Vec<(String, String, Option<String>)> = c
         .prepare(
             "SELECT o.name, o.type, e.spec FROM hqdl_object AS o
-             LEFT JOIN hqdl_expansion AS e ON e.name = o.expansion
+             LEFT JOIN hqdl_object AS e ON e.name = o.expansion
              WHERE o.type IN ('table', 'view') ORDER BY o.type DESC, o.name",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
@@ -110,20 +103,21 @@ fn drop_all(
     c.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     let behavior = rusqlite::TransactionBehavior::Immediate;
     let transaction = rusqlite::Transaction::new_unchecked(c, behavior)?;
+    migrate::migrate_database(c)?;
     for (name, object_type) in objects {
         c.execute_batch(&format!("DROP {object_type} IF EXISTS {}", sql::quote_name(name)))?;
     }
     if is_last {
-        for object in BOOKKEEPING_OBJECTS {
-            let (object_type, name) = object.split_once(' ').unwrap_or_default();
-            c.execute_batch(&format!("DROP {object_type} IF EXISTS {name}"))?;
-        }
+        c.execute_batch(&format!(
+            "DROP VIEW hqdl_cell; DROP TABLE {}",
+            OWN_TABLES.join("; DROP TABLE ")
+        ))?;
     } else {
-        for table in ["hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit", "hqdl_object"] {
+        for table in OWN_TABLES {
             c.execute(
                 &format!(
                     "DELETE FROM {table} WHERE expansion IN
-                       (SELECT name FROM hqdl_expansion WHERE spec = ?1)"
+                       (SELECT name FROM hqdl_object WHERE spec = ?1)"
                 ),
                 [spec.full_path()],
             )?;
@@ -131,7 +125,6 @@ fn drop_all(
         for (name, _) in objects {
             c.execute("DELETE FROM hqdl_object WHERE name = ?1", [name])?;
         }
-        c.execute("DELETE FROM hqdl_expansion WHERE spec = ?1", [spec.full_path()])?;
     }
     transaction.commit()
 }

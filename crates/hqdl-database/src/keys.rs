@@ -57,7 +57,7 @@ pub struct KeyRow {
     pub entity_requested_columns: Vec<bool>,
 }
 
-/// Combined requests of all spellings of an entity.
+/// Columns that the sources request of an entity, over all spellings of its key.
 #[derive(Debug, Clone)]
 struct SpellingGroup {
     requested_columns: Vec<bool>,

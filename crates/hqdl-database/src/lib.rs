@@ -29,6 +29,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 use self::postgres::DatabaseServer;
 use hqdl_spec::{Expansion, is_server};
+use hqdl_values::format::hide_secrets;
 
 /// Maximum time to wait for a lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file does not exist.
-    #[error("no database at {}", .0.display())]
+    #[error("no database at {}", hide_secrets(&.0.to_string_lossy()))]
     Missing(PathBuf),
     /// The file exists, but it is not a `SQLite` database.
     #[error("{} is not a SQLite database", .0.display())]
@@ -48,7 +49,10 @@ pub enum StoreError {
     /// The database cannot be written.
     #[error("{} cannot be written", .0.display())]
     ReadOnly(PathBuf),
-    /// The database is damaged, its directory cannot be used, or the disk is full.
+    /// The disk of a database that is being written is full.
+    #[error("the disk with {} is full", .0.display())]
+    DiskFull(PathBuf),
+    /// The database is damaged, or its directory cannot be used.
     #[error("{}: {message}", path.display())]
     Sqlite {
         /// Path of the database.
@@ -133,6 +137,7 @@ impl StoreError {
             Some(ErrorCode::NotADatabase) => Self::NotADatabase(path),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked(path),
             Some(ErrorCode::ReadOnly) => Self::ReadOnly(path),
+            Some(ErrorCode::DiskFull) => Self::DiskFull(path),
             _ => Self::Sqlite { path, message: sqlite_message(error) },
         }
     }
@@ -151,11 +156,15 @@ impl StoreError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Missing(_) => "check `path` in [database], or pass --db",
+            Self::Missing(path) if path.to_string_lossy().contains("://") => {
+                "name a file, or a server as postgres://user@host/database"
+            }
+            Self::Missing(_) => "check the path: `path` in [database], or --db",
             Self::NotADatabase(_) => "it must be a SQLite 3 database file",
             Self::Locked(_) => {
                 "close the program that writes to it, then run this again; nothing was lost"
             }
+            Self::DiskFull(_) => "free some space and run this again; everything answered is kept",
             Self::ReadOnly(_) => "set `output` in [database], or pass --output, to write to a copy",
             Self::Reserved { .. } => "rename it, then run this again",
             Self::OtherCopy { .. } => {
@@ -295,6 +304,7 @@ impl Database {
             }
             result => result.map_err(error)?,
         }
+        migrate::show_earlier_tables(&connection).map_err(error)?;
         Ok(Self { path: path.to_owned(), connection, file_identity, server: None })
     }
 

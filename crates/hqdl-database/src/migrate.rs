@@ -1,24 +1,81 @@
 //! Migrations of hqdl's own tables: `migrations/*/*.sql`, applied in the order of their numbers, in
-//! one transaction. `PRAGMA user_version` belongs to the user, so the applied versions are stored
-//! in a table.
+//! one transaction. `PRAGMA user_version` belongs to the user, so an expanded database has its
+//! version in `hqdl_object`, and the journal in `hqdl_migration`.
 
 use hqdl_migrations::{DATABASE, JOURNAL, Migration};
 use rusqlite::{Connection, TransactionBehavior, ffi};
+
+/// Temporary view that shows the tables of versions before 6 as the current `hqdl_object`, so that
+/// a database is read without being migrated. Without inputs, layout and checksums, queries do not
+/// read its tables instead of the facts, and a run publishes again.
+const EARLIER_TABLES: &str = "CREATE TEMP VIEW hqdl_object AS
+    SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, NULL AS layout, e.rows,
+      e.published_at, NULL AS inputs, NULL AS checksums
+    FROM main.hqdl_object AS o
+    LEFT JOIN main.hqdl_expansion AS e ON o.type = 'table' AND e.name = o.name";
 
 /// Migrates the bookkeeping of an expanded database to the current version.
 ///
 /// # Errors
 /// Fails with an error of `SQLite`.
 pub fn migrate_database(connection: &Connection) -> rusqlite::Result<()> {
-    apply_missing(connection, DATABASE)
+    let newest = DATABASE.last().map_or(0, |(n, _)| *n);
+    let missing_from = |c: &Connection| match database_version(c)? {
+        version if version > newest => Err(newer_version_error(version, newest)),
+        version => Ok(version),
+    };
+    // In the usual case no lock is needed.
+    if missing_from(connection)? == newest {
+        return Ok(());
+    }
+    in_transaction(connection, |c| {
+        c.execute_batch("DROP VIEW IF EXISTS temp.hqdl_object")?;
+        let version = missing_from(c)?;
+        for (_, sql) in DATABASE.iter().filter(|(n, _)| *n > version) {
+            c.execute_batch(sql)?;
+        }
+        let insert = "INSERT OR REPLACE INTO hqdl_object (name, type, expansion)
+                      VALUES ('hqdl_version', 'version', ?1)";
+        c.execute(insert, [newest.to_string()]).map(drop)
+    })
 }
 
-/// Migrates the journal to the current version.
-///
-/// # Errors
-/// Fails with an error of `SQLite`.
-pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
-    apply_missing(connection, JOURNAL)
+/// Makes hqdl's tables of an earlier version readable on the connection.
+pub(crate) fn show_earlier_tables(connection: &Connection) -> rusqlite::Result<()> {
+    if !has_table(connection, "hqdl_expansion")? {
+        return Ok(());
+    }
+    connection.execute_batch(EARLIER_TABLES)
+}
+
+/// Returns the version of hqdl's tables in an expanded database; 0 if it has none.
+fn database_version(c: &Connection) -> rusqlite::Result<i32> {
+    let select = if has_table(c, "hqdl_migration")? {
+        "SELECT max(version) FROM hqdl_migration"
+    } else if has_table(c, "hqdl_object")? {
+        "SELECT CAST(max(expansion) AS INTEGER) FROM main.hqdl_object WHERE type = 'version'"
+    } else {
+        return Ok(0);
+    };
+    c.query_row(select, [], |row| row.get::<_, Option<i32>>(0)).map(Option::unwrap_or_default)
+}
+
+fn has_table(c: &Connection, name: &str) -> rusqlite::Result<bool> {
+    c.prepare("SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([name])
+}
+
+/// Runs `migrate` in the open transaction, or in one of its own.
+fn in_transaction(
+    connection: &Connection,
+    migrate: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    if !connection.is_autocommit() {
+        return migrate(connection);
+    }
+    let transaction =
+        rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    migrate(&transaction)?;
+    transaction.commit()
 }
 
 /// Returns the error for a database of a newer hqdl version, which this one cannot maintain.
@@ -29,45 +86,40 @@ fn newer_version_error(version: i32, known: i32) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(message))
 }
 
-fn apply_missing(connection: &Connection, migrations: &[Migration]) -> rusqlite::Result<()> {
+/// Migrates the journal to the current version.
+///
+/// # Errors
+/// Fails with an error of `SQLite`.
+pub fn migrate_journal(connection: &Connection) -> rusqlite::Result<()> {
     let find_missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
-        let exists: bool = c.query_row(
-            "SELECT count(*) FROM sqlite_schema WHERE name = 'hqdl_migration'",
-            [],
-            |row| row.get(0),
-        )?;
-        if !exists {
-            return Ok(migrations.to_vec());
+        if !has_table(c, "hqdl_migration")? {
+            return Ok(JOURNAL.to_vec());
         }
         let applied: Vec<i32> = c
             .prepare("SELECT version FROM hqdl_migration")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
-        let newest = migrations.last().map_or(0, |(n, _)| *n);
+        let newest = JOURNAL.last().map_or(0, |(n, _)| *n);
         if let Some(later) = applied.iter().max().filter(|n| **n > newest) {
             return Err(newer_version_error(*later, newest));
         }
-        Ok(migrations.iter().filter(|(n, _)| !applied.contains(n)).copied().collect())
+        Ok(JOURNAL.iter().filter(|(n, _)| !applied.contains(n)).copied().collect())
     };
     // In the usual case no lock is needed.
     if find_missing(connection)?.is_empty() {
         return Ok(());
     }
-    let is_nested = !connection.is_autocommit();
-    let transaction = if is_nested {
-        None
-    } else {
-        Some(rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?)
-    };
-    connection.execute_batch(
-        "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
-    )?;
-    for (number, sql) in find_missing(connection)? {
-        connection.execute_batch(sql)?;
-        connection.execute(
-            "INSERT INTO hqdl_migration VALUES (?1, ?2)",
-            (number, jiff::Timestamp::now().to_string()),
+    in_transaction(connection, |c| {
+        c.execute_batch(
+            "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
         )?;
-    }
-    transaction.map_or(Ok(()), rusqlite::Transaction::commit)
+        for (number, sql) in find_missing(c)? {
+            c.execute_batch(sql)?;
+            c.execute(
+                "INSERT INTO hqdl_migration VALUES (?1, ?2)",
+                (number, jiff::Timestamp::now().to_string()),
+            )?;
+        }
+        Ok(())
+    })
 }

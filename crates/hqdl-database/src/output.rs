@@ -218,7 +218,7 @@ impl OutputDatabase {
         let Some(stamp) = &self.stamp else { return Ok(()) };
         let connection = &self.database.connection;
         let refreshed = refresh::run(connection).and_then(|()| {
-            let sql = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)";
+            let sql = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)";
             connection.execute(sql, [COPY_SOURCE_KEY, stamp]).map(|_| ())
         });
         refreshed.map_err(|e| self.database.to_store_error(&e))
@@ -261,13 +261,17 @@ fn copy_database(source: &Database, path: &Path) -> Result<Database, StoreError>
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
     let fingerprint = file_fingerprint(&source.path, path)?;
     let mut target = Connection::open(path).map_err(error)?;
-    copy_pages(&source.connection, &mut target, &source.path)?;
+    copy_pages(&source.connection, &mut target, &source.path).map_err(|e| match e {
+        // Only the copy is written.
+        StoreError::DiskFull(_) => StoreError::DiskFull(path.to_owned()),
+        other => other,
+    })?;
     // A copy of a database in WAL mode would need a write-ahead log of its own.
     target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
     migrate::migrate_database(&target).map_err(error)?;
     target
         .execute(
-            "INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)",
+            "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, ?2)",
             [COPY_SOURCE_KEY, &fingerprint],
         )
         .map_err(error)?;

@@ -117,7 +117,7 @@ impl Database {
         }
         let read_expansions = || -> rusqlite::Result<Vec<PublishedExpansion>> {
             self.connection()
-                .prepare("SELECT name, key, columns FROM hqdl_expansion ORDER BY name")?
+                .prepare("SELECT name, key, columns FROM hqdl_object WHERE spec IS NOT NULL ORDER BY name")?
                 .query_map([], |r| {
                     let (key, columns): (String, String) = (r.get(1)?, r.get(2)?);
                     let columns: serde_json::Map<String, Json> =

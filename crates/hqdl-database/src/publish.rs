@@ -100,7 +100,7 @@ impl<'db> Publication<'db> {
     /// Returns the expansions that this spec has published before.
     fn previous_expansions(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
         self.transaction
-            .prepare("SELECT name FROM hqdl_expansion WHERE spec = ?1")?
+            .prepare("SELECT name FROM hqdl_object WHERE spec = ?1")?
             .query_map([spec.full_path()], |row| row.get(0))?
             .collect()
     }
@@ -147,13 +147,12 @@ impl<'db> Publication<'db> {
                 ))?;
             }
         }
-        for table in ["hqdl_object", "hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit"] {
+        for table in ["hqdl_object", "hqdl_record", "hqdl_completion", "hqdl_edit"] {
             c.execute(
                 &format!("DELETE FROM {table} WHERE expansion = ?1 COLLATE NOCASE"),
                 [expansion],
             )?;
         }
-        c.execute("DELETE FROM hqdl_expansion WHERE name = ?1", [expansion])?;
         Ok(())
     }
 
@@ -175,7 +174,8 @@ impl<'db> Publication<'db> {
             })
             .collect();
         let record_table = |name: &str| {
-            let insert = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'table', ?2)";
+            let insert = "INSERT OR REPLACE INTO hqdl_object (name, type, expansion)
+                          VALUES (?1, 'table', ?2)";
             c.execute(insert, [name, &expansion.name])
         };
         let mut columns = keys.clone();
@@ -261,11 +261,9 @@ impl<'db> Publication<'db> {
         self.finish_locally(spec, written_tables, published_state, lookup)
             .map_err(|e| self.db.to_store_error(&e))?;
         if let Some(server) = &self.server {
-            let buckets: Vec<_> = written_tables.changed_checksums().collect();
             server.send_tables(
                 written_tables.expansion,
                 written_tables.is_new,
-                &buckets,
                 &self.transaction,
             )?;
         }
@@ -302,13 +300,9 @@ impl<'db> Publication<'db> {
                 self.insert_completion(expansion, *id, *delta, &provenance)?;
             }
         }
-        let mut insert_checksum =
-            c.prepare("INSERT OR REPLACE INTO hqdl_bucket VALUES (?1, ?2, ?3)")?;
-        for (bucket, checksum) in written_tables.changed_checksums() {
-            insert_checksum.execute(rusqlite::params![expansion.name, bucket, checksum])?;
-        }
         c.execute(
-            "INSERT OR REPLACE INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "UPDATE hqdl_object SET spec = ?2, key = ?3, columns = ?4, layout = ?5, rows = ?6,
+               published_at = ?7, inputs = ?8, checksums = ?9 WHERE name = ?1",
             rusqlite::params![
                 expansion.name,
                 spec.full_path(),
@@ -318,6 +312,7 @@ impl<'db> Publication<'db> {
                 written_tables.checksums.rows,
                 super::current_timestamp(),
                 json!(published_state).to_string(),
+                written_tables.checksums.to_json(),
             ],
         )?;
         Ok(())
@@ -345,7 +340,7 @@ impl<'db> Publication<'db> {
                     key.join(" || ', ' || ")
                 ))?;
                 c.execute(
-                    "INSERT INTO hqdl_object VALUES (?1, 'trigger', ?2)",
+                    "INSERT INTO hqdl_object (name, type, expansion) VALUES (?1, 'trigger', ?2)",
                     [&name, &expansion.name],
                 )?;
             }
@@ -440,8 +435,8 @@ impl<'db> Publication<'db> {
             c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::quote_name(&view)))
                 .map_err(error)?;
             c.execute_batch(&create_sql).map_err(error)?;
-            c.execute("INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'view', NULL)", [&view])
-                .map_err(error)?;
+            let insert = "INSERT OR REPLACE INTO hqdl_object (name, type) VALUES (?1, 'view')";
+            c.execute(insert, [&view]).map_err(error)?;
         }
         Ok(warnings)
     }

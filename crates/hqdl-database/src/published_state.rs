@@ -93,7 +93,7 @@ impl Database {
         let text: String = self
             .connection()
             .query_row(
-                "SELECT standing FROM hqdl_expansion WHERE name = ?1 AND spec = ?2",
+                "SELECT inputs FROM hqdl_object WHERE name = ?1 AND spec = ?2",
                 [expansion, &spec.full_path()],
                 |row| row.get(0),
             )
@@ -108,10 +108,10 @@ impl Database {
         let name = &expansion.name;
         let read_checksums = || -> rusqlite::Result<Option<Checksums>> {
             let c = self.connection();
-            let (recorded_layout, rows): (String, i64) = c.query_row(
-                "SELECT digest, rows FROM hqdl_expansion WHERE name = ?1",
+            let (recorded_layout, rows, sums): (String, i64, String) = c.query_row(
+                "SELECT layout, rows, checksums FROM hqdl_object WHERE name = ?1",
                 [name],
-                |r| Ok((r.get(0)?, r.get(1)?)),
+                |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
             )?;
             let is_unmodified = match self.server() {
                 Some(server) => server.is_unmodified(expansion, rows).unwrap_or(false),
@@ -120,14 +120,7 @@ impl Database {
             if recorded_layout != layout_hash(expansion) || !is_unmodified {
                 return Ok(None);
             }
-            let mut checksums = Checksums::with_row_count(rows);
-            let mut select =
-                c.prepare("SELECT bucket, sum FROM hqdl_bucket WHERE expansion = ?1")?;
-            let mut rows = select.query([name])?;
-            while let Some(row) = rows.next()? {
-                checksums.add_version(row.get(0)?, row.get(1)?, 0);
-            }
-            Ok(Some(checksums))
+            Ok(Checksums::from_json(&sums, rows))
         };
         read_checksums().ok().flatten()
     }

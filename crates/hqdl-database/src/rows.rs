@@ -46,7 +46,6 @@ struct TableWriter<'e> {
 pub struct WrittenTables<'e> {
     pub(super) expansion: &'e Expansion,
     pub(super) is_new: bool,
-    pub(super) before: Checksums,
     pub(super) checksums: Checksums,
     pub(super) completions: BTreeMap<i64, i64>,
 }
@@ -306,8 +305,8 @@ impl<'e> ExpansionWriter<'e> {
     /// Finishes writing.
     #[must_use]
     pub fn finish(self) -> WrittenTables<'e> {
-        let Self { expansion, is_new, before, checksums, completions, .. } = self;
-        WrittenTables { expansion, is_new, before, checksums, completions }
+        let Self { expansion, is_new, checksums, completions, .. } = self;
+        WrittenTables { expansion, is_new, checksums, completions }
     }
 }
 
@@ -330,15 +329,4 @@ fn cell_to_json(value: Option<&PublishedValue<'_>>) -> Json {
         cell.pop();
     }
     Json::Array(cell)
-}
-
-impl WrittenTables<'_> {
-    /// Returns the changed checksums, by bucket.
-    pub(super) fn changed_checksums(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
-        let current = self.checksums.buckets();
-        current
-            .zip(self.before.buckets())
-            .filter(|(current, before)| current != before)
-            .map(|(current, _)| current)
-    }
 }

@@ -4,7 +4,7 @@
 //! The versions are summed into checksums per bucket, by the hash of the row's key. Comparing
 //! checksums with those of the facts finds the changed rows, without reading the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
@@ -166,9 +166,19 @@ impl Default for Checksums {
 }
 
 impl Checksums {
-    /// Returns checksums for `rows` rows, without any versions.
-    pub(super) fn with_row_count(rows: i64) -> Self {
-        Self { rows, ..Self::default() }
+    /// Parses the result of [`Self::to_json`], for `rows` rows.
+    pub(super) fn from_json(text: &str, rows: i64) -> Option<Self> {
+        let mut checksums = Self { rows, ..Self::default() };
+        for (bucket, sum) in serde_json::from_str::<BTreeMap<usize, i64>>(text).ok()? {
+            *checksums.buckets.get_mut(bucket)? = sum;
+        }
+        Some(checksums)
+    }
+
+    /// Returns a JSON object with the checksum of each bucket that has rows.
+    pub(super) fn to_json(&self) -> String {
+        let sums = self.buckets.iter().enumerate().filter(|(_, sum)| **sum != 0);
+        serde_json::json!(sums.collect::<BTreeMap<_, _>>()).to_string()
     }
 
     /// Adds a row.
@@ -184,11 +194,6 @@ impl Checksums {
             *checksum = checksum.wrapping_add(version);
         }
         self.rows += rows;
-    }
-
-    /// Returns the checksums, by bucket.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
-        self.buckets.iter().copied().enumerate()
     }
 
     /// Returns the buckets whose checksums differ.

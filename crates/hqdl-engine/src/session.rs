@@ -27,7 +27,8 @@ pub struct SpecOverrides {
     pub database: Option<PathBuf>,
     /// Path of the database that the expanded tables are written to.
     pub output: Option<PathBuf>,
-    /// Provider of the model. If only `recordings` is set, it defaults to [`Provider::Replay`].
+    /// Provider of the model. If it is not set, `recordings` imply [`Provider::Replay`], and
+    /// `base_url` implies [`Provider::Openai`].
     pub provider: Option<Provider>,
     /// Name of the model.
     pub model: Option<String>,
@@ -59,6 +60,8 @@ impl SpecOverrides {
         match self.provider {
             Some(provider) => model.provider = provider,
             None if !self.recordings.is_empty() => model.provider = Provider::Replay,
+            // Recordings have no endpoint.
+            None if self.base_url.is_some() => model.provider = Provider::Openai,
             None => {}
         }
         if let Some(name) = self.model.as_ref().filter(|name| **name != model.name) {

@@ -100,7 +100,7 @@ pub enum FactsError {
     /// The cache is named by an unsupported URL.
     #[error(
         "`{}` is not a cache: name a folder, or `postgres://user@host/database`",
-        _0.display()
+        hqdl_values::format::hide_secrets(&_0.to_string_lossy())
     )]
     UnknownUrl(PathBuf),
     /// The path of the cache is a file.

@@ -14,7 +14,7 @@ pub enum SetupError {
     )]
     UnfitKey(String),
     /// The base URL is invalid.
-    #[error("`{0}` is not the URL of an endpoint")]
+    #[error("`{}` is not the URL of an endpoint", hqdl_values::format::hide_secrets(.0))]
     NoUrl(String),
     /// A recording cannot be read.
     #[error("recording {path}, line {line}: {message}")]

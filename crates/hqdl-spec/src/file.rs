@@ -217,7 +217,7 @@ pub enum Reuse {
     AnyModel,
 }
 
-/// Who shares a limit per minute.
+/// Requests that share a limit per minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitScope {

@@ -33,7 +33,7 @@ pub struct IngredientTable {
     pub model: Option<String>,
 }
 
-/// What a call is about.
+/// Subject of a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AskedOf {

@@ -12,6 +12,7 @@ use super::schema_check::Step;
 use super::secret::is_variable;
 use super::unchecked::UncheckedSpec;
 use super::{PriceOrigin, PriceTable};
+use hqdl_values::format::hide_secrets;
 
 /// Default maximum of an answer's tokens, which every model in use allows.
 pub const DEFAULT_MAX_OUTPUT_TOKENS: u32 = 4096;
@@ -214,7 +215,7 @@ impl UncheckedSpec {
         {
             check.add_error(
                 &field_path("base_url"),
-                &format!("`{url}` is not the URL of an endpoint"),
+                &format!("`{}` is not the URL of an endpoint", hide_secrets(url)),
                 "expected http://… or https://…",
                 "",
             );

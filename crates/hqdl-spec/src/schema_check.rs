@@ -36,6 +36,10 @@ impl From<usize> for Step {
     }
 }
 
+/// Help for the errors of the TOML parser.
+const TOML_HELP: &str =
+    "write each table and field once, texts in quotes, and `key = value` on a line of its own";
+
 /// Spanned tree of a spec, with the location of each item in the text.
 pub struct Tree<'t> {
     root: Spanned<DeTable<'t>>,
@@ -50,10 +54,10 @@ impl<'t> Tree<'t> {
             .into_iter()
             .map(|e| Problem {
                 severity: Severity::Error,
-                message: e.message().to_owned(),
+                message: format!("this is not TOML: {}", e.message()),
                 span: e.span(),
-                label: "not TOML".to_owned(),
-                help: None,
+                label: "here".to_owned(),
+                help: Some(TOML_HELP.to_owned()),
             })
             .collect();
         (Self { root }, problems)

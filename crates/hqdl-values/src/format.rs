@@ -30,7 +30,10 @@ pub fn io_reason(error: &std::io::Error) -> String {
         ErrorKind::IsADirectory => "it is a directory".to_owned(),
         ErrorKind::AlreadyExists => "it exists already".to_owned(),
         ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
-        _ => error.to_string(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error").next().unwrap_or_default().to_owned()
+        }
     }
 }
 
@@ -43,6 +46,21 @@ pub fn format_usd(amount: f64) -> String {
     }
     let decimals = (1.0 - amount.log10().floor()).clamp(4.0, 15.0) as usize;
     format!("${amount:.decimals$}")
+}
+
+/// Returns a location for messages: of a URL without a possible password and parameters, anything
+/// else as it is.
+#[must_use]
+pub fn hide_secrets(location: &str) -> String {
+    let Some((scheme, rest)) = location.split_once("://") else { return location.to_owned() };
+    let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
+    match rest.rsplit_once('@') {
+        Some((user, rest)) => {
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{scheme}://{user}@{rest}")
+        }
+        None => format!("{scheme}://{rest}"),
+    }
 }
 
 #[cfg(test)]
@@ -61,5 +79,17 @@ mod tests {
         );
         let amounts = [0.0, 0.000_034, 0.000_99, 0.001, 0.25, 12.5].map(format_usd);
         assert_eq!("$0.0000 $0.000034 $0.00099 $0.0010 $0.2500 $12.5000", amounts.join(" "));
+    }
+
+    #[test]
+    fn locations_are_shown_without_secrets() {
+        for (location, shown) in [
+            ("mysql://u:secret@h/db", "mysql://u@h/db"),
+            ("postgress://u:a@b:c/d@h/db?password=secret", "postgress://u@h/db"),
+            ("ftp://h/v1", "ftp://h/v1"),
+            ("folder/with?odd@name:x", "folder/with?odd@name:x"),
+        ] {
+            assert_eq!(hide_secrets(location), shown);
+        }
     }
 }

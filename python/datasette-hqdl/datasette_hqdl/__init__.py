@@ -15,8 +15,8 @@ from markupsafe import Markup, escape
 
 #: What each published table shows: expansion, its key's columns, and column by column the table.
 EXPANSIONS = """SELECT e.name, e.key, e.columns, o.name AS shown, o.type
-  FROM hqdl_expansion AS e JOIN hqdl_object AS o ON o.expansion = e.name OR o.type = 'view'
-  WHERE o.name = ?"""
+  FROM hqdl_object AS e JOIN hqdl_object AS o ON o.expansion = e.name OR o.type = 'view'
+  WHERE e.spec IS NOT NULL AND o.name = ?"""
 CELL = "SELECT cells FROM hqdl_record WHERE expansion = ? AND key = ?"
 COVERAGE = """SELECT "column", state, count(*) AS cells FROM hqdl_cell WHERE expansion = ?
   GROUP BY 1, 2 ORDER BY 1, 3 DESC"""

@@ -42,7 +42,7 @@ impl Door {
     pub(in crate::daemon) async fn bind(listen: SocketAddr) -> std::result::Result<Self, Failure> {
         TcpListener::bind(listen).await.map(Self::Tcp).map_err(|e| {
             Failure::wrong_input(
-                format!("cannot listen on {listen}: {e}"),
+                format!("cannot listen on {listen}: {}", crate::format::io_reason(&e)),
                 "if another daemon uses the port, `hqdl status` shows it; --listen 127.0.0.1:0 uses any free port",
             )
         })
@@ -60,8 +60,9 @@ impl Door {
             Ok(listener)
         };
         let listener = bind().map_err(|e| {
-            let place = path.display();
-            Failure::wrong_input(format!("cannot listen on {place}: {e}"), "name another file")
+            let message =
+                format!("cannot listen on {}: {}", path.display(), crate::format::io_reason(&e));
+            Failure::wrong_input(message, "name another file")
         })?;
         Ok(Self::Unix(Socket { listener, path: path.to_owned() }))
     }

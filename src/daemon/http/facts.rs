@@ -159,7 +159,7 @@ impl RequestedCells {
                             "state": CellState::Overridden.name(), "value": cell_override.value.to_json(),
                             "note": cell_override.note,
                         }),
-                        None => cell_json(&requirements.look_up_cell(record.as_ref(), *c)),
+                        None => cell_to_json(&requirements.look_up_cell(record.as_ref(), *c)),
                     };
                     (expansion.columns[*c].name.clone(), cell)
                 })
@@ -222,7 +222,7 @@ fn sql_literal(value: &Value) -> String {
     }
 }
 
-fn cell_json(found: &CellLookup<'_>) -> Json {
+fn cell_to_json(found: &CellLookup<'_>) -> Json {
     match found {
         CellLookup::Known(fact) => json!({
             "state": fact.answer.state.name(), "value": fact.answer.value.to_json(),

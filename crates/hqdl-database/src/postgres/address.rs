@@ -9,6 +9,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::tls;
+use hqdl_values::format::hide_secrets;
 
 /// Time without an answer after which a connection counts as broken.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -45,7 +46,7 @@ impl ServerAddress {
     /// Returns [`AddressError`] if it is invalid, or contains a password.
     pub fn parse(url: &str) -> Result<Self, AddressError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let display_url = mask_password(base);
+        let display_url = hide_secrets(base);
         let reject = |message: String, hint| AddressError {
             display_url: display_url.clone(),
             message,
@@ -109,18 +110,6 @@ impl ServerAddress {
 const SSLMODE_HINT: &str = "expected disable, prefer, require or verify-full";
 const PASSWORD_IN_URL: &str = "the URL contains a password, which other users could read";
 const PASSWORD_HINT: &str = "remove it, and set it in PGPASSWORD or ~/.pgpass";
-
-/// Returns the URL for messages, without a possible password.
-fn mask_password(base: &str) -> String {
-    let (scheme, rest) = base.split_once("://").unwrap_or(("postgres", base));
-    match rest.rsplit_once('@') {
-        Some((user, rest)) => {
-            let user = user.split_once(':').map_or(user, |(user, _)| user);
-            format!("{scheme}://{user}@{rest}")
-        }
-        None => format!("{scheme}://{rest}"),
-    }
-}
 
 /// Returns an error's message with its cause.
 #[must_use]

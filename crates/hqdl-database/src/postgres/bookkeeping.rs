@@ -9,42 +9,41 @@ use crate::{StoreError, migrate};
 use hqdl_migrations::EXPANDED;
 use hqdl_values::sql;
 
-/// The small tables, with their columns and whether each column is a number.
-const SMALL_TABLES: [(&str, &[(&str, bool)]); 4] = [
-    ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
-    (
-        "hqdl_expansion",
-        &[
-            ("name", false),
-            ("spec", false),
-            ("key", false),
-            ("columns", false),
-            ("digest", false),
-            ("rows", true),
-            ("published_at", false),
-            ("standing", false),
-        ],
-    ),
-    ("hqdl_bucket", &[("expansion", false), ("bucket", true), ("sum", true)]),
-    ("hqdl_edit", &[("expansion", false), ("table", false), ("key", false)]),
-];
+/// Columns of `hqdl_object` that are read, and the position of the number among them.
+const OBJECT_COLUMNS: &str =
+    "name, type, expansion, spec, key, columns, rows, published_at, inputs, layout, checksums";
+const ROWS_COLUMN: usize = 6;
 
 impl DatabaseServer {
     /// Returns true if the schema has hqdl's tables.
     pub(crate) fn has_bookkeeping(&self) -> Result<bool, StoreError> {
+        self.has_own_table("hqdl_object")
+    }
+
+    fn has_own_table(&self, name: &str) -> Result<bool, StoreError> {
         // Do not use `to_regclass`: its answer may predate a lock that was waited for.
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-            WHERE n.nspname = $1 AND c.relname = 'hqdl_migration')";
-        self.query_one(sql, &[&self.schema])
+            WHERE n.nspname = $1 AND c.relname = $2)";
+        self.query_one(sql, &[&self.schema, &name])
+    }
+
+    /// Returns the version of hqdl's tables in the schema.
+    fn bookkeeping_version(&self) -> Result<i32, StoreError> {
+        let select = if self.has_own_table("hqdl_migration")? {
+            format!("SELECT max(version) FROM {}", self.qualified_name("hqdl_migration"))
+        } else {
+            let objects = self.qualified_name("hqdl_object");
+            format!("SELECT max(expansion)::integer FROM {objects} WHERE type = 'version'")
+        };
+        self.query_one::<Option<i32>>(&select, &[]).map(Option::unwrap_or_default)
     }
 
     /// Creates or migrates the schema and hqdl's tables in it, within the open transaction.
     pub(super) fn migrate_schema(&self) -> Result<(), StoreError> {
         let schema = sql::quote_name(&self.schema);
         let applied: i32 = if self.has_bookkeeping()? {
-            let version = "SELECT coalesce(max(version), 0) FROM";
-            self.query_one(&format!("{version} {}", self.qualified_name("hqdl_migration")), &[])?
+            self.bookkeeping_version()?
         } else {
             // A role that cannot create a schema can use an existing one.
             let exists = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
@@ -75,15 +74,19 @@ impl DatabaseServer {
                 hint: "use the hqdl that wrote it, or a newer one; nothing was changed",
             });
         }
-        let search_path: String = self.query_one("SELECT current_setting('search_path')", &[])?;
-        for (number, text) in EXPANDED.iter().filter(|(n, _)| *n > applied) {
-            self.execute_batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
-            let note = format!(
-                "INSERT INTO {} (version) VALUES ($1)",
-                self.qualified_name("hqdl_migration")
-            );
-            self.execute(&note, &[number])?;
+        if applied == newest {
+            return Ok(());
         }
+        let search_path: String = self.query_one("SELECT current_setting('search_path')", &[])?;
+        for (_, text) in EXPANDED.iter().filter(|(n, _)| *n > applied) {
+            self.execute_batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
+        }
+        let note = format!(
+            "INSERT INTO {} (name, type, expansion) VALUES ('hqdl_version', 'version', $1)
+             ON CONFLICT (name) DO UPDATE SET expansion = excluded.expansion",
+            self.qualified_name("hqdl_object")
+        );
+        self.execute(&note, &[&newest.to_string()])?;
         self.query_rows("SELECT set_config('search_path', $1, true)", &[&search_path]).map(drop)
     }
 
@@ -103,22 +106,49 @@ impl DatabaseServer {
                    PRIMARY KEY (expansion, key)) WITHOUT ROWID",
             )
             .map_err(to_error)?;
-        for (table, columns) in SMALL_TABLES {
-            let names: Vec<String> =
-                columns.iter().map(|(name, _)| sql::quote_name(name)).collect();
-            let names = names.join(", ");
-            let marks = vec!["?"; columns.len()].join(", ");
-            let rows = self
-                .query_rows(&format!("SELECT {names} FROM {}", self.qualified_name(table)), &[])?;
-            let insert = format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})");
-            let mut insert = local.prepare(&insert).map_err(to_error)?;
-            for row in &rows {
-                let mut values = Vec::with_capacity(columns.len());
-                for (n, (_, is_number)) in columns.iter().enumerate() {
-                    values.push(self.read_cell(row, n, *is_number)?);
-                }
-                insert.execute(params_from_iter(values)).map_err(to_error)?;
-            }
+        let objects = self.qualified_name("hqdl_object");
+        // Without layout and checksums, a run publishes again, and so migrates older tables.
+        let select = if self.has_own_table("hqdl_expansion")? {
+            format!(
+                "SELECT o.name, o.type, o.expansion, e.spec, e.key, e.columns, e.rows,
+                   e.published_at, e.standing, NULL::text, NULL::text
+                 FROM {objects} AS o LEFT JOIN {} AS e ON o.type = 'table' AND e.name = o.name",
+                self.qualified_name("hqdl_expansion")
+            )
+        } else {
+            format!("SELECT {OBJECT_COLUMNS} FROM {objects} WHERE type IN ('table', 'view')")
+        };
+        self.copy_rows(
+            &select,
+            &format!("INSERT INTO hqdl_object ({OBJECT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            Some(ROWS_COLUMN),
+            local,
+        )?;
+        let edits = self.qualified_name("hqdl_edit");
+        self.copy_rows(
+            &format!("SELECT expansion, \"table\", key FROM {edits}"),
+            "INSERT INTO hqdl_edit (expansion, \"table\", key) VALUES (?, ?, ?)",
+            None,
+            local,
+        )
+    }
+
+    /// Inserts the rows of a SELECT into a local table. All columns are texts, except for one.
+    fn copy_rows(
+        &self,
+        select: &str,
+        insert: &str,
+        number_column: Option<usize>,
+        local: &Connection,
+    ) -> Result<(), StoreError> {
+        let to_error =
+            |e: rusqlite::Error| StoreError::from_sqlite(self.display_url().as_ref(), &e);
+        let mut insert = local.prepare(insert).map_err(to_error)?;
+        for row in &self.query_rows(select, &[])? {
+            let values = (0..row.len())
+                .map(|n| self.read_cell(row, n, number_column == Some(n)))
+                .collect::<Result<Vec<_>, _>>()?;
+            insert.execute(params_from_iter(values)).map_err(to_error)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::DatabaseServer;
 use crate::StoreError;
+use crate::clean::OWN_TABLES;
 use hqdl_values::sql;
 
 impl DatabaseServer {
@@ -18,31 +19,21 @@ impl DatabaseServer {
         for (view, _) in objects.iter().filter(|(_, object_type)| object_type == "view") {
             publication.drop_view(view)?;
         }
-        let expansion_table = self.qualified_name("hqdl_expansion");
+        let object_table = self.qualified_name("hqdl_object");
         for row in self.query_rows(
-            &format!("SELECT name FROM {expansion_table} WHERE spec = $1 OR $2"),
+            &format!("SELECT name FROM {object_table} WHERE spec = $1 OR spec IS NOT NULL AND $2"),
             &[&spec, &is_last],
         )? {
             let name: String = row.try_get(0).map_err(|e| self.to_store_error(&e))?;
             publication.drop_expansion(&name)?;
         }
         if is_last {
-            let created_schema = "SELECT coalesce(bool_or(made_schema), false) FROM";
             let created_schema: bool = self.query_one(
-                &format!("{created_schema} {}", self.qualified_name("hqdl_migration")),
+                &format!("SELECT EXISTS (SELECT 1 FROM {object_table} WHERE type = 'schema')"),
                 &[],
             )?;
-            let tables = [
-                "hqdl_edit",
-                "hqdl_bucket",
-                "hqdl_record",
-                "hqdl_completion",
-                "hqdl_expansion",
-                "hqdl_object",
-                "hqdl_migration",
-            ];
             let tables: Vec<String> =
-                tables.iter().map(|table| self.qualified_name(table)).collect();
+                OWN_TABLES.iter().map(|table| self.qualified_name(table)).collect();
             self.execute_batch(&format!(
                 "DROP VIEW {}; DROP TABLE {}; DROP FUNCTION {}()",
                 self.qualified_name("hqdl_cell"),

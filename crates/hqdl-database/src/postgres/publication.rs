@@ -13,6 +13,7 @@ use super::layout::ServerTables;
 use super::values::{json_without_nul, to_parameter, value_to_parameter, without_nul};
 use super::{BATCH_ROWS, DatabaseServer, Transaction, quote_name_list};
 use crate::StoreError;
+use crate::clean::OWN_TABLES;
 use crate::versions::{bucket_of, hash_key};
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
@@ -48,7 +49,7 @@ impl DatabaseServer {
                  SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE c.relname = o.name AND n.nspname = $3))",
-            self.qualified_name("hqdl_expansion"),
+            self.qualified_name("hqdl_object"),
             self.qualified_name("hqdl_edit"),
             self.qualified_name("hqdl_object"),
         );
@@ -94,7 +95,6 @@ impl ServerPublication<'_> {
         &self,
         expansion: &Expansion,
         recreate: bool,
-        buckets: &[(usize, i64)],
         local: &Connection,
     ) -> Result<(), StoreError> {
         let layout = self.server.table_layout(expansion)?;
@@ -105,7 +105,7 @@ impl ServerPublication<'_> {
         }
         self.send_rows(expansion, &layout, recreate, local)?;
         self.send_records(&expansion.name, recreate, local)?;
-        self.send_bookkeeping(expansion, &layout, buckets, local)
+        self.send_bookkeeping(expansion, &layout, local)
     }
 
     /// Empties the tables of an expansion, or recreates them if their columns changed.
@@ -117,7 +117,7 @@ impl ServerPublication<'_> {
         let (server, name) = (self.server, &expansion.name);
         let current_sql = format!(
             "SELECT coalesce((SELECT shape = $2 FROM {} WHERE name = $1), false)",
-            server.qualified_name("hqdl_expansion")
+            server.qualified_name("hqdl_object")
         );
         let mut is_current: bool =
             server.query_one(&current_sql, &[name, &layout.fingerprint()])?;
@@ -254,15 +254,12 @@ impl ServerPublication<'_> {
     /// Deletes the bookkeeping of an expansion; the entries of its objects are kept if
     /// `keep_objects`.
     fn delete_bookkeeping(&self, expansion: &str, keep_objects: bool) -> Result<(), StoreError> {
-        let tables = ["hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit", "hqdl_object"];
-        for table in tables.iter().filter(|table| !keep_objects || **table != "hqdl_object") {
+        for table in OWN_TABLES.iter().filter(|table| !keep_objects || **table != "hqdl_object") {
             let table_name = self.server.qualified_name(table);
             let delete_all = format!("DELETE FROM {table_name} WHERE lower(expansion) = lower($1)");
             self.server.execute(&delete_all, &[&expansion])?;
         }
-        let table_name = self.server.qualified_name("hqdl_expansion");
-        let delete_one = format!("DELETE FROM {table_name} WHERE lower(name) = lower($1)");
-        self.server.execute(&delete_one, &[&expansion]).map(drop)
+        Ok(())
     }
 
     /// Deletes removed rows, and the lists that will be written again.
@@ -417,7 +414,6 @@ impl ServerPublication<'_> {
         &self,
         expansion: &Expansion,
         layout: &ServerTables,
-        buckets: &[(usize, i64)],
         local: &Connection,
     ) -> Result<(), StoreError> {
         let (server, name) = (self.server, &expansion.name);
@@ -438,28 +434,17 @@ impl ServerPublication<'_> {
         let delete_unused =
             format!("DELETE FROM {completions} WHERE expansion = $1 AND shown <= 0");
         server.execute(&delete_unused, &[name])?;
-        let insert = format!(
-            "INSERT INTO {} (expansion, bucket, sum) SELECT {}, u.c0::integer, u.c1::bigint FROM {ROWS_PLACEHOLDER}
-             ON CONFLICT (expansion, bucket) DO UPDATE SET sum = excluded.sum",
-            server.qualified_name("hqdl_bucket"),
-            sql::quote_text(name)
-        );
-        let checksums: Vec<TextRow> = buckets
-            .iter()
-            .map(|(n, checksum)| vec![Some(n.to_string()), Some(checksum.to_string())])
-            .collect();
-        self.send_batches(&insert, 2, &checksums)?;
-        let table_name = server.qualified_name("hqdl_expansion");
-        server
-            .execute(&format!("DELETE FROM {table_name} WHERE lower(name) = lower($1)"), &[name])?;
-        let insert = format!(
-            "INSERT INTO {table_name} (name, spec, key, columns, digest, rows, published_at, standing, shape)
-             SELECT u.c0, u.c1, u.c2, u.c3, u.c4, u.c5::bigint, u.c6, u.c7, {} FROM {ROWS_PLACEHOLDER}",
+        let update = format!(
+            "UPDATE {} AS o SET spec = u.c1, key = u.c2, columns = u.c3, layout = u.c4,
+               rows = u.c5::bigint, published_at = u.c6, inputs = u.c7, checksums = u.c8, shape = {}
+             FROM {ROWS_PLACEHOLDER} WHERE o.name = u.c0",
+            server.qualified_name("hqdl_object"),
             sql::quote_text(&layout.fingerprint())
         );
-        let select = "SELECT name, spec, key, columns, digest, rows, published_at, standing
-            FROM hqdl_expansion WHERE name = ?1";
-        self.stream_rows(local, select, name, &insert, 8, &mut |row| {
+        let select =
+            "SELECT name, spec, key, columns, layout, rows, published_at, inputs, checksums
+            FROM hqdl_object WHERE name = ?1";
+        self.stream_rows(local, select, name, &update, 9, &mut |row| {
             row.iter().map(to_parameter).collect()
         })?;
         self.write_comments(expansion)

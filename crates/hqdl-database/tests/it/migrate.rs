@@ -8,7 +8,8 @@ fn what_a_newer_program_made_is_left_as_it_is() {
     let connection = Connection::open_in_memory().unwrap();
     migrate_database(&connection).unwrap();
     migrate_database(&connection).unwrap();
-    connection.execute("INSERT INTO hqdl_migration VALUES (999, '')", []).unwrap();
+    let later = "UPDATE hqdl_object SET expansion = '999' WHERE name = 'hqdl_version'";
+    connection.execute(later, []).unwrap();
     let changes = connection.total_changes();
     let error = migrate_database(&connection).unwrap_err();
     assert!(error.to_string().contains("999"), "{error}");

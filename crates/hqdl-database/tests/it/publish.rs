@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use hqdl_database::Database;
 use hqdl_database::publish::{CompletionProvenance, Publication};
 use hqdl_database::published_state::PublishedState;
 use hqdl_database::versions::{
     Checksums, PublishedCell, PublishedValue, RowVersion, hash_key, key_to_json,
 };
+use hqdl_database::{Database, StoreError};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
 use hqdl_testkit::fixture::Fixture;
@@ -116,9 +116,8 @@ fn stands(db: &Database) -> Vec<String> {
         "SELECT * FROM made ORDER BY title, year, typeof(year)",
         "SELECT * FROM made_word ORDER BY 1, 2, typeof(year), 3",
         "SELECT key, cells, version FROM hqdl_record ORDER BY key",
-        "SELECT * FROM hqdl_bucket WHERE sum <> 0 ORDER BY bucket",
         "SELECT id, cells FROM hqdl_completion WHERE cells <> 0 ORDER BY id",
-        "SELECT name, rows FROM hqdl_expansion",
+        "SELECT name, rows, checksums FROM hqdl_object WHERE spec IS NOT NULL",
     ]
     .iter()
     .flat_map(all)
@@ -178,4 +177,14 @@ fn a_row_that_somebody_writes_by_hand_has_all_be_made_again() {
     assert!(db.checksums(expansion).is_none());
     publish(&db, &spec, &rows, true);
     assert_eq!((stands(&db), db.edit_warning(expansion).unwrap()), (before, None));
+}
+
+#[test]
+fn a_full_disk_is_named_with_the_file_that_cannot_grow() {
+    let fixture = Fixture::new();
+    let db = Database::open_writable(fixture.database.path()).unwrap();
+    let fill = "PRAGMA max_page_count = 20;
+                CREATE TABLE big AS SELECT randomblob(1000000)";
+    let error = db.to_store_error(&db.connection().execute_batch(fill).unwrap_err());
+    assert!(matches!(&error, StoreError::DiskFull(path) if path == db.path()), "{error}");
 }

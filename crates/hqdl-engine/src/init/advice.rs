@@ -19,7 +19,7 @@ const COLUMNS: &str = "Which three facts about the thing that a row describes ar
 /// Maximum number of columns that a card lists.
 const LISTED: usize = 30;
 /// Maximum number of key columns, and of advised columns.
-const MOST: usize = 3;
+const MAX_COLUMNS: usize = 3;
 
 /// Advice about one table. A part that the model did not answer is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl TableAdvice {
             let about = about.trim();
             (!name.is_empty() && !about.is_empty()).then(|| (name, about.to_owned()))
         };
-        let columns = list(2).into_iter().filter_map(column).take(MOST).collect();
+        let columns = list(2).into_iter().filter_map(column).take(MAX_COLUMNS).collect();
         Self { key: list(0), about: text(1), columns }
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn follow(db: &Database, entity: &mut EntityTable, advice: &TableAdvi
     let Some(columns) = advice.key.iter().map(place).collect::<Option<Vec<_>>>() else { return };
     let is_fit = |n: &usize| table.columns.get(*n).is_some_and(|c| !classify::is_private(&c.words));
     if entity.owner_key.is_some()
-        || !(1..=MOST).contains(&columns.len())
+        || !(1..=MAX_COLUMNS).contains(&columns.len())
         || !columns.iter().all(is_fit)
     {
         return;

@@ -6,6 +6,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::classify;
+use hqdl_values::format::io_reason;
 use hqdl_values::sql;
 
 /// Reasons why no database was created.
@@ -88,7 +89,7 @@ pub fn create_database(
 
 /// Adds the table of a file. Returns a note for each renamed column.
 fn add_file(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
+    let text = std::fs::read_to_string(file).map_err(|e| io_reason(&e))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let delimiter = detect_delimiter(text);
     if let Some(line) = hqdl_values::csv::find_unclosed_field(text.as_bytes(), delimiter) {

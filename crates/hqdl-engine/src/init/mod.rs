@@ -19,6 +19,7 @@ use std::cmp::Reverse;
 
 use rusqlite::ErrorCode;
 
+use crate::session::SpecOverrides;
 use advice::TableAdvice;
 use hqdl_database::{Database, StoreError, sqlite_message};
 use hqdl_values::format::{count_noun, format_thousands};
@@ -55,7 +56,7 @@ pub struct GeneratedSpec {
 /// # Errors
 /// Returns [`StoreError`] if the database is locked, damaged or unreadable.
 pub fn generate_spec(db: &Database, db_path: &str) -> Result<GeneratedSpec, StoreError> {
-    FirstSpec::look(db)?.write(db_path)
+    FirstSpec::look(db)?.write(db_path, &SpecOverrides::default())
 }
 
 /// A first spec that is not written yet, so that a model can be asked about its tables.
@@ -89,17 +90,21 @@ impl<'db> FirstSpec<'db> {
         }
     }
 
-    /// Writes the spec; `db_path` is the database's path in the spec.
+    /// Writes the spec; `db_path` is the database's path in the spec, and `model` the model that
+    /// the user chose, if any.
     ///
     /// # Errors
     /// Returns [`StoreError`] if the database cannot be read.
-    pub fn write(&self, db_path: &str) -> Result<GeneratedSpec, StoreError> {
+    pub fn write(&self, db_path: &str, model: &SpecOverrides) -> Result<GeneratedSpec, StoreError> {
         let used_names = sampling::schema_names(self.db).map_err(|e| self.db.to_store_error(&e))?;
         let mut notes = self.found.build_notes();
         notes.extend(spec_writer::output_of(db_path).map(|output| {
             format!("the spec publishes into the copy {output}, and the database stays as it is")
         }));
-        Ok(GeneratedSpec { toml: spec_writer::write_spec(&self.found, db_path, used_names), notes })
+        Ok(GeneratedSpec {
+            toml: spec_writer::write_spec(&self.found, db_path, model, used_names),
+            notes,
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use super::classify;
 use super::list::List;
 use super::sampling::{SampledColumn, ValueKind};
 use super::{EntityTable, Inventory, format_name, join_names};
+use crate::session::SpecOverrides;
 use hqdl_spec::is_server;
 
 /// Maximum number of value lists per expansion; more would make the prompt long.
@@ -23,7 +24,6 @@ const HEAD: &str = "\
 ";
 
 const MODEL: &str = "\
-[model]
 provider = \"openai\"              # any endpoint with an OpenAI-compatible API
 name = \"gpt-4o-mini\"
 api_key_env = \"OPENAI_API_KEY\"   # name of the environment variable that holds the key
@@ -32,7 +32,9 @@ price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per millio
 # base_url = \"http://127.0.0.1:11434/v1\"
 # name = \"llama3.1\"
 # price = { input = 0, output = 0 }
+";
 
+const LIMITS: &str = "\
 [limits]
 requests_per_minute = 500
 concurrency = 16
@@ -62,12 +64,18 @@ pub fn output_of(db_path: &str) -> Option<String> {
 }
 
 /// Writes the spec; `used_names` contains the lowercase names that the database already uses.
-pub fn write_spec(found: &Inventory, db_path: &str, taken: Vec<String>) -> String {
+pub fn write_spec(
+    found: &Inventory,
+    db_path: &str,
+    model: &SpecOverrides,
+    taken: Vec<String>,
+) -> String {
     if is_server(db_path.as_ref()) {
         let schema_comment = "# Schema of the expanded tables:\n# schema = \"expanded\"\n";
         return write_spec_with(
             found,
             &format!("url = {}\n{schema_comment}", toml_string(db_path)),
+            model,
             taken,
         );
     }
@@ -79,13 +87,44 @@ pub fn write_spec(found: &Inventory, db_path: &str, taken: Vec<String>) -> Strin
         )
     });
     let output = output.unwrap_or_default();
-    write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), taken)
+    write_spec_with(found, &format!("path = {}\n{output}", toml_string(db_path)), model, taken)
+}
+
+/// Returns the content of `[model]`: the model that the flags name, or an example.
+fn model_table(flags: &SpecOverrides) -> String {
+    let SpecOverrides { model: Some(name), base_url, api_key_env, price, .. } = flags else {
+        return MODEL.to_owned();
+    };
+    let texts = [
+        ("name", Some(name)),
+        ("base_url", base_url.as_ref()),
+        ("api_key_env", api_key_env.as_ref()),
+    ];
+    let mut table =
+        "provider = \"openai\"              # any endpoint with an OpenAI-compatible API\n"
+            .to_owned();
+    for (field, text) in texts {
+        table.extend(text.map(|text| format!("{field} = {}\n", toml_string(text))));
+    }
+    table.extend(price.map(|p| {
+        format!(
+            "price = {{ input = {}, output = {} }}   # USD per million tokens\n",
+            p.input, p.output
+        )
+    }));
+    table
 }
 
 /// Writes the spec with `database` as the content of its `[database]` table.
-fn write_spec_with(inventory: &Inventory, database: &str, used_names: Vec<String>) -> String {
+fn write_spec_with(
+    inventory: &Inventory,
+    database: &str,
+    model: &SpecOverrides,
+    used_names: Vec<String>,
+) -> String {
+    let model = model_table(model);
     let mut draft = SpecWriter {
-        out: format!("{HEAD}\n[database]\n{database}\n{MODEL}"),
+        out: format!("{HEAD}\n[database]\n{database}\n[model]\n{model}\n{LIMITS}"),
         used_names: used_names.into_iter().collect(),
         questions: HashSet::new(),
     };

@@ -172,7 +172,11 @@ impl SpecCheck<'_> {
                         column.name,
                         texts.join(", ")
                     ),
-                    &format!("this is {}", answer.state.name()),
+                    if answer.state == State::NotInList {
+                        "not in the value list"
+                    } else {
+                        "not a valid answer"
+                    },
                     "shots must be valid answers, because the model imitates them",
                 );
                 cells.push(CellValue::Nothing);
