@@ -56,10 +56,12 @@ pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     let found = check_conditions(select, &calls).and_then(|()| find_needed_rows(select));
     match found {
         Ok(needed) => {
-            let effect = match needed.groups.len() {
-                0 => format!("until {} are known to pass", needed.count),
-                _ => format!("until {} of each group are known to pass", needed.count),
+            let rows = match needed.count {
+                1 => "one row that passes".to_owned(),
+                count => format!("{count} rows that pass"),
             };
+            let is_grouped = !needed.groups.is_empty();
+            let effect = if is_grouped { format!("{rows}, of each group") } else { rows };
             planned.needed = Some(needed);
             RuleResult::Applied(effect)
         }
