@@ -29,7 +29,7 @@ use crate::blendsql::plan::{
     ConditionStage, DemandPlan, NeededRows, OrderKey, RefusalReason, RuleResult,
 };
 use crate::blendsql::rules::limit_pushdown::parse_row_count;
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
 use crate::blendsql::tree::{
     Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query, Span,
@@ -311,6 +311,12 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
     let (mut outer, mut is_known): (Vec<Span>, bool) = (Vec::new(), true);
     let Some(around) = scope.parent.and_then(|ctes| ctes.parent) else { return Ok(outer) };
     analysis.resolver().visit_exprs(query, around, &mut |e, at, _| {
+        if let ExprKind::Call(n, args) = &e.kind
+            && analysis.sites[*n].argument_sql.is_some()
+        {
+            // The SQL of its key can refer to more columns of an outer row than its arguments.
+            is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
+        }
         let ExprKind::Column { table, column } = &e.kind else { return };
         let hit = at.find_column(table.as_deref(), column);
         let depth = hit.map(|f| f.depth).or_else(|| at.row_scope_depth(table.as_deref(), column));
@@ -324,4 +330,16 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         }
     });
     if is_known { Ok(outer) } else { Err("it refers to unknown columns or outer rows") }
+}
+
+/// Returns true if an expression may refer to rows outside of the SELECT at a depth.
+fn references_outer_rows(expr: &Expr, scope: &Scope<'_>, depth: usize) -> bool {
+    let mut found = false;
+    expr.visit_exprs(&mut |e| {
+        if let ExprKind::Column { table, column } = &e.kind {
+            let hit = scope.find_column(table.as_deref(), column);
+            found |= hit.is_none_or(|hit| hit.depth < depth);
+        }
+    });
+    found
 }
