@@ -29,7 +29,7 @@ use crate::blendsql::plan::{
     ConditionStage, DemandPlan, NeededRows, OrderKey, RefusalReason, RuleResult,
 };
 use crate::blendsql::rules::limit_pushdown::parse_row_count;
-use crate::blendsql::scope::without_parens;
+use crate::blendsql::scope::{Scope, without_parens};
 use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
 use crate::blendsql::tree::{
     Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query, Span,
@@ -56,10 +56,12 @@ pub(crate) fn stop_at_first_rows(plan: &mut DemandPlan, select: &SelectScope<'_>
     let found = check_conditions(select, &calls).and_then(|()| find_needed_rows(select));
     match found {
         Ok(needed) => {
-            let effect = match needed.groups.len() {
-                0 => format!("until {} are known to pass", needed.count),
-                _ => format!("until {} of each group are known to pass", needed.count),
+            let rows = match needed.count {
+                1 => "one row that passes".to_owned(),
+                count => format!("{count} rows that pass"),
             };
+            let is_grouped = !needed.groups.is_empty();
+            let effect = if is_grouped { format!("{rows}, of each group") } else { rows };
             planned.needed = Some(needed);
             RuleResult::Applied(effect)
         }
@@ -309,6 +311,12 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
     let (mut outer, mut is_known): (Vec<Span>, bool) = (Vec::new(), true);
     let Some(around) = scope.parent.and_then(|ctes| ctes.parent) else { return Ok(outer) };
     analysis.resolver().visit_exprs(query, around, &mut |e, at, _| {
+        if let ExprKind::Call(n, args) = &e.kind
+            && analysis.sites[*n].argument_sql.is_some()
+        {
+            // The SQL of its key can refer to more columns of an outer row than its arguments.
+            is_known &= args.iter().all(|arg| !references_outer_rows(arg, at, scope.depth));
+        }
         let ExprKind::Column { table, column } = &e.kind else { return };
         let hit = at.find_column(table.as_deref(), column);
         let depth = hit.map(|f| f.depth).or_else(|| at.row_scope_depth(table.as_deref(), column));
@@ -322,4 +330,16 @@ fn outer_columns(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
         }
     });
     if is_known { Ok(outer) } else { Err("it refers to unknown columns or outer rows") }
+}
+
+/// Returns true if an expression may refer to rows outside of the SELECT at a depth.
+fn references_outer_rows(expr: &Expr, scope: &Scope<'_>, depth: usize) -> bool {
+    let mut found = false;
+    expr.visit_exprs(&mut |e| {
+        if let ExprKind::Column { table, column } = &e.kind {
+            let hit = scope.find_column(table.as_deref(), column);
+            found |= hit.is_none_or(|hit| hit.depth < depth);
+        }
+    });
+    found
 }

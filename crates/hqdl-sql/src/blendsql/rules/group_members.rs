@@ -3,7 +3,7 @@
 //!
 //! Precondition: the SELECT has a GROUP BY, and only its results have calls, inside of aggregates.
 //! HAVING, ORDER BY and LIMIT depend on no call, and refer to no result by position or alias. There
-//! is no OFFSET, window function, random value, outer aggregate or custom collation.
+//! is no DISTINCT, OFFSET, window function, random value, outer aggregate or custom collation.
 //!
 //! Effect: the groups are found first, without their results, and rows of other groups are dropped.
 //! Rows whose grouping column is NULL are kept, because IN does not find them. HAVING, ORDER BY and
@@ -67,13 +67,15 @@ fn check_groups(select: &SelectScope<'_>) -> Result<Vec<Span>, RefusalReason> {
     {
         return Err("a call decides which groups are kept");
     }
-    if query.offset.is_some()
+    // DISTINCT merges the results of several groups before LIMIT counts them.
+    if core.distinct
+        || query.offset.is_some()
         || !query.with.is_empty()
         || has_window(core, query)
         || analysis.is_volatile(query)
         || !analysis.outer_aggregates(core, query, scope).is_empty()
     {
-        return Err("it has an OFFSET, a WITH, a window function, or random values");
+        return Err("it has DISTINCT, OFFSET, WITH, a window function, or random values");
     }
     let is_expression =
         |e: &Expr, clause| resolve_term(e, clause, core, sql) == ResolvedTerm::Expression;
