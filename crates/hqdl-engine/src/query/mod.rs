@@ -98,7 +98,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn RowSink) -> Result<Meta, QueryE
     if is_server(request.database) {
         return with_large_stack(|| server::run_with_calls(request, Some(sink)))?;
     }
-    with_translation(request, |request| with_large_stack(|| run::run_query(request, sink))?)
+    with_large_stack(|| with_translation(request, |request| run::run_query(request, sink)))?
 }
 
 /// Returns how a query would run and how many values it would ask for. Sends no request.
@@ -109,5 +109,5 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if is_server(request.database) {
         return with_large_stack(|| server::run_with_calls(request, None))?;
     }
-    with_translation(request, |request| with_large_stack(|| explain::explain(request))?)
+    with_large_stack(|| with_translation(request, explain::explain))?
 }

@@ -11,7 +11,15 @@ impl Parser<'_> {
     pub fn parse_from(&mut self) -> Result<Vec<FromItem>, SqlError> {
         let mut items = vec![self.parse_from_item(JoinKind::Inner, false)?];
         while let Some((join, natural)) = self.parse_join()? {
-            items.push(self.parse_from_item(join, natural)?);
+            let mut item = self.parse_from_item(join, natural)?;
+            if self.eat_word("ON") {
+                item.on = Some(self.parse_expr()?);
+            } else if self.eat_word("USING") {
+                self.expect_symbol(b'(')?;
+                item.using = self.read_list(Self::read_name)?;
+                self.expect_symbol(b')')?;
+            }
+            items.push(item);
         }
         Ok(items)
     }
@@ -62,15 +70,8 @@ impl Parser<'_> {
         } else if is_table && self.is_word("NOT") && self.is_word_after(1, "INDEXED") {
             self.at += 2;
         }
-        let (mut on, mut using) = (None, Vec::new());
-        if self.eat_word("ON") {
-            on = Some(self.parse_expr()?);
-        } else if self.eat_word("USING") {
-            self.expect_symbol(b'(')?;
-            using = self.read_list(Self::read_name)?;
-            self.expect_symbol(b')')?;
-        }
-        Ok(FromItem { source, name: alias.or(own_name), join, on, using, natural })
+        let name = alias.or(own_name);
+        Ok(FromItem { source, name, join, on: None, using: Vec::new(), natural })
     }
 
     /// Parses a table, function, subquery or join in parentheses, and returns the name that it has
