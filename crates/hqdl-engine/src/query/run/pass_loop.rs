@@ -75,7 +75,7 @@ enum PassEnd<'r> {
 }
 
 /// What follows a pass. Unless it is final, the next pass runs with what the step has changed.
-enum NextStep<'r> {
+enum PassStep<'r> {
     /// The rows are the result.
     Finish(RowBuffer),
     /// Send the demands.
@@ -169,15 +169,15 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
     }
 
     /// Chooses what follows a pass.
-    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> NextStep<'q> {
+    fn choose_step<'q>(&mut self, rewritten: &'q RewrittenQuery, end: PassEnd<'q>) -> PassStep<'q> {
         self.engine.update_statistics();
         if self.has_cheap_condition() {
-            return NextStep::SkipSample;
+            return PassStep::SkipSample;
         }
         if let Some(rule) = &rewritten.limit_pushdown
             && lock_runtime(&self.engine.runtime).candidates.needs_order()
         {
-            return NextStep::OrderCandidates(rule);
+            return PassStep::OrderCandidates(rule);
         }
         let is_aborted = matches!(end, PassEnd::Aborted);
         let rows_per_request = self.engine.max_rows_per_request();
@@ -188,22 +188,22 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         if self.statement == Statement::Query
             && let Some(inner) = self.pending_subquery(rewritten)
         {
-            return NextStep::EnterSubquery(inner);
+            return PassStep::EnterSubquery(inner);
         }
         let asks_more = is_pending || rewritten.limit_pushdown.is_some();
         if asks_more && self.is_order_outdated(rewritten) {
-            return NextStep::Reorder;
+            return PassStep::Reorder;
         }
         self.is_reordered = false;
         let demands = match end {
-            PassEnd::Rows(buffer) if !is_pending => return NextStep::Finish(buffer),
+            PassEnd::Rows(buffer) if !is_pending => return PassStep::Finish(buffer),
             PassEnd::Candidates(reader) if !is_pending => {
                 match (reader.into_outcome(&mut self.sampler), self.statement) {
                     (CandidateOutcome::Rows(..), Statement::Subquery(at)) => {
-                        return NextStep::CompleteSubquery(at);
+                        return PassStep::CompleteSubquery(at);
                     }
                     (CandidateOutcome::Rows(columns, rows), Statement::Query) => {
-                        return NextStep::Finish(RowBuffer::from_rows(columns, rows));
+                        return PassStep::Finish(RowBuffer::from_rows(columns, rows));
                     }
                     (CandidateOutcome::SendDemands(demands), _) => demands,
                 }
@@ -218,43 +218,43 @@ impl<'e, 'r, 'a> PassLoop<'e, 'r, 'a> {
         let mut seen = HashSet::new();
         let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
         match self.statement {
-            _ if !demands.is_empty() || self.engine.has_join_lookups() => NextStep::Send(demands),
-            Statement::Subquery(_) => NextStep::LeaveSubquery,
-            Statement::Query if is_aborted => NextStep::Repeat,
-            Statement::Query => NextStep::Relax,
+            _ if !demands.is_empty() || self.engine.has_join_lookups() => PassStep::Send(demands),
+            Statement::Subquery(_) => PassStep::LeaveSubquery,
+            Statement::Query if is_aborted => PassStep::Repeat,
+            Statement::Query => PassStep::Relax,
         }
     }
 
     /// Takes a step, and records the pass before it. Returns the rows if the pass is final.
     fn take_step(
         &mut self,
-        step: NextStep<'_>,
+        step: PassStep<'_>,
         seconds: f64,
     ) -> Result<Option<RowBuffer>, QueryError> {
         let (mut demanded, mut result) = (0, None);
         match step {
             // The same rows are read again, so this is not a pass of its own.
-            NextStep::Reorder => {
+            PassStep::Reorder => {
                 self.is_reordered = true;
                 return Ok(None);
             }
-            NextStep::Finish(buffer) => result = Some(buffer),
-            NextStep::Send(demands) => demanded = self.engine.send_demands(demands)?,
-            NextStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
-            NextStep::SkipSample => self.sampler.advance_sample(),
-            NextStep::EnterSubquery(at) => {
+            PassStep::Finish(buffer) => result = Some(buffer),
+            PassStep::Send(demands) => demanded = self.engine.send_demands(demands)?,
+            PassStep::OrderCandidates(rule) => self.engine.order_by_similarity(rule)?,
+            PassStep::SkipSample => self.sampler.advance_sample(),
+            PassStep::EnterSubquery(at) => {
                 self.statement = Statement::Subquery(at);
                 self.tried.push(at);
                 self.is_reordered = false;
                 self.sampler = self.engine.new_sampler();
             }
-            NextStep::CompleteSubquery(at) => {
+            PassStep::CompleteSubquery(at) => {
                 self.engine.complete_selects.push(at);
                 self.statement = Statement::Query;
             }
-            NextStep::LeaveSubquery => self.statement = Statement::Query,
-            NextStep::Repeat => {}
-            NextStep::Relax => self.relax_evaluation()?,
+            PassStep::LeaveSubquery => self.statement = Statement::Query,
+            PassStep::Repeat => {}
+            PassStep::Relax => self.relax_evaluation()?,
         }
         self.engine.passes.push(Pass { demanded, seconds });
         Ok(result)
